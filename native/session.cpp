@@ -2,6 +2,7 @@
 
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "guard.h"
 #include "json_string.h"
@@ -25,6 +26,10 @@ std::string first_turns(std::string_view system, std::string_view history) {
   return first + (none ? "" : ", ") + std::string(turns);
 }
 
+Owned<sf_constraint> own_constraint(const sf_answer_options& options) {
+  return Owned<sf_constraint>(known_part(options.sampling, sf_options{}).constraint);
+}
+
 }  // namespace
 
 Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, Backend own)
@@ -33,10 +38,15 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
   if (chat_ && !model_->can_chat()) bad(model_->folder() + " has no chat template; use a completion for plain text");
   if (!chat_ && (options.system != nullptr || options.history != nullptr))
     bad("a completion has no turns; system and history are options of a chat");
+  if (!chat_ && (options.tools != nullptr || options.template_variables != nullptr))
+    bad("a completion has no chat template; tools and template_variables are options of a chat");
   first_ = first_turns({options.system, options.system_bytes}, {options.history, options.history_bytes});
   int code = sf_new_text(model_->bundle(), Made(text_));
   text_needs(code);
+  text_needs(sf_text_set_tools(text_.get(), options.tools, options.tools_bytes));
+  text_needs(sf_text_set_variables(text_.get(), options.template_variables, options.template_variables_bytes));
   text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
+  has_tools_ = options.tools != nullptr;
 
   const bool is_own = options.backend != nullptr;
   const std::string device = model_->device(!is_own                     ? nullptr
@@ -63,30 +73,49 @@ void Session::prepare() {
 }
 
 void Session::start(const char* text, size_t bytes, const sf_answer_options& options) {
+  start_turn(options, [&](const int64_t** ids, int64_t* n) {
+    return chat_ ? sf_text_ask(text_.get(), text, bytes, ids, n) : sf_text_encode(text_.get(), text, bytes, 1, ids, n);
+  });
+}
+
+void Session::start_tool_results(const char* results, size_t bytes, const sf_answer_options& options) {
+  start_turn(options,
+             [&](const int64_t** ids, int64_t* n) { return sf_text_ask_results(text_.get(), results, bytes, ids, n); });
+}
+
+template <typename Ask>
+void Session::start_turn(const sf_answer_options& options, Ask ask) {
+  Owned<sf_constraint> own = own_constraint(options);
   finish();
   const int64_t* ids = nullptr;
   int64_t n = 0;
-  text_needs(chat_ ? sf_text_ask(text_.get(), text, bytes, &ids, &n)
-                   : sf_text_encode(text_.get(), text, bytes, 1, &ids, &n));
-  begin(ids, n, options, [&] { return sf_text_begin(text_.get(), options.stops, options.stops_bytes); });
+  text_needs(ask(&ids, &n));
+  const std::vector<int64_t> context(ids, ids + n);  // the ids are the text's until its next call
+  begin(context.data(), n, options, std::move(own),
+        [&] { return sf_text_begin(text_.get(), options.stops, options.stops_bytes); });
 }
 
 void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options) {
+  Owned<sf_constraint> own = own_constraint(options);
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
-  begin(ids, n, options,
+  begin(ids, n, options, std::move(own),
         [&] { return sf_text_begin_after(text_.get(), options.stops, options.stops_bytes, ids, n); });
 }
 
-// The ids may be the text's until its next call, so the sequence comes first.
 template <typename BeginText>
-void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, BeginText begin_text) {
+void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own,
+                    BeginText begin_text) {
   held_.clear();
   try {
     sf_options sampling{};
     sampling.size = sizeof sampling;
     check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
-    need(sf_sequence_start(sequence_.get(), ids, n, options.sampling != nullptr ? options.sampling : &sampling));
+    if (options.sampling != nullptr) sampling = known_part(options.sampling, sampling);
+    sampling.size = sizeof sampling;
+    const sf_constraint constraint = constrain(options, std::move(own)).take();
+    sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
+    need(sf_sequence_start(sequence_.get(), ids, n, &sampling));
     text_needs(begin_text());
   } catch (...) {
     sf_sequence_finish(sequence_.get(), nullptr);
@@ -95,6 +124,33 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
   }
   running_ = true;
   delivered_ = false;
+}
+
+// The caller's own constraint, or the one that the options ask for; none has size 0.
+Owned<sf_constraint> Session::constrain(const sf_answer_options& options, Owned<sf_constraint> own) {
+  const struct {
+    const char* text;
+    size_t bytes;
+    int32_t kind;
+  } grammars[] = {{options.schema, options.schema_bytes, SF_JSON_SCHEMA},
+                  {options.regex, options.regex_bytes, SF_REGEX},
+                  {options.grammar, options.grammar_bytes, SF_LARK}};
+  int count = (options.tool_choice != nullptr) + (own->size > 0);
+  for (const auto& grammar : grammars) count += grammar.text != nullptr;
+  if (count > 1) bad("an answer has at most one of schema, regex, grammar, tool_choice and sampling->constraint");
+  if (own->size > 0) return own;
+
+  sf_constraint made{};
+  made.size = sizeof made;
+  for (const auto& grammar : grammars)
+    if (grammar.text != nullptr) {
+      text_needs(sf_text_constrain(text_.get(), grammar.kind, grammar.text, grammar.bytes, &made));
+      return Owned<sf_constraint>(&made);
+    }
+  if (options.tool_choice == nullptr && !has_tools_) return own;
+  const std::string_view choice = options.tool_choice == nullptr ? "auto" : options.tool_choice;
+  text_needs(sf_text_constrain_calls(text_.get(), choice.data(), choice.size(), &made));
+  return Owned<sf_constraint>(&made);
 }
 
 bool Session::read(int64_t* read, int64_t* total) {
@@ -106,6 +162,7 @@ bool Session::read(int64_t* read, int64_t* total) {
 }
 
 bool Session::next(sf_piece& out) {
+  if (give_held(out)) return true;  // a token that completed text of two channels
   if (running_) {
     sf_token token{};
     const int code = sf_sequence_next(sequence_.get(), &token);
@@ -117,22 +174,32 @@ bool Session::next(sf_piece& out) {
     }
     finish();
   }
+  return give_held(out);
+}
+
+bool Session::give_held(sf_piece& out) {
   if (held_.empty()) return false;
-  shown_ = std::exchange(held_, "");
-  out = {shown_.data(), shown_.size(), -1, SF_MODEL, 0};
+  shown_ = std::move(held_.front().text);
+  out = {shown_.data(), shown_.size(), -1, SF_MODEL, held_.front().channel};
+  held_.pop_front();
   return true;
 }
 
 // The text that a token completes.
 void Session::give(const sf_token& token, sf_piece& out) {
   delivered_ = true;
-  out = {nullptr, 0, token.id, token.source, 0};
-  const int code = sf_text_push(text_.get(), token.id, &out.text, &out.bytes);
+  const char* text = nullptr;
+  size_t bytes = 0;
+  const int code = sf_text_push(text_.get(), token.id, &text, &bytes);
   if (code != SF_OK && code != SF_END) {
     const Failure failure(code, sf_text_error(text_.get()));
     abandon();
     throw failure;
   }
+  hold_parts();
+  sf_piece piece = {nullptr, 0, token.id, token.source, SF_ANSWER};
+  if (give_held(piece)) piece.token = token.id, piece.source = token.source;
+  out = piece;
   // A stop string is complete. Where the end fails the cache is shorter, and the next answer reads more.
   if (code == SF_END) sf_sequence_finish(sequence_.get(), "stop");
 }
@@ -155,7 +222,15 @@ void Session::finish() {
     sf_text_take_back(text_.get());  // else the next question would be refused
     throw failure;
   }
-  held_.assign(text, bytes);
+  hold_parts();
+}
+
+// What the text's last call completed.
+void Session::hold_parts() {
+  const sf_text_part* parts = nullptr;
+  int32_t n = 0;
+  text_needs(sf_text_parts(text_.get(), &parts, &n));
+  for (int32_t i = 0; i < n; ++i) held_.push_back({{parts[i].text, parts[i].bytes}, parts[i].channel});
 }
 
 // The end after another failure, which is the one to tell.
@@ -167,6 +242,8 @@ void Session::abandon() noexcept {
 }
 
 void Session::messages(const char** json, size_t* bytes) { text_needs(sf_text_messages(text_.get(), json, bytes)); }
+
+void Session::tool_calls(const char** json, size_t* bytes) { text_needs(sf_text_tool_calls(text_.get(), json, bytes)); }
 
 void Session::tokens(const int64_t** ids, int64_t* n, int64_t* cached) {
   need(sf_sequence_tokens(sequence_.get(), ids, n, cached));

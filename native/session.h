@@ -1,12 +1,13 @@
 // A chat or a completion: a sequence of tokens, its text, and the turns of the conversation.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 
-#include "owned.h"
 #include "handle.h"
 #include "model.h"
+#include "owned.h"
 #include "streamfuse.h"
 
 namespace streamfuse::native {
@@ -19,6 +20,7 @@ class Session {
   // See streamfuse.h; all throw Failure.
   void prepare();
   void start(const char* text, size_t bytes, const sf_answer_options& options);
+  void start_tool_results(const char* results, size_t bytes, const sf_answer_options& options);
   void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options);
   bool read(int64_t* read, int64_t* total);  // false: nothing is left to process
   bool next(sf_piece& out);                  // false: the answer has ended
@@ -26,6 +28,7 @@ class Session {
   void stop() { sf_sequence_stop(sequence_.get()); }
   const char* statistics() { return sf_sequence_statistics(sequence_.get()); }
   void messages(const char** json, size_t* bytes);
+  void tool_calls(const char** json, size_t* bytes);
   void tokens(const int64_t** ids, int64_t* n, int64_t* cached);
   void reset();
   void save(const char* path);
@@ -35,8 +38,14 @@ class Session {
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
   template <typename BeginText>
-  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, BeginText begin_text);
+  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own,
+             BeginText begin_text);
+  template <typename Ask>
+  void start_turn(const sf_answer_options& options, Ask ask);
+  Owned<sf_constraint> constrain(const sf_answer_options& options, Owned<sf_constraint> own);
   void give(const sf_token& token, sf_piece& out);
+  bool give_held(sf_piece& out);
+  void hold_parts();
   void abandon() noexcept;
 
   std::shared_ptr<const Model> model_;
@@ -47,7 +56,13 @@ class Session {
 
   bool running_ = false;  // an answer is being generated
   bool delivered_ = false;
-  std::string held_, shown_;  // text held back as a possible stop string; the last piece
+  bool has_tools_ = false;
+  struct Part {
+    std::string text;
+    int32_t channel;
+  };
+  std::deque<Part> held_;  // text of later pieces
+  std::string shown_;      // the last piece
 };
 
 }  // namespace streamfuse::native

@@ -127,6 +127,17 @@ int sf_session_start(sf_session* handle, const char* text, size_t bytes, const s
             [&](auto& session) { return session.start(text, bytes, known_part(options, sf_answer_options{})), SF_OK; });
 }
 
+int sf_session_start_tool_results(sf_session* handle, const char* results, size_t bytes,
+                                  const sf_answer_options* options) {
+  return on(handle, [&](auto& session) {
+    return session.start_tool_results(results, bytes, known_part(options, sf_answer_options{})), SF_OK;
+  });
+}
+
+int sf_session_tool_calls(sf_session* handle, const char** json, size_t* bytes) {
+  return on(handle, [&](auto& session) { return session.tool_calls(json, bytes), SF_OK; });
+}
+
 int sf_session_start_tokens(sf_session* handle, const int64_t* ids, int64_t n, const sf_answer_options* options) {
   return on(handle, [&](auto& session) {
     return session.start_tokens(ids, n, known_part(options, sf_answer_options{})), SF_OK;

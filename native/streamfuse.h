@@ -50,12 +50,12 @@ typedef struct sf_session sf_session;
 
 typedef struct sf_model_options {
   size_t size;
-  int32_t threads;        /* of the native engine; 0: chosen for this machine */
-  int32_t skip_hashes;    /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
-  int32_t own_engine;     /* 1: no graph is loaded, and each session brings an engine (sf_session_options.backend);
-                             2: the same, but only if the native engine cannot run the bundle */
-  const char* public_key; /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that it
-                             did not sign, and compare hashes; NULL: signatures are not checked */
+  int32_t threads;         /* of the native engine; 0: chosen for this machine */
+  int32_t skip_hashes;     /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
+  int32_t own_engine;      /* 1: no graph is loaded, and each session brings an engine (sf_session_options.backend);
+                              2: the same, but only if the native engine cannot run the bundle */
+  const char* public_key;  /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that it
+                              did not sign, and compare hashes; NULL: signatures are not checked */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
 } sf_model_options;
@@ -96,6 +96,13 @@ typedef struct sf_session_options {
                                 cannot be created; NULL: the model's engine */
   const char* device;        /* of that engine: what its latencies depend on, besides the machine; NULL: nothing */
   double engine_load_ms;     /* of that engine; added to sf_model_load_ms in the statistics */
+  const char* tools;         /* functions that a chat's model may call: a JSON list in OpenAI's format, {"type":
+                                "function", "function": {"name", "description", "parameters"}}, or of the function
+                                objects alone; NULL: none */
+  size_t tools_bytes;
+  const char* template_variables; /* of the chat template, as in transformers' apply_chat_template: a JSON object such
+                                     as {"enable_thinking": false}, which may include `documents`; NULL: none */
+  size_t template_variables_bytes;
 } sf_session_options;
 
 /* A conversation: each start is a turn of the user, and only new tokens are processed. SF_BAD_ARGUMENT if the bundle
@@ -117,11 +124,31 @@ typedef struct sf_answer_options {
   const sf_options* sampling; /* NULL: sf_model_default_options */
   const char* stops;          /* stop strings, which end the answer and are not part of it: a JSON list; NULL: none */
   size_t stops_bytes;
+  const char* schema; /* the answer is JSON that this JSON schema accepts; NULL: any text. At most one of schema, regex,
+                         grammar, tool_choice and sampling->constraint is set; docs/structured.md */
+  size_t schema_bytes;
+  const char* regex; /* the whole answer matches this regular expression */
+  size_t regex_bytes;
+  const char* grammar; /* the answer derives from this grammar, in Lark's syntax */
+  size_t grammar_bytes;
+  const char* tool_choice; /* "auto": any text, in which calls fit the tools' parameters; "none": text without calls;
+                              "required", or the name of a function: one call. Zero-terminated. NULL: "auto" if the
+                              session has tools and the answer no other constraint */
 } sf_answer_options;
 
 /* Starts an answer to the user's next turn, or the continuation of a prompt. Finishes a running answer first; a refused
  * request changes nothing else. options may be NULL. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
+
+/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}; [] without any. A
+ * call that cannot be parsed is text. */
+SF_EXPORT int sf_session_tool_calls(sf_session*, const char** json, size_t* bytes);
+
+/* Starts the answer to the results of these calls. results: a JSON list of {"tool_call_id": ..., "content": ...}, or
+ * with the function's "name" instead of the id, or without both in the order of the calls. Otherwise as
+ * sf_session_start. */
+SF_EXPORT int sf_session_start_tool_results(sf_session*, const char* results, size_t bytes,
+                                            const sf_answer_options* options);
 
 /* Starts a completion from token ids, which are the whole context; the text continues theirs. */
 SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n, const sf_answer_options* options);
@@ -134,9 +161,10 @@ SF_EXPORT int sf_session_read(sf_session*, int64_t* read, int64_t* total);
 typedef struct sf_piece {
   const char* text; /* the text that this token completes: whole characters, often none; not zero-terminated */
   size_t bytes;
-  int64_t token;  /* its id; -1 in a last piece of text that was held back as a possible stop string */
-  int32_t source; /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE */
-  int32_t reserved;
+  int64_t token;   /* its id; -1 in a piece of text that was held back as a possible stop string or tag */
+  int32_t source;  /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR */
+  int32_t channel; /* SF_ANSWER, SF_THINKING (between tags such as <think> and </think>) or SF_TOOL_CALL. The tags are
+                      in no piece; sf_session_messages has them */
 } sf_piece;
 
 /* The next piece. SF_END when the answer has ended, or if none was started. */

@@ -130,8 +130,8 @@ SF_EXPORT int sf_text_encode_chat(sf_text*, const char* messages, size_t bytes, 
 SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
 
 /* The functions that the model may call: a JSON list in OpenAI's format, {"type": "function", "function": {"name": ...,
- * "description": ..., "parameters": a JSON schema}}, or the function objects alone; NULL: none. The template writes them
- * into the prompt; control tokens in them are encoded as plain text. They stay set, also across sf_text_reset. */
+ * "description": ..., "parameters": a JSON schema}}, or the function objects alone; NULL: none. The template writes
+ * them into the prompt; control tokens in them are encoded as plain text. They stay set, also across sf_text_reset. */
 SF_EXPORT int sf_text_set_tools(sf_text*, const char* tools, size_t bytes);
 
 /* Further template variables, as the keyword arguments of transformers' apply_chat_template: a JSON object such as
@@ -153,7 +153,8 @@ SF_EXPORT int sf_text_ask_results(sf_text*, const char* results, size_t bytes, c
 
 /* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}; [] without any. Calls
  * are recognized after sf_text_set_tools, in the format of the model's family, which the chat template shows. A call
- * that cannot be parsed is text. The message contains valid calls as `tool_calls`, and its content is the other text. */
+ * that cannot be parsed is text. The message contains valid calls as `tool_calls`, and its content is the other text.
+ */
 SF_EXPORT int sf_text_tool_calls(sf_text*, const char** json, size_t* bytes);
 
 /* Completes the turn with an answer that another text has streamed, complete or not: the text that was shown, and its
@@ -216,6 +217,12 @@ enum {
  * supported or too large; the message names the keyword and its path, or the line. docs/structured.md says what is
  * supported. */
 SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, size_t bytes, sf_constraint* out);
+
+/* A constraint for the answer to the last question of a conversation with tools. choice: "auto": any text, in which a
+ * call is of a known function and its arguments fit the function's parameters; "none": any text without calls;
+ * "required", or the name of a function: one call, after the thinking that the prompt may have begun. Parameters
+ * restrict calls in JSON; in other formats they restrict only the function's name. */
+SF_EXPORT int sf_text_constrain_calls(sf_text*, const char* choice, size_t bytes, sf_constraint* out);
 
 /* The number of tokens in a constraint's mask: the model's vocab_size, as in sf_spec. */
 SF_EXPORT int64_t sf_text_vocab_size(const sf_text*);

@@ -16,6 +16,7 @@ from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
 from streamfuse.native.library import file_name, load_executorch, load_typed
 from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
+from streamfuse.runtime.text_library import Channel
 
 __all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
 
@@ -48,15 +49,25 @@ class SessionOptions(_Sized):
         ("backend", POINTER(EngineTable)),
         ("device", c_char_p),
         ("engine_load_ms", c_double),
+        ("tools", c_char_p),
+        ("tools_bytes", c_size_t),
+        ("template_variables", c_char_p),
+        ("template_variables_bytes", c_size_t),
     ]
 
 
 class AnswerOptions(_Sized):
-    _fields_ = [("size", c_size_t), ("sampling", POINTER(Options)), ("stops", c_char_p), ("stops_bytes", c_size_t)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("sampling", POINTER(Options)),
+        *((name + end, kind) for name in ("stops", "schema", "regex", "grammar")
+          for end, kind in (("", c_char_p), ("_bytes", c_size_t))),
+        ("tool_choice", c_char_p),
+    ]  # fmt: skip
 
 
 class CPiece(ctypes.Structure):
-    _fields_ = [("text", c_void_p), ("bytes", c_size_t), ("token", c_int64), ("source", c_int32), ("reserved", c_int32)]
+    _fields_ = [("text", c_void_p), ("bytes", c_size_t), ("token", c_int64), ("source", c_int32), ("channel", c_int32)]
 
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
@@ -83,6 +94,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_session_error": (c_char_p, [_handle]),
     "sf_session_prepare": (c_int, [_handle]),
     "sf_session_start": (c_int, [_handle, c_char_p, c_size_t, POINTER(AnswerOptions)]),
+    "sf_session_start_tool_results": (c_int, [_handle, c_char_p, c_size_t, POINTER(AnswerOptions)]),
+    "sf_session_tool_calls": (c_int, [_handle, _place, POINTER(c_size_t)]),
     "sf_session_start_tokens": (c_int, [_handle, c_void_p, c_int64, POINTER(AnswerOptions)]),
     "sf_session_read": (c_int, [_handle, _int64, _int64]),
     "sf_session_next": (c_int, [_handle, POINTER(CPiece)]),
@@ -103,10 +116,21 @@ def library() -> ctypes.CDLL:
     return load_typed(LIBRARY, {**bundle_library.SIGNATURES, **SIGNATURES})
 
 
+def encoded(value: Any) -> bytes | None:
+    """Its JSON text; bytes are JSON already."""
+    return value if value is None or isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+
+
+def sized(name: str, data: bytes | None) -> dict[str, Any]:
+    """The two fields of an option of text."""
+    return {name: data, f"{name}_bytes": len(data or b"")}
+
+
 class Piece(NamedTuple):
     text: str
     token: int | None
     source: str
+    channel: Channel
 
 
 class AppModel:
@@ -132,11 +156,19 @@ class AppModel:
             setattr(found, name, value)
         return found
 
-    def chat(self, system: str | None = None, history: bytes | None = None, **own: Any) -> AppSession:
+    def chat(
+        self,
+        system: str | None = None,
+        history: bytes | None = None,
+        tools: Any = None,
+        variables: Any = None,
+        **own: Any,
+    ) -> AppSession:
         words = None if system is None else system.encode()
         options = SessionOptions(
-            system=words, system_bytes=len(words or b""), history=history, history_bytes=len(history or b""), **own
-        )
+            **sized("system", words), **sized("history", history), **sized("tools", encoded(tools)),
+            **sized("template_variables", encoded(variables)), **own,
+        )  # fmt: skip
         return AppSession(self, "sf_chat_new", options)
 
     def completion(self, **own: Any) -> AppSession:
@@ -165,17 +197,34 @@ class AppSession:
         library().sf_session_free(self.handle)
         self.handle = c_void_p()
 
-    def start(self, prompt: str | list[int], stops: Any = None, **options: Any) -> None:
-        """sf_session_start, or for ids sf_session_start_tokens."""
-        ends = None if stops is None else json.dumps(stops).encode()
+    def start(
+        self,
+        prompt: str | list[int] | list[dict[str, Any]],
+        stops: Any = None,
+        schema: Any = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        tool_choice: str | None = None,
+        **options: Any,
+    ) -> None:
+        """sf_session_start, for ids sf_session_start_tokens, for results of tools sf_session_start_tool_results."""
         sampling = self.model.options(**options)
-        answer = AnswerOptions(sampling=ctypes.pointer(sampling), stops=ends, stops_bytes=len(ends or b""))
+        answer = AnswerOptions(
+            sampling=ctypes.pointer(sampling), **sized("stops", encoded(stops)), **sized("schema", encoded(schema)),
+            **sized("regex", None if regex is None else regex.encode()),
+            **sized("grammar", None if grammar is None else grammar.encode()),
+            tool_choice=tool_choice and tool_choice.encode(),
+        )  # fmt: skip
+        ids = [token for token in prompt if isinstance(token, int)]
         if isinstance(prompt, str):
             words = prompt.encode()
             self._check(library().sf_session_start(self.handle, words, len(words), byref(answer)))
+        elif len(ids) == len(prompt):
+            row = (c_int64 * len(ids))(*ids)
+            self._check(library().sf_session_start_tokens(self.handle, row, len(ids), byref(answer)))
         else:
-            ids = (c_int64 * len(prompt))(*prompt)
-            self._check(library().sf_session_start_tokens(self.handle, ids, len(prompt), byref(answer)))
+            data = json.dumps(prompt).encode()
+            self._check(library().sf_session_start_tool_results(self.handle, data, len(data), byref(answer)))
 
     def read(self) -> tuple[bool, int, int]:
         """Whether more is left, and how far it is."""
@@ -192,13 +241,13 @@ class AppSession:
             return None
         self._check(code)
         text = ctypes.string_at(piece.text, piece.bytes).decode() if piece.bytes else ""
-        return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source])
+        return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source], Channel(piece.channel))
 
     def pieces(self) -> Iterator[Piece]:
         while (piece := self.next()) is not None:
             yield piece
 
-    def ask(self, prompt: str | list[int], **options: Any) -> str:
+    def ask(self, prompt: str | list[int] | list[dict[str, Any]], **options: Any) -> str:
         self.start(prompt, **options)
         return "".join(piece.text for piece in self.pieces())
 
@@ -217,6 +266,12 @@ class AppSession:
     def messages(self) -> Any:
         text, size = c_void_p(), c_size_t()
         self._check(library().sf_session_messages(self.handle, byref(text), byref(size)))
+        return json.loads(ctypes.string_at(text, size.value))
+
+    @property
+    def tool_calls(self) -> Any:
+        text, size = c_void_p(), c_size_t()
+        self._check(library().sf_session_tool_calls(self.handle, byref(text), byref(size)))
         return json.loads(ctypes.string_at(text, size.value))
 
     @property

@@ -20,7 +20,9 @@ WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 def tiny_bundle(folder: Path, **changes: Any) -> Path:
     """Export a small model with random weights, all methods; returns the bundle. `changes` are of the plan."""
     torch.manual_seed(1)
-    config = config_for(write_checkpoint(folder / "checkpoint", tiny_model()), folder / "bundle", **changes)
+    room = {"max_position_embeddings": max(128, changes.get("max_context_len", 0))}
+    checkpoint = write_checkpoint(folder / "checkpoint", tiny_model(**room), **room)
+    config = config_for(checkpoint, folder / "bundle", **changes)
     run_export(config, lambda word: None)
     return config.output_dir
 

@@ -6,29 +6,27 @@ Run: python -m pytest tests/text/test_tool_calls.py
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 import pytest
-from text_samples import TEMPLATES
-from tokenizer_samples import llama_like, opened
-from tokenizers import AddedToken
+from tool_families import (
+    CHATML,
+    GEMMA,
+    GEMMA_3,
+    GEMMA_4,
+    HERMES,
+    LFM2,
+    LLAMA,
+    MISTRAL,
+    PHI_4,
+    QWEN_XML,
+    SPECIAL,
+    made,
+    pairs,
+)  # fmt: skip
 from tool_samples import TOOLS
 
-from streamfuse.runtime.text import Channel, Conversation, TextError, Tokenizer
-
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{{ '<|im_start|>assistant\n' }}"
-)
-HERMES, LLAMA, GEMMA = (TEMPLATES[f"tools_{name}"] for name in ("hermes", "llama", "gemma"))
-QWEN_XML = HERMES + "{# <function=name> #}"
-GEMMA_4 = "{# tools <|channel>thought <channel|> <|tool_call>call:<tool_call|> #}" + CHATML
-LFM2 = "{# tools <|tool_call_start|> #}" + CHATML
-MISTRAL = "{# tools [TOOL_CALLS] [THINK] [/THINK] #}" + CHATML
-PHI_4 = "{# tools <|tool_call|> <|/tool_call|> #}" + CHATML
-GEMMA_3 = "{# <start_of_turn> tools #}" + CHATML
-SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"]
+from streamfuse.runtime.text import Channel, Conversation, TextError
 
 PARIS = ("get_weather", {"city": "Paris"})
 FULL = ("get_weather", {"city": 'a "b" é\n', "days": 2, "x": -1.5, "y": None, "z": [True, {"q": []}]})
@@ -120,15 +118,6 @@ NO_CALLS = {
 }
 
 
-@lru_cache
-def made(template: str) -> Tokenizer:
-    """Bytes, a token each but for special ones; `<tool_call>` is a token that is not special, as in Qwen."""
-    file = llama_like()
-    file.add_special_tokens(SPECIAL)
-    file.add_tokens([AddedToken(word, normalized=False) for word in ("<tool_call>", "</tool_call>", "<think>")])
-    return opened(file, template, 0, [2])
-
-
 def written(template: str, answer: str, stops: tuple[str, ...] = ()) -> tuple[Conversation, list[tuple[Channel, str]]]:
     """The conversation after this answer, and the parts as they came."""
     text = made(template)
@@ -153,10 +142,6 @@ def merged(parts: list[tuple[Channel, str]]) -> list[tuple[Channel, str]]:
         else:
             found.append((channel, text))
     return found
-
-
-def pairs(calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    return [(call["name"], call["arguments"]) for call in calls]
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -8,7 +8,6 @@ STREAMFUSE_TEMPLATES=folder before it
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,6 @@ def test_control_tokens_in_tools_results_and_variables_are_text(kind: str) -> No
 @pytest.mark.parametrize(
     ("tools", "words"),
     [
-        ({"name": "a"}, "tools must be a JSON list"),
         (["a"], "tools: item 1: it must be"),
         ([CLOCK, {"description": "x"}], "tools: item 2: it has no name"),
         ([{"name": ""}], "tools: item 1: it has no name"),
@@ -112,13 +110,12 @@ def test_control_tokens_in_tools_results_and_variables_are_text(kind: str) -> No
 def test_what_is_no_tool_is_refused_with_its_number(tools: Any, words: str) -> None:
     text = made(qwen_like(), FAMILIES["tools_hermes"])
     with pytest.raises(TextError, match=words):
-        text._handle.clone().call("sf_text_set_tools", *argument(tools))
+        text.render([turn("user", "x")], tools=tools)
 
 
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ([1], "must be a JSON object"),
         ({"messages": []}, "'messages' cannot be set here"),
         ({"eos_token": "x"}, "'eos_token' cannot be set here"),
         ({"documents": ["a"]}, "documents must be a list of objects"),
@@ -127,18 +124,13 @@ def test_what_is_no_tool_is_refused_with_its_number(tools: Any, words: str) -> N
 def test_what_is_no_variable_is_refused(variables: Any, words: str) -> None:
     text = made(qwen_like(), FAMILIES["tools_hermes"])
     with pytest.raises(TextError, match=words):
-        text._handle.clone().call("sf_text_set_variables", *argument(variables))
-
-
-def argument(value: Any) -> tuple[bytes, int]:
-    data = json.dumps(value).encode()
-    return data, len(data)
+        text.render([turn("user", "x")], variables=variables)
 
 
 def test_a_function_alone_is_rendered_as_a_tool() -> None:
     text = made(qwen_like(), FAMILIES["tools_hermes"])
     messages = [turn("user", "x")]
-    assert text.render(messages, tools=[TOOLS[1]["function"]]) == text.render(messages, tools=[TOOLS[1]])
+    assert text.render(messages, tools=[CLOCK]) == text.render(messages, tools=[TOOLS[1]])
 
 
 def test_tools_and_variables_stay_for_all_turns_of_a_conversation() -> None:

@@ -60,6 +60,11 @@ impl ControlTokens {
         self.words.contains_key(&token)
     }
 
+    /// The control tokens by their ids.
+    pub fn words(&self) -> &BTreeMap<u32, String> {
+        &self.words
+    }
+
     /// The control tokens that occur in a text.
     pub fn in_text(&self, text: &str) -> Kept {
         self.words.values().filter(|word| text.contains(*word)).cloned().collect()

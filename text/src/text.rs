@@ -10,6 +10,7 @@ use crate::language::Language;
 use crate::message::Message;
 use crate::stream::{shown, Stream};
 use crate::tools::channels::{Channel, Channels, Part};
+use crate::tools::constraint::ToolConstraint;
 use crate::tools::{self, Tools};
 
 pub struct Text {
@@ -89,6 +90,12 @@ impl Text {
         };
         let calls: Vec<Json> = self.conversation.calls().iter().map(call).collect();
         serde_json::to_string(&calls).expect("values are always JSON")
+    }
+
+    /// What the next answer may contain.
+    pub fn constrain_calls(&self, choice: &str) -> Result<ToolConstraint> {
+        let prompt = self.conversation.asked_text().replace(CUT, "");
+        ToolConstraint::new(self.language.clone(), &self.conversation.setting.tools, choice, &prompt)
     }
 
     /// Closes the turn with an answer that another text has streamed.

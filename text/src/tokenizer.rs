@@ -141,6 +141,16 @@ impl Tokenizer {
         self.inner.token_to_id(&word?)
     }
 
+    /// The control token of this word.
+    pub fn control_id(&self, word: &str) -> Option<u32> {
+        self.control.words().iter().find(|(_, known)| *known == word).map(|(&id, _)| id)
+    }
+
+    /// The word of a control token.
+    pub fn control_word(&self, id: u32) -> Option<&str> {
+        self.control.words().get(&id).map(String::as_str)
+    }
+
     pub fn has(&self, id: u32) -> bool {
         self.inner.id_to_token(id).is_some()
     }

@@ -26,7 +26,8 @@ class Grammar:
     """
 
     def __init__(self, text: TextHandle, kind: str, source: str) -> None:
-        """`kind` is schema (its JSON text), regex or grammar (Lark).
+        """`kind` is schema (its JSON text), regex, grammar (Lark), or calls (a tool choice: auto, none, required or the
+        name of a function).
 
         Raises:
             GrammarError: the grammar is invalid, not supported or too large.
@@ -37,7 +38,10 @@ class Grammar:
             raise GrammarError(f"the {kind} is not UTF-8 text (character {error.start + 1})") from None
         self._table = ConstraintTable()
         self.vocab_size = text.vocab_size
-        text.call("sf_text_constrain", _KINDS[kind], data, len(data), byref(self._table))
+        if kind == "calls":
+            text.call("sf_text_constrain_calls", data, len(data), byref(self._table))
+        else:
+            text.call("sf_text_constrain", _KINDS[kind], data, len(data), byref(self._table))
         release = self._table.release
         self._handle = Handle(self._table.context, release, "constraint", ValueError, one_thread=True)
         self._bits = np.zeros(-(-self.vocab_size // 32), "<u4")

@@ -245,6 +245,18 @@ class Conversation:
         calls: list[dict[str, Any]] = json.loads(self._handle.text("sf_text_tool_calls"))
         return calls
 
+    def call_constraint(self, choice: str = "auto") -> Grammar:
+        """A constraint for the answer that is asked for: each call fits its function's schema (auto), there is none
+        (none), or the answer is one call, of any function (required) or of the one that is named.
+
+        Raises:
+            GrammarError: a schema is not supported.
+            TextError: there are no tools, or none of this name.
+        """
+        from streamfuse.runtime.grammar import Grammar
+
+        return Grammar(self._handle, "calls", choice)
+
     def stream(self, stop_strings: Sequence[str] = ()) -> TextStream:
         """The answer that is asked for; its `flush` adds it to the conversation, and no call of `answer` is needed."""
         return TextStream(self._handle, stop_strings, ())

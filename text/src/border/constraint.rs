@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void, CString};
 
 use super::{free, guarded, need, slice};
-use crate::constraint::Constraint;
+use crate::constraint::Restriction;
 use crate::error::{bad_argument, Result, BAD_ARGUMENT, OK};
 
 /// sf_constraint
@@ -23,12 +23,12 @@ pub struct CConstraint {
 
 /// What `context` points to.
 struct Handle {
-    constraint: Constraint,
+    constraint: Box<dyn Restriction>,
     error: CString,
 }
 
 /// Fills a caller's structure, of the size that it states.
-pub unsafe fn give(out: *mut CConstraint, make: impl FnOnce() -> Result<Constraint>) -> Result<c_int> {
+pub unsafe fn give(out: *mut CConstraint, make: impl FnOnce() -> Result<Box<dyn Restriction>>) -> Result<c_int> {
     need(out)?;
     let (known, size) = (unsafe { *out.cast::<usize>() }, std::mem::size_of::<CConstraint>());
     if known < size {
@@ -106,12 +106,12 @@ unsafe extern "C" fn release(context: *mut c_void) {
     free(context.cast::<Handle>());
 }
 
-fn on(context: *mut c_void, body: impl FnOnce(&mut Constraint) -> Result<()>) -> c_int {
+fn on(context: *mut c_void, body: impl FnOnce(&mut dyn Restriction) -> Result<()>) -> c_int {
     let Some(handle) = (unsafe { context.cast::<Handle>().as_mut() }) else {
         return BAD_ARGUMENT;
     };
     let Handle { constraint, error } = handle;
-    guarded(error, || body(constraint).map(|()| OK))
+    guarded(error, || body(&mut **constraint).map(|()| OK))
 }
 
 fn count(n: i32) -> Result<usize> {

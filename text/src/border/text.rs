@@ -377,7 +377,20 @@ pub unsafe extern "C" fn sf_text_constrain(
 ) -> c_int {
     on(handle, |own, _| {
         let grammar = unsafe { utf8(grammar, bytes) }?;
-        unsafe { give(out, || Constraint::new(own.language.clone(), kind, grammar)) }
+        unsafe { give(out, || Ok(Box::new(Constraint::new(own.language.clone(), kind, grammar)?))) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_constrain_calls(
+    handle: *mut TextHandle,
+    choice: *const c_char,
+    bytes: usize,
+    out: *mut CConstraint,
+) -> c_int {
+    on(handle, |own, _| {
+        let choice = unsafe { utf8(choice, bytes) }?;
+        unsafe { give(out, || Ok(Box::new(own.constrain_calls(choice)?))) }
     })
 }
 

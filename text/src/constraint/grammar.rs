@@ -10,6 +10,9 @@ use super::{blame, schema};
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::stack::on_a_stack;
 
+pub const JSON_SCHEMA: i32 = 1; // SF_JSON_SCHEMA
+pub const LARK: i32 = 3; // SF_LARK
+
 pub enum Grammar {
     JsonSchema(Value),
     Regex(String),
@@ -60,4 +63,14 @@ fn compiled(vocabulary: &Vocabulary, grammar: TopLevelGrammar) -> std::result::R
 
 fn on_its_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     on_a_stack("grammar", STACK_BYTES, work).unwrap_or_else(|error| Err(bad_grammar(error)))
+}
+
+/// A schema for `%json` in a Lark grammar, with these separators in place of its own.
+pub fn schema_in_lark(text: &str, item_separator: &str, key_separator: &str) -> Result<String> {
+    let mut schema = on_its_stack(|| schema::prepared(text))?;
+    if let Some(options) = schema.get_mut("x-guidance").and_then(Value::as_object_mut) {
+        options.insert("item_separator".to_owned(), item_separator.into());
+        options.insert("key_separator".to_owned(), key_separator.into());
+    }
+    Ok(schema.to_string())
 }

@@ -5,6 +5,7 @@ mod drafts;
 mod formats;
 mod grammar;
 mod limits;
+mod restriction;
 mod schema;
 pub mod vocabulary;
 
@@ -17,10 +18,13 @@ use llguidance::TokenParser;
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::language::Language;
 use grammar::Grammar;
+pub use grammar::{schema_in_lark, JSON_SCHEMA, LARK};
+pub use restriction::Restriction;
 use vocabulary::Vocabulary;
 
 pub const MAY_END: i32 = 1;
 pub const MUST_END: i32 = 2;
+pub const UNRESTRICTED: i32 = 4;
 
 /// sf_constraint. Its state is the list of accepted tokens.
 pub struct Constraint {
@@ -41,6 +45,11 @@ impl Constraint {
         let parser = grammar.parser(&vocabulary)?;
         let tokens = Vec::new();
         Ok(Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None, forced: None })
+    }
+
+    /// Number of accepted tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
     }
 
     pub fn accept(&mut self, token: i64) -> Result<()> {

@@ -49,6 +49,12 @@ pub struct Marks {
 }
 
 impl Marks {
+    /// The thoughts that a prompt has opened.
+    pub fn open_at(&self, prompt: &str) -> Option<Thoughts> {
+        let prompt = prompt.trim_end();
+        self.thoughts.iter().find(|(open, _)| prompt.ends_with(open)).copied()
+    }
+
     fn none(&self) -> bool {
         self.thoughts.is_empty() && self.calls.is_none()
     }
@@ -75,8 +81,7 @@ enum Found {
 impl Channels {
     /// `prompt` is the end of what the model answers, which may have opened its thoughts already.
     pub fn new(marks: Marks, prompt: &str) -> Channels {
-        let prompt = prompt.trim_end();
-        let open = marks.thoughts.iter().find(|(open, _)| prompt.ends_with(open)).copied();
+        let open = marks.open_at(prompt);
         let (channel, close) = open.map_or((Channel::Answer, ""), |(_, close)| (Channel::Thinking, close));
         let (held, parts) = Default::default();
         let wholes = vec![Whole { channel, shown: String::new(), spelt: String::new() }];

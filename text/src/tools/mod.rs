@@ -2,7 +2,9 @@
 
 mod braces;
 pub mod channels;
+pub mod constraint;
 pub mod families;
+mod grammar;
 mod parse;
 pub mod plain;
 mod python;

@@ -58,8 +58,11 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     let stops = try JSONEncoder().encode(config.stop ?? [])
     let code = try config.withCOptions { sampling in
       stops.withCharacters { stops, stopsBytes in
-        var options = sf_answer_options(
-          size: MemoryLayout<sf_answer_options>.size, sampling: sampling, stops: stops, stops_bytes: stopsBytes)
+        var options = sf_answer_options()
+        options.size = MemoryLayout<sf_answer_options>.size
+        options.sampling = sampling
+        options.stops = stops
+        options.stops_bytes = stopsBytes
         switch prompt {
         case .tokens(let ids):
           return sf_session_start_tokens(handle, ids.map(Int64.init), Int64(ids.count), &options)

@@ -202,7 +202,11 @@ NATIVE(jint, start)
                         asked.ignore_eos,
                         asked.speculative,
                         asked.width};
-    const sf_answer_options options{sizeof options, &sampling, stop_list.c_str(), stop_list.size()};
+    sf_answer_options options{};
+    options.size = sizeof options;
+    options.sampling = &sampling;
+    options.stops = stop_list.c_str();
+    options.stops_bytes = stop_list.size();
     return sf_session_start(of<Session>(handle)->session, text.c_str(), text.size(), &options);
   });
 }

@@ -1,0 +1,214 @@
+"""Constraints of answers with tools: a call that is written fits its function, whatever the model would rather write.
+
+Run: python -m pytest tests/text/test_tool_choice.py
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from tool_families import (
+    CHATML,
+    GEMMA,
+    GEMMA_3,
+    GEMMA_4,
+    HERMES,
+    LFM2,
+    LLAMA,
+    MISTRAL,
+    PHI_4,
+    QWEN_XML,
+    made,
+    pairs,
+)  # fmt: skip
+from tool_samples import CLOCK, TOOLS, WEATHER
+
+from streamfuse.runtime.constraint import MAY_END, MUST_END, UNRESTRICTED
+from streamfuse.runtime.grammar import Grammar
+from streamfuse.runtime.text import Conversation, GrammarError, TextError, Tokenizer
+
+JSON_FAMILIES = {
+    "hermes": HERMES, "no tools": CHATML, "llama": LLAMA, "mistral": MISTRAL, "phi 4": PHI_4,
+}  # fmt: skip
+OTHERS = {"gemma": GEMMA, "gemma 3": GEMMA_3, "gemma 4": GEMMA_4, "lfm2": LFM2, "qwen xml": QWEN_XML}
+CALLS = {  # as each family writes one
+    "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>',
+    "no tools": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+    "llama": '{"name": "get_weather", "parameters": {"city": "Paris"}}',
+    "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+    "phi 4": '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>',
+    "gemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>",
+    "gemma 3": '```tool_code\nget_weather(city="Paris")\n```',
+    "gemma 4": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>',
+    "lfm2": '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>',
+    "qwen xml": "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+}
+FAMILIES = {**JSON_FAMILIES, **OTHERS}
+SCHEMAS = {function["name"]: function["parameters"] for function in (WEATHER, CLOCK)}
+
+
+def asked(template: str, tools: Any = TOOLS) -> tuple[Tokenizer, Conversation]:
+    text = made(template)
+    conversation = Conversation(text, tools=tools)
+    conversation.ask("x")
+    return text, conversation
+
+
+def takes(constraint: Grammar, tokens: list[int]) -> bool:
+    """Whether all of these tokens are allowed, which are then accepted."""
+    for token in tokens:
+        if not constraint.allows([token])[0]:
+            return False
+        assert constraint.mask()[token]
+        constraint.accept(token)
+    return True
+
+
+@lru_cache
+def plain(text: Tokenizer) -> frozenset[int]:
+    """Tokens of letters, which end soon."""
+    return frozenset(text.encode_rendered('a b c 1 2 " } ] , :'))
+
+
+def written(text: Tokenizer, constraint: Grammar, rng: random.Random) -> list[int]:
+    """A random answer under a constraint."""
+    taken: list[int] = []
+    while not constraint.state() & MUST_END:
+        tokens = constraint.forced(8)
+        if not tokens:
+            allowed = np.flatnonzero(constraint.mask())
+            likely = [token for token in allowed if token in plain(text)]
+            tokens = [int(rng.choice(likely if likely and rng.random() < 0.9 else list(allowed)))]
+        for token in tokens:
+            constraint.accept(token)
+        taken += tokens
+        assert len(taken) < 3000
+    return taken
+
+
+@pytest.mark.parametrize("choice", ["required", "get_weather", "now"])
+@pytest.mark.parametrize("name", JSON_FAMILIES)
+def test_a_call_that_is_required_is_one_valid_call(name: str, choice: str) -> None:
+    for seed in range(4):
+        text, conversation = asked(JSON_FAMILIES[name])
+        tokens = written(text, conversation.call_constraint(choice), random.Random(seed))
+        stream = conversation.stream()
+        for token in tokens:
+            stream.push(token)
+        stream.flush()
+        (call,) = pairs(conversation.tool_calls)
+        assert conversation.messages[-1]["content"] == ""
+        assert call[0] == choice or choice == "required"
+        jsonschema.validate(call[1], SCHEMAS[call[0]])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> None:
+    text, conversation = asked(FAMILIES[name])
+    constraint = conversation.call_constraint(choice)
+    assert takes(constraint, text.encode_rendered(CALLS[name]))
+    ends = constraint.state()
+    if choice == "required" or name in ("llama", "mistral"):
+        assert ends == MAY_END | MUST_END
+        assert not constraint.mask().any()
+    else:
+        assert ends == MAY_END | UNRESTRICTED
+        assert takes(constraint, text.encode_rendered("and " + CALLS[name]))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_other_function_is_called(name: str) -> None:
+    text, conversation = asked(FAMILIES[name])
+    call = CALLS[name].replace("get_weather", "get_water").replace("now", "new")
+    for choice in ("auto", "required"):
+        assert not takes(conversation.call_constraint(choice), text.encode_rendered(call))
+    other = CALLS[name].replace("get_weather", "now") if "get_weather" in CALLS[name] else CALLS[name]
+    assert not takes(conversation.call_constraint("get_weather"), text.encode_rendered(other))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_text_before_a_call_is_free_and_where_none_is_wanted_there_is_none(name: str) -> None:
+    text, conversation = asked(FAMILIES[name])
+    words = text.encode_rendered("I think <tool { so. ")
+    free, none = conversation.call_constraint("auto"), conversation.call_constraint("none")
+    assert free.state() == MAY_END | UNRESTRICTED
+    assert none.state() == MAY_END
+    assert takes(free, words)
+    assert takes(none, words)
+    assert free.forced(8) == none.forced(8) == []
+    call = text.encode_rendered(CALLS[name])
+    if name != "llama":  # whose calls have no mark, and nothing before them
+        assert takes(free, call)
+        assert not takes(none, call)
+    assert not takes(conversation.call_constraint("none"), call)
+    assert conversation.call_constraint("none").mask().sum() > 200
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dropped_tokens_leave_no_trace_across_the_borders_of_a_call(name: str) -> None:
+    text, conversation = asked(FAMILIES[name])
+    answer = CALLS[name] if name == "llama" else f"Well, {CALLS[name]} and {CALLS[name]}"
+    tokens, rng = text.encode_rendered(answer), random.Random(5)
+    constraint, length = conversation.call_constraint("auto"), 0
+    states = [constraint.state()]
+    for token in tokens:
+        if not constraint.allows([token])[0]:
+            break  # nothing follows a call that ends with the answer
+        constraint.accept(token)
+        states.append(constraint.state())
+    tokens = tokens[: len(states) - 1]
+    other = conversation.call_constraint("auto")
+    for _ in range(120):
+        if rng.random() < 0.5 and length:
+            back = rng.randint(1, min(length, 40))
+            other.rollback(back)
+            length -= back
+        else:
+            more = rng.randint(0, 30)
+            for token in tokens[length : length + more]:
+                other.accept(token)
+            length = min(length + more, len(tokens))
+        assert other.state() == states[length]
+        if length < len(tokens):
+            assert other.allows(tokens[length : length + 1])[0]
+        if states[length] == 0:
+            assert not other.allows(text.encode_rendered("\u00e9"))[0] or "city" in answer
+
+
+def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required() -> None:
+    text, conversation = asked(CHATML + "<think>\n{# </think> #}")
+    constraint = conversation.call_constraint("required")
+    assert constraint.state() == UNRESTRICTED
+    assert takes(constraint, text.encode_rendered("hm <tool_call> no.</think>\n\n" + CALLS["hermes"]))
+    assert constraint.state() == MAY_END | MUST_END
+
+
+def test_a_call_is_forced_where_there_is_no_choice() -> None:
+    text, conversation = asked(HERMES)
+    constraint = conversation.call_constraint("now")
+    tokens = constraint.forced(100)
+    assert text.decode(tokens) == CALLS["no tools"]
+    assert text.encode_rendered("<tool_call>")[0] == tokens[0]
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "error", "words"),
+    [
+        (TOOLS, "other", TextError, "no tool has the name other; .* one of: get_weather, now"),
+        ([], "auto", TextError, "there are no tools"),
+        (
+            [{"name": "a", "parameters": {"type": "object", "properties": {"b": {"not": {}}}}}],
+            "auto", GrammarError, "parameters of the function a: .*not",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_chosen_is_an_error(tools: Any, choice: str, error: type[Exception], words: str) -> None:
+    _, conversation = asked(HERMES, tools)
+    with pytest.raises(error, match=words):
+        conversation.call_constraint(choice)

@@ -1,0 +1,107 @@
+//! The text of a call as a grammar.
+
+use std::sync::Arc;
+
+use super::families::{Family, Form};
+use super::Function;
+use crate::constraint::{schema_in_lark, Constraint, JSON_SCHEMA};
+use crate::error::{bad_argument, Failure, Result};
+use crate::json::{Json, Object};
+use crate::language::Language;
+use crate::tokenizer::Tokenizer;
+
+/// A Lark grammar of a call to one of these functions; with the mark in front of it if `with_open`, and white
+/// space before that if `with_space`. It covers all of a call in JSON, and of another one what stands before its
+/// arguments.
+pub fn of_calls(
+    functions: &[Function],
+    family: &Family,
+    tokenizer: &Tokenizer,
+    with_open: bool,
+    with_space: bool,
+) -> Result<String> {
+    let mut rules = Vec::new();
+    let mut names = Vec::new();
+    for (number, function) in functions.iter().enumerate() {
+        let name = Json::Text(function.name.to_owned()).spaced();
+        let rule = match family.form {
+            Form::Json { .. } | Form::JsonAlone => {
+                let arguments = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
+                let schema = schema_of(function)?;
+                rules.push(format!("a{number}: %json {schema}"));
+                let before = literal(&format!("{{\"name\": {name}, \"{arguments}\": "));
+                format!("{before} a{number} {}", literal("}"))
+            }
+            Form::Braces { .. } => literal(&format!("call:{}{{", function.name)),
+            Form::Python => literal(&format!("{}(", function.name)),
+            Form::Xml => literal(&format!("<function={}>\n", function.name)),
+        };
+        rules.push(format!("c{number}: {rule}"));
+        names.push(format!("c{number}"));
+    }
+    let mark = |mark: &str| match tokenizer.control_id(mark) {
+        Some(id) => format!("<[{id}]>"),
+        None => literal(mark),
+    };
+    let (before, behind) = match family.form {
+        Form::Json { is_list: true, .. } => ("[", "]"),
+        Form::Json { .. } => ("\n", "\n"),
+        Form::Xml => ("\n", ""),
+        Form::Python if family.open == LIST => ("[", ""),
+        _ => ("", ""),
+    };
+    let mut start: Vec<String> = with_space.then(|| "/[ \\n]{0,4}/".to_owned()).into_iter().collect();
+    if with_open {
+        start.push(literal(family.open));
+    }
+    start.extend((!before.is_empty()).then(|| literal(before)));
+    start.push("call".to_owned());
+    if family.is_json() {
+        start.extend((!behind.is_empty()).then(|| literal(behind)));
+        start.extend((!family.close.is_empty()).then(|| mark(family.close)));
+    }
+    Ok(format!("start: {}\ncall: {}\n{}\n", start.join(" "), names.join(" | "), rules.join("\n")))
+}
+
+const LIST: &str = "<|tool_call_start|>"; // behind it stands a list
+
+/// The arguments' schema, with the spaces that models write.
+fn schema_of(function: &Function) -> Result<String> {
+    let any = Json::Object(Box::new(Object::from_iter([("type".to_owned(), Json::Text("object".to_owned()))])));
+    let schema = function.parameters.filter(|schema| **schema != Json::Null).unwrap_or(&any);
+    schema_in_lark(&schema.spaced(), ", ", ": ").map_err(|failure| of_function(function, failure))
+}
+
+/// The failure of a grammar of calls, as that of the function whose schema is at fault.
+pub fn blamed(language: &Arc<Language>, functions: &[Function], failure: Failure) -> Failure {
+    let own = |function: &Function| {
+        let schema = function.parameters.filter(|schema| **schema != Json::Null)?.spaced();
+        let failure = Constraint::new(language.clone(), JSON_SCHEMA, &schema).err()?;
+        Some(of_function(function, failure))
+    };
+    functions.iter().find_map(own).unwrap_or(failure)
+}
+
+fn of_function(function: &Function, failure: Failure) -> Failure {
+    let sentence = format!("the parameters of the function {}: {}", function.name, failure.sentence);
+    Failure { sentence, ..failure }
+}
+
+/// A text as Lark quotes it.
+fn literal(text: &str) -> String {
+    Json::Text(text.to_owned()).spaced()
+}
+
+/// The functions that may be called.
+pub fn chosen<'a>(functions: Vec<Function<'a>>, name: Option<&str>) -> Result<Vec<Function<'a>>> {
+    let Some(name) = name else { return Ok(functions) };
+    let names: Vec<&str> = functions.iter().map(|function| function.name).collect();
+    let list = names.join(", ");
+    let found: Vec<Function> = functions.into_iter().filter(|function| function.name == name).collect();
+    if found.is_empty() {
+        return Err(bad_argument(format!(
+            "tool choice: no tool has the name {name}; it is auto, none, required, or one of: {list}"
+        )));
+    }
+    Ok(found)
+}
