@@ -1,18 +1,18 @@
-"""What passes of the default model may take on ARM processors: an estimate, because nothing here ran on one.
+"""Estimates the latency of passes of the default model on ARM processors; none of it was measured on one.
 
     python tools/arm_cycles.py                # the table of docs/platforms.md
 
 Model. A product of one group of a tile (32 inputs, 16 outputs) needs `fixed` instructions for its weights and `per_row`
-for each row, of which some use a vector pipe. A core takes as many cycles as the busier of its dispatch and its vector
-pipes; cores share a pass in proportion to their speed; a pass takes as long as the busier of arithmetic and memory. On
-top of the arithmetic stands a fifth for attention, norms, rounding and SiLU (as on x86, LOG.md 2026-11-23), and
-HANDOVER_MS for the places where threads wait for each other.
+for each row, some of which use a vector pipe. A core takes as many cycles as the busier of its dispatch and its vector
+pipes; cores share a pass in proportion to their speed; a pass takes as long as the slower of arithmetic and memory. A
+fifth is added to the arithmetic for attention, norms, rounding and SiLU (as on x86, LOG.md 2026-11-23), and HANDOVER_MS
+for the points where threads wait for each other.
 
-Counts: `fixed` and `per_row` are those of qemu's counting plugin (docs/platforms.md, products of 1,536 x 576 at 4 and 8
-rows); those on vector pipes are read off the loops in kernels/ops/groups.h. Assumptions, none measured: no cache miss
-that prefetching does not hide, every vector instruction on any vector pipe with a throughput of one per cycle, clocks
-that do not fall, a share of the memory's peak that CPU cores reach. Widths and pipes are those that ARM's optimization
-guides and published reverse engineering of Apple's cores give.
+Counts: `fixed` and `per_row` were counted by a qemu plugin (docs/platforms.md, products of 1,536 x 576 at 4 and 8
+rows); those on vector pipes were counted in the loops of kernels/ops/groups.h. Assumptions, none measured: prefetching
+hides all cache misses, every vector instruction runs on any vector pipe with a throughput of one per cycle, clocks do
+not drop, and CPU cores reach a fixed share of the memory's peak bandwidth. Widths and pipes are from ARM's optimization
+guides and from published reverse engineering of Apple's cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 GROUP_TILES = (106_168_320 + 28_311_552) / 512  # of the layers and the head: weights / (32 inputs * 16 outputs)
 WEIGHT_BYTES = 96.6e6
-STREAMS_SHARE = 0.27  # of the weights, that a `streams` pass reads once more
+STREAMS_SHARE = 0.27  # share of the weights that a `streams` pass reads
 STREAMS_ROWS = 4
 OTHER_WORK = 1.2
 HANDOVER_MS = 0.15  # 120 operators, about a microsecond each
@@ -50,7 +50,7 @@ class Core:
     pipes: int  # vector pipes of 128 bits
 
     def ms(self, rows: int) -> float:
-        """Milliseconds of all products of a pass with so many rows on this core alone."""
+        """Milliseconds of all products of a pass with this many rows on this core alone."""
         instructions = LOOP.fixed + LOOP.per_row * rows
         vector = LOOP.fixed_vector + LOOP.per_row_vector * rows
         return GROUP_TILES * max(instructions / self.width, vector / self.pipes) / self.ghz / 1e6
@@ -59,7 +59,7 @@ class Core:
 @dataclass(frozen=True)
 class Phone:
     cores: Sequence[Core]
-    gb_per_second: float  # that the cores together get of the memory
+    gb_per_second: float  # memory bandwidth of all cores together
 
     def pass_ms(self, rows: int, share: float = 1.0) -> float:
         speed = sum(1 / core.ms(rows) for core in self.cores)
@@ -71,7 +71,8 @@ class Phone:
 
     @property
     def costs(self) -> tuple[float, tuple[float, float, float], float, float]:
-        """Milliseconds of decode, verify_4, verify_8 and verify_16; no noise; of streams: plan_simulation.Device."""
+        """Milliseconds of decode, of verify_4, verify_8 and verify_16, of noise (0) and of streams, as in
+        plan_simulation.Device."""
         return self.pass_ms(1), (self.pass_ms(4), self.pass_ms(8), self.pass_ms(16)), 0.0, self.streams_ms
 
 

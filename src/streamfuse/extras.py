@@ -12,12 +12,12 @@ from importlib.util import find_spec
 
 
 class MissingExtra(ImportError):
-    """Packages that are not installed, said in one sentence with the line that installs them."""
+    """Required packages are not installed; the message has the command that installs them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`work` as the sentence names it, the modules that it cannot do without, and the extras that bring them."""
+    """What needs packages (`work`, for the message), the modules that it needs, and the extras that install them."""
 
     work: str
     modules: tuple[str, ...]
@@ -25,7 +25,7 @@ class Need:
 
     @property
     def missing(self) -> list[str]:
-        """Packages that are not installed, as pip knows them."""
+        """The missing packages, by their names for pip."""
         return [package_of(module) for module in self.modules if not _is_installed(module)]
 
     @property

@@ -28,7 +28,7 @@ Progress = Callable[[], None]
 
 
 class ParityError(ValueError):
-    """Bundles that cannot be compared, said in one sentence."""
+    """Bundles cannot be compared; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,10 +132,10 @@ def _check_per_width(config: ExportConfig, flag: str, value: object) -> None:
 
 def _refuse_stream_options(config: ExportConfig) -> None:
     usual = {f.name: f.default for f in fields(config)}
-    said = [flag_of(name) for name in STREAM_OPTIONS if getattr(config, name) != usual[name]]
-    said += ["--scheme streams=..."] if "streams" in config.scheme else []
-    if said:
-        raise OptionError(f"{said[0]} {_WITHOUT_STREAMS}")
+    flags = [flag_of(name) for name in STREAM_OPTIONS if getattr(config, name) != usual[name]]
+    flags += ["--scheme streams=..."] if "streams" in config.scheme else []
+    if flags:
+        raise OptionError(f"{flags[0]} {_WITHOUT_STREAMS}")
 
 
 def _check_schemes(config: ExportConfig) -> None:

@@ -92,8 +92,8 @@ def _tool(name: str) -> str:
 def cmake_program() -> str:
     """cmake of this Python environment, else of PATH; refused where it is too old."""
     cmake = _tool("cmake")
-    said = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"(\d+)\.(\d+)", said)
+    output = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"(\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < MINIMUM_CMAKE:
         raise BuildError(f"{cmake} is older than {MINIMUM_CMAKE[0]}.{MINIMUM_CMAKE[1]}: pip install 'cmake>=3.28'")
     return cmake
@@ -137,8 +137,8 @@ def build(
         for command in (configure, compile_):
             done = subprocess.run(command, text=True, capture_output=quiet)
             if done.returncode != 0:
-                said = f":\n{done.stdout}{done.stderr}" if quiet else ""
-                raise BuildError(f"{' '.join(command[:2])} failed{said}")
+                output = f":\n{done.stdout}{done.stderr}" if quiet else ""
+                raise BuildError(f"{' '.join(command[:2])} failed{output}")
     return build_dir / library_name()
 
 

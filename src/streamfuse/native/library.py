@@ -57,7 +57,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of kernels/engine/streamfuse
 
 
 class LibraryError(OSError):
-    """The native library is missing or cannot be loaded, said in one sentence."""
+    """The native library is missing or cannot be loaded; the message is one sentence."""
 
 
 def file_name(stem: str) -> str:

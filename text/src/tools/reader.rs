@@ -1,8 +1,8 @@
-//! What the readers of calls that are not JSON have in common.
+//! Shared parsing code of the call formats that are not JSON.
 
 use crate::json::Json;
 
-/// Brackets within one another.
+/// Nesting of brackets.
 pub const MOST_DEPTH: usize = 64;
 
 pub struct Reader<'a> {
@@ -14,7 +14,7 @@ impl<'a> Reader<'a> {
         self.rest = self.rest.trim_start();
     }
 
-    /// Whether the text goes on with these characters, which are then behind.
+    /// Whether the text continues with `word`, which is then consumed.
     pub fn eat(&mut self, word: &str) -> bool {
         self.space();
         match self.rest.strip_prefix(word) {
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
         self.eat(word).then_some(())
     }
 
-    /// The text up to one of these characters, which must come.
+    /// The text up to one of these characters; None if there is none.
     pub fn until(&mut self, ends: &[char]) -> Option<&'a str> {
         self.space();
         let end = self.rest.find(ends)?;
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         Some(found.trim_end())
     }
 
-    /// A name of letters, digits and some marks.
+    /// A name of letters, digits and some punctuation.
     pub fn name(&mut self) -> Option<&'a str> {
         self.space();
         let is_name = |c: char| c.is_alphanumeric() || "_.-".contains(c);
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         (!name.is_empty()).then_some(name)
     }
 
-    /// Items between commas up to a bracket, of which the opening one is behind.
+    /// Comma-separated items up to the closing bracket; the opening one is already consumed.
     pub fn items<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let mut items = Vec::new();
         while !self.eat(close) {

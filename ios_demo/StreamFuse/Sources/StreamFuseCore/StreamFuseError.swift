@@ -13,7 +13,7 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case missingOperator = 3
     /// The prompt does not fit into the context.
     case contextFull = 4
-    /// A row to commit did not survive its pass.
+    /// A row to commit was pruned.
     case notKept = 5
     /// The engine failed while running.
     case execution = 6

@@ -85,8 +85,8 @@ class Child:
     def answer(self, name: str, request: Request) -> Answer:
         """Raises as `run` does."""
         plain = asdict(request) | {"prompt_ids": [int(token) for token in request.prompt_ids]}
-        said = self._ask({"answer": name, "request": plain}, self._answer_s)
-        tokens, ms, statistics = said.get("token_ids"), said.get("decode_ms"), said.get("statistics")
+        reply = self._ask({"answer": name, "request": plain}, self._answer_s)
+        tokens, ms, statistics = reply.get("token_ids"), reply.get("decode_ms"), reply.get("statistics")
         if (
             not isinstance(tokens, list)
             or not all(type(token) is int for token in tokens)
@@ -107,14 +107,14 @@ class Child:
             self._process.stdin.flush()
         line = self._line(seconds)
         try:
-            said = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
-            said = None
-        if not isinstance(said, dict):
+            reply = None
+        if not isinstance(reply, dict):
             self._fail("replied with something that is no JSON object")
-        if "error" in said:
-            raise ExternalSystemError(str(said["error"]))
-        return said
+        if "error" in reply:
+            raise ExternalSystemError(str(reply["error"]))
+        return reply
 
     def _line(self, seconds: float) -> bytes:
         """The next line of the child; ExternalSystemDied where it does not come."""
@@ -186,11 +186,11 @@ def main() -> None:
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as replies:
         for line in sys.stdin:
             try:
-                said = _serve(systems, json.loads(line))
-            except Exception as error:  # of code that is not ours: whatever it is, it is said to the bench
+                reply = _serve(systems, json.loads(line))
+            except Exception as error:  # any error of external code is reported to the benchmark
                 known = isinstance(error, (ValueError, ImportError, OSError))
-                said = {"error": str(error) if known else f"{type(error).__name__}: {error}"}
-            print(json.dumps(said, default=_number), file=replies, flush=True)
+                reply = {"error": str(error) if known else f"{type(error).__name__}: {error}"}
+            print(json.dumps(reply, default=_number), file=replies, flush=True)
 
 
 def _number(value: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Whether two queries say the same: both run in sqlite, on synthetic tables in which chance rarely makes them agree.
+"""Whether two queries have the same result: both run in sqlite on synthetic tables, in which accidental agreement is
+rare.
 
-In about half of the rows a column holds what the queries compare it with, so that conditions find rows; in others its
-neighbours, so that a wrong comparison or a missing condition changes the result; everything else is random. Tables are
-filled several times, and the results must agree each time: a maximum over half of the rows is often that over all.
+In about half of the rows, a column has the values that the queries compare it with, so that conditions match rows; in
+others it has neighbouring values, so that a wrong comparison or a missing condition changes the result; all other
+values are random. Tables are filled several times, and the results must agree each time: for example, a maximum over
+half of the rows is often the maximum over all.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _FILLS, _ROWS, _SHARED_VALUES = 10, 150, 4
-MAX_STEPS = 20_000_000  # of sqlite's virtual machine, for a query that would run for ever
+MAX_STEPS = 20_000_000  # limit of sqlite's virtual machine, for queries that would not end
 _COMPARISON = re.compile(
     r"""[\"`\[]?(\w+)[\"`\]]?\s*(?:=|==|<>|!=|<=|>=|<|>|\blike\b)\s*("(?:[^"]|"")*"|'(?:[^']|'')*'|-?\d+(?:\.\d+)?)""",
     re.IGNORECASE,
@@ -28,9 +30,9 @@ Result = list[tuple[object, ...]]
 
 
 def same_result(query: str, reference: str, schema: str) -> bool | None:
-    """Whether `query` gives what `reference` gives, rows in any order unless the reference has an ORDER BY.
+    """Whether `query` has the result of `reference`, with rows in any order unless the reference has an ORDER BY.
 
-    None where running them cannot tell: the schema or the reference fails, or the reference finds nothing at all.
+    None if this cannot be determined: the schema or the reference fails, or the reference returns no rows.
     """
     constants = _constants(f"{query}\n{reference}")
     ordered = "order by" in reference.lower()
@@ -51,7 +53,7 @@ def same_result(query: str, reference: str, schema: str) -> bool | None:
 
 
 def _constants(queries: str) -> dict[str, list[Value]]:
-    """What each column is compared with, by the column's lower-case name."""
+    """The constants that each column is compared with, by the column's lower-case name."""
     found: dict[str, list[Value]] = {}
     for column, constant in _COMPARISON.findall(queries):
         found.setdefault(column.lower(), []).append(_value(constant))
@@ -65,7 +67,7 @@ def _value(constant: str) -> Value:
 
 
 def _tables(schema: str, constants: dict[str, list[Value]], seed: int) -> sqlite3.Connection:
-    """The schema's tables in memory, filled; only reading is allowed afterwards."""
+    """The schema's tables in memory, filled; afterwards the database is read-only."""
     tables = sqlite3.connect(":memory:", isolation_level=None)
     for statement in schema.split(";"):
         if statement.strip():
@@ -86,10 +88,10 @@ def _tables(schema: str, constants: dict[str, list[Value]], seed: int) -> sqlite
 def _column(
     name: str, kind: str, constants: dict[str, list[Value]], shared: Sequence[int], chance: random.Random
 ) -> list[Value]:
-    """The values of a column. `shared` ones are in every column, so that joins find partners."""
+    """The values of a column. The `shared` ones are in every column, so that joins find matches."""
     wanted = constants.get(name.lower(), [])
     near: list[Value] = [other for value in wanted for other in _neighbours(value)]
-    in_words = not _NUMERIC.search(kind) and chance.random() < 0.5  # of the random ones
+    in_words = not _NUMERIC.search(kind) and chance.random() < 0.5  # random values are text
 
     def value() -> Value:
         share = chance.random()
@@ -115,7 +117,7 @@ def _neighbours(value: Value) -> list[Value]:
 
 
 def _run(tables: sqlite3.Connection, query: str) -> Result | None:
-    """The rows of a query; None where it fails, takes too long, or does anything but read."""
+    """The rows of a query; None if it fails, takes too long, or writes."""
     steps = Counter[str]()
 
     def too_long() -> int:

@@ -20,7 +20,7 @@ _PATIENCE_S = 30.0  # for a child to clean up after itself
 
 
 class ChildError(RuntimeError):
-    """A child failed; the message is the last line that it said."""
+    """A child failed; the message is the last line of its error output."""
 
 
 class ChildKilled(ChildError):
@@ -50,10 +50,10 @@ def run_module(*words: str, line: Callable[[str], None]) -> Usage:
     """
     started = time.perf_counter()
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr,
         # A group of its own: a terminal's Ctrl-C must not reach it twice, and cut its cleaning short.
         subprocess.Popen(
-            [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said,
+            [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
             encoding="utf-8", start_new_session=True,
         ) as process,
     ):  # fmt: skip
@@ -67,8 +67,8 @@ def run_module(*words: str, line: Callable[[str], None]) -> Usage:
             _stop(process)
             raise
         if process.returncode:
-            said.seek(0)
-            _fail(words[0], process.returncode, said.read())
+            stderr.seek(0)
+            _fail(words[0], process.returncode, stderr.read())
     seconds = time.perf_counter() - started
     return Usage(round(seconds, 2), round(usage.ru_utime + usage.ru_stime, 2), peak_memory(usage))
 
@@ -81,8 +81,8 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def _fail(name: str, code: int, said: str) -> None:
+def _fail(name: str, code: int, stderr: str) -> None:
     if code < 0:
         raise ChildKilled(ending(code))
-    lines = said.splitlines() or [f"{name} {ending(code)}"]
+    lines = stderr.splitlines() or [f"{name} {ending(code)}"]
     raise ChildError(lines[-1].removeprefix("error: "))

@@ -50,7 +50,7 @@ pre { background: #f5f5f5; padding: 0.8rem; overflow-x: auto; }
 
 
 class ReportError(ValueError):
-    """A report that cannot be drawn or written, said in one sentence."""
+    """A report cannot be drawn or written; the message is one sentence."""
 
 
 class Report:

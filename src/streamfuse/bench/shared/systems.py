@@ -18,7 +18,7 @@ SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 
 
 class ExternalSystemError(ValueError):
-    """An external system that cannot run here, said in one sentence."""
+    """An external system cannot run here; the message is one sentence."""
 
 
 class ExternalSystemDied(ExternalSystemError):

@@ -35,7 +35,7 @@ Progress = Callable[[str], None]
 
 
 class TaskError(ValueError):
-    """A measurement that cannot be made, said in one sentence."""
+    """A measurement is not possible; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

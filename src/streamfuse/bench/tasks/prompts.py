@@ -13,7 +13,7 @@ WORDS, WORD_TOKENS = 24, 2  # of an adversarial prompt
 
 
 class PromptsError(ValueError):
-    """Prompts that cannot be had, said in one sentence."""
+    """Prompts are not available; the message is one sentence."""
 
 
 def fitting(prompts: list[list[int]], manifest: Manifest, max_new_tokens: int) -> list[list[int]]:
@@ -34,6 +34,8 @@ def random_words(text: Tokenizer, vocab_size: int, count: int, seed: int) -> lis
     prompts = []
     for _ in range(count):
         words = [text.decode(random.integers(vocab_size, size=WORD_TOKENS).tolist()).strip() for _ in range(WORDS)]
-        said = " ".join(word for word in words if word)
-        prompts.append(text.encode_chat([{"role": "user", "content": said}]) if text.can_chat else text.encode(said))
+        message = " ".join(word for word in words if word)
+        prompts.append(
+            text.encode_chat([{"role": "user", "content": message}]) if text.can_chat else text.encode(message)
+        )
     return prompts

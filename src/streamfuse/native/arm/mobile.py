@@ -38,8 +38,8 @@ def rust_library(build_dir: Path) -> Mapping[str, str]:
     """Environment in which cargo finds Rust's standard library for ARM, which is downloaded where it is not there."""
     environment = os.environ | need_cargo()[1]
     command = ["rustc", "--print", "target-libdir", "--target", RUST_TARGET]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    if any(Path(said.stdout.strip()).glob("libstd-*")):
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    if any(Path(done.stdout.strip()).glob("libstd-*")):
         return {}
     if shutil.which("rustup", path=environment["PATH"]):
         if subprocess.run(["rustup", "target", "add", RUST_TARGET], env=environment).returncode != 0:

@@ -36,7 +36,7 @@ def write_answers(result: MethodsResult, folder: Path) -> list[Path]:
 def _row(result: MethodsResult, name: str, data: str, number: int, turns: Sequence[int]) -> dict[str, Any]:
     """One question; `turns` are the places of its prompts in the data set. Other programs do not tell of passes."""
     answers = [result.answers(name, data)[place] for place in turns]
-    said = [answer.statistics or {} for answer in answers]
+    statistics = [answer.statistics or {} for answer in answers]
     sample = next(one for one in result.data if one.name == data).samples[turns[0]]
     question = number if sample.number is None else sample.number
     return {
@@ -48,10 +48,10 @@ def _row(result: MethodsResult, name: str, data: str, number: int, turns: Sequen
             {
                 "index": 0,
                 "turns": [result.text.decode(list(answer.token_ids)) for answer in answers],
-                "decoding_steps": [one.get("target_forward_passes") for one in said],
+                "decoding_steps": [one.get("target_forward_passes") for one in statistics],
                 "new_tokens": [len(answer.token_ids) for answer in answers],
                 "wall_time": [answer.decode_ms / 1000 for answer in answers],
-                "accept_lengths": [length for one in said for length in one.get("accept_lengths", ())],
+                "accept_lengths": [length for one in statistics for length in one.get("accept_lengths", ())],
             }
         ],
         "tstamp": time.time(),

@@ -149,7 +149,7 @@ def online(result: Result) -> list[Chart]:
             x = _scale(0, written, _LEFT, WIDTH - _RIGHT)
             lines, up = _lines(series, x, 1.0)
             across = [(x(tick), f"{tick:,g}") for tick in ticks(0, written)]
-            floor, borders = _TOP + _HEIGHT, [(x(place), said) for place, said in begins]
+            floor, borders = _TOP + _HEIGHT, [(x(place), label) for place, label in begins]
             charts.append(Chart(name, floor + _BOTTOM, floor, _LEFT, WIDTH - _RIGHT, across, up, lines, [], borders))
     return charts
 

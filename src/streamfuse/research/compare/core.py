@@ -27,13 +27,13 @@ class CoreSystem:
 
     def answer(self, request: Request) -> Answer:
         answer = self._answer(request)
-        said = answer.statistics
-        assert said is not None, "our runtime gives statistics"
-        passes = {f"{TARGET}: {method}": count for method, count in said["widths"].items() if count}
-        if said["streams_passes"]:
-            passes[STREAMS_OF[STREAMS]] = said["streams_passes"]
+        statistics = answer.statistics
+        assert statistics is not None, "our runtime gives statistics"
+        passes = {f"{TARGET}: {method}": count for method, count in statistics["widths"].items() if count}
+        if statistics["streams_passes"]:
+            passes[STREAMS_OF[STREAMS]] = statistics["streams_passes"]
         kept = {
-            name: said[name]
+            name: statistics[name]
             for name in ("first_token_ms", "target_forward_passes", "mean_accepted_tokens", "accept_lengths")
         }
         return replace(answer, statistics={**kept, "passes": passes, "rounds": []})
@@ -49,11 +49,11 @@ class CoreSystem:
         observe(self._session.core, lambda one: passes.append((time.perf_counter(), one)))
         started = time.perf_counter()
         try:
-            said = self._answer(request).statistics
+            statistics = self._answer(request).statistics
         finally:
             observe(self._session.core, None)
-        assert said is not None, "our runtime gives statistics"
-        began = started + said["time_ms"]["prefill"] / 1000  # reading the prompt is not in the clock
+        assert statistics is not None, "our runtime gives statistics"
+        began = started + statistics["time_ms"]["prefill"] / 1000  # reading the prompt is not in the clock
         for ended, one in passes:
             path, depths = set(one.walk_rows), one.depths
             rejected += [

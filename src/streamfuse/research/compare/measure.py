@@ -143,21 +143,21 @@ def figures(
         plain: those of plain decoding.
         tokens_before: tokens that the method wrote in the data sets before this one, for `over_time`.
     """
-    said = [answer.statistics or {} for answer in answers]
-    lengths, passes = [len(a.token_ids) for a in answers], [one["target_forward_passes"] for one in said]
-    emitted = [round(one["mean_accepted_tokens"] * count) for one, count in zip(said, passes, strict=True)]
+    statistics = [answer.statistics or {} for answer in answers]
+    lengths, passes = [len(a.token_ids) for a in answers], [one["target_forward_passes"] for one in statistics]
+    emitted = [round(one["mean_accepted_tokens"] * count) for one, count in zip(statistics, passes, strict=True)]
     kept = [_common(a.token_ids, b.token_ids) / max(len(b.token_ids), 1) for a, b in zip(answers, plain, strict=True)]
     counted = Counter[str]()
-    for one in said:
+    for one in statistics:
         counted.update(one["passes"])
     return {
         "call_reduction_ratio": (sum(emitted) - len(answers)) / max(sum(passes) - len(answers), 1),
         "mean_accepted_tokens": sum(emitted) / max(sum(passes), 1),
-        "first_token_ms": float(np.median([one["first_token_ms"] for one in said])),
+        "first_token_ms": float(np.median([one["first_token_ms"] for one in statistics])),
         "equal_texts": all(a.token_ids == b.token_ids for a, b in zip(answers, plain, strict=True)),
         "share_of_equal_tokens": None if lossless else float(np.mean(kept)),
         "quality": quality(data.samples, [text.decode(list(a.token_ids)) for a in answers]) or None,
-        "acceptance": _acceptance(said),
+        "acceptance": _acceptance(statistics),
         "passes": dict(counted),
         "generated_tokens": sum(lengths),
         "emitted_tokens": sum(emitted),
@@ -177,10 +177,10 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _acceptance(said: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+def _acceptance(statistics: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """[depth][rank]: share of the passes with a node of that depth that accepted the child of that rank."""
     proposed, accepted = np.zeros(MAX_DEPTH), np.zeros((MAX_DEPTH, MAX_RANKS))
-    for one in said:
+    for one in statistics:
         if "proposed" in one:
             proposed += one["proposed"]
             accepted += one["accepted"]
@@ -255,5 +255,5 @@ def measure(
         if task.stopped_by is not None:
             stopped_by = task.stopped_by
             break
-    about = {name: said for name, (_, said) in (core or {}).items()}
+    about = {name: statistics for name, (_, statistics) in (core or {}).items()}
     return MethodsResult(methods, measured, tasks, everywhere(costs), text, extra or {}, about, facts or {}, stopped_by)

@@ -123,8 +123,8 @@ def row(
         "results": results,
         "computed": {
             device: {
-                data: computed_speedup(said["passes"], said["emitted_tokens"], costs[device])
-                for data, said in results.items()
+                data: computed_speedup(row["passes"], row["emitted_tokens"], costs[device])
+                for data, row in results.items()
             }
             for device in DEVICES
         },

@@ -35,11 +35,11 @@ def peer_rows(result: MethodsResult, peers: Sequence[Peer]) -> dict[str, Any]:
     for peer in peers:
         data = [one for one in result.data if peer.name in result.tasks[one.name].systems]
         if data:
-            said = result.answers(peer.name, data[0].name)[0].statistics or {}
+            statistics = result.answers(peer.name, data[0].name)[0].statistics or {}
             rows[peer.name] = {
                 "about": peer.about,
                 "plain": peer.plain,
-                "program": said["program"],
+                "program": statistics["program"],
                 "results": {one.name: _result(result, peer, one.name) for one in data},
             }
     return rows
@@ -99,8 +99,8 @@ def peers_short(result: Result, data: str) -> Table:
 
 def programs(result: Result) -> list[str]:
     """Versions of the peers' programs, each once, as far as they are known."""
-    said = [at(peer, "program") for peer in items(result, "peers").values()]
-    return list(dict.fromkeys(str(one) for one in said if one))
+    programs = [at(peer, "program") for peer in items(result, "peers").values()]
+    return list(dict.fromkeys(str(one) for one in programs if one))
 
 
 def _text(result: Result, name: str, data: str) -> str:

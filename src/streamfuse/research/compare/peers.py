@@ -204,15 +204,15 @@ PEERS: tuple[Peer, ...] = (
 )  # fmt: skip
 
 
-def peers_named(said: str | None) -> list[Peer]:
+def peers_named(names_given: str | None) -> list[Peer]:
     """The peers of `NAME;...` and the plain decoding of each; None: all; `none`: none.
 
     ValueError for a name that no peer has.
     """
-    if said == NO_PEERS:
+    if names_given == NO_PEERS:
         return []
     known = {peer.name: peer for peer in PEERS}
-    names = list(known) if said is None else [name.strip() for name in said.split(";")]
+    names = list(known) if names_given is None else [name.strip() for name in names_given.split(";")]
     for name in names:
         if name not in known:
             raise ValueError(f"--peers: {name!r} is none of {'; '.join([*known, NO_PEERS])}")

@@ -173,13 +173,13 @@ class LlamaServer:
 
     def _complete(self, request: Request, ids: list[int], new_tokens: int) -> tuple[list[int], Mapping[str, Any]]:
         """Tokens and timings; 0 new tokens only reads `ids`, into an empty slot."""
-        said = self._ask(
+        reply = self._ask(
             {
                 "prompt": ids, "n_predict": new_tokens, "cache_prompt": new_tokens > 0, "return_tokens": True,
                 "temperature": request.temperature, "seed": request.seed & 0xFFFFFFFF, "samplers": ["temperature"],
             }
         )  # fmt: skip
-        tokens, timings = said.get("tokens"), said.get("timings")
+        tokens, timings = reply.get("tokens"), reply.get("timings")
         wanted = ("prompt_n", "prompt_ms", "predicted_n", "predicted_ms")
         if (
             not isinstance(tokens, list)
@@ -195,14 +195,14 @@ class LlamaServer:
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
             status, text = self._request("POST", "/completion", json.dumps(body), _ANSWER_S)
-            said = json.loads(text)
+            reply = json.loads(text)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExternalSystemDied(
                 f"{self.name} {self._ending()} in an answer ({self._last_words() or error})"
             ) from None
-        if status != http.client.OK or not isinstance(said, dict):
+        if status != http.client.OK or not isinstance(reply, dict):
             raise ExternalSystemError(f"{self.name} refuses a prompt of {len(body['prompt'])} tokens: {text[:300]}")
-        return said
+        return reply
 
     def _request(self, verb: str, path: str, body: str | None = None, timeout: float = 1.0) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)

@@ -1,6 +1,6 @@
-"""Opens a package that streamfuse wrote: Core ML itself on a Mac, the emulator anywhere else. See docs/coreml.md.
+"""Opens a package that streamfuse exported: in Core ML on a Mac, in the emulator elsewhere. See docs/coreml.md.
 
-The package says by itself how its caches lie (its keys `streamfuse.*`), so nothing else need be asked.
+The layout of its caches is in the package's metadata (its keys `streamfuse.*`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
     """A backend over model.mlpackage.
 
     Args:
-        compute_units: all, cpu_and_ne, cpu_and_gpu or cpu_only; None: as the package was exported. For a Mac only.
+        compute_units: all, cpu_and_ne, cpu_and_gpu or cpu_only; None: as exported. Only used on a Mac.
 
     Raises:
-        BackendError: the package is damaged or not streamfuse's.
+        BackendError: the package is damaged or was not exported by streamfuse.
     """
     try:
         emulator = CoreMLEmulator(path)
@@ -43,7 +43,7 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
         )
         units = compute_units or metadata["streamfuse.compute_units"]
     except KeyError as error:
-        raise BackendError(f"{path} is not a package of streamfuse: it does not say {error}") from error
+        raise BackendError(f"{path} was not exported by streamfuse: it has no metadata key {error}") from error
     predict = _core_ml(path, units) if sys.platform == "darwin" else _emulated(emulator)
     return CoreMLBackend(predict, spec, layout)
 

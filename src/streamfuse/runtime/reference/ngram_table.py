@@ -2,7 +2,7 @@
 
 A static n-gram model with back-off: the longest context that it knows says what follows. It knows nothing but the last
 few tokens, and it costs nothing: no weights are read. So it drafts where the streams' pass would cost more than it
-brings, and where there are no streams yet. Its probabilities say what is tried, never what is said.
+brings, and where there are no streams yet. Its probabilities determine what is drafted, never the output.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ public enum class ErrorCode(internal val value: Int?) {
     /** The cache has no room for these rows. */
     CONTEXT_FULL(4),
 
-    /** Rows to commit did not survive their pass. */
+    /** Rows to commit were pruned. */
     NOT_KEPT(5),
 
     /** The engine reported an error while it ran. */
