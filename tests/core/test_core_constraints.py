@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.core import CoreError, CoreModel, CoreSession
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
+from streamfuse.runtime.reference.guide import Guide
 from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
+from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.watch import Pass, observe
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.text import Tokenizer
@@ -306,3 +309,33 @@ def test_grammars_of_text_give_the_same_text_in_the_core_and_in_the_loop(
             assert re.fullmatch(GRAMMARS[kind]["regex"], written)
         assert kind != "schema" or any("grammar" in one.sources for one in passes), "its keys are forced"
     assert endings == ["stop", "stop"]
+
+
+def test_trees_of_the_n_gram_table_are_equal_to_the_bit_under_constraints(rng: np.random.Generator) -> None:
+    """After a text of one token look-up finds nothing but forced tokens, so a planned draft is the table's."""
+    sources: Counter[str] = Counter()
+    model = spec(num_streams=0, top_k=0, widths={"verify_16": (16, 16)})
+    for _ in range(80):
+        counts = rng.integers(0, 6, 64)
+        probs = [np.sort(np.log(rng.dirichlet(np.full(n + 1, 0.4))[:n] + 1e-3))[::-1] for n in counts]
+        tables = {
+            "ngram_keys": np.arange(64) * 65,
+            "ngram_starts": np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+            "ngram_ids": np.concatenate([rng.permutation(64)[:n] for n in counts]).astype(np.int32),
+            "ngram_log_probs": np.minimum(np.concatenate(probs), 0).astype(np.float16),
+        }
+        automaton, root, room = random_automaton(rng), int(rng.integers(64)), int(rng.integers(2, 12))
+        passes: list[Pass] = []
+        engine = ArithmeticBackend(model, mixed=True)
+        in_core(engine, [root], GenerationConfig(room), copy.deepcopy(automaton), tables, passes.append)
+        if not passes:  # the constraint begins with its end
+            continue
+        guide = Guide(automaton, widest=16)
+        tree = NgramTable.of(64, *tables.values()).grow([root], 16, room - 1, guide)
+        first = passes[0]
+        count = len(first.tokens)
+        assert first.tokens == tree.tokens[:count].tolist()
+        assert first.parents == tree.parents[:count].tolist()
+        assert first.log_probs == tree.log_probs[:count].tolist()
+        sources.update(first.sources)
+    assert min(sources["table"], sources["grammar"]) > 20
