@@ -30,17 +30,17 @@ def export_bundle(
     """Write a bundle, atomically: `streamfuse.export_bundle(output_dir, model=..., adapter=..., **options)` -> Report.
 
     Args:
-        adapter: the name of a shipped one, or a file; None or "none": no streams; "auto": the shipped one if it fits
-            the model, else none, with a warning that tells how to train one.
-        progress: is called with a line at each step.
+        adapter: the name of a shipped adapter, or a file; None or "none": no streams; "auto": the shipped adapter if it
+            fits the model, else none, with a warning that explains how to train one.
+        progress: called with a description of each step.
         sign_key: the file of a private key (`streamfuse bundle keygen`) that signs the bundle.
         options: those of ExportConfig (export/config.py), by the names of the flags; docs/export.md lists them.
 
     Raises:
-        MissingExtra: a package is not installed; names the line that installs it.
-        LibraryError: the native library is not built, on which the proofs run; names the line that builds it.
+        MissingExtra: a package is not installed; the message has the command that installs it.
+        LibraryError: the native library, which the parity checks need, is not built; the message has the command.
         TypeError: there is no option of that name.
-        KeyProblem: the file holds no such key.
+        KeyProblem: the file does not contain a valid key.
         FileNotFoundError, OptionError, CheckpointError, BundleError, LoweringError, ParityError: one sentence each;
             nothing is left behind.
     """

@@ -1,4 +1,4 @@
-"""Which streams an export has: those of an adapter that is named, of the shipped one if it fits, or none."""
+"""Chooses the adapter of an export: the named one, the shipped one if it fits, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .resolve import resolve
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An adapter's file or None, the word for it in a report, and if there is one a line for the user."""
+    """An adapter's file or None, its name in the report, and an optional note for the user."""
 
     path: Path | None
     word: str

@@ -63,14 +63,14 @@ def questions(text: Tokenizer) -> list[list[int]]:
 
 
 def prompts_of(config: ExportConfig, model: StreamFused) -> list[list[int]]:
-    """What a bundle is asked: held-out prompts of its adapter or, where there are none, the questions."""
+    """Prompts for a bundle: the held-out prompts of its adapter or, if there are none, the questions."""
     return held_out_prompts(facts.adapter_facts(config), model.base.config.vocab_size) or questions(
         _tokenizer(config, model)
     )
 
 
 def texts_of(config: ExportConfig, model: StreamFused) -> list[list[int]]:
-    """What shows the ranges of activations: pieces of the calibration text, else the prompts.
+    """Texts for calibrating the ranges of activations: pieces of the calibration text, or the prompts.
 
     Raises:
         OptionError: the text cannot be read, or has no tokens.

@@ -17,7 +17,7 @@ from .weights import Weights
 
 
 def model_spec(model: StreamFused, config: ExportConfig) -> ModelSpec:
-    """The facts that the loop needs, as the bundle will say them."""
+    """The specification for the loop, as the bundle will contain it."""
     model_config = model.base.config
     return ModelSpec(
         capacity=config.max_context_len,
@@ -37,7 +37,7 @@ def model_spec(model: StreamFused, config: ExportConfig) -> ModelSpec:
 def constant_methods(
     model_config: ModelConfig, config: ExportConfig, num_streams: int, num_msa_layers: int
 ) -> dict[str, Any]:
-    """Constant methods by the names that ExecuTorch's runners and their peers use."""
+    """Constant methods, with the names that ExecuTorch's runners use."""
     return {
         "get_max_seq_len": config.prefill_len,
         "get_max_context_len": config.max_context_len,
@@ -65,7 +65,7 @@ def source_facts(folder: Path) -> dict[str, Any]:
 
 
 def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
-    """`model` of the manifest; name and source from the `source.json` that `streamfuse pull` leaves."""
+    """`model` of the manifest; name and source come from the `source.json` that `streamfuse pull` writes."""
     model_config = model.base.config
     source = source_facts(config.model)
     where = source.get("kind", "local folder")
@@ -98,12 +98,12 @@ def _line(text: str) -> str:
 
 
 def chat_template(config: ExportConfig) -> str | None:
-    """The adapter's, which its streams were trained with, else the model's own."""
+    """The chat template of the adapter, which its streams were trained with, else the model's own."""
     return adapter_facts(config).get("chat_template") or own_template(config.model)
 
 
 def adapter_facts(config: ExportConfig) -> dict[str, str]:
-    """What the adapter's file says of itself; nothing where there is none."""
+    """The metadata of the adapter's file; empty without an adapter."""
     return {} if config.adapter is None else read_adapter(config.adapter)[2]
 
 

@@ -1,4 +1,4 @@
-"""What an export will give, and whether it fits its model. The settings of both are read, but no base weights."""
+"""Predicts the result of an export and checks that it fits its model, without reading base weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .sizes import PartSize, part_sizes
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What to expect of an export; sizes in bytes.
+    """The expected result of an export; sizes in bytes.
 
     Attributes:
         adapter: a description of the adapter.
@@ -142,7 +142,7 @@ def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
 
 
 def with_streams(config: ExportConfig, base: Transformer) -> StreamFused:
-    """The base model with the streams of the adapter, if there is one; what tunes the base stays beside it."""
+    """The base model with the streams of the adapter, if any; adapters that tune the base are not merged."""
     if config.adapter is None:
         return StreamFused.without_streams(base)
     model = load_stream_fused(base, config.adapter, merge=False)
@@ -231,7 +231,7 @@ def _layers_run(config: ExportConfig, layers: int, top: int) -> dict[str, int]:
 
 
 def _graph_bytes(config: ExportConfig, parts: dict[str, PartSize], layers: dict[str, int], all_layers: int) -> int:
-    """Of the weights in the graphs' file: one copy, except of what each of OpenVINO's delegates has for itself."""
+    """Bytes of the weights in the graphs' file: one copy, except that each of OpenVINO's delegates has its own."""
     if config.backend != "openvino":
         return sum(part.bytes for part in parts.values())
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
@@ -244,7 +244,7 @@ def _graph_bytes(config: ExportConfig, parts: dict[str, PartSize], layers: dict[
 
 
 def _delegates(config: ExportConfig, method: str, layers: int) -> int:
-    """Two per layer and one per head (layers.Layer); prefill has no head, and of its last layer the first half only."""
+    """Two per layer and one per head (layers.Layer); prefill has no head, and only the first half of its last layer."""
     if config.backend != "xnnpack":
         return 0
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
@@ -252,7 +252,7 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 
 def _operator_calls(config: ExportConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, two look-ups of rotary tables, embedding and head; nothing known elsewhere."""
+    """With the kernels: four per layer, two look-ups of rotary tables, embedding and head; empty for other backends."""
     if not config.kernels:
         return {}
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
@@ -261,7 +261,7 @@ def _operator_calls(config: ExportConfig, layers: dict[str, int]) -> dict[str, i
 
 
 def _files(config: ExportConfig, model: StreamFused, streams: StreamConfig, weight_bytes: int) -> dict[str, int]:
-    """The bundle's files; what the graphs add to their weights and the manifest are left out, being small."""
+    """The bundle's files, without the manifest and what the graphs add to their weights, which are small."""
     graph = {"executorch": "model.pte", "coreml": "model.mlpackage", "onnx": "*.onnx and weights"}[config.target]
     rank, vocab_size, stream_vocab = streams.parent_rank, model.base.config.vocab_size, len(model.stream_vocab)
     rows = 1 + sum(keep for _, keep in config.shapes.widths)

@@ -14,7 +14,7 @@ PARTS = get_args(Part)
 DTYPE_BITS = {"float16": 16, "float32": 32}
 # Bits of the layers' weights by the word of --quantize (docs/quantization.md); 0: floats.
 BITS = {"none": 0, "q4_1": 4, "q8_0": 8, "8da4w": 4, "int4": 4, "int8": 8, "16a8w": 8, "16a4w": 4}
-INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # whose activations are integers too, with calibrated ranges
+INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # with integer activations, whose ranges are calibrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def parse_scheme(part: str, text: str, group_size: int, dtype: str) -> PartSchem
     """Parse `--scheme PART=TEXT`; omitted fields of TEXT are as in `default_scheme`.
 
     Raises:
-        OptionError: it is none.
+        OptionError: the text is not a scheme.
     """
     kind, *rest = text.split(":")
     if part not in PARTS or kind not in ("int4", "int8", "float") or (kind == "float" and rest):

@@ -35,7 +35,7 @@ Logits = npt.NDArray[np.float32]
 
 
 class ParityError(NamesOptions):
-    """An emitted graph is too far from the model; the message names method, figure and floor."""
+    """An emitted graph differs too much from the model; the message names method, value and floor."""
 
 
 @dataclass(frozen=True, slots=True)

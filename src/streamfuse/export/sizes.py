@@ -1,6 +1,6 @@
 """The five parts of a model in the manifest: how each is stored and multiplied, and its size.
 
-Sizes are arithmetic on the configuration, so that an export can be judged before anything is loaded.
+Sizes are computed from the configuration, so that an export can be checked before anything is loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OWN_HEAD = ("xnnpack", "vulkan", "qnn", "openvino")  # the delegate has its own
 
 
 def schemes(config: ExportConfig) -> dict[str, Facts]:
-    """What each part uses, as the manifest says it (bundle.manifest.Scheme)."""
+    """The scheme of each part, as in the manifest (bundle.manifest.Scheme)."""
     if config.grids is not None:
         return {part: {**part_facts(GRIDS[grid]), "scheme": grid} for part in PARTS if (grid := config.grids.of(part))}
     if config.backend != "xnnpack" or not config.quantized:
@@ -81,13 +81,13 @@ def _rates(config: ExportConfig, hidden_size: int) -> _Rates:
 
 
 def _bytes_per_weight(part: Part, config: ExportConfig, hidden_size: int) -> float:
-    """With its share of the scale, and of the zero point or the offset where there is one."""
+    """Bytes per weight, including its share of the scale and of a zero point or offset."""
     scheme, wide = config.part_scheme(part), DTYPE_BITS[config.dtype] / 8
     if scheme.bits >= 16:
         return scheme.bits / 8
     group_size, offset = scheme.group_size or hidden_size, 0.0
     if config.target == "onnx":
-        group_size = scheme.group_size or GROUP  # its integer products know no whole channels
+        group_size = scheme.group_size or GROUP  # its integer products do not support whole channels
     if not scheme.symmetric:
         carried = scheme.bits == 4 and group_size == GROUP  # a GGUF's own offsets, which are floats
         offset = (4 if config.target == "onnx" else wide) if carried else scheme.bits / 8
@@ -124,7 +124,7 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     one_grid = _one_table(config)
     candidates = vocab * h if untied and not (config.grids and one_grid) else 0
     shared = one_grid and model_config.tie_word_embeddings
-    stream_head, wide = stream_vocab_size * h, DTYPE_BITS[config.dtype] // 8  # bytes of what is not quantized
+    stream_head, wide = stream_vocab_size * h, DTYPE_BITS[config.dtype] // 8  # bytes per unquantized number
     return {
         "embedding": PartSize(vocab * h, round(vocab * h * rate.table)),
         "attention": PartSize(
@@ -144,12 +144,12 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
 
 
 def sizes_of(model: StreamFused, config: ExportConfig) -> Sizes:
-    """Sizes per part of a model that is here."""
+    """Sizes per part of a loaded model."""
     return part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), config)
 
 
 def _one_table(config: ExportConfig) -> bool:
-    """Whether a tied head is stored as the embedding is, so that one table serves both."""
+    """Whether a tied head is stored as the embedding, so that one table serves both."""
     if config.grids is not None:
         return config.grids.head == "q8_0"
     return config.backend not in _OWN_HEAD and config.part_scheme("head") == config.part_scheme("embedding")
@@ -164,10 +164,10 @@ def _biases(model_config: ModelConfig) -> int:
 
 
 def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamConfig) -> PartSize:
-    """The streams' own, without the parent term."""
+    """The streams' own parameters, without the parent term."""
     h = model_config.hidden_size
     beside = [_low_rank(model_config, config, streams.adapter_rank, streams.num_msa_layers, part) for part in _PRODUCTS]
-    # Beside a tuned base that is not merged, the pass of the streams has a copy of what tunes it, joined to their own.
+    # With an unmerged tuned base, the `streams` pass has a copy of the base's adapters, joined to the streams' own.
     again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
     beside += [
         replace(_low_rank(model_config, config, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS

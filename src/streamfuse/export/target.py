@@ -1,7 +1,7 @@
 """The interface of a target for the export pipeline: weights in its format, graph files, and a backend that runs them.
 
-The pipeline (pipeline.py) loads the model, runs the float32 reference, proves what the target made of it and writes the
-rest of the bundle; it knows no target by itself. A target's module is imported when an export asks for it.
+The pipeline (pipeline.py) loads the model, runs the float32 reference, compares the target's output with it and writes
+the rest of the bundle; it does not depend on any target. A target's module is imported when an export uses it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Target(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Set `floor`. OptionError: the target cannot do what the configuration asks for."""
+        """Set `floor`. OptionError: the target does not support the configuration."""
 
     @abstractmethod
     def quantize(self) -> dict[str, Method] | None:

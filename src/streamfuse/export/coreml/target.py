@@ -99,7 +99,7 @@ class CoreMLTarget(Target):
         return list(found.values())
 
     def _metadata(self) -> dict[str, str]:
-        """What the package says about itself; the keys `streamfuse.*` are enough to run it (docs/coreml.md)."""
+        """The package's metadata; the keys `streamfuse.*` are sufficient to run it (docs/coreml.md)."""
         config, spec = self.config, self.spec
         model, speculation = facts.model_facts(config, self.model), facts.speculation_facts(config, self.model)
         own = {

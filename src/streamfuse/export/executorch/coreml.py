@@ -106,7 +106,7 @@ class CoreMLDelegateTarget(DelegateTarget):
         self.floor, self.form = FLOORS[self.config.dtype], CoreMLForm(self.config)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
-        """Every method with one delegate inside; the delegates share their program through one store of named data."""
+        """Every method as one delegate; the delegates share their program through a named data store."""
         config, inputs = self.config, self.examples()
         specs = CoreMLBackend.generate_compile_specs(
             compute_unit=ct.ComputeUnit[config.compute_units.upper()],

@@ -30,7 +30,7 @@ class Form(stock.Form):
         self.config = config
 
     def scheme(self, part: Part) -> PartScheme:
-        """How a part's weights are stored; `resolve` has refused what a delegate cannot store."""
+        """How a part's weights are stored; `resolve` has checked that the delegate supports it."""
         return self.config.part_scheme(part)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:

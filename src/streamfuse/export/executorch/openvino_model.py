@@ -30,7 +30,7 @@ def check_device(device: str) -> None:
     """OptionError if another release of OpenVINO is installed, or it finds no such device on this machine."""
     if not release().startswith(f"{RELEASE}."):
         raise OptionError(
-            f"--backend openvino knows the compiled models of OpenVINO {RELEASE}, and {release()} is installed: "
+            f"--backend openvino needs OpenVINO {RELEASE}, but {release()} is installed: "
             "pip install 'streamfuse[openvino]'"
         )
     found = ov.Core().available_devices

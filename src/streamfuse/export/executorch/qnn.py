@@ -85,7 +85,7 @@ class QnnTarget(BorderTarget):
         return methods
 
     def _settle(self, methods: dict[str, Method]) -> None:
-        """Give the products their ranges, of what they see while the methods run."""
+        """Set the ranges of the products, measured while the methods run."""
         answer_all(self.run_by(methods), draft_arrays(self.model), texts_of(self.config, self.model))
         for name, module in self.weights.named_modules():
             if isinstance(module, Integers):
@@ -96,7 +96,7 @@ class QnnTarget(BorderTarget):
                     self.float_products.append(name)
 
     def edge(self, constants: dict[str, Any]) -> EdgeProgramManager:
-        """Every method with one delegate inside, all of them graphs of one context."""
+        """Every method as one delegate; all of them are graphs of one context."""
         sharing = self.config.weight_sharing == "on"
         programs = self._programs(self._narrow())
         if sharing:
@@ -163,7 +163,7 @@ class QnnTarget(BorderTarget):
                 )
             except (AssertionError, RuntimeError) as error:
                 why = errors() or error
-                raise LoweringError(f"Qualcomm's compiler refuses the graphs for {self.config.soc}: {why}") from error
+                raise LoweringError(f"Qualcomm's compiler rejects the graphs for {self.config.soc}: {why}") from error
         made: dict[str, nn.Module] = {}
         for name, (result,) in results.items():
             module = delegate_module(answers_with_shapes(programs[name]), QnnBackend.__name__, result, specs)

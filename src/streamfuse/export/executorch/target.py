@@ -51,7 +51,7 @@ class PteTarget(Target):
         return {name: example_inputs(self.weights, method) for name, method in self.methods.items()}
 
     def rounds(self) -> bool:
-        """Whether any weight is stored in integers."""
+        """Whether any weight is quantized to integers."""
         return self.config.quantized
 
     def quantize(self) -> dict[str, Method] | None:
@@ -73,7 +73,7 @@ class PteTarget(Target):
         return ExecuTorchBackend(self.folder / GRAPH_FILE, self.spec)
 
     def parts(self) -> dict[str, dict[str, Any]]:
-        """`quantization` of the manifest."""
+        """The manifest's `quantization`."""
         return manifest_parts(sizes_of(self.model, self.config), self.config)
 
     def facts(self) -> TargetFacts:
