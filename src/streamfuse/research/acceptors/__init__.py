@@ -1,13 +1,13 @@
-"""Acceptors of the literature. Each says its `name`, and whether it is `lossless`.
+"""Acceptors of the literature. Each has a `name` and a flag `lossless`.
 
 | module | methods |
 | --- | --- |
-| `base` | match (the runtime's); what the others share |
+| `base` | match (the runtime's); shared code |
 | `sequential` | speculative sampling, SpecInfer, Sequoia, EAGLE-2's children |
 | `spectr` | k-sequential selection |
 | `transport` | the optimal plan, for small vocabularies (SciPy) |
 | `typical`, `blockwise` | lossy, by a test of each token (`longest`) |
-| `exact` | what any of them does at a node: its distribution, acceptance and loss, without sampling error |
+| `exact` | the exact results of an acceptor at a node: distribution, acceptance and loss, without sampling error |
 """
 
 from streamfuse.research.acceptors.base import DrawAcceptor, Match, NamedAcceptor, Verdict

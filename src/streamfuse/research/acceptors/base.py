@@ -1,4 +1,4 @@
-"""What acceptors have in common: a verdict on the draws of one node, and the walk down the tree by such verdicts."""
+"""Shared code of acceptors: a verdict on the draws of one node, and the walk down the tree by such verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Float64Array = npt.NDArray[np.float64]
 
 
 class NamedAcceptor(Acceptor, Protocol):
-    """An acceptor that a table of results can name. Lossless: its texts have the distribution of plain decoding."""
+    """An acceptor with a name for tables. Lossless: its texts have the distribution of plain decoding."""
 
     @property
     def name(self) -> str: ...
@@ -32,10 +32,10 @@ class NamedAcceptor(Acceptor, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an acceptor does at one node, as probabilities, for given draws.
+    """An acceptor's decision at one node, as probabilities for given draws.
 
-    The draws are tried in order: draw i is accepted with probability accept[i] if none before it was. Where none is,
-    the token comes from `otherwise`. Walks sample this, and `exact.outcome` integrates it: there is one definition.
+    The draws are tried in order: draw i is accepted with probability accept[i] if none before it was. If none is
+    accepted, the token is drawn from `otherwise`. Walks sample this, and `exact.outcome` integrates it.
     """
 
     accept: Float64Array  # [draws]
@@ -62,16 +62,16 @@ class Rule(Protocol):
         ...
 
     def plain(self, p: Float64Array) -> Float64Array:
-        """float64 [V]: what plain decoding would draw the node's next token from."""
+        """float64 [V]: the distribution of plain decoding for the node's next token."""
         ...
 
 
 class DrawAcceptor(ABC):
     """Walks down the tree for as long as a draw is accepted; the first rejection ends the block.
 
-    Numbers are those of `random.py`, by seed, position and draw, so a run repeats. A node without draws takes plain
-    decoding's token. An accepted draw that has no surviving row is emitted and ends the block, so neither a pruner nor
-    a narrow tree changes the distribution. Greedy, the target is certain of one token: the walk is match's.
+    Random numbers are those of `random.py`, by seed, position and draw, so runs are reproducible. A node without draws
+    gets plain decoding's token. An accepted draw without a kept row is emitted and ends the block, so neither a pruner
+    nor a narrow tree changes the distribution. With greedy decoding, the walk is the same as match's.
     """
 
     name: str
@@ -80,13 +80,13 @@ class DrawAcceptor(ABC):
 
     @abstractmethod
     def verdict(self, p: Float64Array, proposal: Proposal) -> Verdict:
-        """See `Rule`. ValueError for draws that were made in another way than the method assumes."""
+        """See `Rule`. ValueError for draws that were made differently than the method assumes."""
 
     def plain(self, p: Float64Array) -> Float64Array:
         return p
 
     def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Target) -> Walk:
-        """See `Acceptor`. ValueError for a tree that the method does not take."""
+        """See `Acceptor`. ValueError for a tree that the method does not support."""
         if pick.greedy:
             return MatchAcceptor().accept(tree, output, history, pick)
         kept = output.kept.tolist()
@@ -99,7 +99,7 @@ class DrawAcceptor(ABC):
             walk.offers.append(len(children))
             token = self._next(proposal, index, before, pick)
             walk.tokens.append(token)
-            child = tree.child(row, token)  # a residual gives no rejected draw, so this one was accepted
+            child = tree.child(row, token)  # the residual excludes rejected draws, so this one was accepted
             if child is None or child not in kept:
                 walk.last = index
                 return walk
@@ -109,7 +109,7 @@ class DrawAcceptor(ABC):
             before.append(token)
 
     def _next(self, proposal: Proposal, index: int, before: Sequence[int], pick: Target) -> int:
-        """The token after a survivor."""
+        """The token after a kept node."""
         position = len(before)
         if not proposal.draws:
             return pick(index, before, position)

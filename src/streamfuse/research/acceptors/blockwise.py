@@ -17,7 +17,7 @@ from streamfuse.runtime.reference.tree import Tree
 
 
 class Criterion(Protocol):
-    """Which tokens the verifier lets pass."""
+    """Which tokens the verifier accepts."""
 
     def __call__(self, p: Float64Array, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
         """bool [tokens], for the verifier's distribution p, float64 [V]."""
@@ -35,7 +35,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """One of the verifier's k best (section 5.1); of equal ones the smaller ids. ValueError unless k is 1 or more."""
+    """One of the verifier's k best (section 5.1); ties by smaller id. ValueError unless k is 1 or more."""
 
     k: int
 
@@ -48,16 +48,16 @@ class TopK:
 
 
 def id_difference(drafted: int, best: int) -> float:
-    """|a - b| of token ids, which means something only where ids are ordered values, as the paper's pixels are."""
+    """|a - b| of token ids, which is only meaningful if ids are ordered values, like the paper's pixels."""
     return abs(drafted - best)
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """At most epsilon from the verifier's best token (section 5.2), by a distance of the caller's.
+    """At most epsilon from the verifier's best token (section 5.2), by a given distance.
 
-    The default is the difference of ids, for ordinal outputs such as intensities. For a text pass the distance that you
-    mean, for example between embeddings. ValueError for a negative epsilon.
+    The default is the difference of ids, for ordinal outputs such as intensities. For text, pass a suitable distance,
+    for example between embeddings. ValueError for a negative epsilon.
     """
 
     epsilon: float
@@ -75,10 +75,10 @@ class Within:
 class BlockwiseAcceptor(LongestAcceptor):
     """The longest path whose tokens meet the criterion, and the verifier's best token after it. Greedy only.
 
-    `min_block` (section 5.3) is the fewest tokens of a block, the one after the path counted: drafts of depth below it
-    pass whatever the verifier says. The paper's block is a chain; in a tree the longest path counts, then the
-    likeliest. Lossless with the exact criterion and `min_block` 1, lossy otherwise.
-    ValueError where the temperature is not 0, or for a `min_block` below 1.
+    `min_block` (section 5.3) is the minimum number of tokens in a block, including the one after the path: drafts of
+    smaller depth are accepted in any case. The paper's block is a chain; in a tree the longest path is taken, then the
+    most probable. Lossless with the exact criterion and `min_block` 1, lossy otherwise.
+    ValueError if the temperature is not 0, or for a `min_block` below 1.
     """
 
     def __init__(self, criterion: Criterion | None = None, min_block: int = 1) -> None:

@@ -1,7 +1,7 @@
-"""What an acceptor does at a node, integrated exactly over all draws and decisions; for small vocabularies.
+"""An acceptor's behaviour at a node, integrated exactly over all draws and decisions; for small vocabularies.
 
-The draws are enumerated and the verdicts added up, so there is no sampling error.
-V tokens and k draws take V^k verdicts.
+All draws are enumerated and the verdicts are summed, so there is no sampling error. V tokens and k draws need V^k
+verdicts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamfuse.research.proposal import How, Proposal, propose, without
 
 
 def all_draws(q: Float64Array, count: int, how: How) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every sequence of draws from q, float64 [V], that can happen, and its probability; one for chosen draws."""
+    """Every possible sequence of draws from q, float64 [V], with its probability; a single one for chosen draws."""
     if how is How.CHOSEN:
         yield propose(q, count, how, 0, 0).draws, 1.0
         return
@@ -34,7 +34,7 @@ def _continued(
 
 
 def outcome(rule: Rule, p: Float64Array, q: Float64Array, count: int, how: How) -> Float64Array:
-    """float64 [V]: the distribution of the token that a node gives, for target p, draft q and `count` draws."""
+    """float64 [V]: the distribution of a node's token, for target p, draft q and `count` draws."""
     total = np.zeros(len(p))
     for draws, prob in all_draws(q, count, how):
         total += prob * rule.verdict(p, Proposal(draws, how, None, q)).outcome(draws)
@@ -49,5 +49,5 @@ def acceptance(rule: Rule, p: Float64Array, q: Float64Array, count: int, how: Ho
 
 
 def loss(rule: Rule, p: Float64Array, q: Float64Array, count: int, how: How) -> float:
-    """Total variation between what the node gives and what plain decoding would; from 0 (lossless) to 1."""
+    """Total variation between the node's distribution and that of plain decoding; from 0 (lossless) to 1."""
     return float(np.abs(outcome(rule, p, q, count, how) - rule.plain(p)).sum() / 2)

@@ -1,4 +1,4 @@
-"""Lossy acceptance by a test of each token: the longest path whose tokens all pass becomes text."""
+"""Lossy acceptance by a test of each token: the longest path whose tokens all pass is accepted."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from streamfuse.runtime.reference.tree import Tree
 
 
 class LongestAcceptor(ABC):
-    """Of the paths whose tokens all pass, the longest; of equally long ones the likeliest under p, then the first.
+    """Of the paths whose tokens all pass, the longest; ties by higher probability under p, then the first.
 
-    The token after it is p's most probable one, which the next round takes as root. No random number is used.
+    The token after it is p's most probable one, which is the root of the next tree. No random numbers are used.
     """
 
     name: str
 
     @abstractmethod
     def passes(self, p: Float64Array, tokens: Sequence[int], depth: int) -> npt.NDArray[np.bool_]:
-        """bool [tokens]: which tokens may follow, `depth` levels below the root, where the target says p [V]."""
+        """bool [tokens]: which tokens may follow, `depth` levels below the root, for the target's distribution p
+        [V]."""
 
     @abstractmethod
     def distribution(self, index: int, history: Sequence[int], pick: Target) -> Float64Array:
-        """float64 [V], sum 1: the p of a survivor."""
+        """float64 [V], sum 1: the p of a kept node."""
 
     def verdict(self, p: Float64Array, proposal: Proposal) -> Verdict:
-        """Of one node's draws, the likeliest that passes is accepted for certain."""
+        """Of one node's draws, the most probable one that passes is accepted with certainty."""
         passed = self.passes(p, proposal.draws, 1)
         accept = np.zeros(len(proposal.draws))
         if passed.any():
@@ -43,7 +44,7 @@ class LongestAcceptor(ABC):
         return Verdict(accept, certain)
 
     def accept(self, tree: Tree, output: PassOutput, history: Sequence[int], pick: Target) -> Walk:
-        """See `Acceptor`. Only surviving rows are on a path."""
+        """See `Acceptor`. Only kept rows are on a path."""
         kept = output.kept.tolist()
         open_paths: list[tuple[list[int], list[int], float]] = [([0], [], 0.0)]  # rows, tokens after the root, log p
         best: tuple[int, float] = (-1, -math.inf)

@@ -1,9 +1,9 @@
-"""Draws tried one after another, each against what the ones before it left of p: recursive rejection sampling.
+"""Draws tried in order, each against the residual of p after the earlier ones: recursive rejection sampling.
 
-One rule is four methods of the literature; they differ in how the draws are made. Let d_i be the distribution of draw i
-given the earlier ones, and r_1 = p. Draw x_i is accepted with probability min(1, r_i(x_i) / d_i(x_i)); else
-r_{i+1} = norm(max(r_i - d_i, 0)). Where all are rejected the token comes from the last r. Each step keeps r_i exactly
-(Leviathan et al., appendix A.1), so the last one does for the whole.
+One rule covers four methods of the literature, which differ in how the draws are made. Let d_i be the distribution of
+draw i given the earlier ones, and r_1 = p. Draw x_i is accepted with probability min(1, r_i(x_i) / d_i(x_i)); otherwise
+r_{i+1} = norm(max(r_i - d_i, 0)). If all are rejected, the token is drawn from the last r. Each step preserves r_i
+exactly (Leviathan et al., appendix A.1), so by induction the whole preserves p.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from streamfuse.research.proposal import How, Proposal
 
 
 def sequential(p: Float64Array, proposal: Proposal) -> Verdict:
-    """The verdict of recursive rejection sampling for p, float64 [V], sum 1, and draws made in any way."""
+    """The verdict of recursive rejection sampling for p, float64 [V], sum 1, and any draws."""
     left, accept = p, []
     for index, token in enumerate(proposal.draws):
         drawn_from = proposal.conditional(index, len(p))
         accept.append(min(1.0, float(left[token]) / float(drawn_from[token])))
         excess = np.maximum(left - drawn_from, 0.0)
         total = float(excess.sum())
-        if not total:  # the two are equal, and the draw is accepted
+        if not total:  # both distributions are equal, and the draw is accepted
             break
         left = excess / total
     accept += [0.0] * (len(proposal.draws) - len(accept))
@@ -32,9 +32,9 @@ def sequential(p: Float64Array, proposal: Proposal) -> Verdict:
 class SpeculativeAcceptor(DrawAcceptor):
     """Speculative sampling: Leviathan et al. 2211.17192, algorithm 1; Chen et al. 2302.01318, algorithm 2. A chain.
 
-    A node's draw x from q is accepted with probability min(1, p(x) / q(x)), so with sum_x min(p, q) in all; the first
-    rejection draws from norm(max(p - q, 0)), and after the last draft a token comes from p. Lossless.
-    ValueError where a node has several draws.
+    A node's draw x from q is accepted with probability min(1, p(x) / q(x)), so with probability sum_x min(p, q) in
+    total; the first rejection draws from norm(max(p - q, 0)), and after the last draft a token is drawn from p.
+    Lossless. ValueError if a node has several draws.
     """
 
     name = "speculative sampling"
@@ -61,9 +61,9 @@ class SpecInferAcceptor(DrawAcceptor):
 class SequoiaAcceptor(DrawAcceptor):
     """Sequential draws without replacement: Sequoia 2402.12374, algorithm 2. Trees.
 
-    A rejected token is never proposed again: q loses it, and once q has nothing left its other candidates are equally
-    likely. With q over the whole vocabulary V and k = V draws every token is accepted (the cover property). Lossless.
-    ValueError for several draws of a node that were made in another way.
+    A rejected token is never proposed again: it is removed from q, and once q is empty, its other candidates are
+    equally probable. With q over the whole vocabulary V and k = V draws every token is accepted (the cover property).
+    Lossless. ValueError for several draws of a node that were made differently.
     """
 
     name = "Sequoia"
@@ -90,6 +90,6 @@ class CertainAcceptor(DrawAcceptor):
 
 
 def demand(proposal: Proposal, how: How, name: str) -> None:
-    """ValueError unless the draws were made so; one draw is the same in every way."""
+    """ValueError unless the draws were made in this way; a single draw is the same in every way."""
     if len(proposal.draws) > 1 and proposal.how is not how:
         raise ValueError(f"{name} takes draws that are {how.value}, not {proposal.how.value}")

@@ -8,7 +8,7 @@ from streamfuse.research.acceptors.base import DrawAcceptor, Float64Array, Verdi
 from streamfuse.research.acceptors.sequential import demand
 from streamfuse.research.proposal import How, Proposal
 
-_HALVINGS = 60  # of [1, k]: the ends are then neighbouring doubles
+_HALVINGS = 60  # bisection steps on [1, k], down to adjacent doubles
 
 
 class SpecTrAcceptor(DrawAcceptor):
@@ -39,7 +39,7 @@ class SpecTrAcceptor(DrawAcceptor):
 
 
 def division_factor(p: Float64Array, q: Float64Array, count: int) -> float:
-    """rho, for p and q float64 [V] and `count` draws; 1 for one draw, and where p and q have no token in common.
+    """rho, for p and q float64 [V] and `count` draws; 1 for one draw, or if p and q have no token in common.
 
     It is the upper end of a bisection, where the residual is nowhere negative.
     """

@@ -1,7 +1,7 @@
 """The optimal transport plan from draws to tokens, as a linear program: what the selection rules approximate.
 
-SpecTr 2310.15141, section 4, equations 3 to 5. The plan has V^k (draws) times V (tokens) variables, so it is for small
-vocabularies, to compare with. It needs SciPy, the extra `research`.
+SpecTr 2310.15141, section 4, equations 3 to 5. The plan has V^k (draws) times V (tokens) variables, so it is only for
+comparison on small vocabularies. It needs SciPy, the extra `research`.
 """
 
 from __future__ import annotations

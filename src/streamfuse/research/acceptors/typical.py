@@ -16,10 +16,11 @@ from streamfuse.runtime.reference.tree import Tree
 
 
 class TypicalAcceptor(LongestAcceptor):
-    """A drafted token x passes where p(x) > min(epsilon, delta exp(-H(p))), H the entropy of p in nats. Lossy.
+    """A drafted token x passes if p(x) > min(epsilon, delta exp(-H(p))), with H the entropy of p in nats. Lossy.
 
-    The paper's first token, greedy and unconditional, is here the one after the accepted path: the next tree's root.
-    p is plain decoding's distribution, all filters applied. Greedy, p is certain and the text is plain decoding's.
+    The paper accepts the first token greedily and unconditionally; here that is the token after the accepted path, the
+    root of the next tree. p is plain decoding's distribution after all filters. With greedy decoding, the text is plain
+    decoding's.
     The defaults are those of `generate` in the paper's code (posterior_threshold, posterior_alpha).
     ValueError unless 0 < epsilon < 1 and delta > 0.
     """

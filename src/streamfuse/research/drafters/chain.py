@@ -1,4 +1,4 @@
-"""Chains: a model drafts one token after another, for so long as a rule says."""
+"""Chains: a model drafts one token after another, until a rule ends the chain."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .model import DraftModel
 
 
 class Exit(Protocol):
-    """When a chain ends before it is as long as it may be."""
+    """Decides when a chain ends before its maximum length."""
 
     needs_probability: bool
 
     def ends(self, probability: float) -> bool:
-        """Whether a token that the draft gave this probability is the last of its chain."""
+        """Whether a token with this draft probability is the last of its chain."""
         ...
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """What became of the last chain."""
+        """Called with the result of the last chain."""
         ...
 
 
 class Never:
-    """Always as long as it may be (Leviathan et al., 2023, arXiv 2211.17192)."""
+    """Never ends a chain early (Leviathan et al., 2023, arXiv 2211.17192)."""
 
     needs_probability = False
 
@@ -47,9 +47,9 @@ class Never:
 class AdaptiveExit:
     """Draft & Verify's adaptive exit (2309.08168, section 4.3): a threshold that keeps the matched share near `target`.
 
-    A chain ends after a token whose probability is below `threshold`. After each verification the share of matched
-    tokens is smoothed by `share_memory`; the threshold goes up by `step` where the share is too low, else down, except
-    where the whole chain was drafted, and is smoothed by `threshold_memory`. The constants are the authors'.
+    A chain ends after a token whose probability is below `threshold`. After each verification, the share of matched
+    tokens is smoothed by `share_memory`; the threshold is raised by `step` if the share is too low, else lowered,
+    unless the whole chain was drafted, and smoothed by `threshold_memory`. The constants are the authors'.
     """
 
     threshold: float = 0.8
@@ -77,14 +77,14 @@ class AdaptiveExit:
 
 
 class ChainDrafter:
-    """Drafts with a model, token by token: the most probable ones for a greedy text, else drawn from its distribution.
+    """Drafts with a model, token by token: the most probable tokens for greedy decoding, else samples.
 
     Args:
-        model: what drafts.
-        sampling: how the text is sampled; the draft's distribution is made from its logits in the same way.
+        model: the draft model.
+        sampling: the text's sampling settings, which also apply to the draft model's logits.
         exit_: when a chain ends early.
-        length: of a chain at most; None: as many as the pass that verifies has room for.
-        how: how tokens are drawn where the text is sampled; an acceptor asks for one of the two.
+        length: maximum length of a chain; None: as many tokens as fit into the verify pass.
+        how: how tokens are sampled; the acceptor requires one of the two ways.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class ChainDrafter:
     ) -> None:
         self.model, self.exit, self.length, self.how = model, exit_ or Never(), length, how
         self.sampling = sampling or SamplingConfig()
-        self._drafted, self._at = 0, 0  # tokens of the last chain, and how many the text had before it
+        self._drafted, self._at = 0, 0  # number of tokens of the last chain, and of the text before it
 
     def reset(self) -> None:
         self._drafted = 0
 
     def learn(self, output: PassOutput, index: int) -> None:
-        """The text itself says how much was accepted, at the next draft."""
+        """Does nothing: the number of accepted tokens follows from the text, at the next draft."""
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         if self._drafted:
@@ -122,7 +122,7 @@ class ChainDrafter:
         return grower.done()
 
     def _next(self, grower: Grower, row: int, text: list[int]) -> tuple[int, float]:
-        """Draft one token below `row`; its row, and its probability where somebody asks for it."""
+        """Draft one token below `row`; returns its row, and its probability if it is needed."""
         greedy = self.sampling.greedy
         output = self.model.step(
             text[-1], not greedy or self.exit.needs_probability or Sampler(self.sampling).needs_logits
@@ -139,7 +139,8 @@ class ChainDrafter:
 
 
 def probabilities(logits: FloatArray, text: Sequence[int], sampling: SamplingConfig) -> Float64Array:
-    """float64 [V], sum 1: a draft's distribution as the text is sampled; of a greedy text at temperature 1."""
+    """float64 [V], sum 1: a draft's distribution with the text's sampling settings; at temperature 1 if it is
+    greedy."""
     scores = penalise(np.asarray(logits, np.float32), text, sampling.repetition_penalty)
     if sampling.greedy:
         weights = np.exp(scores.astype(np.float64) - scores.max())

@@ -1,4 +1,4 @@
-"""A model that drafts token by token, on an exported static graph: a small one of its own, or the target without some
+"""A model that drafts token by token with an exported static graph: a separate small model, or the target without some
 of its sub-layers."""
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _ITSELF: BoolArray = np.ones((1, 1), np.bool_)
 
 
 class DraftModel:
-    """A causal model over a backend of its own, whose cache follows the text.
+    """A causal model on its own backend, whose cache follows the text.
 
     Attributes:
-        passes: how often each of its methods ran, for the cost of a method on another device.
-        name: what stands before the methods' names there.
+        passes: how often each of its methods ran, to compute costs on another device.
+        name: prefix of the methods' names there.
     """
 
     name = "draft model"
 
     def __init__(self, backend: Backend) -> None:
         self.backend, self.passes = backend, Counter[str]()
-        self._tokens: list[int] = []  # whose keys and values the cache holds
+        self._tokens: list[int] = []  # tokens whose keys and values are in the cache
 
     def use(self, backend: Backend) -> None:
-        """Draft on another engine from now on; the one before is closed."""
+        """Use another engine from now on; the previous one is closed."""
         self.backend.close()
         self.backend, self._tokens = backend, []
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Make the cache hold all tokens but the last, which `step` or `tree` take next."""
+        """Fill the cache with all tokens except the last, which is the input of `step` or `tree`."""
         wanted = list(tokens[:-1])
         same = 0
         for known, token in zip(self._tokens, wanted, strict=False):
@@ -52,19 +52,19 @@ class DraftModel:
             same += len(ids)
 
     def step(self, token: int, want_logits: bool) -> PassOutput:
-        """The pass of one more token of the draft, which joins the cache until `end`."""
+        """The pass of one more draft token, which stays in the cache until `end`."""
         length = self.backend.length
         output = self.backend.run(self._pass(DECODE), np.array([token]), np.array([length]), _ITSELF, want_logits)
         self.backend.commit([0])
         return output
 
     def tree(self, tree: Tree) -> PassOutput:
-        """A pass over a whole tree below the text, with logits for each row. Nothing joins the cache."""
+        """A pass over a whole tree below the text, with logits for each row. Does not change the cache."""
         method = self._pass(self.backend.spec.verify_method(len(tree)))
         return self.backend.run(method, tree.tokens, tree.positions(self.backend.length), tree.ancestors(), True)
 
     def end(self) -> None:
-        """Forget the draft."""
+        """Remove the draft from the cache."""
         self.backend.truncate(len(self._tokens))
 
     def _rows(self, missing: int) -> int:
@@ -78,7 +78,7 @@ class DraftModel:
 class SelfModel(DraftModel):
     """The target itself, by its method `draft`, on the backend that verifies (Zhang et al., 2023, arXiv 2309.08168).
 
-    The cache holds the text already; what a draft adds to it is forgotten before the tree is verified.
+    The cache contains the text already; the draft's tokens are removed before the tree is verified.
     """
 
     name = "itself"

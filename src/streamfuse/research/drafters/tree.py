@@ -1,4 +1,4 @@
-"""Trees of a draft model: each layer of the tree is one pass of the model over all that was drafted so far."""
+"""Trees from a draft model: each layer of the tree is one pass of the model over everything drafted so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .model import DraftModel
 class TreeDrafter:
     """EAGLE-2's growth (arXiv 2406.16858) with a draft model: `depth` layers, the `per_layer` best nodes of each.
 
-    Children are chosen, not drawn. A layer is as deep as the draft model's widest verify method has rows for.
+    Children are chosen, not sampled. The depth is limited by the rows of the draft model's widest verify method.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class TreeDrafter:
         self.sampling = sampling or SamplingConfig()
 
     def reset(self) -> None:
-        """The text says everything."""
+        """Does nothing: drafts depend on the text only."""
 
     def learn(self, output: PassOutput, index: int) -> None:
-        """The text says everything."""
+        """Does nothing: drafts depend on the text only."""
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         self.model.begin(tokens)
@@ -57,7 +57,7 @@ class TreeDrafter:
         return tree
 
     def _children(self, logits: FloatArray | None, text: list[int]) -> tuple[IntArray, FloatArray]:
-        """The most probable tokens after `text`, best first; none where the pass had no room for its last one."""
+        """The most probable tokens after `text`, best first; none if the pass had no row for its last token."""
         if logits is None:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         probs = probabilities(logits, text, self.sampling)
