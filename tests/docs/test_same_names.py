@@ -13,6 +13,7 @@ from pages import ROOT
 import streamfuse.api
 import streamfuse.runtime.session
 from streamfuse.api import GenerationOptions, Statistics
+from streamfuse.api.options import OF_PROMPT
 from streamfuse.runtime.config import CONSTRAINTS
 
 KOTLIN = ROOT / "android_demo" / "streamfuse" / "src" / "main"
@@ -55,7 +56,7 @@ def property_of(key: str) -> str:
 
 
 def test_options_are_the_same_in_every_language() -> None:
-    names = [name for name in GenerationOptions.__annotations__ if name not in CONSTRAINTS]
+    names = [name for name in GenerationOptions.__annotations__ if name not in (*CONSTRAINTS, *OF_PROMPT)]
     assert keys("GenerationConfig") == names
     swift = (SWIFT / "GenerationConfig.swift").read_text(encoding="utf-8")
     found = re.findall(r"^  public var (\w+): [^{\n]*$", swift, re.MULTILINE)

@@ -67,3 +67,27 @@ def test_an_answer_fits_and_is_the_same_with_and_without_speculation(
         assert answer.statistics.accepted_by_source["grammar"] >= 5
     else:
         assert re.fullmatch(fits or restriction["regex"], answer.text)
+
+
+def get_weather(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -> dict[str, Any]:
+    """Look up the current weather of a city.
+
+    Args:
+        city: Name of the city.
+        unit: Unit of the temperature.
+    """
+    return {"city": city, "temperature": 21, "unit": unit}
+
+
+def test_a_tool_call_fits_its_tool_and_is_the_same_with_and_without_speculation(model: streamfuse.Model) -> None:
+    question, options = "How warm is it in Rome?", {"tools": [get_weather], "max_new_tokens": 100}
+    ways: list[dict[str, Any]] = [{"speculative": False}, {}, {"width": 8}]
+    answers = [model.generate(question, tool_choice="required", **options, **way) for way in ways]
+    assert {tuple(answer.tokens) for answer in answers} == {tuple(answers[0].tokens)}
+    (call,) = answers[-1].tool_calls
+    assert (call.name, answers[-1].text) == ("get_weather", "")
+    assert isinstance(call.arguments["city"], str)
+    with model.chat(**options) as chat:
+        answer = chat.send(question, tool_choice="required", max_tool_rounds=1)
+        assert '"temperature":21' in chat.messages[2]["content"]
+        assert chat.messages[-1]["content"] == answer.text

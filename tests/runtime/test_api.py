@@ -234,7 +234,7 @@ def test_an_option_out_of_range_is_named_by_its_keyword(
 
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:
     flags = {*inspect.signature(run).parameters}
-    assert {*GenerationOptions.__annotations__} - flags == {"stop_token_ids", "ignore_eos", "speculative"}
+    assert {*GenerationOptions.__annotations__} - flags == {"stop_token_ids", "ignore_eos", "speculative", "documents"}
     for use in (model.generate, model.stream, model.chat, model.chat().send):
         with pytest.raises(TypeError, match="there is no option temprature; the options are max_new_tokens, tempera"):
             use("hi", temprature=1.0)
@@ -555,7 +555,9 @@ def test_what_passes_cost_is_remembered_unless_it_must_not_be(
 
 
 def test_a_result_shows_its_text() -> None:
-    assert repr(Result("hi", [1, 2], fakes.statistics_of(rounds=3))) == "Result(text='hi', tokens=[1, 2])"
+    assert repr(Result("hi", [1, 2], fakes.statistics_of(rounds=3))) == (
+        "Result(text='hi', tokens=[1, 2], tool_calls=[])"
+    )
 
 
 @pytest.mark.alone

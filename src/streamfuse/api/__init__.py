@@ -8,7 +8,7 @@ from streamfuse.api.asynchronous import AsyncGeneration
 from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
-from streamfuse.runtime.session import Generation, ParsedError, Piece, Result
+from streamfuse.runtime.session import Generation, ParsedError, Piece, Result, ToolCall
 from streamfuse.runtime.statistics import Statistics
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Piece",
     "Result",
     "Statistics",
+    "ToolCall",
     "config_of",
     "load",
 ]

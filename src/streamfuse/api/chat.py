@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
-from streamfuse.api.options import GenerationOptions
+from streamfuse.api.options import GenerationOptions, PromptConfig, prompt_config_of
+from streamfuse.options import OptionError
+from streamfuse.runtime.config import is_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -14,8 +17,11 @@ if TYPE_CHECKING:
     from streamfuse.api.model import Model
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.config import GenerationConfig
-    from streamfuse.runtime.session import Generation, Result, Session
+    from streamfuse.runtime.session import Generation, Result, Session, ToolCall
     from streamfuse.runtime.text import Conversation
+
+
+ToolResult = str | Mapping[str, Any]  # a text, or {"content"} with the call's "tool_call_id" or the tool's "name"
 
 
 class Chat:
@@ -27,8 +33,9 @@ class Chat:
         self._one = OneStream()
 
     @property
-    def messages(self) -> list[dict[str, str]]:
-        """The turns so far, {"role", "content"}; an answer that is being written comes when it ends."""
+    def messages(self) -> list[dict[str, Any]]:
+        """The turns so far, {"role", "content"}, with "tool_calls" where an answer has some. An answer that is being
+        written comes when it ends."""
         return list(self._conversation.messages)
 
     @property
@@ -41,11 +48,22 @@ class Chat:
         self._end_turn()
         self._session.prepare()
 
-    def send(self, words: str, **options: Unpack[GenerationOptions]) -> Result:
-        """Ask, and wait for the whole answer."""
-        generation = self.stream(words, **options)
-        generation.finish()
-        return generation.result
+    def send(self, words: str, *, max_tool_rounds: int = 0, **options: Unpack[GenerationOptions]) -> Result:
+        """Ask, and wait for the whole answer.
+
+        With `max_tool_rounds` above 0, tool calls of an answer are made: the functions of `tools` are called, and their
+        results are sent, until an answer calls none, at most so many times. What a function raises is sent as the
+        result "error: ...". The result is that of the last answer.
+        """
+        if not is_integer(max_tool_rounds) or max_tool_rounds < 0:
+            raise OptionError(f"--max-tool-rounds must be an integer of at least 0, not {max_tool_rounds!r:.40}")
+        result = self._finish(self.stream(words, **options))
+        options["tool_choice"] = None  # a required call is made; without this, another one would follow it
+        for _ in range(max_tool_rounds):
+            if not result.tool_calls:
+                break
+            result = self.send_tool_results(self.call_tools(result.tool_calls, **options), **options)
+        return result
 
     def stream(self, words: str, **options: Unpack[GenerationOptions]) -> Generation:
         """Ask; the answer comes in pieces. A turn that is left early counts as far as it was delivered; one that still
@@ -54,29 +72,64 @@ class Chat:
         Raises:
             PromptError: the conversation outgrew the context; it is as before, and `reset` begins anew.
         """
-        config = self._turn(options)
+        turn = self._turn(options)
         self._one.check()
-        return self._ask(words, config)
+        return self._ask(lambda: self._conversation.ask(words), *turn)
 
     def astream(self, words: str, **options: Unpack[GenerationOptions]) -> AsyncGeneration:
         """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
-        config = self._turn(options)
-        return AsyncGeneration(lambda: self._ask(words, config), self._one)
+        turn = self._turn(options)
+        return AsyncGeneration(lambda: self._ask(lambda: self._conversation.ask(words), *turn), self._one)
 
-    def _turn(self, options: GenerationOptions) -> GenerationConfig:
+    def send_tool_results(self, results: Sequence[ToolResult], **options: Unpack[GenerationOptions]) -> Result:
+        """Give back what the tools that the last answer calls have returned, and wait for the next answer.
+
+        Args:
+            results: a text for each call in order, or {"content"} with the call's "tool_call_id" or the tool's "name".
+
+        Raises:
+            TextError: the last answer calls no tool, or not this one.
+        """
+        return self._finish(self.stream_tool_results(results, **options))
+
+    def stream_tool_results(self, results: Sequence[ToolResult], **options: Unpack[GenerationOptions]) -> Generation:
+        """The same; the answer comes in pieces."""
+        turn = self._turn(options)
+        self._one.check()
+        given = [{"content": result} if isinstance(result, str) else result for result in results]
+        return self._ask(lambda: self._conversation.ask_results(given), *turn)
+
+    def call_tools(self, calls: Sequence[ToolCall], **options: Unpack[GenerationOptions]) -> list[str]:
+        """Call the functions of `tools`: a text for each call, for `send_tool_results`."""
+        tools = {tool.name: tool for tool in self._turn(options)[1].tools}
+        unknown = "error: there is no tool {name}; the tools are {tools}"
+        return [
+            tools[call.name].answer(call.arguments)
+            if call.name in tools
+            else unknown.format(name=call.name, tools=", ".join(tools))
+            for call in calls
+        ]
+
+    def _turn(self, options: GenerationOptions) -> tuple[GenerationConfig, PromptConfig]:
         merged: GenerationOptions = {**self._options, **options}
-        return self._model.config(**merged)
+        return self._model.config(**merged), prompt_config_of(**merged)
 
-    def _ask(self, words: str, config: GenerationConfig) -> Generation:
+    def _ask(self, ask: Callable[[], list[int]], config: GenerationConfig, setting: PromptConfig) -> Generation:
         self._end_turn()
-        constraint = self._model._constraint(config)
-        ids = self._conversation.ask(words)
+        self._conversation.set(setting.descriptions, setting.variables)
+        ids = ask()
         try:
-            self._generation = self._model._start(self._session, ids, config, on_end=self._take, constraint=constraint)
+            constraint = self._model._constraint(config, setting, self._conversation)
+            text = self._conversation.stream(config.stop_strings)
+            self._generation = self._model._start(self._session, ids, config, constraint=constraint, text=text)
         except BaseException:
             self._conversation.take_back()
             raise
         return self._generation
+
+    def _finish(self, generation: Generation) -> Result:
+        generation.finish()
+        return generation.result
 
     def stop(self) -> None:
         """End the answer that runs at its next token. Any thread may call it."""
@@ -113,10 +166,3 @@ class Chat:
         generation, self._generation = self._generation, None
         if generation is not None:
             generation.close()
-
-    def _take(self, generation: Generation) -> None:
-        """An answer has ended: it is a turn, unless it was stopped before its first token."""
-        if generation.token_ids or generation.statistics.finish_reason != "stopped":
-            self._conversation.answer(generation.text, generation.token_ids)
-        else:
-            self._conversation.take_back()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
 from streamfuse.api.chat import Chat
-from streamfuse.api.options import GenerationOptions, config_of
+from streamfuse.api.options import GenerationOptions, PromptConfig, config_of, prompt_config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, token_ids_of
-from streamfuse.runtime.text import Conversation, TextError
+from streamfuse.runtime.text import Conversation, TextError, checked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.constraint import Constraint
     from streamfuse.runtime.session import Generation, Result, Session
+    from streamfuse.runtime.text import TextStream, Tokenizer
 
 
 def load(
@@ -95,28 +96,41 @@ class Model:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
+        **options: Unpack[GenerationOptions],
     ) -> list[int]:
-        """Token ids of a prompt or of a whole conversation, as `generate` reads them.
+        """Token ids of a prompt or of a whole conversation, as `generate` reads them; of the options, `tools`,
+        `template_variables` and `documents` belong to the prompt.
 
         Raises:
             TextError: the template refuses the messages, or there is none for them.
-            PromptError: both a prompt and messages.
+            PromptError: both a prompt and messages, or options for the template without one.
         """
+        return self._read(prompt, messages, system, raw, prompt_config_of(**options))[0]
+
+    def _read(
+        self,
+        prompt: str | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        system: str | None,
+        raw: bool,
+        setting: PromptConfig,
+    ) -> tuple[list[int], Conversation | None]:
+        """Token ids of what `generate` is given as text; with the conversation that the answer belongs to, if any."""
+        if messages is None and system is None and self._continues(raw):
+            _refuse(setting, "raw text")
+            return self.tokenizer.encode(prompt), None  # type: ignore[arg-type]
         if messages is None:
-            if system is None and self._continues(raw):
-                return self.tokenizer.encode(prompt)  # type: ignore[arg-type]
-            question = {"role": "user", "content": prompt}
             first = [] if system is None else [{"role": "system", "content": system}]
-            return self.tokenizer.encode_chat([*first, question])
-        if prompt is not None:
+            messages = [*first, {"role": "user", "content": prompt}]
+        elif prompt is not None:
             raise PromptError("give a prompt or messages, not both; the prompt can be the last of the messages")
-        if system is not None or raw:
+        elif system is not None or raw:
             name, why = ("raw", "they are for the chat template") if raw else ("system", "it is the first of them")
             raise PromptError(f"{name} does not go with messages: {why}")
-        return self.tokenizer.encode_chat(messages)
+        return _asked(self.tokenizer, messages, setting)
 
     def check_prompt(self, prompt_ids: Sequence[int]) -> None:
         """PromptError for a prompt that does not fit, before seconds are spent on loading the engine."""
@@ -160,7 +174,7 @@ class Model:
         self,
         prompt: str | Sequence[int] | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
         **options: Unpack[GenerationOptions],
@@ -187,7 +201,7 @@ class Model:
         self,
         prompt: str | Sequence[int] | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
         **options: Unpack[GenerationOptions],
@@ -201,7 +215,7 @@ class Model:
         self,
         prompt: str | Sequence[int] | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
         **options: Unpack[GenerationOptions],
@@ -212,7 +226,7 @@ class Model:
     def chat(
         self,
         system: str | None = None,
-        history: Sequence[Mapping[str, str]] = (),
+        history: Sequence[Mapping[str, Any]] = (),
         **options: Unpack[GenerationOptions],
     ) -> Chat:
         """A conversation with a cache of its own, so that only new words are read.
@@ -227,7 +241,9 @@ class Model:
         """
         if not self.tokenizer.can_chat:
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
-        self._constraint(self.config(**options))  # so that a wrong option is refused now
+        config, setting = self.config(**options), prompt_config_of(**options)  # a wrong option is refused now
+        if config.restricted:
+            self._constraint(config, setting, None)
         conversation = Conversation(self.tokenizer, system, history)
         return Chat(self, self.session(), conversation, options)
 
@@ -298,20 +314,36 @@ class Model:
         self, prompt: Any, messages: Any, system: str | None, raw: bool, options: GenerationOptions
     ) -> Callable[[], Generation]:
         """Everything checked, nothing loaded: what starts the generation."""
-        config = self.config(**options)
+        config, setting = self.config(**options), prompt_config_of(**options)
         is_text = isinstance(prompt, str) or messages is not None
         if not is_text and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable)):
             raise PromptError(f"the prompt must be text or a list of token ids, not {prompt!r:.40}")
-        ids = self.encode(prompt, messages=messages, system=system, raw=raw) if is_text else list(prompt)
+        if is_text:
+            ids, conversation = self._read(prompt, messages, system, raw, setting)
+        else:
+            _refuse(setting, "token ids")
+            ids, conversation = list(prompt), None
         self.check_prompt(ids)
         continues = not is_text or (messages is None and self._continues(raw))
-        constraint = self._constraint(config)  # now, so that a wrong schema is refused before an engine is loaded
-        return lambda: self._start(self._shared(), ids, config, raw=continues, constraint=constraint)
+        # now, so that a wrong schema is refused before an engine is loaded
+        constraint = self._constraint(config, setting, conversation)
+        text = None if conversation is None else conversation.stream(config.stop_strings)
+        return lambda: self._start(self._shared(), ids, config, raw=continues, constraint=constraint, text=text)
 
-    def _constraint(self, config: GenerationConfig) -> Constraint | None:
+    def _constraint(
+        self, config: GenerationConfig, setting: PromptConfig, conversation: Conversation | None
+    ) -> Constraint | None:
+        """What restricts the answer: the schema, regex or grammar; calls fit their tools."""
         from streamfuse.runtime.session import constraint_of
 
-        return constraint_of(config, self.tokenizer)
+        if config.restricted or not setting.tools:
+            return constraint_of(config, self.tokenizer)
+        if conversation is None:
+            raise PromptError("tools need a message of the user, or results of tools, at the end of the messages")
+        try:
+            return conversation.call_constraint(setting.tool_choice)
+        except TextError as error:
+            raise OptionError(f"--tools: {error}") from None
 
     def _continues(self, raw: bool) -> bool:
         """Whether a prompt is continued as it stands: for `raw`, and where the bundle has no chat template."""
@@ -324,9 +356,38 @@ class Model:
         config: GenerationConfig,
         *,
         raw: bool = False,
-        on_end: Callable[[Generation], None] | None = None,
         constraint: Constraint | None = None,
+        text: TextStream | None = None,
     ) -> Generation:
         with self._lock:
             self._running = session
-        return session.generate(ids, config, raw=raw, on_end=on_end, constraint=constraint)
+        return session.generate(ids, config, raw=raw, constraint=constraint, text=text)
+
+
+def _refuse(setting: PromptConfig, prompt: str) -> None:
+    """PromptError for options of the chat template with a prompt that is read without it."""
+    given = "tools" if setting.tools else "template_variables" if setting.variables else None
+    if given is not None:
+        raise PromptError(f"{given} is for the chat template, so it does not go with {prompt}")
+
+
+def _asked(
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], setting: PromptConfig
+) -> tuple[list[int], Conversation | None]:
+    """Token ids of a conversation, and the conversation if its answer is a turn: after a question or tools' results."""
+    turns = checked(messages)
+    last = len(turns)
+    while last > 0 and turns[last - 1]["role"] == "tool":
+        last -= 1
+    results, question = turns[last:], turns[-1:]
+
+    def after(history: Sequence[Mapping[str, Any]]) -> Conversation:
+        return Conversation(tokenizer, history=history, tools=setting.descriptions, variables=setting.variables)
+
+    if results and last > 0 and turns[last - 1].get("tool_calls"):
+        conversation = after(turns[:last])
+        return conversation.ask_results(results), conversation
+    if question and question[0]["role"] == "user" and len(question[0]) == 2:
+        conversation = after(turns[:-1])
+        return conversation.ask(question[0]["content"]), conversation
+    return tokenizer.encode_chat(turns, tools=setting.descriptions, variables=setting.variables), None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamfuse.bundle import Manifest
 from streamfuse.options import OptionError
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig, Schema
+from streamfuse.runtime.config import CONSTRAINTS, GenerationConfig, SamplingConfig, Schema
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from streamfuse.api.tools import Tool
 
 SAMPLING = (
     "temperature",
@@ -19,6 +23,7 @@ SAMPLING = (
     "min_p",
     "repetition_penalty",
 )  # a bundle has its own defaults
+OF_PROMPT = ("tools", "tool_choice", "template_variables", "documents")
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -39,6 +44,24 @@ class GenerationOptions(TypedDict, total=False):
     schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
     regex: str | None  # the whole answer matches this regular expression
     grammar: str | None  # the answer is in the language of this Lark grammar
+    tools: Sequence[Callable[..., Any] | Mapping[str, Any] | Tool] | None  # that the model may call: functions, or JSON
+    tool_choice: str | None  # "auto": the model decides; "required": it calls one; "none"; or the name of one
+    template_variables: Mapping[str, Any] | None  # for the chat template, for example {"enable_thinking": False}
+    documents: Sequence[Mapping[str, Any]] | None  # for chat templates that read them, {"title", "text"} each
+
+
+@dataclass(frozen=True, slots=True)
+class PromptConfig:
+    """What the chat template reads besides the messages, and whether its answer is a call."""
+
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def descriptions(self) -> list[dict[str, Any]]:
+        """The tools as a template reads them."""
+        return [tool.to_dict() for tool in self.tools]
 
 
 def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> GenerationConfig:
@@ -74,6 +97,36 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
     )
     config.check_width(sorted(method.rows for method in manifest.verify_methods.values() if method.rows > 1))
     return config
+
+
+def prompt_config_of(**options: Unpack[GenerationOptions]) -> PromptConfig:
+    """What the options mean for the prompt. OptionError names the keyword that is wrong."""
+    variables = _mapping("template-variables", options.get("template_variables") or {})
+    documents = _several("documents", options.get("documents") or (), "a list of dicts")
+    if documents:
+        variables["documents"] = [_mapping("documents", document) for document in documents]
+    tools, choice = options.get("tools") or (), options.get("tool_choice")
+    given = next((name for name in CONSTRAINTS if options.get(name) is not None), None)
+    if given is not None and choice is not None:
+        raise OptionError(f"--{given} and --tool-choice do not go together; one of them restricts the answer")
+    if not tools:
+        if choice not in (None, "auto", "none"):
+            raise OptionError(f"--tool-choice {choice!s:.40} needs tools")
+        return PromptConfig(variables=variables)
+    from streamfuse.api.tools import choice_of, tools_of
+
+    found = tools_of(tools)
+    return PromptConfig(found, "auto" if choice is None else choice_of(choice, found), variables)
+
+
+def _mapping(flag: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise OptionError(f"--{flag} must hold names and values, not {value!r:.40}")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"--{flag} cannot be written as JSON: {error}") from None
+    return dict(value)
 
 
 def _schema_of(value: object) -> Schema:

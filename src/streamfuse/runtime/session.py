@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,30 +32,47 @@ class Piece:
     """A step of a generation: a token, the text that it completes (often none, sometimes more than its own), and who
     drafted it: "streams", "lookup", "table", or "model" where nobody did.
 
-    The last piece may carry no token: it is text that was held back as the possible beginning of a stop string.
+    A piece may carry no token: text that was held back as the possible beginning of a stop string or a tag, or a second
+    part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the
+    model's family, which are in no piece.
     """
 
     text: str
     token: int | None
     source: str = "model"
+    channel: str = "answer"
 
     @property
     def drafted(self) -> bool:
         return self.source != "model"
 
 
+CHANNELS = ("answer", "thinking", "tool_call")  # of pieces
+
+
 class ParsedError(ValueError):
     """An answer that is no object; the message is one sentence with the reason and the next step."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model asks for: the name of a tool, and an object of arguments. `id` is its own within a chat."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Result:
-    """An answer, as far as it was delivered."""
+    """An answer, as far as it was delivered. `text` is its channel "answer", `thinking` that of this name."""
 
     text: str
     tokens: list[int]
     statistics: Statistics = field(repr=False)
     schema: Schema | None = field(default=None, repr=False)
+    thinking: str = field(default="", repr=False)
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
     @property
     def finish_reason(self) -> str:
@@ -95,22 +113,20 @@ def _is_json(text: str) -> bool:
 
 
 class Generation(Iterator[Piece]):
-    """One running generation. Iterate for pieces; `stop()` from any thread; leaving early is safe at any token.
+    """One running generation. Iterate for pieces; `stop()` from any thread; leaving early is safe at any token."""
 
-    `on_end` is called once, when all pieces were delivered, or it was closed or failed.
-    """
-
-    def __init__(
-        self,
-        core: CoreSession,
-        text: TextStream | None,
-        on_end: Callable[[Generation], None] | None = None,
-        schema: Schema | None = None,
-    ) -> None:
-        self._core, self._stream, self._on_end, self._schema = core, text, on_end, schema
+    def __init__(self, core: CoreSession, text: TextStream | None, schema: Schema | None = None) -> None:
+        self._core, self._stream, self._schema = core, text, schema
         self._statistics: Statistics | None = None  # once it has ended
+        self._ready: deque[Piece] = deque()
+        self._texts = dict.fromkeys(CHANNELS, "")
+        self._tool_calls: list[ToolCall] = []
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
-        self.text = ""  # likewise
+
+    @property
+    def text(self) -> str:
+        """The answer so far, without thinking and tool calls."""
+        return self._texts["answer"]
 
     @property
     def statistics(self) -> Statistics:
@@ -119,8 +135,9 @@ class Generation(Iterator[Piece]):
 
     @property
     def result(self) -> Result:
-        """What was delivered so far."""
-        return Result(self.text, list(self.token_ids), self.statistics, self._schema)
+        """What was delivered so far. Tool calls are known at the end."""
+        thinking, calls = self._texts["thinking"], list(self._tool_calls)
+        return Result(self.text, list(self.token_ids), self.statistics, self._schema, thinking, calls)
 
     def stop(self) -> None:
         """End at the next token. Any thread may call it."""
@@ -128,7 +145,7 @@ class Generation(Iterator[Piece]):
             self._core.stop()
 
     def finish(self) -> str:
-        """Run to the end; all the text."""
+        """Run to the end; all the text of the answer."""
         for _ in self:
             pass
         return self.text
@@ -136,20 +153,16 @@ class Generation(Iterator[Piece]):
     def close(self) -> None:
         """End now. The cache keeps what was delivered. Nothing happens where the generation has ended."""
         self._end()
-        if self._stream is not None:
-            self._stream.flush()  # what it holds back belongs to tokens that count, but was never shown
-        self._tell_end()
+        self._ready.clear()  # it belongs to tokens that count, but was never shown
 
     def __next__(self) -> Piece:
-        token = self._next_token() if self._statistics is None else None
-        if token is not None:
-            return token
-        held = "" if self._stream is None else self._stream.flush()
-        if not held:
-            self._tell_end()
+        if not self._ready and self._statistics is None:
+            self._step()
+        if not self._ready:
             raise StopIteration
-        self.text += held
-        return Piece(held, None)
+        piece = self._ready.popleft()
+        self._texts[piece.channel] += piece.text
+        return piece
 
     def __enter__(self) -> Generation:
         return self
@@ -159,34 +172,36 @@ class Generation(Iterator[Piece]):
     ) -> None:
         self.close()
 
-    def _next_token(self) -> Piece | None:
-        """The next token with the text that it completes; None where the generation has ended."""
+    def _step(self) -> None:
+        """Make the pieces of the next token ready, or those of the end."""
         core, stream = self._core, self._stream
         try:
             token = core.next()
             if token is None:
                 self._end()
-                return None
+                return
             self.token_ids.append(token.id)
-            shown = "" if stream is None else stream.push(token.id)
-            self.text += shown
+            parts = [] if stream is None else stream.parts_of(token.id)
+            channel, text = parts[0] if parts else ("answer", "")
+            self._ready.append(Piece(text, token.id, token.source, channel))
+            self._ready.extend(Piece(text, None, channel=channel) for channel, text in parts[1:])
             if stream is not None and stream.stopped:
                 core.finish("stop")
         except BaseException:
             with suppress(CoreError):  # closed by another thread
                 self.close()
             raise
-        return Piece(shown, token.id, token.source)
-
-    def _tell_end(self) -> None:
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end(self)
 
     def _end(self) -> None:
-        if self._statistics is None:
-            self._core.finish()
-            self._statistics = self._core.statistics
+        if self._statistics is not None:
+            return
+        self._core.finish()
+        self._statistics = self._core.statistics
+        if self._stream is not None:
+            if not self.token_ids and self._statistics.finish_reason == "stopped":
+                self._stream.take_back()
+            self._ready.extend(Piece(text, None, channel=channel) for channel, text in self._stream.rest())
+            self._tool_calls = [ToolCall(**call) for call in self._stream.tool_calls]
 
 
 class Session:
@@ -239,16 +254,16 @@ class Session:
         observe: Callable[[Pass], None] | None = None,
         *,
         raw: bool = False,
-        on_end: Callable[[Generation], None] | None = None,
         constraint: Constraint | None = None,
+        text: TextStream | None = None,
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
         What the prompt shares with the cache from the start on is not read again. A generation that still runs is
         closed. `observe` sees every pass. A `raw` prompt is continued, with a space before the first word where one
         belongs there; otherwise the text is one of its own. The generation takes `constraint` over, which restricts the
-        text instead of the configuration's schema, regex or grammar. PromptError or ValueError leave the session as it
-        was.
+        text instead of the configuration's schema, regex or grammar. The answer is written to `text` instead of a new
+        stream. PromptError or ValueError leave the session as it was.
         """
         config = config or GenerationConfig()
         if config.stop_strings and self._tokenizer is None:
@@ -261,9 +276,9 @@ class Session:
             watch(self.core, observe)
             self._observed = observe is not None
         self.core.start(prompt_ids, config, constraint)
-        tokenizer, before = self._tokenizer, prompt_ids if raw else ()
-        text = None if tokenizer is None else tokenizer.stream(config.stop_strings, before)
-        self._generation = Generation(self.core, text, on_end, config.schema)
+        if text is None and self._tokenizer is not None:
+            text = self._tokenizer.stream(config.stop_strings, prompt_ids if raw else ())
+        self._generation = Generation(self.core, text, config.schema)
         return self._generation
 
     def stop(self) -> None:

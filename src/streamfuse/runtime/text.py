@@ -189,6 +189,29 @@ class TextStream:
         self.stopped = code == END
         return text.decode()
 
+    def parts_of(self, token: int) -> list[tuple[str, str]]:
+        """`push`, with the text in parts: the channel of each, "answer", "thinking" or "tool_call"."""
+        self.push(token)
+        return self._parts()
+
+    def rest(self) -> list[tuple[str, str]]:
+        """`flush` in parts."""
+        self.flush()
+        return self._parts()
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of an answer that has ended: {"id", "name", "arguments"}."""
+        calls: list[dict[str, Any]] = json.loads(self._handle.text("sf_text_tool_calls"))
+        return calls
+
+    def take_back(self) -> None:
+        """Forget what was written; in a conversation the question too."""
+        self._handle.call("sf_text_take_back")
+
+    def _parts(self) -> list[tuple[str, str]]:
+        return [(channel.name.lower(), text) for channel, text in self.parts]
+
     def flush(self) -> str:
         """The end: what was held back as the possible beginning of a stop string."""
         return self._handle.text("sf_text_end")
@@ -227,6 +250,11 @@ class Conversation:
     def reset(self) -> None:
         """Forget all turns but those that it began with."""
         self._handle.call("sf_text_reset", *_json(self._first))
+
+    def set(self, tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> None:
+        """Tools and variables of the template from now on, as for `Tokenizer.encode_chat`."""
+        self._handle.call("sf_text_set_tools", *_json(list(tools)))
+        self._handle.call("sf_text_set_variables", *_json(dict(variables)))
 
     def ask(self, user: str) -> list[int]:
         """Add a turn of the user; the whole context as token ids. Follow it with `answer` or `take_back`."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import typer
 
-from streamfuse.api import Chat, GenerationOptions, Statistics, load
+from streamfuse.api import Chat, Generation, GenerationOptions, Statistics, ToolCall, load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
@@ -32,6 +35,8 @@ def chat(
     repetition_penalty: options.RepetitionPenalty = None,
     seed: options.Seed = 0,
     stop: options.Stop = None,
+    tools: options.Tools = None,
+    template_variables: options.TemplateVariables = None,
     system: options.System = None,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = options.AUTO,
@@ -57,6 +62,8 @@ def chat(
 
     streamfuse chat build/demo --show-drafts
 
+    streamfuse chat build/demo --tools weather.json
+
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
     model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
@@ -67,6 +74,7 @@ def chat(
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
         width=options.nodes(width),
     )  # fmt: skip
+    options.add_prompt(asked, tools, template_variables)
     plan = options.checked(model.manifest, asked).needs_plan
     tell_emulated(model.bundle)
     tell_defaults(options.defaults(model.manifest, asked))
@@ -83,6 +91,7 @@ class _Terminal:
     def __init__(self, conversation: Chat, show_drafts: bool) -> None:
         self._conversation, self._show_drafts = conversation, show_drafts
         self._last: Statistics | None = None
+        self._calls: list[ToolCall] = []  # of the last answer
 
     def talk(self) -> None:
         """Runs until /exit or the end of input."""
@@ -116,8 +125,27 @@ class _Terminal:
             say(_HELP)
 
     def _answer(self, line: str) -> None:
+        self._show(partial(self._conversation.stream, line))
+        while self._calls:
+            given = [self._result_of(call) for call in self._calls]
+            results = [result for result in given if result is not None]
+            if len(results) < len(given):
+                return
+            self._show(partial(self._conversation.stream_tool_results, results))
+
+    def _result_of(self, call: ToolCall) -> str | None:
+        """What the user says that a tool returns; None for an end of input, which leaves the call without a result."""
+        say(f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})")
+        say("What does it return? (Ctrl-C: nothing, and the chat goes on)")
         try:
-            generation = self._conversation.stream(line)
+            return read_line().strip()
+        except (EOFError, KeyboardInterrupt):
+            return None
+
+    def _show(self, start: Callable[[], Generation]) -> None:
+        self._calls = []
+        try:
+            generation = start()
         except TextError as error:
             say(f"{error}.", "yellow")
             return
@@ -126,7 +154,7 @@ class _Terminal:
             return
         with stop_on_interrupt(generation.stop) as interrupted:
             drafts.write(generation, self._show_drafts)
-        self._last = generation.statistics
+        self._last, self._calls = generation.statistics, generation.result.tool_calls
         if interrupted:
             say("(stopped)")
         elif self._last.finish_reason == "context":

@@ -9,7 +9,7 @@ import typer
 
 from streamfuse.api import GenerationOptions, Statistics, load
 from streamfuse.cli.shared import drafts, options, tables
-from streamfuse.cli.shared.answer import answer
+from streamfuse.cli.shared.answer import answer, calls
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
@@ -34,6 +34,9 @@ def run(
     schema: options.AnswerSchema = None,
     regex: options.Regex = None,
     grammar: options.Grammar = None,
+    tools: options.Tools = None,
+    tool_choice: options.ToolChoice = None,
+    template_variables: options.TemplateVariables = None,
     system: options.System = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without the chat template.")] = False,
     no_speculation: options.NoSpeculation = False,
@@ -66,6 +69,8 @@ def run(
 
     streamfuse run build/demo "Name a city in Italy and its river." --schema city.json
 
+    streamfuse run build/demo "How warm is it in Rome?" --tools weather.json --tool-choice required --json
+
     cat letter.txt | streamfuse run build/demo - --raw --max-new-tokens 64 --json
     """
     if compare_ and no_speculation:
@@ -83,13 +88,14 @@ def run(
         width=options.nodes(width),
     )  # fmt: skip
     asked.update(options.restrictions(schema, regex, grammar))
+    options.add_prompt(asked, tools, template_variables, tool_choice)
     config = options.checked(model.manifest, asked)
     options.check_restriction(config, model.tokenizer)
     if not json_:
         tell_emulated(model.bundle)
         tell_defaults(options.defaults(model.manifest, asked))
     words = as_text(read_input()) if prompt == "-" else prompt
-    model.check_prompt(model.encode(words, system=system, raw=raw))
+    model.check_prompt(model.encode(words, system=system, raw=raw, **asked))
     ask = partial(model.stream, words, system=system, raw=raw, **asked)
     with model:
         settle(model, plan=config.needs_plan)
@@ -100,7 +106,7 @@ def run(
             if json_:
                 print_json(comparison.to_dict())
             else:
-                write(comparison.text + "\n")
+                write(comparison.text + "\n" + calls(comparison.speculative.result))
                 out.print(tables.comparison(comparison))
         else:
             generation = ask()
@@ -111,6 +117,7 @@ def run(
                     print_json({**answer(result), **result.statistics.to_dict(), **_provider(model.backend)})
                 else:
                     drafts.write(generation, show_drafts)
+                    write(calls(generation.result))
                     _tell_end(generation.statistics, model.manifest.cache.capacity, stats)
             if interrupted:
                 raise KeyboardInterrupt

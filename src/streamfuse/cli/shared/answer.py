@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from streamfuse.api import ParsedError, Result
 
 
 def answer(result: Result) -> dict[str, Any]:
-    """The text; the object that it spells if there is a schema, null if the text is incomplete."""
+    """The text; what the model thought; the object that the text spells if there is a schema, null if it is incomplete;
+    the tool calls."""
     found: dict[str, Any] = {"text": result.text}
+    if result.thinking:
+        found["thinking"] = result.thinking
     if result.schema is not None:
         found["parsed"] = None
         with suppress(ParsedError):
             found["parsed"] = result.parsed
+    if result.tool_calls:
+        found["tool_calls"] = [asdict(call) for call in result.tool_calls]
     return found
+
+
+def calls(result: Result) -> str:
+    """The tool calls for people and pipes: a line of JSON each."""
+    return "".join(json.dumps(asdict(call), ensure_ascii=False) + "\n" for call in result.tool_calls)

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from streamfuse.cli.shared.console import out, say, visible
+from streamfuse.cli.shared.console import err, out, say, visible
 from streamfuse.cli.shared.console import write as write_text
 
 if TYPE_CHECKING:
@@ -34,15 +34,29 @@ SECONDS = 0.05  # between two drawings: fast enough for eyes, and a hundredth of
 
 
 def write(generation: Generation, show_drafts: bool = False) -> None:
-    """Stream the text to standard output, with its last newline."""
+    """Stream the answer to standard output, with its last newline, and what the model thinks to standard error. With
+    `show_drafts` all is on standard output, tool calls too."""
     if not show_drafts:
-        for piece in generation:
-            write_text(piece.text)
-        print()
+        _plain(generation)
     elif out.is_interactive and out.color_system is not None:
         _coloured(generation, out)
     else:
         say(_bracketed(generation).plain)
+
+
+def _plain(generation: Generation) -> None:
+    channels = [""]  # in turn
+    for piece in generation:
+        if piece.text and piece.channel != channels[-1]:
+            if channels[-1] == "thinking":
+                err.print()
+            channels.append(piece.channel)
+        if piece.channel == "thinking":
+            err.print(piece.text, end="", style="dim", markup=False, soft_wrap=True)
+        elif piece.channel == "answer":
+            write_text(piece.text)
+    if "answer" in channels or "tool_call" not in channels:
+        print()
 
 
 def status(counts: Counter[str], generation: Generation) -> Text:

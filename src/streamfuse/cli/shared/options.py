@@ -126,6 +126,31 @@ Grammar = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Make the answer a text of this Lark grammar.", show_default="none"),
 ]
+Tools = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Functions that the model may call: a JSON list of {name, description, parameters}.",
+        show_default="none",
+    ),
+]
+ToolChoice = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|required|none|NAME",
+        autocompletion=complete.listed("auto", "required", "none"),
+        show_default="auto",
+        help="auto: the model decides; required: it calls a tool; none: it calls none; NAME: it calls this one.",
+    ),
+]
+TemplateVariables = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON",
+        help="Variables of the chat template, for example '{\"enable_thinking\": false}'.",
+        show_default="none",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="chosen by the engine"),
@@ -235,6 +260,21 @@ def restrictions(schema: str | None, regex: str | None, grammar: Path | None) ->
     if grammar is not None:
         found["grammar"] = _text("--grammar", grammar)
     return found
+
+
+@usage_errors()
+def add_prompt(
+    asked: GenerationOptions, tools: Path | None, template_variables: str | None, tool_choice: str | None = None
+) -> None:
+    """Add what the chat template reads besides the messages, and check it. Raises BadParameter, exit code 2."""
+    from streamfuse.api.options import prompt_config_of
+
+    asked["tool_choice"] = tool_choice
+    if tools is not None:
+        asked["tools"] = _json(f"--tools {tools}", _text("--tools", tools))
+    if template_variables is not None:
+        asked["template_variables"] = _json("--template-variables", template_variables)
+    prompt_config_of(**asked)
 
 
 def _text(flag: str, file: Path) -> str:
