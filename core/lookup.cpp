@@ -100,11 +100,12 @@ void LookUp::offer(int64_t row, Guide& guide) {
     open_.add(log_prob + guide.forced_log_prob, row, 0);
     return;
   }
-  const Match& match = matches_[static_cast<size_t>(row)];
+  Match& match = matches_[static_cast<size_t>(row)];
   std::array<uint8_t, kOffers> allowed;
   guide.allows(state, {match.next.data(), static_cast<size_t>(match.count)}, allowed.data());
   for (int64_t rank = 0; rank < match.count; ++rank) {
     const Seen& past = seen(match, rank);
+    match.refused[static_cast<size_t>(rank)] = !allowed[static_cast<size_t>(rank)];
     if (allowed[static_cast<size_t>(rank)] && past.hits > 0)
       open_.add(log_prob + logarithm(past.hits / past.trials), row, rank);
   }
@@ -136,6 +137,7 @@ void LookUp::learn(std::span<const int64_t> chosen) {
   for (const int64_t token : chosen) {
     const Match& match = matches_[static_cast<size_t>(row)];
     for (int64_t rank = 0; rank < match.count; ++rank) {
+      if (match.refused[static_cast<size_t>(rank)]) continue;
       Seen& past = seen(match, rank);
       past.hits = kForget * past.hits + (match.next[static_cast<size_t>(rank)] == token);
       past.trials = kForget * past.trials + 1;

@@ -3,6 +3,7 @@
 
 #include "../error.h"
 #include "../guide.h"
+#include "../lookup.h"
 #include "hash_engine.h"
 
 using namespace streamfuse;
@@ -280,6 +281,35 @@ void a_guide_visits_every_node_of_a_draft() {
   expect(guide.refused() == 4, "refused candidates are counted");
 }
 
+void refused_candidates_of_look_up_are_no_misses() {
+  RecordGrammar grammar;
+  const sf_constraint table = grammar.table();
+  Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {});
+  for (const int64_t token : {5, 6, 7}) constraint.accept(token);
+  const std::vector<int64_t> tokens = {3, 30, 3};
+  LookUp look_up(kCapacity, 8);
+  look_up.follow(tokens, 0);
+  const auto drafted = [&](Constraint* under) {
+    Guide guide;
+    guide.begin(under);
+    guide.begin_draft(8);
+    Tree tree;
+    tree.set_root(3);
+    expect(look_up.join(tokens, 8, 1, guide, tree), "what followed the last token is found");
+    guide.end_draft();
+    return tree;
+  };
+  const double before = drafted(nullptr)[1].log_prob;
+  for (const int64_t chosen : {11, 12, 13}) {
+    expect(drafted(&constraint).size() == 1, "the grammar refuses it");
+    look_up.learn({&chosen, 1});
+  }
+  expect(drafted(nullptr)[1].log_prob == before, "which does not make look-up less likely to be right");
+  const int64_t other = 4;
+  look_up.learn({&other, 1});
+  expect(drafted(nullptr)[1].log_prob < before, "as a miss does");
+}
+
 void the_models_own_spelling_is_drafted_next() {
   RecordGrammar grammar;
   const sf_constraint table = grammar.table();
@@ -312,6 +342,7 @@ int main() {
   stop_tokens_outside_the_vocabulary_are_no_tokens();
   a_refused_start_releases_the_constraint();
   a_guide_visits_every_node_of_a_draft();
+  refused_candidates_of_look_up_are_no_misses();
   the_models_own_spelling_is_drafted_next();
   if (failures > 0) return EXIT_FAILURE;
   std::puts("constraints: all tests passed");
