@@ -116,6 +116,7 @@ bool Session::read() {
     return prefill(true);
   } catch (...) {
     running_ = false;
+    constraint_.reset();
     throw;
   }
 }
@@ -136,6 +137,7 @@ bool Session::next(sf_token& out) {
     }
   } catch (...) {
     running_ = block_.open = false;
+    constraint_.reset();
     throw;
   }
 }
