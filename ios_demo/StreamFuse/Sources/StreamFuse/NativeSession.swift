@@ -24,13 +24,16 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
         options.backend = engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self)
         switch use {
         case .completion: return sf_completion_new(model.handle, &options, &made)
-        case .chat(let instructions, let history):
-          return Data((instructions ?? "").utf8).withCharacters { system, bytes in
-            if instructions != nil { (options.system, options.system_bytes) = (system, bytes) }
-            return ((try? JSONEncoder().encode(history)) ?? Data()).withCharacters {
-              (options.history, options.history_bytes) = ($0, $1)
-              return sf_chat_new(model.handle, &options, &made)
-            }
+        case .chat(let instructions, let history, let tools, let variables):
+          let texts = [
+            instructions ?? "", json(history), "[\(tools.map(\.json).joined(separator: ","))]", json(variables),
+          ]
+          return withCharacters(texts) { places in
+            if instructions != nil { (options.system, options.system_bytes) = places[0] }
+            (options.history, options.history_bytes) = places[1]
+            if !tools.isEmpty { (options.tools, options.tools_bytes) = places[2] }
+            if !variables.isEmpty { (options.template_variables, options.template_variables_bytes) = places[3] }
+            return sf_chat_new(model.handle, &options, &made)
           }
         }
       }
@@ -49,25 +52,42 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
 
   /// Begins an answer.
   func start(_ prompt: Prompt, _ config: GenerationConfig) throws {
+    if case .results = prompt, !isChat {
+      throw StreamFuseError(.badArgument, "a completion has no tools; results are for Model.chat")
+    }
     if case .turn = prompt, !isChat {
       throw StreamFuseError(.badArgument, "a completion continues text or token ids; turns are for Model.chat")
     }
     if case .text = prompt, isChat {
       throw StreamFuseError(.badArgument, "a chat takes turns; text is continued by Model.completion")
     }
-    let stops = try JSONEncoder().encode(config.stop ?? [])
+    let words =
+      switch prompt {
+      case .tokens: ""
+      case .text(let words), .turn(let words): words
+      case .results(let results): json(results)
+      }
+    let texts = [
+      json(config.stop ?? []), config.schema?.text ?? "", config.regex ?? "", config.grammar ?? "",
+      config.toolChoice?.word ?? "", words,
+    ]
     let code = try config.withCOptions { sampling in
-      stops.withCharacters { stops, stopsBytes in
+      withCharacters(texts) { places in
         var options = sf_answer_options()
         options.size = MemoryLayout<sf_answer_options>.size
         options.sampling = sampling
-        options.stops = stops
-        options.stops_bytes = stopsBytes
+        (options.stops, options.stops_bytes) = places[0]
+        if config.schema != nil { (options.schema, options.schema_bytes) = places[1] }
+        if config.regex != nil { (options.regex, options.regex_bytes) = places[2] }
+        if config.grammar != nil { (options.grammar, options.grammar_bytes) = places[3] }
+        if config.toolChoice != nil { options.tool_choice = places[4].0 }
         switch prompt {
         case .tokens(let ids):
           return sf_session_start_tokens(handle, ids.map(Int64.init), Int64(ids.count), &options)
-        case .text(let words), .turn(let words):
-          return Data(words.utf8).withCharacters { sf_session_start(handle, $0, $1, &options) }
+        case .text, .turn:
+          return sf_session_start(handle, places[5].0, places[5].1, &options)
+        case .results:
+          return sf_session_start_tool_results(handle, places[5].0, places[5].1, &options)
         }
       }
     }
@@ -82,7 +102,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     try need(code)
     return Piece(
       text: string(piece.text, piece.bytes), token: piece.token < 0 ? nil : Int(piece.token),
-      source: Source(number: piece.source))
+      source: Source(number: piece.source), channel: Channel(number: piece.channel))
   }
 
   /// Ends the answer after the last delivered token.
@@ -108,6 +128,14 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     var bytes = 0
     try need(sf_session_messages(handle, &json, &bytes))
     return try JSONDecoder().decode([Message].self, from: Data(string(json, bytes).utf8))
+  }
+
+  /// The tools that the last answer called.
+  func toolCalls() throws -> [ToolCall] {
+    var json: UnsafePointer<CChar>?
+    var bytes = 0
+    try need(sf_session_tool_calls(handle, &json, &bytes))
+    return try JSONDecoder().decode([ToolCall].self, from: Data(string(json, bytes).utf8))
   }
 
   /// Statistics of the last answer.
@@ -138,11 +166,22 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   }
 }
 
-extension Data {
-  /// Calls `body` with the bytes as C characters; never with a null pointer.
-  fileprivate func withCharacters<Result>(_ body: (UnsafePointer<CChar>?, Int) throws -> Result) rethrows -> Result {
-    var terminated = self
-    terminated.append(0)
-    return try terminated.withUnsafeBytes { try body($0.baseAddress?.assumingMemoryBound(to: CChar.self), count) }
+/// A value as JSON text.
+private func json(_ value: some Encodable) -> String {
+  (try? JSONEncoder().encode(value)).map { String(decoding: $0, as: UTF8.self) } ?? ""
+}
+
+/// Calls `body` with the texts as C characters, zero-terminated and never null, and their numbers of bytes.
+private func withCharacters<Result>(
+  _ texts: [String], _ body: ([(UnsafePointer<CChar>?, Int)]) throws -> Result
+) rethrows -> Result {
+  let bytes = texts.map { Data($0.utf8) + [0] }
+  func fill(_ places: [(UnsafePointer<CChar>?, Int)]) throws -> Result {
+    guard places.count < bytes.count else { return try body(places) }
+    let own = bytes[places.count]
+    return try own.withUnsafeBytes {
+      try fill(places + [($0.baseAddress?.assumingMemoryBound(to: CChar.self), own.count - 1)])
+    }
   }
+  return try fill([])
 }

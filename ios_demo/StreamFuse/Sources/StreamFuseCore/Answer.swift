@@ -8,6 +8,8 @@ public enum Prompt: Sendable, Equatable {
   case text(String)
   /// The user's next turn in a conversation.
   case turn(String)
+  /// The results of the tools that the last answer called.
+  case results([ToolResult])
 }
 
 /// An answer that is streamed in pieces.
@@ -59,12 +61,18 @@ public struct Answer: AsyncSequence, Sendable {
   /// Waits for the whole answer.
   public func response() async throws -> Response {
     let iterator = makeAsyncIterator()
-    var text = "", tokens = [Int]()
+    var text = "", thinking = "", tokens = [Int]()
     while let piece = try await iterator.next() {
-      text += piece.text
+      switch piece.channel {
+      case .answer: text += piece.text
+      case .thinking: thinking += piece.text
+      case .toolCall: break
+      }
       if let token = piece.token { tokens.append(token) }
     }
-    return Response(text: text, tokens: tokens, statistics: try await session.statistics(of: turn))
+    let calls = try await session.toolCalls(of: turn)
+    return Response(
+      text: text, thinking: thinking, toolCalls: calls, tokens: tokens, statistics: try await session.statistics(of: turn))
   }
 }
 
@@ -76,6 +84,8 @@ final class Turn: Sendable {
   let config: GenerationConfig
   /// Its statistics, once it has ended, also if another request ended it.
   let statistics = Mutex<Statistics?>(nil)
+  /// Likewise its calls of tools.
+  let toolCalls = Mutex<[ToolCall]?>(nil)
   /// The session's stop count at the time of the request: a later `stop` ends it, whether it has begun or not.
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.

@@ -34,9 +34,14 @@ extension TextSession {
 public final class Chat: TextSession {
   /// The sequence of tokens behind it.
   public let session: Session
+  /// The functions that the model may call.
+  public let tools: [Tool]
 
   /// A conversation on a sequence of its own.
-  init(_ session: Session) { self.session = session }
+  init(_ session: Session, tools: [Tool]) {
+    self.session = session
+    self.tools = tools
+  }
 
   /// Sends a request and streams the answer in pieces. A request that does not fit into the context is refused and
   /// leaves the conversation unchanged.
@@ -44,12 +49,45 @@ public final class Chat: TextSession {
     session.stream(.turn(words), configure)
   }
 
-  /// Sends a request and waits for the whole answer.
+  /// Streams the answer to the results of the tools that the last answer called, if you run them yourself.
+  public func stream(results: [ToolResult], _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
+    session.stream(.results(results), configure)
+  }
+
+  /// Sends a request and waits for the whole answer. While the model calls tools of this chat, they are run, and their
+  /// results sent back, at most `maxToolRounds` times; then, or with 0, the calls are left in the response.
   @discardableResult
   public func respond(
-    to words: String, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
+    to words: String, maxToolRounds: Int = 4, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
   ) async throws -> Response {
-    try await stream(to: words, configure).response()
+    var response = try await stream(to: words, configure).response()
+    for _ in 0..<max(0, maxToolRounds) where !response.toolCalls.isEmpty {
+      var results = [ToolResult]()
+      for call in response.toolCalls {
+        guard let tool = tools.first(where: { $0.name == call.name }) else { return response }
+        results.append(try await tool.result(of: call))
+      }
+      // A choice was for the first answer: the results are answered in words, or by another call.
+      response = try await stream(results: results) {
+        configure(&$0)
+        $0.toolChoice = nil
+      }.response()
+    }
+    return response
+  }
+
+  /// Sends a request and waits for an answer that is JSON of a type of your own. Its schema is `JSONSchema(for:)`, or
+  /// the one that `configure` sets.
+  public func respond<Value: Decodable>(
+    to words: String, as type: Value.Type, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
+  ) async throws -> Value {
+    var config = GenerationConfig()
+    configure(&config)
+    let schema = try config.schema ?? JSONSchema(for: type)
+    return try await stream(to: words) {
+      configure(&$0)
+      $0.schema = schema
+    }.response().parsed(as: type)
   }
 
   /// The turns so far; an answer in progress is added when it ends.

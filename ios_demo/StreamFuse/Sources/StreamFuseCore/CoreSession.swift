@@ -27,8 +27,11 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
 
   /// Starts a text after the whole context.
   func start(_ prompt: Prompt, _ config: GenerationConfig) throws {
-    guard case .tokens(let ids) = prompt, config.stop ?? [] == [] else {
-      throw StreamFuseError(.badArgument, "this model has no tokenizer: give it token ids, and no stop strings")
+    guard case .tokens(let ids) = prompt, config.stop ?? [] == [], config.schema == nil, config.regex == nil,
+      config.grammar == nil, config.toolChoice == nil
+    else {
+      throw StreamFuseError(
+        .badArgument, "this model has no tokenizer: give it token ids, and no stop strings, schema, grammar or tools")
     }
     try config.withCOptions { options in
       try check(
@@ -50,6 +53,9 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
 
   /// None.
   func messages() -> [Message] { [] }
+
+  /// None.
+  func toolCalls() -> [ToolCall] { [] }
 
   /// Ends the text at its next token. Any thread may call it.
   func stop() { sf_sequence_stop(handle) }

@@ -28,6 +28,14 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   /// False: one token per pass, the baseline; the text is the same. Nil or true: drafts are used if the bundle has
   /// them; if they are not used, `Statistics.fallbackReason` says why.
   public var enableSpeculativeDecoding: Bool?
+  /// The answer is JSON of this schema. At most one of `schema`, `regex` and `grammar`.
+  public var schema: JSONSchema?
+  /// The whole answer matches this regular expression.
+  public var regex: String?
+  /// The answer derives from this grammar, in Lark's syntax.
+  public var grammar: String?
+  /// Whether the answer calls the chat's tools; nil: `auto`, if the chat has any.
+  public var toolChoice: ToolChoice?
   /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
   /// device.
   public var width: Int?
@@ -47,6 +55,8 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     case stopTokenIDs = "stop_token_ids"
     case ignoreEOS = "ignore_eos"
     case enableSpeculativeDecoding = "speculative"
+    case schema, regex, grammar
+    case toolChoice = "tool_choice"
     case width
   }
 
@@ -64,6 +74,10 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     whole.stopTokenIDs = stopTokenIDs ?? defaults.stopTokenIDs
     whole.ignoreEOS = ignoreEOS ?? defaults.ignoreEOS
     whole.enableSpeculativeDecoding = enableSpeculativeDecoding ?? defaults.enableSpeculativeDecoding
+    if schema == nil && regex == nil && grammar == nil && toolChoice == nil {
+      (whole.schema, whole.regex, whole.grammar) = (defaults.schema, defaults.regex, defaults.grammar)
+      whole.toolChoice = defaults.toolChoice
+    }
     whole.width = width ?? defaults.width
     return whole
   }

@@ -6,7 +6,7 @@ public final class Model: Sendable {
   /// What a session is for.
   package enum Use: Sendable {
     /// A conversation that begins with these turns.
-    case chat(instructions: String?, history: [Message])
+    case chat(instructions: String?, history: [Message], tools: [Tool], templateVariables: [String: JSONValue])
     /// A continuation of plain text.
     case completion
   }
@@ -74,11 +74,17 @@ public final class Model: Sendable {
   /// - Parameters:
   ///   - instructions: a system message, which `reset` keeps.
   ///   - history: earlier turns, for example of another bundle's chat; `reset` keeps them too.
+  ///   - tools: functions that the model may call.
+  ///   - templateVariables: of the chat template, such as `["enable_thinking": .boolean(false)]`, which may include
+  ///     `documents`.
   ///   - configure: defaults of its answers.
   public func chat(
-    instructions: String? = nil, history: [Message] = [], _ configure: (inout GenerationConfig) -> Void = { _ in }
+    instructions: String? = nil, history: [Message] = [], tools: [Tool] = [],
+    templateVariables: [String: JSONValue] = [:], _ configure: (inout GenerationConfig) -> Void = { _ in }
   ) -> Chat {
-    Chat(session(.chat(instructions: instructions, history: history), configure))
+    let use = Use.chat(
+      instructions: instructions, history: history, tools: tools, templateVariables: templateVariables)
+    return Chat(session(use, configure), tools: tools)
   }
 
   /// A continuation of plain text, without a chat template. `configure` sets the defaults of its answers.

@@ -131,6 +131,12 @@ public actor Session {
     return try opened().statistics()
   }
 
+  /// The tools that an answer called.
+  func toolCalls(of turn: Turn) throws -> [ToolCall] {
+    if let known = turn.toolCalls.withLock({ $0 }) { return known }
+    return try opened().toolCalls()
+  }
+
   /// What writes, where it is made.
   private var writer: (any Writer)? { running.withLock { $0.writer } }
 
@@ -178,5 +184,7 @@ public actor Session {
     running.withLock { $0.turn = nil }
     let took = try? writer?.statistics()
     turn.statistics.withLock { $0 = took }
+    let calls = try? writer?.toolCalls()
+    turn.toolCalls.withLock { $0 = calls }
   }
 }

@@ -25,6 +25,8 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case badTables = 9
     /// A bundle or a saved session: missing, damaged, or foreign.
     case badFile = 10
+    /// A schema or grammar: invalid, not supported, over a limit, or not completed.
+    case badGrammar = 11
   }
 
   /// The error code.

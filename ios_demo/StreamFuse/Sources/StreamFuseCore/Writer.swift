@@ -17,6 +17,8 @@ package protocol Writer: AnyObject, Sendable {
   func tokens() throws -> [Int]
   /// The turns so far.
   func messages() throws -> [Message]
+  /// The tools that the last answer called.
+  func toolCalls() throws -> [ToolCall]
   /// Statistics of the last answer.
   func statistics() throws -> Statistics
   /// Clears all tokens, and all turns except those that the session began with.

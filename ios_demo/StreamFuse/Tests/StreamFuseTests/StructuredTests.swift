@@ -1,0 +1,145 @@
+// Schemas of types, tools of closures, and answers of the real model that are objects and calls.
+import Foundation
+import Synchronization
+import XCTest
+
+@testable import StreamFuse
+@testable import StreamFuseCore
+
+private enum City: String, Codable, CaseIterable { case paris = "Paris", rome = "Rome" }
+
+private struct Person: Codable, Equatable {
+  struct Pet: Codable, Equatable { let name: String }
+  let name: String
+  let age: Int
+  let city: City
+  let pets: [Pet]
+  let height: Double?
+  let home: City?
+}
+
+final class StructuredTests: XCTestCase {
+  func testATypeGivesItsSchema() throws {
+    XCTAssertEqual(
+      try JSONSchema(for: Person.self).text,
+      #"{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"#
+        + #""city":{"enum":["Paris","Rome"]},"pets":{"type":"array","items":{"type":"object","#
+        + #""properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false}},"#
+        + #""height":{"type":"number"},"home":{"enum":["Paris","Rome"]}},"#
+        + #""required":["name","age","city","pets"],"additionalProperties":false}"#)
+    XCTAssertEqual(try JSONSchema(for: [Bool].self), .array(of: .boolean))
+  }
+
+  func testATypeWithoutASchemaIsNamed() {
+    struct Dated: Decodable { let notes: [String: Int] }
+    XCTAssertThrowsError(try JSONSchema(for: Dated.self)) {
+      let error = $0 as? StreamFuseError
+      XCTAssertEqual(error?.code, .badArgument)
+      XCTAssert(error?.message.hasPrefix("Dated.notes: no schema can be derived") ?? false, "\($0)")
+    }
+  }
+
+  func testTextsInSchemasAreQuoted() throws {
+    let schema = JSONSchema.object(["a \"b\"": .string(pattern: "\\d\n")], optional: ["a \"b\""])
+    let read = try JSONSerialization.jsonObject(with: Data(schema.text.utf8)) as? [String: Any]
+    let properties = read?["properties"] as? [String: [String: String]]
+    XCTAssertEqual(properties?["a \"b\""]?["pattern"], "\\d\n")
+    XCTAssertEqual(read?["required"] as? [String], [])
+  }
+
+  func testAnAnswerIsAnObjectWithAndWithoutDrafts() async throws {
+    struct Weather: Codable, Equatable {
+      let city: City
+      let rains: Bool
+    }
+    let model = try await StreamFuse.load(from: made("build/demo")) { $0.costFolder = nil }
+    let question = "It rains in Rome. Give the city and whether it rains as JSON."
+    let drafted = try await model.chat().respond(to: question, as: Weather.self)
+    let plain = try await model.chat().respond(to: question, as: Weather.self) { $0.enableSpeculativeDecoding = false }
+    XCTAssertEqual(drafted, plain)
+    XCTAssertEqual(drafted.city, .rome)
+
+    let cut = try await model.chat().respond(to: question) {
+      $0.schema = try? JSONSchema(for: Weather.self)
+      $0.maxNewTokens = 3
+    }
+    XCTAssertEqual(cut.statistics.finishReason, "incomplete")
+    XCTAssertThrowsError(try cut.parsed(as: Weather.self)) { XCTAssert("\($0)".contains("raise maxNewTokens")) }
+  }
+
+  func testARegexAndAGrammarRestrictAnAnswer() async throws {
+    let model = try await StreamFuse.load(from: made("build/demo")) { $0.costFolder = nil }
+    let digits = try await model.chat().respond(to: "How old are you?") { $0.regex = "[1-9][0-9] years" }
+    XCTAssertNotNil(digits.text.wholeMatch(of: /[1-9][0-9] years/))
+    let word = try await model.chat().respond(to: "Is the sky blue?") { $0.grammar = #"start: "yes" | "no""# }
+    XCTAssert(["yes", "no"].contains(word.text))
+    do {
+      _ = try await model.chat().respond(to: "x") { $0.schema = JSONSchema(#"{"not": {}, "uniqueItems": true}"#) }
+      XCTFail("an unsupported keyword is refused")
+    } catch let error as StreamFuseError {
+      XCTAssertEqual(error.code, .badGrammar)
+    }
+  }
+
+  func testATypedToolGetsItsArgumentsAndTellsItsErrors() async throws {
+    struct Place: Codable { let city: City }
+    struct Unknown: LocalizedError { let errorDescription: String? = "no such city" }
+    let weather = try Tool("weather", "The weather of a city.") { (place: Place) in
+      if place.city == .paris { throw Unknown() }
+      return "sunny in \(place.city.rawValue)"
+    }
+    XCTAssertEqual(
+      weather.json,
+      #"{"type":"function","function":{"name":"weather","description":"The weather of a city.","parameters":"#
+        + #"{"type":"object","properties":{"city":{"enum":["Paris","Rome"]}},"required":["city"],"#
+        + #""additionalProperties":false}}}"#)
+    func result(_ city: String) async throws -> String {
+      let json = #"{"id": "1", "name": "weather", "arguments": {"city": "\#(city)"}}"#
+      return try await weather.result(of: JSONDecoder().decode(ToolCall.self, from: Data(json.utf8))).content
+    }
+    let rome = try await result("Rome")
+    XCTAssertEqual(rome, "sunny in Rome")
+    let paris = try await result("Paris")
+    XCTAssertEqual(paris, "error: no such city")
+  }
+
+  func testARequiredCallIsRunAndItsResultIsAnswered() async throws {
+    struct Place: Codable { let city: City }
+    let asked = Mutex<[City]>([])
+    let weather = try Tool("weather", "The weather of a city today.") { (place: Place) in
+      asked.withLock { $0.append(place.city) }
+      return "sunny"
+    }
+    let model = try await StreamFuse.load(from: made("build/demo")) { $0.costFolder = nil }
+    let chat = model.chat(tools: [weather]) { $0.maxNewTokens = 60 }
+    let called = try await chat.stream(to: "How is the weather in Rome?") { $0.toolChoice = .required }.response()
+    XCTAssertEqual(called.toolCalls.map(\.name), ["weather"])
+    XCTAssertEqual(called.text, "")
+    let plain = try await model.chat(tools: [weather]) { $0.maxNewTokens = 60 }
+      .stream(to: "How is the weather in Rome?") {
+        $0.toolChoice = .required
+        $0.enableSpeculativeDecoding = false
+      }.response()
+    XCTAssertEqual(called.tokens, plain.tokens)
+
+    let looped = model.chat(tools: [weather]) { $0.maxNewTokens = 60 }
+    let answer = try await looped.respond(to: "How is the weather in Rome?", maxToolRounds: 1) { $0.toolChoice = .required }
+    XCTAssertEqual(asked.withLock { $0 }.count, 1)
+    XCTAssertGreaterThan(answer.tokens.count, 0)
+    let roles = try await looped.messages.map(\.role)
+    XCTAssertEqual(roles, [.user, .assistant, .tool, .assistant])
+  }
+
+  func testMessagesKeepCallsAndResults() throws {
+    let json = """
+      [{"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function",
+        "function": {"name": "now", "arguments": {"zone": 2}}}]},
+       {"role": "tool", "content": "12:00", "name": "now", "tool_call_id": "a"}]
+      """
+    let messages = try JSONDecoder().decode([Message].self, from: Data(json.utf8))
+    XCTAssertEqual(messages[0].toolCalls?.first?.arguments, .object(["zone": .integer(2)]))
+    XCTAssertEqual(messages[1].toolCallID, "a")
+    let again = try JSONDecoder().decode([Message].self, from: JSONEncoder().encode(messages))
+    XCTAssertEqual(again, messages)
+  }
+}
