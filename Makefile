@@ -10,8 +10,8 @@
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17 and Maven)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
-#   make fuzz     coverage-guided fuzzing of engine and core, and chat templates, FUZZ_SECONDS=300 each (needs clang++ with
-#                 libFuzzer)
+#   make fuzz     coverage-guided fuzzing of engine and core, chat templates and grammars, FUZZ_SECONDS=300 each (needs
+#                 clang++ with libFuzzer)
 #   make sanitize the C++ tests under the address, undefined-behaviour and thread sanitizers
 #   make wheel    dist/streamfuse-*.whl with the built engine
 #
@@ -124,6 +124,7 @@ FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/.dev $(MOBILE_STAMP)
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/templates.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/grammars.py --seconds $(FUZZ_SECONDS)
 
 # What an older build left in build/lib* would be packed too.
 wheel: $(VENV)/.demo

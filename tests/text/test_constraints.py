@@ -211,6 +211,15 @@ def test_white_space_is_the_schema_s_choice() -> None:
         assert not fits(tokenizer, {"schema": schema | {"x-guidance": {}}}, text) or not options
 
 
+def test_a_schema_in_a_grammar_is_compact_and_one_in_a_text_is_text() -> None:
+    tokenizer = opened(llama_like())
+    given = {"grammar": 'start: "%json {}" %json {"type": "array", "items": {"type": "integer"}} // %json {"not": {}}'}
+    assert fits(tokenizer, given, "%json {}[1,2]")
+    assert not fits(tokenizer, given, "%json {}[1, 2]")
+    given = {"grammar": 'start: %json {"type": "array", "x-guidance": {"item_separator": ", "}}'}
+    assert fits(tokenizer, given, "[1, 2]")
+
+
 def test_added_words_are_text() -> None:
     library = qwen_like()
     tokenizer = opened(library)
@@ -270,6 +279,7 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"grammar": ""}, "grammar"),
         ({"schema": "{"}, "not valid JSON"),
         ({"schema": False}, "^#: "),
+        ({"schema": {"$ref": "#"}}, "no text fits"),
         ({"schema": {"x-guidance": {"lenient": True}}}, "^#/x-guidance/lenient: "),
         ({"schema": {"x-guidance": {"spaces": 2}}}, "^#/x-guidance: unknown field `spaces`"),
         ({"schema": {"items": {"x-guidance": {}}}}, "^#/items/x-guidance: "),
@@ -284,10 +294,14 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"schema": {"$ref": "other.json"}}, r'^#/\$ref: "other.json" leads nowhere'),
         ({"schema": {"properties": {"a": {"$id": "b"}}}}, r"^#/properties/a/\$id: "),
         ({"schema": {"nullable": True}}, "^#/nullable: "),
+        ({"schema": {"items": {"maximum": True}}}, "^#/items/maximum: true is no number"),
+        ({"schema": {"multipleOf": 0}}, "^#/multipleOf: 0 is no number"),
         (
             {"schema": {"type": "array", "items": {"minimum": 2, "maximum": 1, "type": "integer"}, "minItems": 1}},
             "^#/items: ",
         ),
+        ({"grammar": 'start: "a"\n  | %json {"items": {"not": {}}}'}, "^the grammar: line 2: #/items/not: "),
+        ({"grammar": "start: a\na[temperature=0.5]: /b*/"}, "temperature"),
         ({"grammar": 'start: "a" b[stop="x"]\nb: /b*/'}, "grammar: "),
         ({"regex": "a" * 300_000}, "300000 bytes"),
     ],

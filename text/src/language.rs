@@ -19,7 +19,7 @@ pub struct Language {
     template: Option<Template>,
     source: String, // of the template
     ends: Vec<i64>, // end-of-sequence tokens
-    vocab_size: Option<usize>,
+    vocab_size: OnceLock<usize>,
     vocabulary: OnceLock<Arc<Vocabulary>>, // from the first constraint on
 }
 
@@ -46,12 +46,13 @@ impl Language {
             None => None,
         };
         let (ends, vocabulary) = (eos_token_ids.to_vec(), OnceLock::new());
+        let vocab_size = vocab_size.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Language { tokenizer, template, source, ends, vocab_size, vocabulary })
     }
 
     /// The model's number of logits, as far as it is known.
     pub fn vocab_size(&self) -> usize {
-        self.vocab_size.unwrap_or_else(|| self.tokenizer.size())
+        *self.vocab_size.get_or_init(|| self.tokenizer.size())
     }
 
     /// The tokens as constraints see them, made on the first call.

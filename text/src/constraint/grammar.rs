@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::limits::{MOST_BYTES, STACK_BYTES};
 use super::vocabulary::Vocabulary;
-use super::{blame, schema};
+use super::{blame, lark, schema};
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::stack::on_a_stack;
 
@@ -34,7 +34,7 @@ impl Grammar {
         Ok(match kind {
             1 => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
             2 => Grammar::Regex(text.to_owned()),
-            _ => Grammar::Lark(text.to_owned()),
+            _ => Grammar::Lark(on_its_stack(|| lark::prepared(text))?),
         })
     }
 

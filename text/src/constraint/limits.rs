@@ -8,6 +8,10 @@ pub const MOST_BYTES: usize = 256 << 10;
 /// Patterns in one `patternProperties`: each pair is checked for overlap.
 pub const MOST_PATTERNS: usize = 32;
 
+/// Properties of one object. The compiler's time grows with their square, whose sum over all objects is limited too.
+pub const MOST_PROPERTIES: usize = 512;
+pub const MOST_SQUARES: usize = 1 << 20;
+
 /// Different references in a schema.
 pub const MOST_REFERENCES: usize = 1000;
 

@@ -4,6 +4,7 @@ mod blame;
 mod drafts;
 mod formats;
 mod grammar;
+mod lark;
 mod limits;
 mod restriction;
 mod schema;
@@ -44,7 +45,16 @@ impl Constraint {
         let vocabulary = language.vocabulary()?;
         let parser = grammar.parser(&vocabulary)?;
         let tokens = Vec::new();
-        Ok(Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None, forced: None })
+        let mut made =
+            Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None, forced: None };
+        if made.state()? == 0 {
+            let mask = made.compute_mask()?; // the first call wants it too
+            if mask.is_zero() {
+                return Err(bad_grammar("no text fits the grammar, or none that this vocabulary can spell"));
+            }
+            made.mask = Some(mask);
+        }
+        Ok(made)
     }
 
     /// Number of accepted tokens.

@@ -10,7 +10,7 @@ use llguidance::JsonCompileOptions;
 use serde_json::{Map, Value};
 
 use super::formats;
-use super::limits::{MOST_COPIED, MOST_PATTERNS, MOST_REFERENCES};
+use super::limits::{MOST_COPIED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES};
 use crate::error::{bad_grammar, one_line, Result};
 
 type Object = Map<String, Value>;
@@ -53,12 +53,17 @@ const REFUSED: [&str; 18] = [
 pub fn prepared(text: &str) -> Result<Value> {
     let schema: Value = serde_json::from_str(text)
         .map_err(|error| bad_grammar(format!("the schema is not valid JSON ({})", one_line(&error))))?;
+    checked(schema)
+}
+
+/// The same for a schema that was read.
+pub fn checked(schema: Value) -> Result<Value> {
     let mut schema = match schema {
         Value::Bool(true) => Value::Object(Object::new()),
         other => other,
     };
     each_schema(&mut schema, &mut strip);
-    let mut checker = Checker { root: &schema, seen: HashSet::new() };
+    let mut checker = Checker { root: &schema, seen: HashSet::new(), squares: 0 };
     checker.schema(&schema, "#")?;
     let options = options(&schema)?;
     let mut schema = inlined(&schema);
@@ -131,6 +136,7 @@ fn strip(fields: &mut Object) {
 struct Checker<'a> {
     root: &'a Value,
     seen: HashSet<&'a str>, // references
+    squares: usize,         // of the numbers of properties
 }
 
 impl<'a> Checker<'a> {
@@ -161,9 +167,17 @@ impl<'a> Checker<'a> {
             ("const", value) => exact(value, path)?,
             ("enum", Value::Array(values)) => values.iter().try_for_each(|value| exact(value, path))?,
             ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf", value) => {
+                let is_sound = value.as_f64().is_some_and(|number| name != "multipleOf" || number > 0.0);
+                if !is_sound {
+                    return Err(wrong(path, format!("{value} is no number for {name}")));
+                }
                 exact(value, path)?;
             }
-            ("properties", Value::Object(inner)) => self.each(inner, path)?,
+            ("properties", Value::Object(inner)) => {
+                self.properties(inner.len(), path)?;
+                self.each(inner, path)?;
+            }
+            ("required", Value::Array(names)) => self.properties(names.len(), path)?,
             ("patternProperties", Value::Object(inner)) => {
                 if inner.len() > MOST_PATTERNS {
                     return Err(wrong(path, format!("more than {MOST_PATTERNS} patterns are not supported")));
@@ -187,6 +201,17 @@ impl<'a> Checker<'a> {
         let reads_as_array = fields.contains_key("prefixItems") && fields.get("items").is_some_and(Value::is_array);
         if name == "prefixItems" && reads_as_array {
             return Err(wrong(path, "prefixItems does not go with a list of items"));
+        }
+        Ok(())
+    }
+
+    fn properties(&mut self, number: usize, path: &str) -> Result<()> {
+        if number > MOST_PROPERTIES {
+            return Err(wrong(path, format!("more than {MOST_PROPERTIES} properties are not supported")));
+        }
+        self.squares += number * number;
+        if self.squares > MOST_SQUARES {
+            return Err(wrong(path, "the objects of this schema have too many properties in all"));
         }
         Ok(())
     }

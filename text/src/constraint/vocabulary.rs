@@ -1,7 +1,7 @@
 //! The bytes of every token, as a prefix tree: what a grammar is matched against.
 
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, INVALID_TOKEN};
-use llguidance::{earley::SlicedBiasComputer, ParserFactory};
+use llguidance::ParserFactory;
 
 use super::limits::LIMITS;
 use crate::error::{bad_argument, one_line, Result};
@@ -9,6 +9,9 @@ use crate::tokenizer::Tokenizer;
 
 const LONGEST_TOKEN: usize = 1000; // bytes; the tree is at most 1,024 deep
 const MOST_BYTES: usize = 1 << 22; // of all tokens; the tree has fewer nodes
+
+/// Parts of the vocabulary that are allowed as a whole in most texts of JSON: tokens within a string, short ones and all.
+const SLICES: [&str; 2] = [r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]+"#];
 
 pub struct Vocabulary {
     pub factory: ParserFactory,
@@ -36,8 +39,7 @@ impl Vocabulary {
         let trie = TokTrie::from(&TokRxInfo::new(size as u32, INVALID_TOKEN), &words);
         // Not canonical: a mask then has every token that fits, and not only the first of a text that is forced.
         let env: TokEnv = std::sync::Arc::new(ApproximateTokEnv::new(trie));
-        let slices = SlicedBiasComputer::general_slices();
-        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &SLICES.map(str::to_owned))
             .map_err(|error| bad_argument(format!("the vocabulary cannot be constrained ({})", one_line(&error))))?;
         factory.quiet();
         *factory.limits_mut() = LIMITS;

@@ -1,0 +1,86 @@
+"""Grammars from strangers end within a time and little memory, on a small stack.
+
+Run: python -m pytest tests/text/test_constraints_hostile.py
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tokenizer_samples import llama_like, opened
+
+from streamfuse.runtime.grammar import Grammar
+from streamfuse.runtime.text import GrammarError
+
+ROOT = Path(__file__).parents[2]
+CHAIN = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(900)}
+NAMES = [f"p{i}" for i in range(8_000)]
+MANY = {"type": "object", "properties": {name: True for name in NAMES[:500]}}
+HOSTILE = {
+    "references to references": {"schema": {"$ref": "#/$defs/d0", "$defs": CHAIN | {"d900": {}}}},
+    "many properties": {"schema": {"type": "object", "properties": {name: {} for name in NAMES}}},
+    "many required properties": {
+        "schema": {"type": "object", "properties": {name: True for name in NAMES}, "required": NAMES}
+    },
+    "many objects with many properties": {"schema": {"items": [MANY] * 20}},
+    "many properties again and again": {
+        "schema": {"anyOf": [{"allOf": [{"$ref": "#/$defs/a"}, {"minProperties": 0}]}] * 2_000, "$defs": {"a": MANY}}
+    },
+    "options like each other": {
+        "schema": {"oneOf": [{"type": "object", "properties": {"a": {"const": i}}} for i in range(4_000)]}
+    },
+    "lists in lists": {"schema": '{"items":' * 120 + "{}" + "}" * 120},
+    "lists in lists without end": {"schema": '{"items":' * 10_000},
+    "products of options": {
+        "schema": {"allOf": [{"anyOf": [{"pattern": f"a{i}"}, {"pattern": "b"}]} for i in range(16)]}
+    },
+    "patterns that may overlap": {"schema": {"patternProperties": {f"(a|b)*{i}(a|b)*": {} for i in range(32)}}},
+    "references that are copied": {
+        "schema": {"oneOf": [{"$ref": "#/$defs/a"}] * 9_000, "$defs": {"a": {"enum": list(range(3_000))}}}
+    },
+    "repetitions of repetitions": {"regex": "((a{1,99}b?){1,99}c?){1,99}"},
+    "a long repetition": {"regex": "[ab]{1,1000000}"},
+    "states that double": {"regex": "(a|b)*a(a|b){25}"},
+    "brackets": {"regex": "(" * 20_000 + "a" + ")" * 20_000},
+    "brackets of a grammar": {"grammar": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000},
+    "an ambiguous grammar": {"grammar": 'start: start start | "a" | '},
+    "a grammar of itself": {"grammar": "start: a\na: start"},
+}
+
+
+def walk(constraint: Grammar) -> None:
+    """A text of whatever comes first; a limit that it meets is one sentence."""
+    for _ in range(30):
+        mask = constraint.mask()
+        if not mask.any():
+            return
+        constraint.forced(32)
+        constraint.accept(int(mask.argmax()))
+    constraint.rollback(30)
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_grammar_that_would_cost_much_is_refused_or_quick(name: str) -> None:
+    given = {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in HOSTILE[name].items()}
+    tokenizer = opened(llama_like())
+    tokenizer.constraint(regex="a")
+    began, message = time.process_time(), ""
+    try:
+        walk(tokenizer.constraint(**given))
+    except GrammarError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert "report this" not in message
+    assert time.process_time() - began < 3  # most of a second where the library is optimized
+
+
+def test_grammars_of_a_generator_are_refused_or_consistent() -> None:
+    """The first of tests/fuzz/grammars.py, which also holds each call to a second and all to 256 MiB."""
+    command = [sys.executable, str(ROOT / "tests/fuzz/grammars.py"), "--count", "40"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
