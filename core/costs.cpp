@@ -21,9 +21,9 @@ constexpr int kRounds = 6, kChecks = 3;
 constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds
 constexpr double kLeastMs = 1e-6, kMostMs = 1e9;                // of a pass
 constexpr double kSame = 1.25;                                  // ratios of costs within this factor count as unchanged
-constexpr double kFollow = 0.05;  // share of a difference by which one pass corrects its method, and the device
-constexpr double kClip = 1.5;     // a pass slower than expected by more than this factor was interrupted
-constexpr double kAlike = 0.5;    // correction of other methods of several rows, relative to the method's own
+constexpr double kFollow = 0.05;         // share of a difference by which one pass corrects its method, and the device
+constexpr double kClip = 1.5;            // a pass slower than expected by more than this factor was interrupted
+constexpr double kAlike = 0.5;           // correction of other methods of several rows, relative to the method's own
 constexpr double kFollowInferred = 0.3;  // maximum of kFollow for a method whose cost was inferred from others
 constexpr double kReturn = 0.01;         // share of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;

@@ -12,9 +12,9 @@ constexpr double kBudget = 1.3, kMostBudget = 6.0, kTrickle = 0.004;  // plain p
 constexpr double kMostDebt = 0.3;                                     // plain passes that the budget may be below 0
 constexpr double kStale = 0.05;      // maximum inferred change of a plain pass's cost, as a logarithm
 constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plain passes
-constexpr double kSure = 0.5;        // share of the expected hits that counts towards the budget, unless they are forced
-constexpr double kPruner = 0.5;      // share of the hits beyond the kept rows that a pruner rescues
-constexpr int64_t kTrials = 4;       // steps with streams in one trial
+constexpr double kSure = 0.5;    // share of the expected hits that counts towards the budget, unless they are forced
+constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
+constexpr int64_t kTrials = 4;   // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr int64_t kNewText =
     64;                          // until streams are tried in a new text, at most: shorter texts cannot pay for a trial
@@ -125,8 +125,7 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
   const Choice choice = best_choice(state, facts, tree, hits);
   if (choice.method != kDecode) {
     const double extra = facts.costs.of(choice.method, choice.nodes) - facts.plain_ms();
-    if (affords(state, facts, extra - choice.sure * facts.plain_ms()))
-      return {choice.method, choice.nodes, nullptr};
+    if (affords(state, facts, extra - choice.sure * facts.plain_ms())) return {choice.method, choice.nodes, nullptr};
   }
   const double carried = facts.carried_ms();
   if (worth_it(state, facts, 0.0, carried) && affords_streams(state, facts, carried)) {

@@ -52,7 +52,8 @@ class Tables {
   const int32_t* ngram_starts = nullptr;      // [contexts + 1]
   const int32_t* ngram_ids = nullptr;         // most probable first
   const uint16_t* ngram_log_probs = nullptr;  // float16, natural logarithm
-  std::vector<int32_t> ngram_first;           // [vocab_size + 1]: where the contexts of each last token begin; those of three and more
+  std::vector<int32_t>
+      ngram_first;  // [vocab_size + 1]: where the contexts of each last token begin; those of three and more
 
  private:
   void read_parent_term(const Spec& spec);

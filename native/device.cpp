@@ -56,7 +56,7 @@ std::string processor() {
 // Changes with the file that this code is in: a library, or an app that it is linked into.
 std::string build() {
   Dl_info info{};
-  struct stat facts {};
+  struct stat facts{};
   if (dladdr(reinterpret_cast<const void*>(&sf_abi_version), &info) == 0 || info.dli_fname == nullptr) return "";
   if (stat(info.dli_fname, &facts) != 0) return info.dli_fname;  // inside an app's package
   return "engine " + std::to_string(facts.st_size) + " " + std::to_string(facts.st_mtime);

@@ -37,7 +37,7 @@ class Model {
   std::string folder_, cost_folder_, machine_, threads_;
   Handle<sf_bundle, sf_bundle_close> bundle_;
   Handle<sf_program, sf_program_close> program_;  // null: sessions bring engines
-  mutable std::mutex making_engine_;  // the program keeps one error message for all threads
+  mutable std::mutex making_engine_;              // the program keeps one error message for all threads
   Handle<sf_core_model, sf_core_model_close> core_;
   sf_spec spec_{};
   double load_ms_ = 0.0;
