@@ -6,6 +6,7 @@ Run: python -m pytest tests/text/test_tool_calls.py
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -332,3 +333,27 @@ def test_a_template_without_tools_gets_them_in_the_system_message() -> None:
     assert f"assistant\n{answer}<|im_end|>" in shown
     assert "user\n<tool_response>\n20\n</tool_response>" in shown
     assert ids[: len(first)] == first
+
+
+def test_random_answers_are_text_or_calls() -> None:
+    """Whatever a model writes: no error, no lost text, and every call is a name with an object."""
+    rng = random.Random(9)
+    marks = [*SPECIAL, "<tool_call>", "</tool_call>", "<think>", "</think>", "<end_function_call>", "<tool_call|>"]
+    parts = [
+        *marks, "call:a{", "}", '{"name": "a"', ', "arguments": {}}', '"', "'", "[", "]", "(", ")", "a(b=", "1", " ",
+        "<escape>", "<function=a>", "<parameter=b>", "</parameter>", "</function>", "```tool_code\n", "```", "\n", "é",
+        "\\", '<|"|>', ":", ";", "<|tool_call>",
+    ]  # fmt: skip
+    for template in (HERMES, LLAMA, GEMMA, QWEN_XML, GEMMA_4, LFM2, MISTRAL, PHI_4, GEMMA_3):
+        for _ in range(40):
+            answer = "".join(rng.choice(parts) for _ in range(rng.randint(1, 25)))
+            conversation, pieces = written(template, answer)
+            message = conversation.messages[-1]
+            shown = answer
+            for word in SPECIAL:
+                shown = shown.replace(word, "")
+            if conversation.tool_calls:
+                assert all(call["name"] and isinstance(call["arguments"], dict) for call in conversation.tool_calls)
+            else:
+                assert message == {"role": "assistant", "content": shown}
+            assert len("".join(text for _, text in pieces)) <= len(shown)

@@ -189,6 +189,31 @@ def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required() -
     assert constraint.state() == MAY_END | MUST_END
 
 
+@pytest.mark.parametrize("choice", ["auto", "none"])
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+def test_a_mark_in_thoughts_begins_no_call(choice: str, prompt: str) -> None:
+    template = CHATML + prompt + "{# </think> #}"
+    text, conversation = asked(template)
+    thoughts = ("" if prompt else "<think>") + "a <tool_call> b </think>\n"
+    constraint = conversation.call_constraint(choice)
+    assert takes(constraint, text.encode_rendered(thoughts))
+    assert takes(constraint, text.encode_rendered(CALLS["hermes"])) == (choice == "auto")
+    _, conversation = asked(template)
+    conversation.answer(thoughts + CALLS["hermes"], text.encode_rendered(thoughts + CALLS["hermes"]))
+    assert len(conversation.tool_calls) == 1
+
+
+def test_a_call_that_is_dropped_leaves_the_one_before_as_it_was() -> None:
+    text, conversation = asked(LLAMA.replace("ipython", "") + "{# <tool_call> #}")
+    constraint = conversation.call_constraint("auto")
+    tokens = text.encode_rendered(CALLS["hermes"])
+    assert takes(constraint, tokens)
+    assert takes(constraint, text.encode_rendered(" <tool_call>"))
+    constraint.rollback(5)
+    assert takes(constraint, tokens[-3:])
+    assert constraint.state() == MAY_END | UNRESTRICTED
+
+
 def test_a_call_is_forced_where_there_is_no_choice() -> None:
     text, conversation = asked(HERMES)
     constraint = conversation.call_constraint("now")

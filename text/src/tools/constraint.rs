@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::families::{Family, Form, Thoughts};
+use super::marks::{after_mark, alone, end_of};
 use super::{grammar, Tools};
 use crate::constraint::vocabulary::Vocabulary;
 use crate::constraint::{Constraint, Restriction, LARK, MAY_END, MUST_END, UNRESTRICTED};
@@ -21,8 +22,9 @@ enum Choice {
 /// Where a text is.
 #[derive(Clone)]
 enum Phase {
-    /// Thoughts that the prompt has opened, up to their mark.
+    /// Thoughts, up to their mark: no call is in them.
     Thoughts {
+        close: &'static str,
         tail: Vec<u8>,
     },
     /// Anything, up to the mark of a call; without `tail` no call can begin any more.
@@ -52,9 +54,10 @@ pub struct ToolConstraint {
     vocabulary: Arc<Vocabulary>,
     family: &'static Family,
     choice: Choice,
-    thoughts: Option<Thoughts>, // that are open
-    mark: Option<u32>,          // the control token that a required call begins with
-    phases: Vec<Phase>,         // before the first token and after each
+    thoughts: Vec<Thoughts>,
+    has_thoughts: bool, // that the prompt has opened
+    mark: Option<u32>,  // the control token that a required call begins with
+    phases: Vec<Phase>, // before the first token and after each
     tokens: Vec<u32>,
     call: Option<Constraint>,         // None: there are to be no calls
     found: Vec<u32>,                  // what was forced last
@@ -75,7 +78,7 @@ impl ToolConstraint {
             return Err(bad_argument("tool choice: there are no tools; set them first"));
         }
         let marks = language.marks(tools);
-        let thoughts = marks.open_at(prompt).filter(|_| choice == Choice::Required);
+        let opened = marks.open_at(prompt);
         let Some(family) = marks.calls.filter(|_| !functions.is_empty()) else {
             return Err(bad_argument("tool choice: there are no tools; set them first"));
         };
@@ -85,14 +88,14 @@ impl ToolConstraint {
             None
         } else {
             let with_open = choice == Choice::Required && family.form != Form::JsonAlone && mark.is_none();
-            let with_space = thoughts.is_some() && mark.is_none();
+            let with_space = opened.is_some() && mark.is_none();
             let lark = grammar::of_calls(&functions, family, &language.tokenizer, with_open, with_space)?;
             let call = Constraint::new(language.clone(), LARK, &lark);
             Some(call.map_err(|failure| grammar::blamed(&language, &functions, failure))?)
         };
-        let first = match choice {
-            Choice::Required if thoughts.is_some() => Phase::Thoughts { tail: Vec::new() },
-            Choice::Required => required(mark, 0),
+        let first = match (choice, opened) {
+            (_, Some((_, close))) => Phase::Thoughts { close, tail: Vec::new() },
+            (Choice::Required, None) => required(mark, 0),
             _ => Phase::Free { tail: Some(Vec::new()) },
         };
         let vocabulary = language.vocabulary()?;
@@ -102,7 +105,8 @@ impl ToolConstraint {
             vocabulary,
             family,
             choice,
-            thoughts,
+            thoughts: marks.thoughts,
+            has_thoughts: opened.is_some(),
             mark,
             phases: vec![first],
             tokens,
@@ -117,9 +121,16 @@ impl ToolConstraint {
     fn after_free(&mut self, tail: Option<Vec<u8>>, text: &[u8]) -> Result<Option<Phase>> {
         let Some(tail) = tail else { return Ok(Some(Phase::Free { tail: None })) };
         let written = [tail.as_slice(), text].concat();
+        for &(open, close) in &self.thoughts {
+            if let Some(tail) = after_mark(&written, open) {
+                return Ok(Some(Phase::Thoughts { close, tail: end_of(&tail, close.len()) }));
+            }
+        }
+        let opens = self.thoughts.iter().map(|(open, _)| open.len());
+        let longest = opens.chain([self.family.open.len()]).max().unwrap_or(0);
         let (opened, tail) = match self.family.form {
             Form::JsonAlone => alone(&written, self.family.open.as_bytes()),
-            _ => (after_mark(&written, self.family.open), Some(end_of(&written, self.family.open))),
+            _ => (after_mark(&written, self.family.open), Some(end_of(&written, longest))),
         };
         let Some(before) = opened else { return Ok(Some(Phase::Free { tail })) };
         if self.choice == Choice::None {
@@ -136,6 +147,7 @@ impl ToolConstraint {
     /// Whether a call may begin with this text.
     fn begin(&mut self, start: usize, before: &[u8]) -> Result<bool> {
         let Some(call) = &mut self.call else { return Ok(false) };
+        self.in_call = (usize::MAX, Vec::new(), 0);
         call.rollback(call.len() as i32)?;
         let ids = self.vocabulary.trie().greedy_tokenize(before);
         for &id in &ids {
@@ -190,24 +202,24 @@ impl ToolConstraint {
         Ok(match self.phase() {
             Phase::End => None,
             Phase::Free { tail } => self.after_free(tail, &text)?,
-            Phase::Thoughts { tail } => {
-                let close = self.thoughts.map_or("", |(_, close)| close);
+            Phase::Thoughts { close, tail } => {
                 let written = [tail.as_slice(), &text].concat();
                 Some(match after_mark(&written, close) {
-                    Some(_) => required(self.mark, self.tokens.len() + 1),
-                    None => Phase::Thoughts { tail: end_of(&written, close) },
+                    None => Phase::Thoughts { close, tail: end_of(&written, close.len()) },
+                    Some(_) if self.choice == Choice::Required => required(self.mark, self.tokens.len() + 1),
+                    Some(_) => Phase::Free { tail: Some(Vec::new()) },
                 })
             }
             Phase::Mark { .. } if self.mark == Some(token) => Some(required(None, self.tokens.len() + 1)),
             Phase::Mark { spaces } => {
-                let is_space = self.thoughts.is_some() && spaces < MOST_SPACES && !text.is_empty();
+                let is_space = self.has_thoughts && spaces < MOST_SPACES && !text.is_empty();
                 (is_space && text.trim_ascii().is_empty()).then_some(Phase::Mark { spaces: spaces + 1 })
             }
             Phase::Arguments { tail } => {
                 let written = [tail.as_slice(), &text].concat();
                 Some(match after_mark(&written, self.family.close) {
                     Some(_) => self.after_call(),
-                    None => Phase::Arguments { tail: end_of(&written, self.family.close) },
+                    None => Phase::Arguments { tail: end_of(&written, self.family.close.len()) },
                 })
             }
             Phase::Call { start, before } => {
@@ -230,7 +242,11 @@ impl ToolConstraint {
 
     /// Whether each token must be tried to know where it leads.
     fn is_tried(&self) -> bool {
-        self.choice == Choice::None || matches!(self.phase(), Phase::Mark { .. })
+        match self.phase() {
+            Phase::Mark { .. } => true,
+            Phase::Free { .. } => self.choice == Choice::None,
+            _ => false,
+        }
     }
 
     fn known(&self, token: i64) -> Option<u32> {
@@ -260,7 +276,8 @@ impl Restriction for ToolConstraint {
 
     fn state(&mut self) -> Result<i32> {
         Ok(match self.phase() {
-            Phase::Thoughts { .. } => UNRESTRICTED,
+            Phase::Thoughts { .. } if self.choice == Choice::Required => UNRESTRICTED,
+            Phase::Thoughts { .. } => MAY_END | UNRESTRICTED,
             Phase::Mark { .. } => 0,
             Phase::Free { .. } if self.choice == Choice::None => MAY_END,
             Phase::Free { .. } | Phase::Arguments { .. } => MAY_END | UNRESTRICTED,
@@ -307,7 +324,7 @@ impl Restriction for ToolConstraint {
     fn forced(&mut self, room: usize) -> Result<&[u32]> {
         match self.phase() {
             Phase::Call { start, before } => self.call(start, &before)?.forced(room),
-            Phase::Mark { .. } if self.thoughts.is_none() && room > 0 => {
+            Phase::Mark { .. } if !self.has_thoughts && room > 0 => {
                 let mut found: Vec<u32> = self.mark.into_iter().collect();
                 if self.begin(self.tokens.len() + 1, &[])? {
                     let behind = self.call.as_mut().map(|call| call.forced(room - 1)).transpose()?;
@@ -327,29 +344,4 @@ fn required(mark: Option<u32>, start: usize) -> Phase {
         Some(_) => Phase::Mark { spaces: 0 },
         None => Phase::Call { start, before: Vec::new() },
     }
-}
-
-/// What follows a mark, if it is there.
-fn after_mark(text: &[u8], mark: &str) -> Option<Vec<u8>> {
-    let place = text.windows(mark.len().max(1)).position(|window| window == mark.as_bytes())?;
-    Some(text[place + mark.len()..].to_owned())
-}
-
-/// The end of a text that may be the beginning of a mark.
-fn end_of(text: &[u8], mark: &str) -> Vec<u8> {
-    text[text.len().saturating_sub(mark.len().saturating_sub(1))..].to_owned()
-}
-
-/// A call without marks is an answer that begins like one: what is written of it, and else what may become one.
-fn alone(written: &[u8], open: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
-    let text = written.trim_ascii_start();
-    if let Some(call) = text.strip_prefix(open) {
-        return (Some(call.to_owned()), None);
-    }
-    const BEGINNING: &[u8] = b"{\"name\"";
-    if text.starts_with(BEGINNING) {
-        return (Some(text.to_owned()), None);
-    }
-    let may_be = open.starts_with(text) || BEGINNING.starts_with(text);
-    (None, may_be.then(|| written.to_owned()))
 }

@@ -5,6 +5,7 @@ pub mod channels;
 pub mod constraint;
 pub mod families;
 mod grammar;
+mod marks;
 mod parse;
 pub mod plain;
 mod python;
