@@ -328,3 +328,20 @@ def test_parameters_that_a_grammar_cannot_express_are_refused_before_the_engine_
     with pytest.raises(OptionError, match=r"^tools: .*uniqueItems"):
         model.generate("x", tools=[odd], tool_choice="required")
     assert made == []
+
+
+def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(
+    made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    """Llama 3 writes calls as JSON that begins with a name."""
+    given: dict[str, Any] = {"properties": {"name": {"enum": ["choose"]}, "arguments": {"const": {}}}}
+    given |= {"type": "object", "required": ["name", "arguments"], "additionalProperties": False}
+    with streamfuse.load(bundle_of(tmp_path / "llama", bundle_samples.CHAT_TEMPLATE + "{# ipython #}")) as model:
+        for answer in (
+            model.generate("x", tools=[choose], schema=given, max_new_tokens=100),
+            model.chat(tools=[choose], max_new_tokens=100).send("x", schema=given),
+        ):
+            assert (answer.parsed, answer.tool_calls) == ({"name": "choose", "arguments": {}}, [])
+        with model.chat(tools=[choose], max_new_tokens=200) as chat:
+            chat.send("x", schema=given)
+            assert len(chat.send("x", tool_choice="required").tool_calls) == 1

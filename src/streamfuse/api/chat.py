@@ -120,7 +120,7 @@ class Chat:
         ids = ask()
         try:
             constraint = self._model._constraint(config, setting, self._conversation)
-            text = self._conversation.stream(config.stop_strings)
+            text = self._conversation.stream(config.stop_strings, calls=not config.restricted)
             self._generation = self._model._start(self._session, ids, config, constraint=constraint, text=text)
         except BaseException:
             self._conversation.take_back()

@@ -327,7 +327,7 @@ class Model:
         continues = not is_text or (messages is None and self._continues(raw))
         # now, so that a wrong schema is refused before an engine is loaded
         constraint = self._constraint(config, setting, conversation)
-        text = None if conversation is None else conversation.stream(config.stop_strings)
+        text = None if conversation is None else conversation.stream(config.stop_strings, calls=not config.restricted)
         return lambda: self._start(self._shared(), ids, config, raw=continues, constraint=constraint, text=text)
 
     def _constraint(

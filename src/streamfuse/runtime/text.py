@@ -285,8 +285,12 @@ class Conversation:
 
         return Grammar(self._handle, "calls", choice)
 
-    def stream(self, stop_strings: Sequence[str] = ()) -> TextStream:
-        """The answer that is asked for; its `flush` adds it to the conversation, and no call of `answer` is needed."""
+    def stream(self, stop_strings: Sequence[str] = (), calls: bool = True) -> TextStream:
+        """The answer that is asked for; its `flush` adds it to the conversation, and no call of `answer` is needed.
+        Without `calls` it has none, whatever it looks like: for a text that a schema restricts. Then `set` brings the
+        tools back."""
+        if not calls:
+            self._handle.call("sf_text_set_tools", None, 0)
         return TextStream(self._handle, stop_strings, ())
 
     def answer(self, text: str, token_ids: Sequence[int]) -> None:
