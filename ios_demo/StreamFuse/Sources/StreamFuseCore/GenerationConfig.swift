@@ -28,6 +28,9 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   /// False: one token per pass, the baseline; the text is the same. Nil or true: drafts are used if the bundle has
   /// them; if they are not used, `Statistics.fallbackReason` says why.
   public var enableSpeculativeDecoding: Bool?
+  /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
+  /// device.
+  public var width: Int?
   /// The answer is JSON of this schema. At most one of `schema`, `regex` and `grammar`.
   public var schema: JSONSchema?
   /// The whole answer matches this regular expression.
@@ -36,9 +39,6 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   public var grammar: String?
   /// Whether the answer calls the chat's tools; nil: `auto`, if the chat has any.
   public var toolChoice: ToolChoice?
-  /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
-  /// device.
-  public var width: Int?
 
   /// A configuration in which every field is nil.
   public init() {}
@@ -55,9 +55,9 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     case stopTokenIDs = "stop_token_ids"
     case ignoreEOS = "ignore_eos"
     case enableSpeculativeDecoding = "speculative"
+    case width
     case schema, regex, grammar
     case toolChoice = "tool_choice"
-    case width
   }
 
   /// This configuration, with its nil fields taken from `defaults`.
