@@ -93,6 +93,8 @@ def test_ratios_and_shares() -> None:
     assert found["mask_ms_per_token"] == {PLAIN: pytest.approx(0.1), SPECULATIVE: pytest.approx(0.1)}
     assert (found["forced_drafts"], found["refused_drafts"], found["answers"], found["skipped"]) == (10, 6, 2, 1)
     assert (found["valid"], found["finished"], found["equal"]) == (1.0, 1.0, True)
+    assert found["cpu_ms_per_token"].keys() == {PLAIN, SPECULATIVE, FREE}
+    assert min(found["cpu_ms_per_token"].values()) > 0
     assert found["quality"] == {"exact_match": 100.0}
     assert (facts["complete"], facts["data"], facts["repetitions"]) == (True, "d", 2)
 

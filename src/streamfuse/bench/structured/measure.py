@@ -50,6 +50,8 @@ class Answered:
         finished: False where a limit cut the answer before its constraint was satisfied.
         problem: why the text does not satisfy the constraint; None where it does, or was cut.
         compile_ms: until the generation with the constraint has started, one value per repetition.
+        cpu_ms: of the process while an answer was decoded, the pass of the last prompt token included, by system and
+            repetition.
     """
 
     question: Question
@@ -59,6 +61,7 @@ class Answered:
     problem: str | None
     answers: Mapping[str, Sequence[Answer]]
     compile_ms: Sequence[float]
+    cpu_ms: Mapping[str, Sequence[float]]
 
     @property
     def equal(self) -> bool:
@@ -89,6 +92,13 @@ class TaskFigures:
         """`speedup` by what passes cost when the plan began (`bench.tasks`), so that other programs change nothing."""
         repeated = zip(*(self._statistics(name) for name in (PLAIN, SPECULATIVE)), strict=True)
         return counted_speedup(repeated)
+
+    @property
+    def cpu_ms_per_token(self) -> dict[str, float]:
+        """CPU time of the process by system, medians over repetitions; waiting threads may spin, so it is of one
+        thread that this says most."""
+        spent = {name: sum(median(one.cpu_ms[name]) for one in self.answered) for name in SYSTEMS}
+        return {name: ms / max(1, self.tokens) for name, ms in spent.items()}
 
     @property
     def tokens(self) -> int:
@@ -130,6 +140,7 @@ class TaskFigures:
             "forced_drafts": sum(one["forced_tokens"] for one in drafted),
             "refused_drafts": sum(one["refused_drafts"] for one in drafted),
             "mask_ms_per_token": {name: self._mask_ms(name) for name in (PLAIN, SPECULATIVE)},
+            "cpu_ms_per_token": self.cpu_ms_per_token,
             "compile_ms": median(ms for one in self.answered for ms in one.compile_ms),
             "finished": done / len(self.answered),
             "valid": 1 - len(self.problems) / done if done else None,
@@ -226,27 +237,29 @@ def _answered(
     stream: Stream, asked: Asked, number: int, settings: StructuredSettings, decode: Callable[[Sequence[int]], str]
 ) -> Answered:
     question = asked.question
-    first, _ = _answer(stream, asked, number, settings, PLAIN, settings.max_new_tokens)
+    first, *_ = _answer(stream, asked, number, settings, PLAIN, settings.max_new_tokens)
     answers: dict[str, list[Answer]] = {name: [] for name in SYSTEMS}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     compile_ms = []
     for repetition in range(settings.repetitions):
         for name in _turn(number + repetition):
             time.sleep(_SETTLE_S)
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
-            answer, started_ms = _answer(stream, asked, number, settings, name, room)
+            answer, started_ms, own_ms = _answer(stream, asked, number, settings, name, room)
             answers[name].append(answer)
+            cpu_ms[name].append(own_ms)
             if name == SPECULATIVE:
                 compile_ms.append(started_ms)
     text = decode(first.token_ids)
     whole = (first.statistics or {})["finish_reason"] == "stop"
     problem = problem_of(question.constraint, text) if whole else None
-    return Answered(question, first.token_ids, text, whole, problem, answers, compile_ms)
+    return Answered(question, first.token_ids, text, whole, problem, answers, compile_ms, cpu_ms)
 
 
 def _answer(
     stream: Stream, asked: Asked, number: int, settings: StructuredSettings, system: str, max_new_tokens: int
-) -> tuple[Answer, float]:
-    """The answer, and the milliseconds until its generation had started."""
+) -> tuple[Answer, float, float]:
+    """The answer, the milliseconds until its generation had started, and those of CPU time from then on."""
     constraint = {"ignore_eos": True} if system == FREE else asked.question.constraint.option
     started = time.perf_counter()
     generation = stream(
@@ -255,7 +268,9 @@ def _answer(
         **constraint,
     )  # fmt: skip
     started_ms = 1000 * (time.perf_counter() - started)
-    return finished(generation), started_ms
+    before = time.process_time()
+    answer = finished(generation)
+    return answer, started_ms, 1000 * (time.process_time() - before)
 
 
 def _turn(number: int) -> list[str]:
