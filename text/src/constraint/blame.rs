@@ -10,8 +10,13 @@ type Object = Map<String, Value>;
 
 const CARRIED: [&str; 4] = ["$defs", "definitions", "$schema", "x-guidance"]; // by every part, for its references
 
+const TOO_LARGE: &str = "schema too large"; // a limit of the compiler
+
 /// `message` with the path of the smallest schema that has an error of its kind. `fault` is the error of a schema.
 pub fn found(root: &Value, message: String, fault: impl Fn(&Value) -> Option<String>) -> Failure {
+    if message == TOO_LARGE {
+        return wrong("#", message); // by all of its parts, each of which takes as long
+    }
     let mut search = Search { root, fault, tries: 0 };
     let (mut path, mut schema, mut message) = ("#".to_owned(), root.clone(), message);
     while let Some((inner, part, fault)) = search.part(&path, &schema, &message) {
