@@ -6,6 +6,8 @@ Run: make native-mobile; python -m pytest tests/native/test_native_tools.py
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from app_library import BAD_ARGUMENT, LIBRARY, AppModel, AppSession, LibraryFailure
 from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from native_samples import tiny_bundle
+from pages import ROOT, samples
 
 from streamfuse.runtime.text_library import Channel, GrammarError
 
@@ -61,8 +64,15 @@ def chat(model: AppModel) -> Iterator[AppSession]:
     made.free()
 
 
-def names(chat: AppSession) -> list[tuple[str, Any]]:
-    return [(call["name"], call["arguments"]) for call in chat.tool_calls]
+def test_the_sample_of_the_docs_compiles(tmp_path: Path) -> None:
+    (sample,) = (one for one in samples("c") if "sf_chat_new" in one.text and one.page.name == "structured.md")
+    given = "sf_model* model, const char* tools, const char* question, const char* results"
+    known = "sf_session* chat; sf_piece piece; const char* calls; size_t bytes; int code;"
+    source = f'#include <stdio.h>\n#include <string.h>\n#include "streamfuse.h"\nvoid f({given}) {{ {known}\n'
+    (tmp_path / "tools.c").write_text(f"{source}{sample.text}}}\n", encoding="utf-8")
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    folders = ["-I", str(ROOT / "native"), "-I", str(ROOT / "core")]
+    subprocess.run([os.environ.get("CC", "cc"), *flags, *folders, "tools.c"], cwd=tmp_path, check=True)
 
 
 def test_a_call_is_required_and_its_result_answered(chat: AppSession) -> None:
