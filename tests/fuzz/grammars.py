@@ -38,11 +38,12 @@ class Finding(Exception):
 
 def within(what: str, body: Callable[[], T]) -> T:
     began = time.process_time()
-    made = body()
-    took = time.process_time() - began
-    if took > _CALL * float(os.environ.get("STREAMFUSE_FUZZ_SLOWNESS", "1")):
-        raise Finding(f"{what} takes {took:.1f} s")
-    return made
+    try:
+        return body()
+    finally:  # also where it refuses
+        took = time.process_time() - began
+        if took > _CALL * float(os.environ.get("STREAMFUSE_FUZZ_SLOWNESS", "1")):
+            raise Finding(f"{what} takes {took:.1f} s")
 
 
 def try_one(tokenizer: Tokenizer, number: int) -> None:

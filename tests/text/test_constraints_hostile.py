@@ -39,6 +39,7 @@ HOSTILE = {
     "products of options": {
         "schema": {"allOf": [{"anyOf": [{"pattern": f"a{i}"}, {"pattern": "b"}]} for i in range(16)]}
     },
+    "patterns that all match": {"schema": {"allOf": [{"pattern": f"a{{{i},30}}b"} for i in range(20)]}},
     "patterns that may overlap": {"schema": {"patternProperties": {f"(a|b)*{i}(a|b)*": {} for i in range(32)}}},
     "references that are copied": {
         "schema": {"oneOf": [{"$ref": "#/$defs/a"}] * 9_000, "$defs": {"a": {"enum": list(range(3_000))}}}

@@ -10,7 +10,7 @@ use llguidance::JsonCompileOptions;
 use serde_json::{Map, Value};
 
 use super::formats;
-use super::limits::{MOST_COPIED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES};
+use super::limits::{MOST_COPIED, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES};
 use crate::error::{bad_grammar, one_line, Result};
 
 type Object = Map<String, Value>;
@@ -63,7 +63,7 @@ pub fn checked(schema: Value) -> Result<Value> {
         other => other,
     };
     each_schema(&mut schema, &mut strip);
-    let mut checker = Checker { root: &schema, seen: HashSet::new(), squares: 0 };
+    let mut checker = Checker { root: &schema, seen: HashSet::new(), squares: 0, joined: None };
     checker.schema(&schema, "#")?;
     let options = options(&schema)?;
     let mut schema = inlined(&schema);
@@ -137,6 +137,7 @@ struct Checker<'a> {
     root: &'a Value,
     seen: HashSet<&'a str>, // references
     squares: usize,         // of the numbers of properties
+    joined: Option<usize>,  // patterns in the `allOf` that is checked
 }
 
 impl<'a> Checker<'a> {
@@ -160,7 +161,11 @@ impl<'a> Checker<'a> {
                 return Err(wrong(path, r#"nullable is no keyword of JSON Schema; write "type": [..., "null"]"#));
             }
             ("type", value) => check_type(value, path)?,
-            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => (),
+            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => {
+                if self.joined.is_some() {
+                    self.join(path)?;
+                }
+            }
             ("format", _) => {
                 return Err(wrong(path, format!("the format {value} is not supported; known: {}", FORMATS.join(", "))));
             }
@@ -184,9 +189,17 @@ impl<'a> Checker<'a> {
                 }
                 self.each(inner, path)?;
             }
+            ("pattern", _) if self.joined.is_some() => self.join(path)?,
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
+                let outer = self.joined;
+                if name == "allOf" {
+                    self.joined = outer.or(Some(0));
+                }
                 for (number, inner) in inner.iter().enumerate() {
                     self.schema(inner, &at(path, &number.to_string()))?;
+                }
+                if outer.is_none() {
+                    self.joined = None;
                 }
             }
             ("items" | "additionalItems" | "additionalProperties", inner) => self.schema(inner, path)?,
@@ -201,6 +214,15 @@ impl<'a> Checker<'a> {
         let reads_as_array = fields.contains_key("prefixItems") && fields.get("items").is_some_and(Value::is_array);
         if name == "prefixItems" && reads_as_array {
             return Err(wrong(path, "prefixItems does not go with a list of items"));
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, path: &str) -> Result<()> {
+        let joined = self.joined.get_or_insert(0);
+        *joined += 1;
+        if *joined > MOST_JOINED {
+            return Err(wrong(path, format!("more than {MOST_JOINED} patterns in an allOf are not supported")));
         }
         Ok(())
     }
