@@ -72,7 +72,9 @@ def test_the_sample_of_the_docs_compiles(tmp_path: Path) -> None:
     (tmp_path / "tools.c").write_text(f"{source}{sample.text}}}\n", encoding="utf-8")
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     folders = ["-I", str(ROOT / "native"), "-I", str(ROOT / "core")]
-    subprocess.run([os.environ.get("CC", "cc"), *flags, *folders, "tools.c"], cwd=tmp_path, check=True)
+    command = [os.environ.get("CC", "cc"), *flags, *folders, "tools.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_call_is_required_and_its_result_answered(chat: AppSession) -> None:
