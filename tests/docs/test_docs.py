@@ -212,10 +212,14 @@ _SHIMS = {
     "kotlin": ("android_demo/streamfuse/src/main", "*.kt"),
     "swift": ("ios_demo/StreamFuse/Sources", "*.swift"),
 }
-_DECLARATION = r"\b(?:fun|val|var|class|object|func|let|struct|case|init|enum|extension)\s+(\w+)|(\w+)\s*:"
+_DECLARATION = re.compile(
+    r"\b(?:fun|val|var|enum class|class|object|func|let|struct|case|init|enum|extension)\s+(?:<[^>]*>\s+)?(\w+)"
+    r"|(\w+)\s*:|^\s+([A-Z]+)[,(]",  # and the values of an enum in Kotlin
+    re.MULTILINE,
+)
 _USE = r"\.([A-Za-z]\w*)|\b([A-Z]\w+)|\b([A-Za-z]\w*)\s*[:=](?![:=])"
 _FOREIGN = {  # of the languages, and of the app around a sample
-    "kotlin": {"print", "println", "collect", "last"},
+    "kotlin": {"print", "println", "collect", "last", "Serializable", "SerialName", "String", "Boolean", "Int"},
     "swift": {"print", "terminator", "show", "green", "self", "Int", "String", "Codable", "Decodable"},
 }
 
@@ -225,8 +229,11 @@ def test_kotlin_and_swift_samples_use_names_that_the_libraries_have(language: st
     """The compilers see these samples too, where they are: make android, make ios."""
     folder, pattern = _SHIMS[language]
     source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / folder).rglob(pattern))
-    declared = {name for pair in re.findall(_DECLARATION, source) for name in pair}
+    declared = {name for names in _DECLARATION.findall(source) for name in names}
     assert samples(language)
+    page = "\n".join(sample.text for sample in samples(language))
+    for names in re.findall(r"\bclass\s+(\w+)(?: \{([A-Z, ]+)\})?|\bval (\w+):", page):  # classes of other samples
+        declared |= set(re.findall(r"\w+", " ".join(names)))
     for sample in samples(language):
         code = re.sub(r'"[^"]*"|//.*', "", sample.text)
         own = set(re.findall(r"\b(?:val|let|await|struct|class|func|fun)\s+(\w+)", code))
