@@ -49,5 +49,5 @@ kotlin {
 dependencies {
     api("org.jetbrains.kotlinx:kotlinx-coroutines-core:1.10.2")
     api("org.jetbrains:annotations:23.0.0") // @Blocking, for the inspections of an app's editor; coroutines bring it too
-    implementation("org.jetbrains.kotlinx:kotlinx-serialization-json:1.9.0")
+    api("org.jetbrains.kotlinx:kotlinx-serialization-json:1.9.0") // JsonObject; serializers of schemaOf
 }

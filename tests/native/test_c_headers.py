@@ -30,7 +30,8 @@ RUST_NUMBERS = {
     "f64": "float8",
 }
 JAVA = {"Long": "jlong", "Int": "jint", "Boolean": "jboolean", "Double": "jdouble", "ByteArray": "jbyteArray",
-        "LongArray": "jlongArray", "ByteBuffer": "jobject", "": "void"}  # fmt: skip
+        "Array<ByteArray?>": "jobjectArray", "LongArray": "jlongArray", "ByteBuffer": "jobject",
+        "": "void"}  # fmt: skip
 
 
 def kind_of(of: Any) -> Kind:

@@ -26,7 +26,7 @@ struct Session {
 // How Kotlin's direct buffer is laid out; Reply.kt has the same places. A step's text lies behind the step.
 struct Step {
   int64_t bytes, id;
-  int32_t source, reserved;
+  int32_t source, channel;
 };
 struct Options {
   int64_t max_new_tokens;
@@ -56,6 +56,8 @@ class Text {
     text_.resize(static_cast<size_t>(env->GetArrayLength(bytes)));
     env->GetByteArrayRegion(bytes, 0, static_cast<jsize>(text_.size()), reinterpret_cast<jbyte*>(text_.data()));
   }
+  Text(JNIEnv* env, jobjectArray all, jsize at)
+      : Text(env, static_cast<jbyteArray>(env->GetObjectArrayElement(all, at))) {}
   const char* c_str() const { return is_null_ ? nullptr : text_.c_str(); }
   size_t size() const { return text_.size(); }
 
@@ -78,6 +80,13 @@ jbyteArray bytes_of(JNIEnv* env, const char* text, size_t bytes) {
 
 jbyteArray bytes_of(JNIEnv* env, const char* text) {
   return bytes_of(env, text, text == nullptr ? 0 : std::strlen(text));
+}
+
+// A list that `get` writes.
+jbyteArray list_of(JNIEnv* env, jlong handle, int (*get)(sf_session*, const char**, size_t*)) {
+  const char* json = nullptr;
+  size_t bytes = 0;
+  return get(of<Session>(handle)->session, &json, &bytes) == SF_OK ? bytes_of(env, json, bytes) : nullptr;
 }
 
 // Runs `body`, which returns a code. Where this file finds no memory no handle has the sentence, so the code is
@@ -155,18 +164,15 @@ NATIVE(jbyteArray, backends)(JNIEnv* env, jclass) { return bytes_of(env, sf_back
 
 // Puts the handle into the reply's id, also where it fails; 0 where memory is out.
 NATIVE(jint, newSession)
-(JNIEnv* env, jclass, jlong model, jboolean chat, jbyteArray system, jbyteArray history, jobject buffer) {
+(JNIEnv* env, jclass, jlong model, jboolean chat, jobjectArray all, jobject buffer) {
   Session* session = new (std::nothrow) Session;
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(session);
   if (session == nullptr) return -SF_OUT_OF_MEMORY;
   return guarded([&] {
-    const Text instructions(env, system), turns(env, history);
-    sf_session_options options{};
-    options.size = sizeof options;
-    options.system = instructions.c_str();
-    options.system_bytes = instructions.size();
-    options.history = turns.c_str();
-    options.history_bytes = turns.size();
+    const Text system(env, all, 0), history(env, all, 1), tools(env, all, 2), variables(env, all, 3);
+    const sf_session_options options{sizeof options, system.c_str(), system.size(),     history.c_str(),
+                                     history.size(), nullptr,        nullptr,           0.0,
+                                     tools.c_str(),  tools.size(),   variables.c_str(), variables.size()};
     return (chat ? sf_chat_new : sf_completion_new)(of<sf_model>(model), &options, &session->session);
   });
 }
@@ -180,12 +186,13 @@ NATIVE(jbyteArray, error)(JNIEnv* env, jclass, jlong handle) {
   return bytes_of(env, sf_session_error(of<Session>(handle)->session));
 }
 
-// Begins an answer with the Options in the buffer.
+// Begins an answer to the first of the texts, with the others and the Options in the buffer.
 NATIVE(jint, start)
-(JNIEnv* env, jclass, jlong handle, jbyteArray prompt, jbyteArray stops, jlongArray stop_ids, jobject buffer) {
+(JNIEnv* env, jclass, jlong handle, jboolean results, jobjectArray all, jlongArray stop_ids, jobject buffer) {
   return guarded([&] {
     const Options asked = *in<Options>(env, buffer);
-    const Text text(env, prompt), stop_list(env, stops);
+    const Text text(env, all, 0), stops(env, all, 1), schema(env, all, 2), regex(env, all, 3), grammar(env, all, 4),
+        choice(env, all, 5);
     std::vector<int64_t> stop_tokens(static_cast<size_t>(env->GetArrayLength(stop_ids)));
     env->GetLongArrayRegion(stop_ids, 0, static_cast<jsize>(stop_tokens.size()),
                             reinterpret_cast<jlong*>(stop_tokens.data()));
@@ -201,13 +208,13 @@ NATIVE(jint, start)
                         static_cast<int32_t>(stop_tokens.size()),
                         asked.ignore_eos,
                         asked.speculative,
-                        asked.width};
-    sf_answer_options options{};
-    options.size = sizeof options;
-    options.sampling = &sampling;
-    options.stops = stop_list.c_str();
-    options.stops_bytes = stop_list.size();
-    return sf_session_start(of<Session>(handle)->session, text.c_str(), text.size(), &options);
+                        asked.width,
+                        nullptr};
+    const sf_answer_options options{sizeof options,  &sampling,      stops.c_str(), stops.size(),
+                                    schema.c_str(),  schema.size(),  regex.c_str(), regex.size(),
+                                    grammar.c_str(), grammar.size(), choice.c_str()};
+    const auto begin = results ? sf_session_start_tool_results : sf_session_start;
+    return begin(of<Session>(handle)->session, text.c_str(), text.size(), &options);
   });
 }
 
@@ -218,7 +225,7 @@ NATIVE(jint, next)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
   if (code != SF_OK) return code;
   const size_t room = static_cast<size_t>(env->GetDirectBufferCapacity(buffer)) - sizeof(Step);
   Step* step = in<Step>(env, buffer);
-  *step = {static_cast<int64_t>(own.piece.bytes), own.piece.token, own.piece.source, 0};
+  *step = {static_cast<int64_t>(own.piece.bytes), own.piece.token, own.piece.source, own.piece.channel};
   if (own.piece.bytes > 0 && own.piece.bytes <= room) std::memcpy(step + 1, own.piece.text, own.piece.bytes);
   return code;
 }
@@ -235,12 +242,9 @@ NATIVE(jbyteArray, statistics)(JNIEnv* env, jclass, jlong handle) {
   return bytes_of(env, sf_session_statistics(of<Session>(handle)->session));
 }
 
-NATIVE(jbyteArray, messages)(JNIEnv* env, jclass, jlong handle) {
-  const char* json = nullptr;
-  size_t bytes = 0;
-  return sf_session_messages(of<Session>(handle)->session, &json, &bytes) == SF_OK ? bytes_of(env, json, bytes)
-                                                                                   : nullptr;
-}
+NATIVE(jbyteArray, messages)(JNIEnv* env, jclass, jlong handle) { return list_of(env, handle, sf_session_messages); }
+
+NATIVE(jbyteArray, toolCalls)(JNIEnv* env, jclass, jlong handle) { return list_of(env, handle, sf_session_tool_calls); }
 
 NATIVE(jint, reset)(JNIEnv*, jclass, jlong handle) { return sf_session_reset(of<Session>(handle)->session); }
 

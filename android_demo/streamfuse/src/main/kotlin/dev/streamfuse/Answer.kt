@@ -1,75 +1,52 @@
 package dev.streamfuse
 
-/** An answer in progress, token by token. Every field of [config] is set, except perhaps the width. */
-internal class Answer(
-    private val session: Session,
-    private val sequence: Sequence,
-    private val prompt: String,
-    private val config: GenerationConfig,
+import kotlinx.serialization.DeserializationStrategy
+import kotlinx.serialization.serializer
+
+/**
+ * A whole answer: [Session.generate].
+ *
+ * @property text the text for the reader: the pieces of [Channel.ANSWER].
+ * @property thinking what the model wrote before it: the pieces of [Channel.THINKING].
+ * @property tokens the ids of all its tokens.
+ * @property toolCalls its tool calls that were not answered: see [Model.chat], `maxToolRounds`.
+ * @property statistics counters and times.
+ */
+public class Answer internal constructor(
+    public val text: String,
+    public val thinking: String,
+    public val tokens: List<Int>,
+    public val toolCalls: List<ToolCall>,
+    public val statistics: Statistics,
 ) {
-    private enum class State { NEW, RUNNING, ENDED }
+    /**
+     * The object that the answer to a request with [GenerationConfig.schema] spells.
+     *
+     * @throws StreamFuseException ([ErrorCode.NOT_PARSED]) if the answer ended before the object was complete, or does
+     *   not fit the class.
+     */
+    public inline fun <reified T> parsed(): T = parsed(serializer<T>())
 
-    @Volatile private var state = State.NEW
-    private var heldBack: Piece? = null
+    /** The same for a given deserializer. */
+    public fun <T> parsed(deserializer: DeserializationStrategy<T>): T = try {
+        structured.decodeFromString(deserializer, text)
+    } catch (error: IllegalArgumentException) { // a SerializationException, or of a class that refuses its values
+        throw notParsed(error)
+    }
 
-    /** Whether its end was requested. */
-    @Volatile var stopped = false
-
-    /** Its statistics, once it has ended. */
-    var statistics = Statistics(finishReason = "stopped")
-        private set
-
-    val ended: Boolean get() = state == State.ENDED
-
-    /** The next step; null after the last. Computes one token; the first call also prefills the prompt. */
-    fun next(): Piece? = sequence.locked {
-        if (state == State.NEW && !sequence.isClaimed(this)) end() // a later request came before it began
-        if (state == State.ENDED) return@locked takeHeldBack()
-        sequence.use { native ->
-            try {
-                if (state == State.NEW) start(native)
-                native.next()
-            } catch (failure: Throwable) {
-                runCatching { end() }.onFailure(failure::addSuppressed)
-                throw failure
-            } ?: run {
-                end()
-                takeHeldBack()
-            }
+    private fun notParsed(error: Exception): StreamFuseException {
+        val tokens = "${statistics.generatedTokens} tokens"
+        val sentence = when (statistics.finishReason) {
+            "incomplete" -> "the answer is incomplete: it ended after $tokens, before its object did; raise " +
+                "GenerationConfig.maxNewTokens, begin a new chat if the context is full, or bound the strings and " +
+                "lists of the schema (@Keywords with maxLength, maxItems)"
+            "stopped" -> "the answer was stopped after $tokens, before its object was complete; ask again"
+            else -> "the answer does not fit the class: ${error.message}; ask with the schema of the class, " +
+                "GenerationConfig(schema = schemaOf<...>())"
         }
+        return StreamFuseException(ErrorCode.NOT_PARSED, sentence).apply { initCause(error) }
     }
 
-    /** Ends it now; does nothing if it has ended. */
-    fun close(): Unit = sequence.locked { end() }
-
-    /** [close]; the caller holds the lock. */
-    fun end() {
-        val ran = state == State.RUNNING
-        state = State.ENDED
-        try {
-            if (ran) sequence.use(::closeTurn)
-        } finally {
-            sequence.release(this)
-        }
-    }
-
-    private fun start(native: NativeSession) {
-        sequence.begin(this)
-        native.start(prompt, config)
-        state = State.RUNNING
-        session.readMessages(native)
-        if (stopped) native.stop() // requested before it began; beginning clears the request
-    }
-
-    private fun closeTurn(native: NativeSession) {
-        try {
-            native.finish()
-            heldBack = native.next()
-        } finally {
-            session.readMessages(native)
-            statistics = Statistics.of(native.statistics()).also { session.statistics = it }
-        }
-    }
-
-    private fun takeHeldBack(): Piece? = heldBack.also { heldBack = null }
+    /** The [text]. */
+    override fun toString(): String = text
 }

@@ -1,5 +1,6 @@
 package dev.streamfuse
 
+import kotlinx.coroutines.flow.Flow
 import kotlinx.serialization.builtins.ListSerializer
 import kotlinx.serialization.json.Json
 
@@ -8,23 +9,64 @@ public class Chat internal constructor(
     model: Model,
     sequence: Sequence,
     defaults: GenerationConfig,
+    tools: List<Tool>,
+    private val maxToolRounds: Int,
 ) : Session(model, sequence, defaults) {
+    private val tools = tools.associateBy { it.name }
+
     /** The turns so far; an answer in progress is added when it ends. */
     @Volatile
     public var messages: List<Message> = emptyList()
         private set
 
+    /** The tool calls of the last answer; those without a result are answered by [send] or [generate]. */
+    @Volatile
+    public var toolCalls: List<ToolCall> = emptyList()
+        private set
+
+    /**
+     * Like [Session.send], with the results of the last answer's tool calls instead of a text: one for each call, as
+     * chat templates expect.
+     */
+    public fun send(results: List<ToolResult>, config: GenerationConfig = GenerationConfig()): Flow<Piece> =
+        send(promptOf(results), config)
+
+    /** Like [Session.generate], with the results of the last answer's tool calls instead of a text. */
+    public suspend fun generate(results: List<ToolResult>, config: GenerationConfig = GenerationConfig()): Answer =
+        generate(promptOf(results), config)
+
+    internal override val lastToolCalls: List<ToolCall> get() = toolCalls
+
     internal override fun readMessages(native: NativeSession) {
-        messages = Json.decodeFromString(turns, native.messages())
+        messages = Message.read(native.messages())
+        toolCalls = Json.decodeFromString(calls, native.toolCalls())
     }
 
+    internal override suspend fun followUp(answer: Generation, round: Int): Prompt? {
+        if (answer.stopped || answer.toolCalls.isEmpty() || round >= maxToolRounds) return null
+        return promptOf(answer.toolCalls.map { ToolResult(it.id, resultOf(it)) })
+    }
+
+    private suspend fun resultOf(call: ToolCall): String {
+        val tool = tools[call.name]
+        if (tool != null) return tool.call(call.arguments)
+        return "error: there is no tool ${call.name}; the tools are ${tools.keys.joinToString()}"
+    }
+
+    private fun promptOf(results: List<ToolResult>) = Prompt(Json.encodeToString(resultsOf, results), isResults = true)
+
     private companion object {
-        val turns = ListSerializer(Message.serializer())
+        val calls = ListSerializer(ToolCall.serializer())
+        val resultsOf = ListSerializer(ToolResult.serializer())
     }
 }
 
 /** A continuation of plain text: [Model.completion]. */
 public class Completion internal constructor(model: Model, sequence: Sequence, defaults: GenerationConfig) :
     Session(model, sequence, defaults) {
+    internal override val lastToolCalls: List<ToolCall> get() = emptyList()
+
     internal override fun readMessages(native: NativeSession): Unit = Unit
+
+    internal override suspend fun followUp(answer: Generation, round: Int): Prompt? = null
 }

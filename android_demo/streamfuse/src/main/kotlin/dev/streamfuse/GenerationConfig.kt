@@ -23,6 +23,12 @@ import kotlinx.serialization.Serializable
  *   drafts are used if the bundle has them; if they are not used, [Statistics.fallbackReason] says why.
  * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen for each pass by the latency measured
  *   on this device.
+ * @property schema the answer is JSON that fits this JSON schema, for example of [schemaOf]. At most one of [schema],
+ *   [regex], [grammar] and [toolChoice] is set; docs/structured.md says what is supported.
+ * @property regex the whole answer matches this regular expression.
+ * @property grammar the answer is in the language of this grammar, in Lark's syntax.
+ * @property toolChoice of a chat with tools: `auto`, any text, in which calls fit their tools' parameters; `none`, text
+ *   without calls; `required` or the name of a tool, one call. Null: `auto`, unless another constraint is set.
  */
 @Serializable
 public data class GenerationConfig(
@@ -38,8 +44,17 @@ public data class GenerationConfig(
     @SerialName("ignore_eos") val ignoreEos: Boolean? = null,
     @SerialName("speculative") val enableSpeculativeDecoding: Boolean? = null,
     val width: Int? = null,
+    val schema: String? = null,
+    val regex: String? = null,
+    val grammar: String? = null,
+    @SerialName("tool_choice") val toolChoice: String? = null,
 ) {
-    /** This configuration, with its null fields taken from [defaults]. */
+    private val isConstrained get() = schema != null || regex != null || grammar != null || toolChoice != null
+
+    /**
+     * This configuration, with its null fields taken from [defaults]. [schema], [regex], [grammar] and [toolChoice] are
+     * taken together: only if all are null.
+     */
     public fun over(defaults: GenerationConfig): GenerationConfig = GenerationConfig(
         maxNewTokens = maxNewTokens ?: defaults.maxNewTokens,
         temperature = temperature ?: defaults.temperature,
@@ -53,5 +68,9 @@ public data class GenerationConfig(
         ignoreEos = ignoreEos ?: defaults.ignoreEos,
         enableSpeculativeDecoding = enableSpeculativeDecoding ?: defaults.enableSpeculativeDecoding,
         width = width ?: defaults.width,
+        schema = (if (isConstrained) this else defaults).schema,
+        regex = (if (isConstrained) this else defaults).regex,
+        grammar = (if (isConstrained) this else defaults).grammar,
+        toolChoice = (if (isConstrained) this else defaults).toolChoice,
     )
 }

@@ -5,6 +5,8 @@ import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.withContext
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonArray
+import kotlinx.serialization.json.JsonObject
 import org.jetbrains.annotations.Blocking
 
 /**
@@ -72,6 +74,12 @@ public class Model internal constructor(
      * @param system the system message, which [Session.reset] keeps.
      * @param history earlier turns, for example of another bundle's chat; [Session.reset] keeps them too.
      * @param config defaults of its answers.
+     * @param tools functions that the model may call. [Session.send] and [Session.generate] call them, one after the
+     *   other, and let the model answer to their results, until an answer has no calls. `stop`, another request or
+     *   closing ends this too.
+     * @param maxToolRounds maximum number of answers to results per request; calls beyond it are left in
+     *   [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
+     * @param templateVariables of the chat template, such as `{"enable_thinking": false}`, and `documents`.
      * @throws StreamFuseException if the bundle has no chat template, memory runs out, or this model is closed.
      */
     @JvmOverloads
@@ -80,14 +88,26 @@ public class Model internal constructor(
         system: String? = null,
         history: List<Message> = emptyList(),
         config: GenerationConfig = GenerationConfig(),
-    ): Chat = open("a chat", { it.newChat(system, history) }) { Chat(this, it, config.over(defaults)) }
+        tools: List<Tool> = emptyList(),
+        maxToolRounds: Int = 8,
+        templateVariables: JsonObject? = null,
+    ): Chat {
+        val declared = if (tools.isEmpty()) null else JsonArray(tools.map { it.declaration }).toString()
+        val variables = templateVariables?.toString()
+        return open("a chat", { it.newChat(system, history, declared, variables) }) {
+            Chat(this, it, config.over(defaults), tools, maxToolRounds)
+        }
+    }
 
     /** [chat] on [Options.dispatcher]. If the caller is cancelled meanwhile, the chat is closed. */
     public suspend fun chatInBackground(
         system: String? = null,
         history: List<Message> = emptyList(),
         config: GenerationConfig = GenerationConfig(),
-    ): Chat = openedOn(options.dispatcher) { chat(system, history, config) }
+        tools: List<Tool> = emptyList(),
+        maxToolRounds: Int = 8,
+        templateVariables: JsonObject? = null,
+    ): Chat = openedOn(options.dispatcher) { chat(system, history, config, tools, maxToolRounds, templateVariables) }
 
     /**
      * A session that continues plain text, without a chat template. Prompts are independent; a prefix that a prompt

@@ -31,21 +31,17 @@ internal object Native {
     @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
     @JvmStatic external fun backends(): ByteArray?
 
-    @JvmStatic external fun newSession(
-        model: Long,
-        chat: Boolean,
-        system: ByteArray?,
-        history: ByteArray?,
-        reply: ByteBuffer,
-    ): Int
+    /** [texts]: system message, history, tools, template variables. */
+    @JvmStatic external fun newSession(model: Long, chat: Boolean, texts: Array<ByteArray?>, reply: ByteBuffer): Int
 
     @JvmStatic external fun freeSession(session: Long)
     @JvmStatic external fun error(session: Long): ByteArray?
 
+    /** [texts]: prompt or results of tools, stop strings, schema, regular expression, grammar, tool choice. */
     @JvmStatic external fun start(
         session: Long,
-        prompt: ByteArray,
-        stops: ByteArray,
+        isResults: Boolean,
+        texts: Array<ByteArray?>,
         stopIds: LongArray,
         options: ByteBuffer,
     ): Int
@@ -56,6 +52,7 @@ internal object Native {
     @JvmStatic external fun finish(session: Long): Int
     @JvmStatic external fun statistics(session: Long): ByteArray?
     @JvmStatic external fun messages(session: Long): ByteArray?
+    @JvmStatic external fun toolCalls(session: Long): ByteArray?
     @JvmStatic external fun reset(session: Long): Int
     @JvmStatic external fun save(session: Long, path: ByteArray): Int
     @JvmStatic external fun restore(session: Long, path: ByteArray): Int
@@ -85,6 +82,9 @@ internal object NativeLibrary {
         throw StreamFuseException(ErrorCode.UNSUPPORTED, sentence).apply { initCause(cause) }
     }
 }
+
+/** Texts for the native side. */
+internal fun bytesOf(vararg texts: String?): Array<ByteArray?> = Array(texts.size) { texts[it]?.encodeToByteArray() }
 
 /** Decodes UTF-8 from the native side; null means out of memory. */
 internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure(Native.OUT_OF_MEMORY) { "" }

@@ -1,8 +1,6 @@
 package dev.streamfuse
 
 import java.io.File
-import kotlinx.serialization.builtins.ListSerializer
-import kotlinx.serialization.json.Json
 
 /** The native side of a [Model]; tests of the Kotlin code implement it in Kotlin. */
 internal interface NativeModel {
@@ -17,8 +15,12 @@ internal interface NativeModel {
     /** The bundle's defaults, and whether it has a chat template. */
     fun defaults(): Pair<GenerationConfig, Boolean>
 
-    /** @throws StreamFuseException if memory runs out or the bundle has no chat template. */
-    fun newChat(system: String?, history: List<Message>): NativeSession
+    /**
+     * @param tools a JSON list in OpenAI's format; null if there are none.
+     * @param variables of the chat template, a JSON object; null if there are none.
+     * @throws StreamFuseException if memory runs out or the bundle has no chat template.
+     */
+    fun newChat(system: String?, history: List<Message>, tools: String?, variables: String?): NativeSession
 
     /** @throws StreamFuseException if memory runs out. */
     fun newCompletion(): NativeSession
@@ -39,12 +41,13 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
         return reply.config to reply.canChat
     }
 
-    override fun newChat(system: String?, history: List<Message>): NativeSession {
-        val turns = Json.encodeToString(ListSerializer(Message.serializer()), history).encodeToByteArray()
-        return JniSession.open { Native.newSession(handle, true, system?.encodeToByteArray(), turns, it) }
+    override fun newChat(system: String?, history: List<Message>, tools: String?, variables: String?): NativeSession {
+        val texts = bytesOf(system, Message.write(history), tools, variables)
+        return JniSession.open { Native.newSession(handle, true, texts, it) }
     }
 
-    override fun newCompletion(): NativeSession = JniSession.open { Native.newSession(handle, false, null, null, it) }
+    override fun newCompletion(): NativeSession =
+        JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null), it) }
 
     override fun close() = Native.closeModel(handle)
 

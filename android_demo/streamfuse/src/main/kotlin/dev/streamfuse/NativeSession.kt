@@ -11,8 +11,8 @@ import kotlinx.serialization.json.Json
  * it at a time, except for [stop]. Its functions throw [StreamFuseException].
  */
 internal interface NativeSession {
-    /** Begins an answer. Every field of [config] is set, except perhaps the width. */
-    fun start(prompt: String, config: GenerationConfig)
+    /** Begins an answer. Every field of [config] is set, except perhaps the width and the constraint. */
+    fun start(prompt: Prompt, config: GenerationConfig)
 
     /** The next step; null at the end, after the turn is added to the conversation. */
     fun next(): Piece?
@@ -21,7 +21,7 @@ internal interface NativeSession {
     fun stop()
 
     /**
-     * Ends the answer after the last delivered token and closes the turn; text that was held back is the next step.
+     * Ends the answer after the last delivered token and closes the turn; text that was held back is the next steps.
      * Does nothing if the answer has ended.
      */
     fun finish()
@@ -31,6 +31,9 @@ internal interface NativeSession {
 
     /** The turns, JSON. */
     fun messages(): String
+
+    /** The tool calls of the last answer, JSON. */
+    fun toolCalls(): String
 
     fun reset()
 
@@ -43,11 +46,12 @@ internal interface NativeSession {
 
 /** A [NativeSession] over C++; [reply] is the memory that both sides read. */
 internal class JniSession private constructor(private val handle: Long, private val reply: Reply) : NativeSession {
-    override fun start(prompt: String, config: GenerationConfig) {
+    override fun start(prompt: Prompt, config: GenerationConfig) {
         reply.config = config
-        val stops = Json.encodeToString(ListSerializer(String.serializer()), config.stop!!).encodeToByteArray()
+        val stops = Json.encodeToString(ListSerializer(String.serializer()), config.stop!!)
         val stopIds = LongArray(config.stopTokenIds!!.size) { config.stopTokenIds[it].toLong() }
-        check(Native.start(handle, prompt.encodeToByteArray(), stops, stopIds, reply.buffer))
+        val texts = bytesOf(prompt.text, stops, config.schema, config.regex, config.grammar, config.toolChoice)
+        check(Native.start(handle, prompt.isResults, texts, stopIds, reply.buffer))
     }
 
     override fun next(): Piece? {
@@ -64,6 +68,8 @@ internal class JniSession private constructor(private val handle: Long, private 
     override fun statistics() = Native.statistics(handle).text()
 
     override fun messages() = Native.messages(handle).text()
+
+    override fun toolCalls() = Native.toolCalls(handle).text()
 
     override fun reset() = check(Native.reset(handle))
 

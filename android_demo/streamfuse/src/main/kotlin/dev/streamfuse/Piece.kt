@@ -1,8 +1,5 @@
 package dev.streamfuse
 
-import kotlinx.serialization.SerialName
-import kotlinx.serialization.Serializable
-
 /** The source of a token, in the order of the core's constants. */
 public enum class Source {
     /** The model itself; the token was not drafted. */
@@ -16,6 +13,21 @@ public enum class Source {
 
     /** The bundle's n-gram table. */
     TABLE,
+
+    /** The constraint of the answer, which forces the token: [GenerationConfig.schema] and the like. */
+    GRAMMAR,
+}
+
+/** What a piece's text is part of, in the order of the native side's constants. */
+public enum class Channel {
+    /** The answer. */
+    ANSWER,
+
+    /** What the model writes before it answers, between tags such as `<think>` and `</think>`. */
+    THINKING,
+
+    /** A tool call, in the form of the model's family. [Chat.toolCalls] has the calls. */
+    TOOL_CALL,
 }
 
 /**
@@ -23,35 +35,16 @@ public enum class Source {
  *
  * @property text text that this token completes: often empty, sometimes more than the token itself, never part of a
  *   character.
- * @property token its id; null in a last piece of text that was held back as the possible beginning of a stop string.
+ * @property token its id; null in a piece of text that was held back as the possible beginning of a stop string or tag.
  * @property source the source of the token.
+ * @property channel what the text is part of. Only [Channel.ANSWER] is for the reader.
  */
-public data class Piece(val text: String, val token: Int?, val source: Source = Source.MODEL) {
+public data class Piece(
+    val text: String,
+    val token: Int?,
+    val source: Source = Source.MODEL,
+    val channel: Channel = Channel.ANSWER,
+) {
     /** Whether the token was drafted and then accepted by the model. */
     public val drafted: Boolean get() = source != Source.MODEL
 }
-
-/** The role of a turn in a conversation. */
-@Serializable
-public enum class Role {
-    /** Instructions to the model. */
-    @SerialName("system")
-    SYSTEM,
-
-    /** The user. */
-    @SerialName("user")
-    USER,
-
-    /** The model. */
-    @SerialName("assistant")
-    ASSISTANT,
-}
-
-/**
- * A turn of a conversation.
- *
- * @property role the role of the speaker.
- * @property content the text of the turn.
- */
-@Serializable
-public data class Message(val role: Role, val content: String)

@@ -31,7 +31,8 @@ internal class Reply {
                 String(bytes, 0, length.toInt(), Charsets.UTF_8)
             }
         }
-        return Piece(text, buffer.getLong(8).toInt().takeIf { it >= 0 }, Source.entries[buffer.getInt(16)])
+        val token = buffer.getLong(8).toInt().takeIf { it >= 0 }
+        return Piece(text, token, Source.entries[buffer.getInt(16)], Channel.entries[buffer.getInt(20)])
     }
 
     /** Whether the bundle of [config] has a chat template. */

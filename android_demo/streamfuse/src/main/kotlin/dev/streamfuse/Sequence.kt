@@ -12,34 +12,44 @@ internal class Sequence(native: NativeSession) {
     private val lock = ReentrantLock(true) // fair, because the answering thread takes it again for each token
     private val gate = Any() // around what follows, held for moments only; to change it takes the lock too, but to claim
     private var native: NativeSession? = native
-    private var running: Answer? = null // the answer that the native side generates
-    private var claimed: Answer? = null // the last one requested; another that still runs is ending
+    private var running: Generation? = null // the answer that the native side generates
+    private var claimed: Generation? = null // the last one requested; another that still runs is ending
     private var closing = false
+    private var requests = 0L // how many times something was requested or stopped from outside
 
     /** Makes [answer] the next one. The answer in progress ends at its next token. */
-    fun claim(answer: Answer): Unit = synchronized(gate) {
+    fun claim(answer: Generation): Unit = synchronized(gate) {
         if (closing) throw closed()
         stop()
         claimed = answer
+        answer.request = requests
+    }
+
+    /** [claim] for an answer that continues an ended one; false if something was requested or stopped since. */
+    fun claimAfter(ended: Generation, answer: Generation): Boolean = synchronized(gate) {
+        if (closing || requests != ended.request) return false
+        claim(answer)
+        true
     }
 
     /** Whether [answer] may begin: no later one was requested. */
-    fun isClaimed(answer: Answer): Boolean = synchronized(gate) { claimed === answer }
+    fun isClaimed(answer: Generation): Boolean = synchronized(gate) { claimed === answer }
 
     /** Begins [answer] after the previous one has ended; the caller holds the lock. */
-    fun begin(answer: Answer) {
+    fun begin(answer: Generation) {
         running?.end()
         synchronized(gate) { running = answer }
     }
 
     /** [answer] has ended, or will not begin. */
-    fun release(answer: Answer): Unit = synchronized(gate) {
+    fun release(answer: Generation): Unit = synchronized(gate) {
         if (running === answer) running = null
         if (claimed === answer) claimed = null
     }
 
     /** Ends the answer in progress at its next token; with [only], just if it is that one. */
-    fun stop(only: Answer? = null): Unit = synchronized(gate) {
+    fun stop(only: Generation? = null): Unit = synchronized(gate) {
+        if (only == null) requests++
         val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
         answers.forEach { it.stopped = true } // an answer that has not begun checks it when it begins
         if (running in answers) native?.stop()
@@ -77,7 +87,10 @@ internal class Sequence(native: NativeSession) {
     }
 
     private fun endAll() {
-        val (ran, asked) = synchronized(gate) { running to claimed }
+        val (ran, asked) = synchronized(gate) {
+            requests++
+            running to claimed
+        }
         try {
             ran?.end()
         } finally {

@@ -11,6 +11,7 @@ import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.launch
+import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withContext
 import org.jetbrains.annotations.Blocking
 
@@ -52,10 +53,15 @@ public sealed class Session(
      * [StreamFuseException] if the session is closed, the request is refused or the engine fails. A refused request has
      * no other effect.
      *
+     * In a chat with tools the flow has the pieces of all answers, up to the one without calls ([Model.chat]).
+     *
      * @param config overrides of the session's defaults.
      */
-    public fun send(text: String, config: GenerationConfig = GenerationConfig()): Flow<Piece> = flow {
-        writing(text, config) { answer ->
+    public fun send(text: String, config: GenerationConfig = GenerationConfig()): Flow<Piece> =
+        send(Prompt(text), config)
+
+    internal fun send(prompt: Prompt, config: GenerationConfig): Flow<Piece> = flow {
+        writing(prompt, config) { answer ->
             while (true) emit(withContext(dispatcher) { answer.next() } ?: break)
         }
     }
@@ -68,12 +74,11 @@ public sealed class Session(
      */
     @JvmOverloads
     public fun send(text: String, callback: GenerationCallback, config: GenerationConfig = GenerationConfig()) {
-        val answer = claim(text, config)
+        val answer = claim(Prompt(text), config)
         try {
             dispatcher.asExecutor().execute {
                 try {
-                    write(answer, callback)
-                    callback.onDone(answer.statistics)
+                    callback.onDone(write(answer, callback).statistics)
                 } catch (error: Throwable) {
                     callback.onError(error)
                 }
@@ -84,28 +89,55 @@ public sealed class Session(
         }
     }
 
-    private fun write(answer: Answer, callback: GenerationCallback) {
+    /** Writes [first] and the answers that follow on tool calls; the last one. */
+    private fun write(first: Generation, callback: GenerationCallback): Generation {
+        var answer = first
         try {
-            while (true) callback.onPiece(answer.next() ?: break)
+            for (round in generateSequence(0) { it + 1 }) {
+                while (true) callback.onPiece(answer.next() ?: break)
+                val prompt = runBlocking { followUp(answer, round) } ?: break
+                answer = next(answer, prompt) ?: break
+            }
         } catch (error: Throwable) {
             runCatching { answer.close() }.onFailure(error::addSuppressed)
             throw error
         }
+        return answer
     }
 
-    /** Sends a request and waits for the whole answer. Fails as the flow of [send] does. */
-    public suspend fun generate(text: String, config: GenerationConfig = GenerationConfig()): String {
-        val whole = StringBuilder()
-        writing(text, config) { answer ->
+    /**
+     * Sends a request and waits for the whole answer; in a chat with tools, for the one without calls ([Model.chat]).
+     * Fails as the flow of [send] does.
+     */
+    public suspend fun generate(text: String, config: GenerationConfig = GenerationConfig()): Answer =
+        generate(Prompt(text), config)
+
+    internal suspend fun generate(prompt: Prompt, config: GenerationConfig): Answer {
+        val pieces = mutableListOf<Piece>()
+        val last = writing(prompt, config) { answer ->
+            pieces.clear()
             withContext(dispatcher) {
                 while (true) {
                     ensureActive()
-                    whole.append((answer.next() ?: break).text)
+                    pieces += answer.next() ?: break
                 }
             }
         }
-        return whole.toString()
+        fun text(channel: Channel) = pieces.filter { it.channel == channel }.joinToString("") { it.text }
+        val tokens = pieces.mapNotNull { it.token }
+        return Answer(text(Channel.ANSWER), text(Channel.THINKING), tokens, last.toolCalls, last.statistics)
     }
+
+    /**
+     * Sends a request and waits for the answer as an object of a serializable class, whose schema ([schemaOf]) it fits.
+     * Fails as [generate] and [Answer.parsed] do.
+     *
+     * @param config overrides of the session's defaults, without a constraint.
+     */
+    public suspend inline fun <reified T> generateObject(
+        text: String,
+        config: GenerationConfig = GenerationConfig(),
+    ): T = generate(text, config.copy(schema = schemaOf<T>())).parsed<T>()
 
     /** Ends the answer in progress at its next token; returns immediately. Does nothing if there is none. */
     public fun stop(): Unit = sequence.stop()
@@ -160,12 +192,39 @@ public sealed class Session(
     /** Copies the turns from the native side; the caller holds the sequence's lock. */
     internal abstract fun readMessages(native: NativeSession)
 
-    private fun claim(text: String, config: GenerationConfig) =
-        Answer(this, sequence, text, config.over(defaults)).also(sequence::claim)
+    /** The tool calls of the last answer, as [readMessages] found them. */
+    internal abstract val lastToolCalls: List<ToolCall>
+
+    /** Calls the tools that an ended answer asks for: what to continue with; null if nothing is to follow. */
+    internal abstract suspend fun followUp(answer: Generation, round: Int): Prompt?
+
+    private fun claim(prompt: Prompt, config: GenerationConfig) =
+        Generation(this, sequence, prompt, config.over(defaults)).also(sequence::claim)
+
+    /** The answer to the results of an ended one's tool calls; null if something was requested or stopped since. */
+    private fun next(ended: Generation, results: Prompt): Generation? {
+        val choice = ended.config.toolChoice?.let { if (it == "none") it else "auto" } // a required call was made
+        val answer = Generation(this, sequence, results, ended.config.copy(toolChoice = choice))
+        return answer.takeIf { sequence.claimAfter(ended, it) }
+    }
+
+    /** Runs [body] over the answer, and over those that follow on tool calls; the last one. */
+    private suspend fun writing(
+        prompt: Prompt,
+        config: GenerationConfig,
+        body: suspend (Generation) -> Unit,
+    ): Generation {
+        var answer = claim(prompt, config)
+        for (round in generateSequence(0) { it + 1 }) {
+            writing(answer, body)
+            val results = withContext(dispatcher) { followUp(answer, round) } ?: break
+            answer = next(answer, results) ?: break
+        }
+        return answer
+    }
 
     /** Runs [body] over an answer and ends the answer afterwards, even if [body] fails. */
-    private suspend fun writing(text: String, config: GenerationConfig, body: suspend (Answer) -> Unit) {
-        val answer = claim(text, config)
+    private suspend fun writing(answer: Generation, body: suspend (Generation) -> Unit) {
         try {
             coroutineScope {
                 // Cancellation takes effect during prefill too: the cancelling thread calls stop.

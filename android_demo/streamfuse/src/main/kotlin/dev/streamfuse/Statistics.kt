@@ -30,7 +30,8 @@ import kotlinx.serialization.json.Json
  * @property speculative whether drafts were to be used.
  * @property fallbackReason why they were not, or why passes were plain; null if neither happened.
  * @property finishReason `stop` (a stop token or stop string), `length` ([GenerationConfig.maxNewTokens]), `context`
- *   (the context is full) or `stopped` (ended early, from outside or by an error).
+ *   (the context is full), `incomplete` (one of these two limits came before [GenerationConfig.schema] or another
+ *   constraint allowed an end) or `stopped` (ended early, from outside or by an error).
  * @property acceptancePerRank acceptance rate per rank of a candidate among its siblings.
  * @property fallbackReasons plain passes that ran instead of drafted ones, per reason.
  * @property costMs expected latency of a full pass of each method at the start of the answer.

@@ -1,6 +1,6 @@
 package dev.streamfuse
 
-/** The error codes of core/streamfuse_core.h, and two of this library. */
+/** The error codes of core/streamfuse_core.h, and three of this library. */
 public enum class ErrorCode(internal val value: Int?) {
     /**
      * Invalid numbers or text from the caller: a range, a length, an unknown name, a prompt longer than the context.
@@ -33,6 +33,12 @@ public enum class ErrorCode(internal val value: Int?) {
 
     /** A bundle or a saved chat is missing, damaged, or not of this kind. */
     BAD_FILE(10),
+
+    /** A JSON schema, regular expression or grammar is invalid, not supported or too large. */
+    BAD_GRAMMAR(11),
+
+    /** The text of an answer is not an object of the requested class: [Answer.parsed]. */
+    NOT_PARSED(null),
 
     /** The model or the session is closed. */
     CLOSED(null),

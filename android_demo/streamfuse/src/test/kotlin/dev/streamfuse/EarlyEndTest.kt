@@ -188,7 +188,7 @@ class EarlyEndTest {
         goOn.complete(Unit)
         job.join()
         assertEquals(whole.pieces.take(1), heard)
-        val said = listOf(question, textOf(heard), "Me too", second)
+        val said = listOf(question, textOf(heard), "Me too", second.text)
         assertEquals(said, chat.messages.map { it.content })
 
         chat.close()

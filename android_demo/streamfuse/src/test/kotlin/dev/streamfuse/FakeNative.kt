@@ -19,10 +19,21 @@ internal class FakeNative : NativeModel {
         ignoreEos = false, enableSpeculativeDecoding = true,
     ) to true
 
-    override fun newChat(system: String?, history: List<Message>) =
-        FakeNativeSession(listOfNotNull(system?.let { Message(Role.SYSTEM, it) }) + history).also { sessions += it }
+    /** The tools and template variables of the last chat. */
+    var declared: Pair<String?, String?> = null to null
 
-    override fun newCompletion() = newChat(null, emptyList())
+    override fun newChat(
+        system: String?,
+        history: List<Message>,
+        tools: String?,
+        variables: String?,
+    ): FakeNativeSession {
+        declared = tools to variables
+        val first = listOfNotNull(system?.let { Message(Role.SYSTEM, it) }) + history
+        return FakeNativeSession(first).also { sessions += it }
+    }
+
+    override fun newCompletion() = newChat(null, emptyList(), null, null)
 
     override fun close() {
         check(sessions.all { it.freed }) { "a session outlives its model" }
@@ -30,10 +41,17 @@ internal class FakeNative : NativeModel {
     }
 }
 
+/** An answer that a fake gives instead of counting: its pieces, calls and finish reason. */
+internal class Scripted(val pieces: List<Piece>, val calls: List<ToolCall> = emptyList(), val reason: String = "stop") {
+    constructor(text: String, reason: String = "stop") : this(listOf(Piece(text, 1)), reason = reason)
+}
+
 internal class FakeNativeSession(private val first: List<Message>) : NativeSession {
-    private val json = ListSerializer(Message.serializer())
+    private val json = ListSerializer(ToolCall.serializer())
     private var turns = first
-    private var question: String? = null
+    private var question: Prompt? = null
+    private var script: Scripted? = null
+    private var calls = emptyList<ToolCall>()
     private var answer = ""
     private var left = 0
     private var count = 0
@@ -42,15 +60,24 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
     var freed = false
         private set
 
+    /** The next answers; after them it counts. */
+    val scripts = ArrayDeque<Scripted>()
+
+    /** What it was asked. */
+    val asked = mutableListOf<Pair<Prompt, GenerationConfig>>()
+
     /** What the end of an answer fails with. */
     var endFails: RuntimeException? = null
 
     /** Called before each token is there, the first included: where a test holds the prompt, or fails. */
     var beforeToken: (index: Int) -> Unit = {}
 
-    override fun start(prompt: String, config: GenerationConfig) {
+    override fun start(prompt: Prompt, config: GenerationConfig) {
         check(!freed && question == null) { "the last answer has not been ended" }
         question = prompt
+        asked += prompt to config
+        script = scripts.removeFirstOrNull()
+        calls = emptyList()
         answer = ""
         left = config.maxNewTokens!!
         count = 0
@@ -62,12 +89,25 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         check(!freed)
         if (question == null) return null
         beforeToken(count)
+        script?.let { return scripted(it) }
         if (left == 0 && !stopping) reason = "length"
         if (left == 0 || stopping) return null.also { finish() }
         left--
         val text = " ${turns.sumOf { it.content.length } + count++}"
         answer += text
         return Piece(text, count)
+    }
+
+    private fun scripted(script: Scripted): Piece? {
+        if (count < script.pieces.size && !stopping) {
+            return script.pieces[count++].also { if (it.channel == Channel.ANSWER) answer += it.text }
+        }
+        if (!stopping) {
+            reason = script.reason
+            calls = script.calls
+        }
+        finish()
+        return null
     }
 
     override fun stop() {
@@ -78,12 +118,18 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         val asked = question ?: return
         question = null
         endFails?.let { throw it }
-        if (count > 0 || reason != "stopped") turns = turns + Message(Role.USER, asked) + Message(Role.ASSISTANT, answer)
+        if (count == 0 && reason == "stopped") return
+        val results = if (asked.isResults) Json.decodeFromString<List<ToolResult>>(asked.text) else emptyList()
+        val turn = results.map { Message(Role.TOOL, it.content, toolCallId = it.toolCallId) }
+            .ifEmpty { listOf(Message(Role.USER, asked.text)) }
+        turns = turns + turn + Message(Role.ASSISTANT, answer, calls)
     }
 
     override fun statistics() = """{"generated_tokens": $count, "finish_reason": "$reason"}"""
 
-    override fun messages() = Json.encodeToString(json, turns)
+    override fun messages() = Message.write(turns)
+
+    override fun toolCalls() = Json.encodeToString(json, calls)
 
     override fun reset() {
         turns = first
@@ -92,7 +138,7 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
     override fun save(file: File) = file.writeText(messages())
 
     override fun restore(file: File) {
-        turns = Json.decodeFromString(json, file.readText())
+        turns = Message.read(file.readText())
     }
 
     override fun free() {

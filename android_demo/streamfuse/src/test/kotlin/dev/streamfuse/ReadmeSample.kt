@@ -1,6 +1,8 @@
 package dev.streamfuse
 
 import java.io.File
+import kotlinx.serialization.SerialName
+import kotlinx.serialization.Serializable
 
 /** The lines of the pages' samples, where the compiler sees them (ReadmeTest). */
 @Suppress("unused")
@@ -18,8 +20,51 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
         val answer = chat.generate("Name three primes.", warm)
         val plain = chat.generate("And three more?", GenerationConfig(enableSpeculativeDecoding = false))
         println(chat.fallbackReason) // off by request
-        check(answer != plain)
+        check(answer.text != plain.text)
     }
+
+    suspend fun objects(chat: Chat) {
+        val city = chat.generateObject<City>("Describe the city of Rome.")
+        val asked = chat.generate("And Oslo?", GenerationConfig(schema = schemaOf<City>(), maxNewTokens = 100))
+        println(asked.statistics.forcedTokens)
+        println(city.name + ", " + asked.parsed<City>().name)
+        val short = GenerationConfig(regex = "(Yes|No), because [a-z ]{5,60}\\.")
+        val yes = chat.generate("Is Oslo a capital?", short).text
+        check(yes.isNotEmpty())
+    }
+
+    suspend fun tools(model: Model) {
+        val weather = tool("get_weather", "The weather forecast of a city.") { query: Query ->
+            Forecast(degrees = 20 + query.days, sky = "clear above ${query.city}")
+        }
+        val chat = model.chat(system = "You answer briefly.", tools = listOf(weather))
+        val answer = chat.generate("Do I need an umbrella in Rome?")
+        println(answer.text) // written after the call and its result, which chat.messages has
+
+        val manual = model.chat(tools = listOf(weather), maxToolRounds = 0)
+        manual.send("Is it warm in Oslo?", GenerationConfig(toolChoice = "required")).collect { piece ->
+            if (piece.channel == Channel.ANSWER) print(piece.text)
+        }
+        val results = manual.toolCalls.map { ToolResult(it.id, "4 degrees in " + it.parsed<Query>().city) }
+        println(manual.generate(results).text)
+    }
+
+    @Serializable
+    enum class Continent { AFRICA, AMERICA, ASIA, EUROPE, OCEANIA }
+
+    @Serializable
+    data class City(
+        @Description("Its name in English.") @Keywords("""{"maxLength": 30}""") val name: String,
+        val continent: Continent,
+        @SerialName("is_capital") val isCapital: Boolean,
+        val mayor: String? = null,
+    )
+
+    @Serializable
+    data class Query(@Keywords("""{"maxLength": 40}""") val city: String, val days: Int = 1)
+
+    @Serializable
+    data class Forecast(val degrees: Int, val sky: String)
 
     fun saving(model: Model, chat: Chat) {
         chat.save(file) // for example in onStop, off the main thread

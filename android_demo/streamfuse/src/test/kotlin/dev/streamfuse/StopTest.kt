@@ -116,11 +116,11 @@ class StopTest {
         val second = async(Dispatchers.Default, CoroutineStart.UNDISPATCHED) { chat.generate("Two?") }
         goOn.countDown()
         assertEquals(2, first.await().size)
-        assertEquals(5, second.await().trim().split(" ").size)
+        assertEquals(5, second.await().text.trim().split(" ").size)
         val said = chat.messages.map { it.role to it.content.split(" ").size }
         assertEquals(listOf(Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT), said.map { it.first })
         assertEquals(first.await().joinToString("") { it.text }, chat.messages[2].content)
-        assertEquals(second.await(), chat.messages[4].content)
+        assertEquals(second.await().text, chat.messages[4].content)
     }
 
     @Test
@@ -130,7 +130,7 @@ class StopTest {
         withTimeout(10_000) {
             chat.send("One?").collect {
                 heard += it
-                if (heard.size == 3) inner = chat.generate("Two?")
+                if (heard.size == 3) inner = chat.generate("Two?").text
             }
         }
         assertEquals(3, heard.size)
@@ -146,8 +146,9 @@ class StopTest {
         val last = async(Dispatchers.Default, CoroutineStart.UNDISPATCHED) { chat.generate("Last?") }
         goOn.countDown()
         assertEquals(emptyList<Piece>(), first.await())
-        assertEquals(List(4) { "" }, waiting.map { it.await() })
-        assertEquals(untouched + Message(Role.USER, "Last?") + Message(Role.ASSISTANT, last.await()), chat.messages)
+        assertEquals(List(4) { "" }, waiting.map { it.await().text })
+        val turn = listOf(Message(Role.USER, "Last?"), Message(Role.ASSISTANT, last.await().text))
+        assertEquals(untouched + turn, chat.messages)
     }
 
     @Test
@@ -158,7 +159,7 @@ class StopTest {
         val second = async(Dispatchers.Default, CoroutineStart.UNDISPATCHED) { chat.generate("Two?") }
         first.cancel()
         goOn.countDown()
-        assertEquals(5, second.await().trim().split(" ").size)
+        assertEquals(5, second.await().text.trim().split(" ").size)
     }
 
     @Test

@@ -54,7 +54,9 @@ class ChatScreenTest : Device() {
     private fun library(config: GenerationConfig, vararg turns: Pair<String, Int>): List<String> =
         StreamFuse.load(built("demo")).use { model ->
             model.chat().use { chat ->
-                turns.map { (words, most) -> runBlocking { chat.generate(words, config.copy(maxNewTokens = most)) } }
+                turns.map { (words, most) ->
+                    runBlocking { chat.generate(words, config.copy(maxNewTokens = most)).text }
+                }
             }
         }
 

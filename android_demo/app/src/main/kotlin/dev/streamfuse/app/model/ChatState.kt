@@ -1,5 +1,6 @@
 package dev.streamfuse.app.model
 
+import dev.streamfuse.Channel
 import dev.streamfuse.Message
 import dev.streamfuse.Piece
 import dev.streamfuse.Role
@@ -46,7 +47,7 @@ class GrowingAnswer(private val meter: Meter) {
     }
 
     private fun take(piece: Piece) {
-        if (piece.text.isEmpty()) return
+        if (piece.text.isEmpty() || piece.channel != Channel.ANSWER) return
         if (piece.source != source && last.isNotEmpty()) {
             whole += Run(last.toString(), source)
             last.clear()

@@ -1,0 +1,255 @@
+package dev.streamfuse
+
+import kotlinx.coroutines.CompletableDeferred
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.async
+import kotlinx.coroutines.awaitCancellation
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withTimeout
+import kotlinx.serialization.Serializable
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.buildJsonObject
+import kotlinx.serialization.json.put
+import org.junit.jupiter.api.AfterEach
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+
+/** Tools, parts of an answer and objects, over a native half in Kotlin. */
+class ToolTest {
+    @Serializable
+    data class Query(val city: String, val days: Int = 1)
+
+    @Serializable
+    data class Forecast(val degrees: Int)
+
+    private val native = FakeNative()
+    private val model = native.model()
+    private val asked = mutableListOf<Query>()
+    private val forecast = tool("forecast", "The weather of a city.") { query: Query ->
+        asked += query
+        if (query.city == "Atlantis") error("there is no city $query")
+        Forecast(20 + asked.size)
+    }
+    private val thought = Piece("hm", 1, channel = Channel.THINKING)
+
+    @AfterEach
+    fun close() = model.close()
+
+    private fun call(id: String, city: String, name: String = "forecast") =
+        ToolCall(id, name, buildJsonObject { put("city", city) })
+
+    private fun calling(vararg calls: ToolCall) =
+        Scripted(listOf(thought, Piece("{...}", 2, Source.GRAMMAR, Channel.TOOL_CALL)), calls.toList())
+
+    private fun chat(vararg scripts: Scripted, rounds: Int = 8): Pair<Chat, FakeNativeSession> {
+        val chat = model.chat(tools = listOf(forecast), maxToolRounds = rounds)
+        val session = native.sessions.last()
+        session.scripts += scripts
+        return chat to session
+    }
+
+    private fun results(prompt: Prompt): List<ToolResult> {
+        assertTrue(prompt.isResults)
+        return Json.decodeFromString(prompt.text)
+    }
+
+    @Test
+    fun `a tool is declared with its class's schema, and template variables go along`() {
+        model.chat(tools = listOf(forecast), templateVariables = buildJsonObject { put("enable_thinking", false) })
+        val declared = """[{"type":"function","function":{"name":"forecast","description":"The weather of a city.",""" +
+            """"parameters":${schemaOf<Query>()}}}]"""
+        assertEquals(declared to """{"enable_thinking":false}""", native.declared)
+        model.chat()
+        assertEquals(null to null, native.declared)
+        val wrong = failureOf<StreamFuseException> { Tool("t", "", "[]") { "" } }
+        assertTrue("tool t" in wrong.message!!, wrong.message)
+        assertEquals(ErrorCode.BAD_GRAMMAR, failureOf<StreamFuseException> { tool("t", "") { n: Int -> n } }.code)
+    }
+
+    @Test
+    fun `calls are made in turn and answered with their results, until an answer has none`() = runBlocking {
+        val twice = calling(call("a", "Rome"), call("b", "Oslo"))
+        val (chat, session) = chat(twice, calling(call("c", "Rome")), Scripted("Warm."))
+        val answer = chat.generate("And the weather?", GenerationConfig(toolChoice = "required", seed = 5))
+        assertEquals("Warm.", answer.text)
+        assertEquals("", answer.thinking, "only the last answer counts")
+        assertEquals(emptyList<ToolCall>(), answer.toolCalls)
+        assertEquals(listOf("Rome", "Oslo", "Rome"), asked.map { it.city })
+        val (first, second, third) = session.asked
+        assertEquals("And the weather?", first.first.text)
+        val expected = listOf(ToolResult("a", """{"degrees":21}"""), ToolResult("b", """{"degrees":22}"""))
+        assertEquals(expected, results(second.first))
+        assertEquals(listOf(ToolResult("c", """{"degrees":23}""")), results(third.first))
+        assertEquals(listOf("required", "auto", "auto"), session.asked.map { it.second.toolChoice })
+        assertEquals(listOf(5L, 5L, 5L), session.asked.map { it.second.seed })
+        val roles = listOf(Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT)
+        assertEquals(roles, chat.messages.map { it.role })
+        assertEquals(listOf("a", "b"), chat.messages[1].toolCalls.map { it.id })
+        assertEquals("b", chat.messages[3].toolCallId)
+    }
+
+    @Test
+    fun `a flow has the pieces of every round, each with its channel`() = runBlocking {
+        val (chat, _) = chat(calling(call("a", "Rome")), Scripted("Warm."))
+        val channels = listOf(Channel.THINKING, Channel.TOOL_CALL, Channel.ANSWER)
+        assertEquals(channels, chat.send("And the weather?").toList().map { it.channel })
+        assertEquals("Warm.", chat.messages.last().content)
+    }
+
+    @Test
+    fun `a callback gets every round too`() {
+        val (chat, _) = chat(calling(call("a", "Rome")), Scripted("Warm.", reason = "length"))
+        val texts = mutableListOf<String>()
+        val done = CompletableDeferred<Statistics>()
+        chat.send(
+            "And the weather?",
+            object : GenerationCallback {
+                override fun onPiece(piece: Piece) {
+                    texts += piece.text
+                }
+
+                override fun onDone(statistics: Statistics) {
+                    done.complete(statistics)
+                }
+
+                override fun onError(error: Throwable) {
+                    done.completeExceptionally(error)
+                }
+            },
+        )
+        assertEquals("length", runBlocking { withTimeout(10_000) { done.await() } }.finishReason)
+        assertEquals(listOf("hm", "{...}", "Warm."), texts)
+    }
+
+    @Test
+    fun `what a tool throws, arguments that do not fit and unknown names are results`() = runBlocking {
+        val slow = Tool("slow", "", "{}") { withTimeout(1) { awaitCancellation() } }
+        val chat = model.chat(tools = listOf(forecast, slow))
+        val session = native.sessions.last()
+        val wrong = ToolCall("b", "forecast", buildJsonObject { put("town", "Rome") })
+        val (missing, late) = call("c", "Rome", "missing") to call("d", "Rome", "slow")
+        session.scripts += calling(call("a", "Atlantis"), wrong, missing, late)
+        session.scripts += Scripted("Sorry.")
+        assertEquals("Sorry.", chat.generate("And the weather?").text)
+        val texts = results(session.asked.last().first).map { it.content }
+        val parts = listOf("no city Query(city=Atlantis", "'city' is required", "no tool missing; the tools are forecast, slow", "Timed out")
+        assertEquals(emptyList<String>(), parts.zip(texts).filter { (part, text) -> part !in text }.map { it.second })
+        assertTrue(texts.all { it.startsWith("error: ") }, "$texts")
+    }
+
+    @Test
+    fun `rounds are bounded, and zero leaves the calls to the app`() = runBlocking {
+        val (bounded, _) = chat(calling(call("a", "Rome")), calling(call("b", "Rome")), Scripted("Never."), rounds = 1)
+        assertEquals(listOf("b"), bounded.generate("And the weather?").toolCalls.map { it.id })
+        assertEquals(listOf("Rome"), asked.map { it.city })
+
+        val (manual, session) = chat(calling(call("a", "Rome")), Scripted("Warm."), rounds = 0)
+        val answer = manual.generate("And the weather?")
+        assertEquals("" to "hm", answer.text to answer.thinking)
+        assertEquals(manual.toolCalls, answer.toolCalls)
+        val call = manual.toolCalls.single()
+        assertEquals(Query("Rome"), call.parsed<Query>())
+        assertEquals("Warm.", manual.generate(listOf(ToolResult(call.id, "hot"))).text)
+        assertEquals(listOf(ToolResult("a", "hot")), results(session.asked.last().first))
+        assertEquals(1, asked.size, "the app calls, not the chat")
+        assertEquals(emptyList<ToolCall>(), manual.toolCalls)
+    }
+
+    @Test
+    fun `a stop, another request and cancellation while a tool runs end the rounds`() = runBlocking<Unit> {
+        for (end in listOf<suspend (Chat) -> Unit>({ it.stop() }, { it.generate("Something else") }, { it.reset() })) {
+            val called = CompletableDeferred<Unit>()
+            val goOn = CompletableDeferred<Unit>()
+            val held = Tool("forecast", "", "{}") {
+                called.complete(Unit)
+                goOn.await()
+                "cold"
+            }
+            model.chat(tools = listOf(held)).use { chat ->
+                val session = native.sessions.last()
+                session.scripts += calling(call("a", "Rome"))
+                val answer = async(Dispatchers.Default) { chat.generate("And the weather?") }
+                called.await()
+                end(chat)
+                goOn.complete(Unit)
+                assertEquals(listOf("a"), answer.await().toolCalls.map { it.id })
+                assertTrue(session.asked.none { it.first.isResults })
+            }
+        }
+        val called = CompletableDeferred<Unit>()
+        val endless = Tool("forecast", "", "{}") {
+            called.complete(Unit)
+            awaitCancellation()
+        }
+        model.chat(tools = listOf(endless)).use { chat ->
+            native.sessions.last().scripts += calling(call("a", "Rome"))
+            val job = launch(Dispatchers.Default) { chat.generate("And the weather?") }
+            called.await()
+            job.cancelAndJoin()
+            assertEquals("stop", chat.statistics!!.finishReason)
+        }
+    }
+
+    @Test
+    fun `an answer that is stopped makes no calls`() = runBlocking {
+        val (chat, session) = chat(calling(call("a", "Rome")))
+        session.beforeToken = { if (it == 1) chat.stop() }
+        assertEquals(1, chat.send("And the weather?").toList().size)
+        assertEquals(emptyList<Query>(), asked)
+    }
+
+    @Test
+    fun `an object is asked for by its schema and decoded`() = runBlocking {
+        val (chat, session) = chat(
+            Scripted(listOf(thought, Piece("""{"city":""", 2), Piece(""""Rome"}""", null))),
+            Scripted("""{"city":"Rome","days":2}"""),
+        )
+        assertEquals(Query("Rome"), chat.generateObject<Query>("Which city?"))
+        assertEquals(schemaOf<Query>(), session.asked.single().second.schema)
+        val config = GenerationConfig(schema = schemaOf<Query>())
+        assertEquals(Query("Rome", 2), chat.generate("Which city?", config).parsed<Query>())
+    }
+
+    @Test
+    fun `an incomplete answer says why it is no object and what to do`() = runBlocking<Unit> {
+        val ends = mapOf(
+            Scripted("""{"city":"Ro""", "incomplete") to "maxNewTokens",
+            Scripted("""{"city":"Ro""", "stopped") to "ask again",
+            Scripted("Rome.", "stop") to "schemaOf",
+        )
+        for ((script, word) in ends) {
+            val (chat, _) = chat(script)
+            val error = failureOf<StreamFuseException> { chat.generateObject<Query>("Which city?") }
+            assertEquals(ErrorCode.NOT_PARSED, error.code)
+            assertTrue(word in error.message!!, error.message)
+        }
+    }
+
+    @Test
+    fun `a constraint of a request replaces the chat's, whatever its kind`() {
+        val chats = GenerationConfig(regex = "(Yes|No)", seed = 3)
+        val own = GenerationConfig(toolChoice = "none").over(chats)
+        assertNull(own.regex)
+        assertEquals("none" to 3L, own.toolChoice to own.seed)
+        assertEquals("(Yes|No)", GenerationConfig(seed = 4).over(chats).regex)
+    }
+
+    @Test
+    fun `messages of other languages can be read, and go back as they are`() {
+        val list = """[{"role":"assistant","content":null,"tool_calls":[{"id":"x","type":"function","function":""" +
+            """{"name":"forecast","arguments":"{\"city\": \"Rome\"}"}}],"reasoning_content":"hm"},""" +
+            """{"role":"tool","content":"hot","tool_call_id":"x","name":"forecast"}]"""
+        val (call, result) = Message.read(list)
+        assertEquals(Query("Rome"), call.toolCalls.single().parsed<Query>())
+        assertEquals("x" to "hot", result.toolCallId to result.content)
+        val written = """[{"role":"assistant","content":"","tool_calls":[{"id":"x","type":"function","function":""" +
+            """{"name":"forecast","arguments":{"city":"Rome"}}}]},""" +
+            """{"role":"tool","content":"hot","tool_call_id":"x","name":"forecast"}]"""
+        assertEquals(written, Message.write(listOf(call, result)))
+    }
+}
