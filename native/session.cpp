@@ -43,10 +43,10 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
   first_ = first_turns({options.system, options.system_bytes}, {options.history, options.history_bytes});
   int code = sf_new_text(model_->bundle(), Made(text_));
   text_needs(code);
-  text_needs(sf_text_set_tools(text_.get(), options.tools, options.tools_bytes));
+  if (options.tools != nullptr) tools_.assign(options.tools, options.tools_bytes);
+  set_tools(true);
   text_needs(sf_text_set_variables(text_.get(), options.template_variables, options.template_variables_bytes));
   text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
-  has_tools_ = options.tools != nullptr;
 
   const bool is_own = options.backend != nullptr;
   const std::string device = model_->device(!is_own                     ? nullptr
@@ -66,6 +66,11 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
 void Session::need(int code) const { check(code, sf_sequence_error(sequence_.get())); }
 
 void Session::text_needs(int code) const { check(code, sf_text_error(text_.get())); }
+
+// With tools, an answer is searched for calls.
+void Session::set_tools(bool on) {
+  text_needs(sf_text_set_tools(text_.get(), on && !tools_.empty() ? tools_.data() : nullptr, on ? tools_.size() : 0));
+}
 
 void Session::prepare() {
   finish();
@@ -89,6 +94,7 @@ void Session::start_turn(const sf_answer_options& options, Ask ask) {
   finish();
   const int64_t* ids = nullptr;
   int64_t n = 0;
+  set_tools(true);
   text_needs(ask(&ids, &n));
   const std::vector<int64_t> context(ids, ids + n);  // the ids are the text's until its next call
   begin(context.data(), n, options, std::move(own),
@@ -113,7 +119,10 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
     check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
     if (options.sampling != nullptr) sampling = known_part(options.sampling, sampling);
     sampling.size = sizeof sampling;
+    // What a schema restricts may look like a call, but is none.
+    const bool is_restricted = own->size > 0 || options.schema || options.regex || options.grammar;
     const sf_constraint constraint = constrain(options, std::move(own)).take();
+    if (is_restricted && !tools_.empty()) set_tools(false);
     sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
     need(sf_sequence_start(sequence_.get(), ids, n, &sampling));
     text_needs(begin_text());
@@ -147,7 +156,7 @@ Owned<sf_constraint> Session::constrain(const sf_answer_options& options, Owned<
       text_needs(sf_text_constrain(text_.get(), grammar.kind, grammar.text, grammar.bytes, &made));
       return Owned<sf_constraint>(&made);
     }
-  if (options.tool_choice == nullptr && !has_tools_) return own;
+  if (options.tool_choice == nullptr && tools_.empty()) return own;
   const std::string_view choice = options.tool_choice == nullptr ? "auto" : options.tool_choice;
   text_needs(sf_text_constrain_calls(text_.get(), choice.data(), choice.size(), &made));
   return Owned<sf_constraint>(&made);

@@ -212,3 +212,19 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
         edit_manifest(bundle, lambda manifest: manifest["model"].update(chat_template=TEMPLATE))
     by_channel = {one: "".join(piece.text for piece in pieces if piece.channel is one) for one in Channel}
     assert by_channel == {Channel.THINKING: "hm", Channel.ANSWER: "fine.", Channel.TOOL_CALL: ""}
+
+
+def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(tmp_path: Path) -> None:
+    """Llama 3 writes calls as JSON that begins with a name."""
+    made = tiny_bundle(tmp_path, max_context_len=512)
+    template = CHAT_TEMPLATE + "{# tools ipython #}"
+    edit_manifest(made, lambda manifest: manifest["model"].update(chat_template=template))
+    given = {"properties": {"name": {"enum": ["now"]}, "parameters": {"const": {}}}, "required": ["name", "parameters"]}
+    with AppModel(made) as model:
+        chat = model.chat(tools=TOOLS)
+        text = chat.ask("x", schema={"type": "object", "additionalProperties": False} | given, max_new_tokens=100)
+        assert (json.loads(text), chat.tool_calls) == ({"name": "now", "parameters": {}}, [])
+        assert chat.messages[-1] == {"role": "assistant", "content": text}
+        chat.ask("x", tool_choice="now", max_new_tokens=100)
+        assert names(chat) == [("now", {})]
+        chat.free()
