@@ -23,7 +23,6 @@ SAMPLING = (
     "min_p",
     "repetition_penalty",
 )  # a bundle has its own defaults
-OF_PROMPT = ("tools", "tool_choice", "template_variables", "documents")
 
 
 class GenerationOptions(TypedDict, total=False):
