@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -43,6 +44,7 @@ bool Sampler::before(const Token& a, const Token& b) { return a.score != b.score
 int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history,
                         int64_t position, const uint32_t* allowed) {
   const bool penalises = sampling.penalty != 1.0 && !history.empty(), changes = penalises || allowed != nullptr;
+  if (sampling.temperature == 0.0 && !penalises && allowed != nullptr) return greedy_among(logits, allowed);
   if (changes) changed_.assign(logits, logits + vocab_size_);
   if (penalises) penalise(sampling, history);
   if (allowed != nullptr) forbid(allowed);
@@ -72,10 +74,9 @@ void Sampler::penalise(const Sampling& sampling, std::span<const int64_t> histor
 template <class Number>
 int64_t Sampler::greedy(const Number* scores) {
   const Summit summit = loops<Number>().summit(scores, vocab_size_);
-  if (summit.unordered || !std::isfinite(summit.score))
-    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
+  if (summit.unordered) return settle(-1, HUGE_VAL, -HUGE_VAL);
   int64_t best = -1;
-  double second = -std::numeric_limits<double>::infinity();
+  double second = -HUGE_VAL;
   for (int64_t id = 0; id < vocab_size_; ++id) {
     const double score = static_cast<double>(scores[id]);
     if (best < 0 && score == summit.score)
@@ -83,7 +84,35 @@ int64_t Sampler::greedy(const Number* scores) {
     else if (score > second)
       second = score;
   }
-  distance = summit.score - second;
+  return settle(best, summit.score, second);
+}
+
+// The same as `greedy` after `forbid`, but reads only the logits of allowed tokens, which are often few.
+int64_t Sampler::greedy_among(const float* logits, const uint32_t* allowed) {
+  int64_t best = -1;
+  double top = -HUGE_VAL, second = -HUGE_VAL;
+  for (int64_t word = 0; word <= (vocab_size_ - 1) / 32; ++word) {
+    for (uint32_t bits = allowed[word]; bits != 0; bits &= bits - 1) {
+      const int64_t id = 32 * word + std::countr_zero(bits);
+      const double score = static_cast<double>(logits[id]);
+      if (std::isnan(score)) return settle(-1, HUGE_VAL, -HUGE_VAL);
+      if (score > top) {
+        second = top;
+        top = score;
+        best = id;
+      } else if (score > second) {
+        second = score;
+      }
+    }
+  }
+  return settle(best, top, second);
+}
+
+// The best token of a row, with the scores of the best and the second.
+int64_t Sampler::settle(int64_t best, double top, double second) {
+  if (!std::isfinite(top))
+    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
+  distance = top - second;
   near_tie = distance <= kNearLogit;
   return best;
 }

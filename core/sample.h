@@ -39,6 +39,8 @@ class Sampler {
   void forbid(const uint32_t* allowed);
   template <class Number>
   int64_t greedy(const Number* scores);
+  int64_t greedy_among(const float* logits, const uint32_t* allowed);
+  int64_t settle(int64_t best, double top, double second);
   template <class Number>
   int64_t draw(const Sampling& sampling, const Number* scores, double number);
   template <class Number>

@@ -34,7 +34,7 @@ void logits_after(const std::vector<int64_t>& text, float* logits) {
 
 int64_t best_of(const float* logits) { return std::max_element(logits, logits + kVocabulary) - logits; }
 
-int64_t greedy_after(const std::vector<int64_t>& text) {
+[[maybe_unused]] int64_t greedy_after(const std::vector<int64_t>& text) {
   float logits[kVocabulary];
   logits_after(text, logits);
   return best_of(logits);
