@@ -97,7 +97,7 @@ private final class FakeSession: OpenSession {
       let word = "\(count == 0 ? "" : " ")w\(token)"
       answer += word
       count += 1
-      take(Piece(text: word, token: token, source: drafts ? Source.allCases[count % 4] : .model))
+      take(Piece(text: word, token: token, source: drafts ? Source.allCases[count % Source.allCases.count] : .model))
     }
     if count > 0 { messages = asked + [Message(role: .assistant, content: answer)] }
     statistics = figures(count, drafts: drafts, end: count == most ? "length" : "stopped")

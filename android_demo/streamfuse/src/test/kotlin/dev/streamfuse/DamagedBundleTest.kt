@@ -25,7 +25,7 @@ class DamagedBundleTest {
     fun `a manifest that is damaged, newer or contradicts its program`() {
         refused(changed("manifest.json" to { "{" }), ErrorCode.BAD_FILE, "manifest.json")
         refused(manifest("\"format_version\": 4", "\"format_version\": 99"), ErrorCode.BAD_FILE, "99")
-        refused(manifest("\"capacity\": 1024", "\"capacity\": 2048"), ErrorCode.BAD_PROGRAM, "capacity 2048")
+        refused(manifest("\"capacity\": 1024", "\"capacity\": 2048"), ErrorCode.BAD_PROGRAM, "capacity is 2048")
     }
 
     @Test
