@@ -269,13 +269,13 @@ def _whole_numbers(folder: Path) -> None:
         (lambda f: (f / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["Mamba"]})), "Mamba"),
         (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
-        (lambda f: (f / "model.safetensors").write_bytes(b""), "cut short"),
+        (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x05" + bytes(7) + b"hello"), "not a safetensors"),
-        (_cut, "cut short"),
+        (_cut, "truncated"),
         (lambda f: _only_index(f, "[]"), "must be a JSON object"),
         (lambda f: _only_index(f, '{"weight_map": {"a": [1]}}'), "not a safetensors index"),
-        (lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors: no such file; the index"),
-        (_whole_numbers, "tensor 'model.norm.weight' has the type I32, .* where the weights are quantized"),
+        (lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors: no such file, although the index lists it"),
+        (_whole_numbers, "tensor 'model.norm.weight' has the dtype I32, .* if the weights are quantized"),
     ],
 )
 def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path: Path) -> None:

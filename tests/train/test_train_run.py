@@ -184,7 +184,7 @@ def test_no_resume_starts_over(config: TrainConfig) -> None:
     [
         ({"learning_rate": 5e-4}, r"has a run with different learning_rate \(0.001, now 0.0005\)"),
         ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "different streams"),
-        ({"max_tokens": 14}, "other max_tokens"),
+        ({"max_tokens": 14}, "different max_tokens"),
     ],
 )
 def test_other_settings_are_not_mixed_into_a_run(config: TrainConfig, changes: dict[str, Any], words: str) -> None:
