@@ -114,7 +114,7 @@ def test_a_scheme_of_gguf_files_is_found_again_and_any_other_is_rounded_by_the_t
     assert to_integers(weight, PartScheme(4, 64, True), lambda *_: given) is given
     with pytest.raises(ValueError, match="int4:64:symmetric is not a format of GGUF files"):
         to_integers(weight, PartScheme(4, 64, True))
-    with pytest.raises(ValueError, match="--group-size 64 does not divide the 32 inputs"):
+    with pytest.raises(ValueError, match="group_size 64 does not divide the 32 inputs"):
         to_integers(weight[:, :32], PartScheme(4, 64, True))
 
 

@@ -102,7 +102,7 @@ def test_two_kinds_need_a_pass_for_the_streams_alone(both: StreamFused, tmp_path
             preview(config_for(files, tmp_path / "none", merge_adapter="off", **settings))
     with pytest.raises(ValueError, match="must be merged"):
         Weights(both, GraphShapes())
-    with pytest.raises(ValueError, match="a pass of their own"):
+    with pytest.raises(ValueError, match="a separate pass"):
         build_methods(Weights(both, GraphShapes(64, 8, ((4, 4),), 5, (4,), deferred=True), reference.Form()))
 
 

@@ -171,7 +171,7 @@ def test_other_weights_go_through_the_quantizer(bits: int, symmetric: bool, size
 
 
 def test_a_block_must_divide_the_inputs() -> None:
-    with pytest.raises(ValueError, match="--group-size 64 does not divide the 96 inputs"):
+    with pytest.raises(ValueError, match="group_size 64 does not divide the 96 inputs"):
         to_blocks(torch.randn(4, 96), PartScheme(4, 64, False))
 
 

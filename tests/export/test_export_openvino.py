@@ -136,7 +136,7 @@ def test_another_release_is_named_by_what_exports_and_by_what_runs(
     with pytest.raises(BackendError, match=r"is OpenVINO 2099\.1\.0, .*2025\.4 compiled; .*streamfuse\[openvino\]"):
         engine_of(deferred[0])
     monkeypatch.setattr(openvino, "__version__", "2099.1.0-1")
-    with pytest.raises(OptionError, match=r"OpenVINO 2025\.4, and 2099\.1\.0 is installed: .*streamfuse\[openvino\]"):
+    with pytest.raises(OptionError, match=r"OpenVINO 2025\.4, but 2099\.1\.0 is installed: .*streamfuse\[openvino\]"):
         exported(tmp_path / "model")
     assert not (tmp_path / "model" / "bundle").exists()
 

@@ -13,6 +13,7 @@ from torch import nn
 import streamfuse
 from streamfuse.bundle import open_bundle
 from streamfuse.export.pipeline import Report, run_export
+from streamfuse.export.preview import preview
 from streamfuse.options import OptionError
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
@@ -104,10 +105,11 @@ def test_a_calibration_text_is_for_activations_in_integers_and_must_be_there(tmp
     checkpoint = export_samples.write_checkpoint(tmp_path, export_samples.tiny_model())
     text = tmp_path / "text.txt"
     config = {"backend": "qnn", "calibration_text": text}
-    with pytest.raises(OptionError, match=r"calibration_text goes with .*16a8w or 16a4w"):
+    with pytest.raises(OptionError, match=r"calibration.text goes with .*16a8w or 16a4w"):
         export_samples.config_for(checkpoint, tmp_path / "bundle", **config)
-    with pytest.raises(OptionError, match=r"calibration_text .*text.txt: no such file"):
-        export_samples.config_for(checkpoint, tmp_path / "bundle", quantize="16a8w", **config)
+    there = export_samples.config_for(checkpoint, tmp_path / "bundle", quantize="16a8w", **config)
+    with pytest.raises(OptionError, match=r"calibration-text .*text.txt: no such file"):
+        preview(there)
 
 
 @pytest.mark.parametrize("scheme", ["embedding=int8", "mlp=int8:32", "mlp=int4:32"])

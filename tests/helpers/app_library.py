@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bundle_library
+import numpy as np
 from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
 from streamfuse.native.library import file_name, load_executorch, load_typed
@@ -215,7 +216,7 @@ class AppSession:
             **sized("grammar", None if grammar is None else grammar.encode()),
             tool_choice=tool_choice and tool_choice.encode(),
         )  # fmt: skip
-        ids = [token for token in prompt if isinstance(token, int)]
+        ids = [token for token in prompt if isinstance(token, (int, np.integer))]
         if isinstance(prompt, str):
             words = prompt.encode()
             self._check(library().sf_session_start(self.handle, words, len(words), byref(answer)))

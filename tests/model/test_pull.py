@@ -274,7 +274,10 @@ def _whole_numbers(folder: Path) -> None:
         (_cut, "truncated"),
         (lambda f: _only_index(f, "[]"), "must be a JSON object"),
         (lambda f: _only_index(f, '{"weight_map": {"a": [1]}}'), "not a safetensors index"),
-        (lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors: no such file, although the index lists it"),
+        (
+            lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'),
+            "b.safetensors: no such file, although the index lists it",
+        ),
         (_whole_numbers, "tensor 'model.norm.weight' has the dtype I32, .* if the weights are quantized"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from app_library import BAD_ARGUMENT, LIBRARY, AppModel, AppSession, LibraryFailure
 from bundle_samples import CHAT_TEMPLATE, edit_manifest
-from native_samples import tiny_bundle
+from native_samples import WIDTHS, tiny_bundle
 from pages import ROOT, samples
 
 from streamfuse.runtime.text_library import Channel, GrammarError
@@ -78,7 +78,7 @@ def test_the_sample_of_the_docs_compiles(tmp_path: Path) -> None:
 
 
 def test_a_call_is_required_and_its_result_answered(chat: AppSession) -> None:
-    chat.start("x", tool_choice="now", max_new_tokens=120)
+    chat.start("x", tool_choice="now", max_new_tokens=120, width=WIDTHS[0])
     pieces = list(chat.pieces())
     text = "".join(piece.text for piece in pieces)
     assert json.loads(text) == {"name": "now", "arguments": {}}

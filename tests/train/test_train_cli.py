@@ -184,7 +184,7 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "nope.jsonl: no such file" in refused("train", "--data", tmp_path / "nope.jsonl", *out)
     answers(model, prompts, tmp_path / "d.jsonl")
     data = ("--data", tmp_path / "d.jsonl")
-    assert "24 examples, but held_out takes 40" in refused("train", *data, *out)
+    assert "24 examples, but held_out needs 40" in refused("train", *data, *out)
     assert "--num-streams must be from 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "--epochs must be above 0, not 0" in refused("train", *data, *out, "--epochs", 0)

@@ -89,6 +89,8 @@ def preview(config: ExportConfig) -> Preview:
     model_config = load_config(config.model)
     if not (config.model / "tokenizer.json").is_file():
         raise CheckpointError(f"{config.model / 'tokenizer.json'}: no such file; a bundle needs the model's tokenizer")
+    if config.calibration_text is not None and not config.calibration_text.is_file():
+        raise OptionError(f"--calibration-text {config.calibration_text}: no such file")
     check_text(config, model_config)
     with torch.device("meta"):
         base = Transformer(model_config)  # shapes without numbers
