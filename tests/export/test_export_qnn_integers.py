@@ -108,7 +108,7 @@ def test_a_calibration_text_is_for_activations_in_integers_and_must_be_there(tmp
     with pytest.raises(OptionError, match=r"calibration.text goes with .*16a8w or 16a4w"):
         export_samples.config_for(checkpoint, tmp_path / "bundle", **config)
     there = export_samples.config_for(checkpoint, tmp_path / "bundle", quantize="16a8w", **config)
-    with pytest.raises(OptionError, match=r"calibration-text .*text.txt: no such file"):
+    with pytest.raises(OptionError, match=r"calibration.text .*text.txt: no such file"):
         preview(there)
 
 
