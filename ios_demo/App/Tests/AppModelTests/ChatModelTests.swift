@@ -32,8 +32,8 @@ final class ChatModelTests: AppTestCase {
     let chat = start().chat
     try await ask(chat, "Hello", words: 8)
     let live = try XCTUnwrap(chat.answer.live)
-    XCTAssertEqual(live.accepted, 6)
-    XCTAssertEqual(live.tokensPerPass, 4)
+    XCTAssertEqual(live.accepted, 7)
+    XCTAssertEqual(live.tokensPerPass, 8)
     XCTAssertNil(live.proposed, "only the library knows")
     XCTAssertEqual(chat.state.note, "Writing …")
     library.gate = nil

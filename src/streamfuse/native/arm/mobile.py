@@ -35,18 +35,21 @@ def missing_for_java() -> list[str]:
 
 
 def rust_library(build_dir: Path) -> Mapping[str, str]:
-    """Environment in which cargo finds Rust's standard library for ARM, which is downloaded where it is not there."""
+    """Environment in which cargo finds Rust's standard library for ARM, which is downloaded where it is not there, and
+    a linker, because a crate below text/ is a shared library too."""
+    prefix = f"CARGO_TARGET_{RUST_TARGET.upper().replace('-', '_')}"
+    linker = {f"{prefix}_LINKER": "aarch64-linux-gnu-gcc"}
     environment = os.environ | need_cargo()[1]
     command = ["rustc", "--print", "target-libdir", "--target", RUST_TARGET]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     if any(Path(done.stdout.strip()).glob("libstd-*")):
-        return {}
+        return linker
     if shutil.which("rustup", path=environment["PATH"]):
         if subprocess.run(["rustup", "target", "add", RUST_TARGET], env=environment).returncode != 0:
             raise BuildError(f"Rust's library for ARM cannot be downloaded: rustup target add {RUST_TARGET}")
-        return {}
+        return linker
     root = unpack(["libstd-rust-web-dev"], build_dir / "rust")  # of cargo-web, Debian's newer Rust
-    return {f"CARGO_TARGET_{RUST_TARGET.upper().replace('-', '_')}_RUSTFLAGS": f"--sysroot={root / 'usr'}"}
+    return linker | {f"{prefix}_RUSTFLAGS": f"--sysroot={root / 'usr'}"}
 
 
 def build_bundle_arm(
