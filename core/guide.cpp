@@ -40,7 +40,7 @@ void Guide::allows(int32_t state, std::span<const int64_t> tokens, uint8_t* allo
     return;
   }
   std::fill_n(allowed, tokens.size(), uint8_t{0});
-  if (!nodes_[static_cast<size_t>(state)].end) {
+  if (!node(state).end) {
     const bool known = succeeds([&] {
       move(state);
       constraint_->allows(tokens, allowed);
@@ -59,24 +59,24 @@ bool Guide::allows(int32_t state, int64_t token) {
 
 int64_t Guide::forced(int32_t state) {
   if (constraint_ == nullptr) return -1;
-  if (!nodes_[static_cast<size_t>(state)].asked) {
-    nodes_[static_cast<size_t>(state)].asked = true;
-    if (nodes_[static_cast<size_t>(state)].end) return -1;
+  if (!node(state).asked) {
+    node(state).asked = true;
+    if (node(state).end) return -1;
     succeeds([&] { ask_forced(state); });
   }
-  return nodes_[static_cast<size_t>(state)].forced;
+  return node(state).forced;
 }
 
 void Guide::ask_forced(int32_t state) {
   move(state);
   for (const int64_t token : constraint_->forced(widest_)) {
-    Node& node = nodes_[static_cast<size_t>(state)];
-    node.asked = true;
-    node.spelled = node.forced = token;
-    if (const auto habit = habits_.find(token); habit != habits_.end()) {
+    Node& here = node(state);
+    here.asked = true;
+    here.canonical = here.forced = token;
+    if (const auto other = preferred_.find(token); other != preferred_.end()) {
       move(state);
-      if (constraint_->allows(habit->second)) {
-        node.forced = habit->second;
+      if (constraint_->allows(other->second)) {
+        here.forced = other->second;
         return;  // what follows that token is asked for when it is needed
       }
     }
@@ -86,46 +86,43 @@ void Guide::ask_forced(int32_t state) {
 
 void Guide::learn(int32_t state, int64_t chosen) {
   if (state >= static_cast<int32_t>(nodes_.size())) return;
-  const int64_t spelled = nodes_[static_cast<size_t>(state)].spelled;
-  if (spelled < 0) return;
-  if (spelled == chosen)
-    habits_.erase(spelled);
+  const int64_t canonical = node(state).canonical;
+  if (canonical < 0) return;
+  if (canonical == chosen)
+    preferred_.erase(canonical);
   else
-    habits_[spelled] = chosen;
+    preferred_[canonical] = chosen;
 }
 
 int32_t Guide::after(int32_t state, int64_t token) {
   if (constraint_ == nullptr) return 0;
-  const Node& parent = nodes_[static_cast<size_t>(state)];
-  for (int32_t child = parent.child; child >= 0; child = nodes_[static_cast<size_t>(child)].sibling)
-    if (nodes_[static_cast<size_t>(child)].token == token) return child;
+  for (int32_t child = node(state).child; child >= 0; child = node(child).sibling)
+    if (node(child).token == token) return child;
   const int32_t made = static_cast<int32_t>(nodes_.size());
-  Node node{token, state, parent.depth + 1};
-  node.sibling = parent.child;
-  node.end = constraint_->is_end(token);
-  nodes_.push_back(node);
-  nodes_[static_cast<size_t>(state)].child = made;
+  Node added{token, state, node(state).depth + 1};
+  added.sibling = node(state).child;
+  added.end = constraint_->is_end(token);
+  nodes_.push_back(added);
+  node(state).child = made;
   return made;
 }
 
 void Guide::move(int32_t state) {
   path_.clear();
   int32_t from = at_, to = state;
-  const auto up = [&](int32_t node) { return nodes_[static_cast<size_t>(node)].parent; };
-  const auto depth = [&](int32_t node) { return nodes_[static_cast<size_t>(node)].depth; };
-  while (from != to) {
-    if (depth(to) >= depth(from)) {
+  while (from != to) {  // up to the common ancestor
+    if (node(to).depth >= node(from).depth) {
       path_.push_back(to);
-      to = up(to);
+      to = node(to).parent;
     } else {
-      from = up(from);
+      from = node(from).parent;
     }
   }
-  if (at_ != from) constraint_->rollback(depth(at_) - depth(from));
+  if (at_ != from) constraint_->rollback(node(at_).depth - node(from).depth);
   at_ = from;
-  for (auto node = path_.rbegin(); node != path_.rend(); ++node) {
-    constraint_->accept(nodes_[static_cast<size_t>(*node)].token);
-    at_ = *node;
+  for (auto step = path_.rbegin(); step != path_.rend(); ++step) {
+    constraint_->accept(node(*step).token);
+    at_ = *step;
   }
 }
 
