@@ -7,11 +7,8 @@ little memory, on a small stack. Prints each finding, and exits with 1 where the
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
-import resource
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +19,9 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from streamfuse.runtime.text import Tokenizer
 
-ROOT = Path(__file__).parents[2]
+sys.path.append(str(Path(__file__).parents[1] / "helpers"))
+import fuzz_batches
+
 _SECONDS = 60  # for one grammar, until its process is ended
 _CALL = 1.0  # seconds of this process for one call
 _MEMORY = 256 << 20  # beyond what a process has when it begins
@@ -103,73 +102,26 @@ def try_one(tokenizer: Tokenizer, number: int) -> None:
 
 
 def work(first: int, count: int) -> None:
-    """What a process does: a line for each finding, and the number at hand in front of all work."""
-    import signal
-
-    sys.path.append(str(ROOT / "tests" / "helpers"))
     from tokenizer_samples import llama_like, opened
 
     tokenizer = opened(llama_like(), eos=[2])
     tokenizer.constraint(regex="a").mask()
-    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    room = _MEMORY + (64 << 20)  # the stack of the thread that compiles, and one that calls
-    resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it does
+    fuzz_batches.limit_memory(_MEMORY + (64 << 20))  # the stack of the thread that compiles, and one that calls
 
-    def run() -> None:
-        for number in range(first, first + count):
-            print(f"at {number}", flush=True)
-            signal.alarm(_SECONDS)
-            try:
-                try_one(tokenizer, number)
-            except Finding as finding:
-                print(f"found {number}: {finding}", flush=True)
-            except Exception as error:
-                print(f"found {number}: {type(error).__name__} {error}"[:500], flush=True)
-            signal.alarm(0)
+    def finding(number: int) -> str | None:
+        try:
+            try_one(tokenizer, number)
+        except Finding as finding:
+            return str(finding)
+        except Exception as error:
+            return f"{type(error).__name__} {error}"[:500]
+        return None
 
     threading.stack_size(_STACK)
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=fuzz_batches.try_each, args=(first, count, _SECONDS, finding))
     thread.start()
     thread.join()
 
 
-def batch(first: int, count: int) -> list[str]:
-    command = [sys.executable, __file__, "--work", str(first), "--count", str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=os.environ)
-    lines = done.stdout.splitlines()
-    found = [line for line in lines if line.startswith("found")]
-    if done.returncode != 0:
-        last = next((line for line in reversed(lines) if line.startswith("at")), "before the first")
-        found.append(f"found {last}: the process ended with {done.returncode} {done.stderr[-500:]}")
-    return found
-
-
-def fuzz(seconds: float, count: int | None, first: int) -> bool:
-    """Whether nothing was found."""
-    started, number, found = time.monotonic(), first, 0
-    while (number < first + count) if count is not None else (time.monotonic() - started < seconds):
-        size = _BATCH if count is None else min(_BATCH, first + count - number)
-        for line in batch(number, size):
-            print(line, flush=True)
-            found += 1
-        number += size
-    print(f"{number - first} grammars: {found} findings")
-    return found == 0
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=300, help="how long (300)")
-    parser.add_argument("--count", type=int, default=None, help="this many grammars instead")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first grammar (0)")
-    parser.add_argument("--work", type=int, default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.work is not None:
-        work(options.work, options.count)
-        return 0
-    return 0 if fuzz(options.seconds, options.count, options.first) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fuzz_batches.run(__file__, __doc__, "grammars", _BATCH, work))
