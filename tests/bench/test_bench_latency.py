@@ -6,16 +6,16 @@ Run: python -m pytest tests/bench/test_bench_latency.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fakes
 import pytest
-from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_sized_bundle
+from bundle_samples import CAPACITY, edit_manifest, write_sized_bundle
+from engine_fixtures import made_engines
 from typer.testing import CliRunner
 
-from streamfuse import engines
 from streamfuse.bench.latency.measure import OUTSIDE, WAIT, Latency, LatencySettings, measure
 from streamfuse.bench.latency.report import latency_report, method_rows, part_tables
 from streamfuse.bench.shared.machine import ReadBandwidth
@@ -198,12 +198,7 @@ def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -
         assert "streamfuse bench latency build/demo --context 16" in page
 
 
-@pytest.fixture
-def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
-    opened, new = fake_engines()
-    monkeypatch.setattr(engines, "engines_of", new)
-    yield opened
-    assert all(backend.closed for backend in opened)
+fake_engine = made_engines()
 
 
 def test_the_command_prints_one_json_object(bundle: Path, fake_engine: list[fakes.ArithmeticBackend]) -> None:

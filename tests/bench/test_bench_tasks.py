@@ -6,13 +6,13 @@ Run: python -m pytest tests/bench/test_bench_tasks.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fakes
 import pytest
 from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
+from engine_fixtures import made_engines
 from fake_llama import FakeLlama
 from typer.testing import CliRunner
 
@@ -240,12 +240,7 @@ def bundle(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def fake_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fakes.ArithmeticBackend]]:
-    opened, new = fake_engines()
-    monkeypatch.setattr(engines, "engines_of", new)
-    yield opened
-    assert all(backend.closed for backend in opened)
+fake_engine = made_engines()
 
 
 def command(*arguments: object) -> tuple[int, str, str]:

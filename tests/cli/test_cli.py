@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import fakes
 import pytest
 from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+from engine_fixtures import made_engines
 from typer.testing import CliRunner
 
 import streamfuse
@@ -44,14 +44,7 @@ def bundle(tmp_path: Path) -> Path:
     return write_bundle(tmp_path / "demo")
 
 
-@pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
-    """Every backend that the command opened; each must be closed at the end."""
-    opened, new = fake_engines(PrintableBackend)
-    monkeypatch.setattr(engines, "engines_of", new)
-    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
-    yield opened
-    assert all(backend.closed for backend in opened)
+backends = made_engines(PrintableBackend)
 
 
 def streamfuse_command(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import fakes
 import pytest
-from bundle_samples import PrintableBackend, fake_engines, write_bundle
+from bundle_samples import PrintableBackend, write_bundle
+from engine_fixtures import made_engines
 from typer.testing import CliRunner
 
-from streamfuse import engines
 from streamfuse.cli import app
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["b", "c"]}}, "required": ["a"], "additionalProperties": False}
@@ -28,13 +27,7 @@ def bundle(tmp_path: Path) -> Path:
     return write_bundle(tmp_path / "demo")
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
-    made, new = fake_engines(PrintableBackend)
-    monkeypatch.setattr(engines, "engines_of", new)
-    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
-    yield made
-    assert all(engine.closed for engine in made)
+made = made_engines(PrintableBackend)
 
 
 def run(bundle: Path, *flags: object) -> tuple[int, str, str]:

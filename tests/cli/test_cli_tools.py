@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fakes
 import pytest
-from bundle_samples import CHAT_TEMPLATE, PrintableBackend, edit_manifest, fake_engines, write_bundle
+from bundle_samples import CHAT_TEMPLATE, PrintableBackend, edit_manifest, write_bundle
+from engine_fixtures import made_engines
 from typer.testing import CliRunner
 
-from streamfuse import engines
 from streamfuse.cli import app
 
 TOOL = {
@@ -46,13 +45,7 @@ def tools(tmp_path: Path) -> Path:
     return tmp_path / "tools.json"
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
-    made, new = fake_engines(PrintableBackend)
-    monkeypatch.setattr(engines, "engines_of", new)
-    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
-    yield made
-    assert all(engine.closed for engine in made)
+made = made_engines(PrintableBackend)
 
 
 def command(*words: object, stdin: str = "") -> tuple[int, str, str]:

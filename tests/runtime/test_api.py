@@ -19,6 +19,7 @@ import fakes
 import numpy as np
 import pytest
 from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+from engine_fixtures import made_engines
 
 import streamfuse
 from streamfuse import engines
@@ -53,14 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return write_bundle(tmp_path / "demo")
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
-    """Every engine that a model made; each must be closed at the end."""
-    made, new = fake_engines(SavingBackend)
-    monkeypatch.setattr(engines, "engines_of", new)
-    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
-    yield made
-    assert all(engine.closed for engine in made)
+made = made_engines(SavingBackend)
 
 
 @pytest.fixture

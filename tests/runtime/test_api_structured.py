@@ -18,10 +18,10 @@ import fakes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundle_samples import LETTERS, VOCAB_SIZE, PrintableBackend, fake_engines, write_bundle
+from bundle_samples import LETTERS, VOCAB_SIZE, PrintableBackend, write_bundle
+from engine_fixtures import made_engines
 
 import streamfuse
-from streamfuse import engines
 from streamfuse.api import ParsedError
 from streamfuse.options import OptionError
 from streamfuse.runtime.constraint import MAY_END, MUST_END
@@ -47,13 +47,7 @@ CHOICE = {
 }
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
-    made, new = fake_engines(PrintableBackend)
-    monkeypatch.setattr(engines, "engines_of", new)
-    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
-    yield made
-    assert all(engine.closed for engine in made)
+made = made_engines(PrintableBackend)
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import bundle_samples
 import fakes
 import pytest
+from engine_fixtures import made_engines
 
 import streamfuse
-from streamfuse import engines
 from streamfuse.api import ToolCall
 from streamfuse.api.options import prompt_config_of
 from streamfuse.api.tools import choice_of, tools_of
@@ -187,15 +187,12 @@ THINKING = bundle_samples.CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"
 WAYS: list[dict[str, Any]] = [{"speculative": False}, {}, {"width": 4}, {"width": 8}]
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[fakes.ArithmeticBackend]]:
-    """Every engine that a model made: the arithmetic model of fakes.py, which likes the letters a to h."""
-    made, new = bundle_samples.fake_engines(bundle_samples.PrintableBackend)
-    monkeypatch.setattr(engines, "engines_of", new)
-    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+made = made_engines(bundle_samples.PrintableBackend)
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
     CALLED.clear()
-    yield made
-    assert all(engine.closed for engine in made)
 
 
 def bundle_of(folder: Path, template: str = bundle_samples.CHAT_TEMPLATE) -> Path:
