@@ -30,7 +30,7 @@
 #ifndef STREAMFUSE_H
 #define STREAMFUSE_H
 
-#include "streamfuse_core.h" /* error codes, sf_options, sf_spec, and sf_backend for an engine of one's own */
+#include "streamfuse_core.h" /* error codes, sf_options, sf_spec, and sf_backend for a custom engine */
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,7 +67,7 @@ SF_EXPORT void sf_model_free(sf_model*);
 SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
 
 SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of manifest.json */
-SF_EXPORT const char* sf_model_graph(const sf_model*);    /* the path of the graphs, for an engine of one's own */
+SF_EXPORT const char* sf_model_graph(const sf_model*);    /* the path of the graphs, for a custom engine */
 SF_EXPORT const char* sf_model_engine(const sf_model*);   /* the native engine's properties, JSON: threads,
                                                              instruction_set, cache_bytes, ...; {} without one */
 SF_EXPORT int32_t sf_model_can_chat(const sf_model*);     /* 1: the bundle has a chat template */
@@ -92,8 +92,8 @@ typedef struct sf_session_options {
   size_t system_bytes;
   const char* history; /* a chat's earlier turns, also kept: a JSON list of {"role": ..., "content": ...}; NULL */
   size_t history_bytes;
-  const sf_backend* backend; /* an engine of one's own, which the session owns and releases, even if the session
-                                cannot be created; NULL: the model's engine */
+  const sf_backend* backend; /* a custom engine, which the session owns and releases, even if the session cannot
+                                be created; NULL: the model's engine */
   const char* device;        /* of that engine: what its latencies depend on, besides the machine; NULL: nothing */
   double engine_load_ms;     /* of that engine; added to sf_model_load_ms in the statistics */
   const char* tools;         /* functions that a chat's model may call: a JSON list in OpenAI's format, {"type":

@@ -1,8 +1,8 @@
 import CStreamFuse
 import Foundation
 
-/// An engine written in Swift: it runs the methods of one bundle and owns the cache of one sequence. docs/core.md, "An
-/// engine of one's own", specifies each function. A session owns it and calls it only from its own queue.
+/// An engine written in Swift: it runs the methods of one bundle and owns the cache of one sequence. docs/core.md,
+/// "Custom engines", specifies each function. A session owns it and calls it only from its own queue.
 public protocol Backend: AnyObject {
   /// Runs one pass over `ids.count` real rows of a method, without changing the cache. `ancestors` is rows x rows,
   /// row-major. The memory of the results must stay valid until the next `run`.
