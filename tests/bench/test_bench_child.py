@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from streamfuse import engines
 from streamfuse.bench.llama_cpp import system as llama_cpp
 from streamfuse.bench.llama_cpp.child import Child
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     PLAIN,
@@ -31,7 +32,7 @@ from streamfuse.bench.shared.systems import (
     System,
 )
 from streamfuse.bench.tasks import measure as bench_tasks
-from streamfuse.bench.tasks.measure import TaskError, TaskResult, TaskSettings, compare, trial
+from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare, trial
 from streamfuse.cli import app
 
 OPENER = f"{external_systems.__name__}:open_system"

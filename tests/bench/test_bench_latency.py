@@ -213,8 +213,9 @@ def test_the_command_prints_one_json_object(bundle: Path, fake_engine: list[fake
 
 def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:
     result = CliRunner().invoke(app, ["bench", "latency", str(bundle), "--context", str(CAPACITY)])
-    assert result.exit_code == 1
-    assert result.stderr == f"error: --context must be from 1 to {CAPACITY - 8} for this bundle, not {CAPACITY}\n"
+    assert result.exit_code == 2
+    line = f"--context must be from 1 to {CAPACITY - 8} for this bundle, not {CAPACITY}"
+    assert result.stderr == f"error: Invalid value: {line} (see streamfuse bench latency --help)\n"
 
 
 @pytest.mark.alone

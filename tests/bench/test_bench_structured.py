@@ -16,8 +16,9 @@ from bundle_samples import write_bundle
 from fakes import statistics_of
 from typer.testing import CliRunner
 
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.structured import extraction, function_calling, objects, sql
-from streamfuse.bench.structured.measure import FREE, PLAIN, SPECULATIVE, StructuredResult, StructuredSettings, measure
+from streamfuse.bench.structured.measure import FREE, PLAIN, SPECULATIVE, StructuredResult, measure
 from streamfuse.bench.structured.questions import Constraint, Question, object_of, problem_of, user
 from streamfuse.bench.structured.report import summary, task_rows
 from streamfuse.bench.structured.tasks import TASKS, Asked, asked
@@ -77,7 +78,7 @@ def run(model: Scripted, questions: int = 2, advance: Any = lambda: None, **sett
     question = Question((user("?"),), SCHEMA, lambda text: {"exact_match": 100.0 * (text == RIGHT)})
     todo = {"objects": ([Asked(question, [1, 2])] * questions, 1)}
     return measure(
-        model.stream, todo, StructuredSettings(**{"repetitions": 2, **settings}), lambda ids: "".join(map(chr, ids)),
+        model.stream, todo, TaskSettings(**{"repetitions": 2, **settings}), lambda ids: "".join(map(chr, ids)),
         {"data": "d"}, advance,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from streamfuse import engines
 from streamfuse.api import load
 from streamfuse.bench.llama_cpp import system as llama_cpp
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     PLAIN,
@@ -30,9 +31,10 @@ from streamfuse.bench.shared.systems import (
     accept_lengths,
 )
 from streamfuse.bench.tasks import prompts as bench_prompts
-from streamfuse.bench.tasks.measure import TaskError, TaskResult, TaskSettings, compare, trial
+from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare, trial
 from streamfuse.bench.tasks.report import summary, system_rows, tasks_report
 from streamfuse.cli import app
+from streamfuse.options import OptionError
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.readers import read_samples
 
@@ -145,9 +147,9 @@ def test_a_folder_of_one_file_is_data(tmp_path: Path) -> None:
 def test_nothing_to_run_is_refused() -> None:
     with pytest.raises(TaskError, match="no prompt"):
         compare([Scripted(PLAIN, 1.0, [])], [], TaskSettings(), lambda: 1.0, 1)
-    with pytest.raises(ValueError, match="--repetitions"):
+    with pytest.raises(OptionError, match=r"^repetitions must be at least 1, not 0$"):
         TaskSettings(repetitions=0)
-    with pytest.raises(ValueError, match="--temperature"):
+    with pytest.raises(OptionError, match=r"^temperature must be at least 0, not -1$"):
         TaskSettings(temperature=-1)
 
 

@@ -19,9 +19,9 @@ from fakes import ArithmeticBackend, decode_letters, greedy_after
 from tokenizer_samples import opened
 from tokenizers import decoders, models
 
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, Request
 from streamfuse.bench.shared.turns import all_turns, questions
-from streamfuse.bench.tasks.measure import TaskSettings
 from streamfuse.research.acceptors import Match
 from streamfuse.research.compare.answers import write_answers
 from streamfuse.research.compare.calibrate import accuracy, shapes

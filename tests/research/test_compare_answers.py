@@ -10,9 +10,10 @@ from pathlib import Path
 
 from fakes import decode_letters
 
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.statistics import Spread
 from streamfuse.bench.shared.systems import Answer
-from streamfuse.bench.tasks.measure import SystemResult, TaskResult, TaskSettings
+from streamfuse.bench.tasks.measure import SystemResult, TaskResult
 from streamfuse.research.compare.answers import write_answers
 from streamfuse.research.compare.measure import DataSet, MethodsResult
 from streamfuse.train.formats import Sample

@@ -16,6 +16,7 @@ import numpy as np
 from streamfuse.bench.shared.statistics import Spread
 from streamfuse.bench.shared.work import ATTENTION, EMBEDDING, HEAD, MLP, TOP_K, Work, weight_bytes, work_of
 from streamfuse.bundle.manifest import DECODE, STREAMS, Manifest
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import Backend
 
 from .passes import Pass, fill, passes_of
@@ -43,7 +44,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LatencySettings:
-    """How to measure. ValueError names the flag and its range."""
+    """How to measure. OptionError names the option and its range."""
 
     repetitions: int = 30
     context: int = 64  # tokens in the cache
@@ -52,16 +53,16 @@ class LatencySettings:
 
     def __post_init__(self) -> None:
         if self.repetitions < 1:
-            raise ValueError(f"--repetitions must be at least 1, not {self.repetitions}")
+            raise OptionError(f"--repetitions must be at least 1, not {self.repetitions}")
         if self.context < 1:
-            raise ValueError(f"--context must be at least 1, not {self.context}")
+            raise OptionError(f"--context must be at least 1, not {self.context}")
 
     def check(self, manifest: Manifest) -> None:
-        """ValueError where the widest method would not fit behind the context."""
+        """OptionError where the widest method would not fit behind the context."""
         widest = max(method.rows for method in manifest.methods.values())
         room = manifest.cache.capacity - widest
         if self.context > room:
-            raise ValueError(f"--context must be from 1 to {room} for this bundle, not {self.context}")
+            raise OptionError(f"--context must be from 1 to {room} for this bundle, not {self.context}")
 
 
 class Profiler(Protocol):

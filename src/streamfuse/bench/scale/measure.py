@@ -28,6 +28,7 @@ from streamfuse.export.preview import preview
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
 from streamfuse.model.transformer import Transformer
+from streamfuse.options import OptionError
 
 SIZES = {"135M": "smollm2-135m", "360M": "smollm2-360m", "1B": "llama-3.2-1b", "3B": "llama-3.2-3b"}
 CONTEXTS = (64, 512, 2048, 4096)
@@ -52,7 +53,7 @@ class LeftOut(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ScaleSettings:
-    """What to measure. ValueError names the flag and its range.
+    """What to measure. OptionError names the option and its range.
 
     Attributes:
         contexts: tokens in the cache before the passes.
@@ -66,7 +67,7 @@ class ScaleSettings:
 
     def __post_init__(self) -> None:
         if not self.contexts or min(self.contexts) < 1:
-            raise ValueError(f"--contexts must be numbers from 1 on, not {','.join(map(str, self.contexts))}")
+            raise OptionError(f"--contexts must be numbers from 1 on, not {','.join(map(str, self.contexts))}")
         object.__setattr__(self, "contexts", tuple(sorted(set(self.contexts))))
 
     @property
@@ -75,10 +76,10 @@ class ScaleSettings:
         return -(-(self.contexts[-1] + _PREFILL_ROWS) // GROUP) * GROUP
 
     def check(self, name: str, shape: Mapping[str, Any]) -> None:
-        """ValueError where a context is longer than the shape's own."""
+        """OptionError where a context is longer than the shape's own."""
         room = shape["max_position_embeddings"] - _PREFILL_ROWS
         if self.contexts[-1] > room:
-            raise ValueError(f"--contexts must be from 1 to {room} for {name}, not {self.contexts[-1]}")
+            raise OptionError(f"--contexts must be from 1 to {room} for {name}, not {self.contexts[-1]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Scale:
 
         Raises:
             LeftOut: there is no room for it.
-            ValueError: a context is too long for it.
+            OptionError: a context is too long for it.
             ChildError: an export or a run failed.
         """
         shape = shape_of(name)
@@ -241,9 +242,9 @@ class Scale:
 
 
 def shape_of(name: str) -> dict[str, Any]:
-    """ValueError for a size that there is none of."""
+    """OptionError for a size that there is none of."""
     if name not in SIZES:
-        raise ValueError(f"--shapes must be of {','.join(SIZES)}, not {name}")
+        raise OptionError(f"--shapes must be of {','.join(SIZES)}, not {name}")
     return SHAPES[SIZES[name]]
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from streamfuse.api import Generation
+from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_speedup, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
 from streamfuse.bench.shared.systems import Answer, finished
-from streamfuse.bench.tasks.measure import counted_speedup
 
 from .questions import Question, problem_of
 from .tasks import Asked
@@ -27,17 +27,6 @@ from .tasks import Asked
 FREE, PLAIN, SPECULATIVE = "free plain", "plain", "speculative"
 SYSTEMS = (PLAIN, SPECULATIVE, FREE)
 Stream = Callable[..., Generation]  # Model.stream
-_SETTLE_S = 0.01  # between two systems: threads that spin for their next job go to sleep meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class StructuredSettings:
-    """How to measure. Greedy at temperature 0."""
-
-    max_new_tokens: int = 256
-    repetitions: int = 3
-    temperature: float = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,7 @@ class TaskFigures:
 
     @property
     def counted_speedup(self) -> float | None:
-        """`speedup` by what passes cost when the plan began (`bench.tasks`), so that other programs change nothing."""
+        """`speedup` by what passes cost when the plan began (bench.shared.comparison)."""
         repeated = zip(*(self._statistics(name) for name in (PLAIN, SPECULATIVE)), strict=True)
         return counted_speedup(repeated)
 
@@ -183,7 +172,7 @@ class TaskFigures:
 class StructuredResult:
     """All tasks. `stopped_by` is what ended the run early; the figures are of the questions that were complete."""
 
-    settings: StructuredSettings
+    settings: TaskSettings
     tasks: Mapping[str, TaskFigures]
     facts: Mapping[str, Any] = field(default_factory=dict)
     stopped_by: BaseException | None = None
@@ -202,7 +191,7 @@ class StructuredResult:
 def measure(
     stream: Stream,
     tasks: Mapping[str, tuple[Sequence[Asked], int]],
-    settings: StructuredSettings,
+    settings: TaskSettings,
     decode: Callable[[Sequence[int]], str],
     facts: Mapping[str, Any] | None = None,
     advance: Callable[[], None] = lambda: None,
@@ -234,7 +223,7 @@ def measure(
 
 
 def _answered(
-    stream: Stream, asked: Asked, number: int, settings: StructuredSettings, decode: Callable[[Sequence[int]], str]
+    stream: Stream, asked: Asked, number: int, settings: TaskSettings, decode: Callable[[Sequence[int]], str]
 ) -> Answered:
     question = asked.question
     first, *_ = _answer(stream, asked, number, settings, PLAIN, settings.max_new_tokens)
@@ -242,8 +231,8 @@ def _answered(
     cpu_ms: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     compile_ms = []
     for repetition in range(settings.repetitions):
-        for name in _turn(number + repetition):
-            time.sleep(_SETTLE_S)
+        for name in rotated(SYSTEMS, number + repetition):
+            time.sleep(SETTLE_S)
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
             answer, started_ms, own_ms = _answer(stream, asked, number, settings, name, room)
             answers[name].append(answer)
@@ -257,7 +246,7 @@ def _answered(
 
 
 def _answer(
-    stream: Stream, asked: Asked, number: int, settings: StructuredSettings, system: str, max_new_tokens: int
+    stream: Stream, asked: Asked, number: int, settings: TaskSettings, system: str, max_new_tokens: int
 ) -> tuple[Answer, float, float]:
     """The answer, the milliseconds until its generation had started, and those of CPU time from then on."""
     constraint = {"ignore_eos": True} if system == FREE else asked.question.constraint.option
@@ -271,11 +260,6 @@ def _answer(
     before = time.process_time()
     answer = finished(generation)
     return answer, started_ms, 1000 * (time.process_time() - before)
-
-
-def _turn(number: int) -> list[str]:
-    first = number % len(SYSTEMS)
-    return [*SYSTEMS[first:], *SYSTEMS[:first]]
 
 
 def _sums(counts: Any) -> dict[str, float]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_speedup, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Spread, Timings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
@@ -25,38 +26,15 @@ from streamfuse.bench.shared.systems import (
     Request,
     System,
 )
-from streamfuse.bundle.manifest import DECODE, STREAMS
 
 _WARM_UP_TOKENS = 8
 _TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
-_SETTLE_S = 0.01  # between two systems: threads that spin for their next job go to sleep meanwhile
 
 Progress = Callable[[str], None]
 
 
 class TaskError(ValueError):
     """A measurement is not possible; the message is one sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """How to measure. ValueError names the flag and its range."""
-
-    max_new_tokens: int = 128
-    repetitions: int = 5
-    temperature: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "repetitions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
-        if not self.temperature >= 0:
-            raise ValueError(f"--temperature must be at least 0, not {self.temperature}")
-
-    def request(self, prompt: int, prompt_ids: Sequence[int], max_new_tokens: int | None = None) -> Request:
-        """The question of prompt number `prompt`; repetitions ask the same one."""
-        return Request(prompt_ids, max_new_tokens or self.max_new_tokens, self.temperature, self.seed + prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +226,8 @@ def compare(
                 progress(
                     f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}"
                 )
-                for system in _turn([one for one in systems if one.name in answers], repetition + number):
-                    time.sleep(_SETTLE_S)
+                for system in rotated([one for one in systems if one.name in answers], repetition + number):
+                    time.sleep(SETTLE_S)
                     if (found := answer(system, settings.request(number, prompt_ids))) is not None:
                         answers[system.name][number].append(found)
 
@@ -288,7 +266,7 @@ def trial(
     ms: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(-1, _TRIAL_ROUNDS):
         for name in list(ms):
-            time.sleep(_SETTLE_S)
+            time.sleep(SETTLE_S)
             try:
                 answer = candidates[name].answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
             except ExternalSystemError as error:
@@ -298,32 +276,6 @@ def trial(
             if turn >= 0:
                 ms[name].append(answer.decode_ms / max(1, len(answer.token_ids)))
     return {name: 1000 / float(np.median(per_token)) for name, per_token in ms.items()}
-
-
-def _turn(systems: Sequence[System], number: int) -> list[System]:
-    first = number % len(systems)
-    return [*systems[first:], *systems[:first]]
-
-
-def counted_speedup(pairs: Iterable[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]) -> float | None:
-    """Speculative over plain by what passes cost when the plan began, with the loops as measured.
-
-    Counts instead of clocks: what another program takes from a pass changes nothing. `pairs` are the statistics of a
-    plain and a speculative answer each; None where one is missing, or has no costs.
-    """
-    plain_ms = drafted_ms = 0.0
-    for plain, drafted in pairs:
-        if not plain or not drafted or not drafted["cost_ms"]:
-            return None
-        cost = drafted["cost_ms"]
-        passes = {**drafted["widths"], STREAMS: drafted["streams_passes"]}
-        plain_ms += plain["target_forward_passes"] * cost[DECODE] + _loop_ms(plain)
-        drafted_ms += sum(count * cost.get(name, 0.0) for name, count in passes.items()) + _loop_ms(drafted)
-    return plain_ms / drafted_ms if drafted_ms else None
-
-
-def _loop_ms(statistics: Mapping[str, Any]) -> float:
-    return float(sum(statistics["time_ms"][phase] for phase in LOOP_PHASES))
 
 
 def _with_interval(name: str, estimate: Estimate | None) -> dict[str, Any]:

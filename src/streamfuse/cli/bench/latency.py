@@ -10,6 +10,7 @@ from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.engine import loaded
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ def latency(
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
 
     model = load(bundle, threads=threads, provider=provider, cost_cache=False)
-    manifest, settings = model.manifest, LatencySettings(repetitions=repetitions, context=context)
-    settings.check(manifest)
+    manifest = model.manifest
+    with usage_errors():
+        settings = LatencySettings(repetitions=repetitions, context=context)
+        settings.check(manifest)
     with loaded(model, plan=False) as session, err.status("the loop") as status:
         backend = session.backend
         loop_ms = loop_costs(session, manifest, settings, status.update)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import out, print_json, say
-from streamfuse.cli.shared.errors import EXIT_FAILURE
+from streamfuse.cli.shared.errors import EXIT_FAILURE, usage_errors
 from streamfuse.extras import need, need_native
-
-if TYPE_CHECKING:
-    from streamfuse.bench.scale.measure import ScaleSettings
 
 
 def register(bench: typer.Typer) -> None:
@@ -55,14 +52,13 @@ def scale(
     need("bench-scale")
     need_native()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is loaded, here and in the exports
-    from streamfuse.bench.scale.measure import LeftOut, Scale, lines_of, rows, shape_of
+    from streamfuse.bench.scale.measure import LeftOut, Scale, ScaleSettings, lines_of, rows, shape_of
 
-    names, settings = list(dict.fromkeys(shapes.split(","))), _settings(contexts, repetitions, threads)
-    try:
+    names = list(dict.fromkeys(shapes.split(",")))
+    with usage_errors():
+        settings = ScaleSettings(_lengths(contexts), repetitions, threads)
         for name in names:
             settings.check(name, shape_of(name))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     bench = Scale(work, settings, say)
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}
@@ -95,14 +91,8 @@ def scale(
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _settings(contexts: str, repetitions: int, threads: int | None) -> ScaleSettings:
-    from streamfuse.bench.scale.measure import ScaleSettings
-
+def _lengths(contexts: str) -> list[int]:
     try:
-        lengths = [int(part) for part in contexts.split(",")]
+        return [int(part) for part in contexts.split(",")]
     except ValueError:
         raise typer.BadParameter(f"--contexts must be like 64,512, not {contexts}") from None
-    try:
-        return ScaleSettings(lengths, repetitions, threads)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None

@@ -70,12 +70,13 @@ def structured(
     streamfuse bench structured build/sql --task sql=sql_context/test.jsonl --json
     """
     need("bench-structured")
+    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import engine_facts
-    from streamfuse.bench.structured.measure import StructuredSettings, measure
+    from streamfuse.bench.structured.measure import measure
     from streamfuse.bench.structured.report import summary, task_rows
     from streamfuse.bench.structured.tasks import asked
 
-    settings = StructuredSettings(max_new_tokens, repetitions, temperature, seed)
+    settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     sources = [_task(one) for one in task or ["objects"]]
     questions = {found.name: found.read(source, split) for found, source in sources}
     model = load(bundle, threads=threads, provider=provider, cost_cache=False)

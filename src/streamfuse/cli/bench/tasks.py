@@ -17,8 +17,9 @@ from streamfuse.cli.shared.engine import settle
 from streamfuse.extras import MissingExtra, need
 
 if TYPE_CHECKING:
+    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.systems import System
-    from streamfuse.bench.tasks.measure import TaskResult, TaskSettings
+    from streamfuse.bench.tasks.measure import TaskResult
 
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
@@ -91,10 +92,11 @@ def tasks(
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
     options.check_report(report)
+    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
     from streamfuse.bench.shared.work import weight_bytes
-    from streamfuse.bench.tasks.measure import TaskSettings, compare
+    from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import (
         ADVERSARIAL_PROMPTS,
         ADVERSARIAL_TEMPERATURE,

@@ -19,7 +19,7 @@ from streamfuse.extras import need
 from .shared import BundlesFolder, DataSets, data_set, samples_of
 
 if TYPE_CHECKING:
-    from streamfuse.bench.tasks.measure import TaskSettings
+    from streamfuse.bench.shared.comparison import TaskSettings
 
 QUICK_PROMPTS, QUICK_TOKENS = 2, 48
 _TEXT = {
@@ -93,9 +93,9 @@ def compare(
     """
     options.check_place("--report", report)
     options.check_place("--markdown", markdown)
+    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.work import weight_bytes
-    from streamfuse.bench.tasks.measure import TaskSettings
     from streamfuse.engines import processor
     from streamfuse.export.calibrate import questions
     from streamfuse.research.compare import peers as programs

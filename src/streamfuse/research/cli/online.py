@@ -43,7 +43,7 @@ def online(
     streamfuse research online build/demo --data chat=spec_bench/question.jsonl --data e2e_nlg/test.jsonl
     """
     need("export")
-    from streamfuse.bench.tasks.measure import TaskSettings
+    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.research.compare.bundles import missing, opened, prepare
     from streamfuse.research.compare.core import CORE_PLAIN, CoreSystem
     from streamfuse.research.compare.costs import everywhere, measured

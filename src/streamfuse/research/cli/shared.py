@@ -10,8 +10,8 @@ import typer
 from streamfuse.api import Model
 
 if TYPE_CHECKING:
+    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.systems import System
-    from streamfuse.bench.tasks.measure import TaskSettings
     from streamfuse.research.compare.measure import DataSet
     from streamfuse.train.formats import Sample
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from streamfuse.adapters import find
-from streamfuse.bench.tasks.measure import TaskSettings
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bundle import Bundle
 from streamfuse.research.acceptors import NamedAcceptor
 from streamfuse.research.drafters.model import DraftModel

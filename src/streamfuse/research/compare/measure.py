@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from streamfuse.bench.quality.scores import quality
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import Answer, System
 from streamfuse.bench.shared.turns import questions
-from streamfuse.bench.tasks.measure import TaskResult, TaskSettings, compare
+from streamfuse.bench.tasks.measure import TaskResult, compare
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import Sample
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import Answer, System
-from streamfuse.bench.tasks.measure import TaskSettings
 from streamfuse.research.online import GREEDY, Noted, Watch
 from streamfuse.runtime.reference.loop import Round
 from streamfuse.runtime.text import Tokenizer
