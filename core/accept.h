@@ -21,7 +21,7 @@ struct Path {
   std::vector<int32_t> rows;       // [tokens] of the tree: the row that each token follows, the root first
   std::vector<uint8_t> near_ties;  // [tokens] whether another engine's rounding might have chosen otherwise
   int64_t survivor = 0;            // index of the last row among those that the pass kept
-  bool complete = false;           // the constraint allows nothing after the last token
+  bool complete = false;           // the constraint allows no token after the last one
 
   void reserve(size_t rows);
 };
@@ -31,9 +31,10 @@ class Acceptor {
   Acceptor(int64_t vocab_size, size_t history);
 
   // Finds the path through the first `nodes` rows of the tree of a pass, after `text`. It also ends at a stop token,
-  // where the constraint allows nothing more, and after `room` tokens. The constraint, null for none, accepts the path
-  // except a stop token. If a later choice fails, the path ends before it: the tokens so far are delivered, and the
-  // next pass fails as plain decoding would. Throws Failure if the first choice fails.
+  // where the constraint allows no more tokens, and after `room` tokens. The tokens of the path, except a stop token,
+  // are passed to the constraint's `accept`; null: no constraint. If a later choice fails, the path ends before it: the
+  // tokens so far are delivered, and the next pass fails as plain decoding would. Throws Failure if the first choice
+  // fails.
   void accept(const Tree& tree, int64_t nodes, const sf_results& results, const Generation& generation,
               Constraint* constraint, const std::vector<int64_t>& text, int64_t room, Statistics& statistics,
               Stopwatch& watch, Path& path);

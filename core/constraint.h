@@ -13,7 +13,7 @@ namespace streamfuse {
 
 class Constraint {
  public:
-  // `ends` are the tokens that end the text: allowed where the constraint says that the text may end.
+  // `ends` are the tokens that end the text: allowed where the constraint's state has SF_MAY_END.
   Constraint(Owned<sf_constraint> table, int64_t vocab_size, const std::vector<int64_t>& ends);
 
   bool may_end() const { return has(SF_MAY_END | SF_MUST_END); }

@@ -39,7 +39,7 @@ class LookUp {
     Kind kind = kAlone;
     int64_t count = 0;                    // of `next`
     std::array<int64_t, kOffers> next{};  // different tokens, the latest first
-    std::array<bool, kOffers> refused{};  // by the constraint: says nothing of look-up
+    std::array<bool, kOffers> refused{};  // by the constraint: neither a hit nor a miss of look-up
   };
   struct Seen {
     double hits, trials;

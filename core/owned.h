@@ -1,4 +1,5 @@
-// Ownership of what a caller gives as a table of functions: an engine (sf_backend) or a constraint (sf_constraint).
+// Ownership of an object that a caller passes as a table of functions: an engine (sf_backend) or a constraint
+// (sf_constraint).
 #pragma once
 
 #include <algorithm>

@@ -158,18 +158,20 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL *
 
 enum {
   SF_MAY_END = 1,      /* the text is complete: it may end here */
-  SF_MUST_END = 2,     /* and nothing can follow; implies SF_MAY_END */
-  SF_UNRESTRICTED = 4, /* every token is allowed here, and none is forced: a grammar that is not switched on yet */
+  SF_MUST_END = 2,     /* the text is complete, and no token can follow; implies SF_MAY_END */
+  SF_UNRESTRICTED = 4, /* every token is allowed here, and none is forced: a grammar that is not active yet */
 };
 
-/* A grammar that restricts a text, as a table of functions: text/ fills it for JSON schemas, regular expressions and
- * Lark grammars (sf_text_constrain in text/streamfuse_bundle.h), or the caller does. Its state is the list of accepted
- * tokens, at first none; the prompt is not part of it. Functions return SF_OK or an error code, whose message `error`
- * returns; one that fails leaves the state as it was. They are called on the thread that calls the sequence.
+/* A grammar that restricts a text, as a table of functions. sf_text_constrain in text/streamfuse_bundle.h creates one
+ * from a JSON schema, a regular expression or a Lark grammar; a caller can also implement it. Its state is the list of
+ * accepted tokens, which is empty at first and does not include the prompt. Functions return SF_OK or an error code;
+ * `error` returns the message. A function that fails must leave the state unchanged. They are called on the thread that
+ * calls the sequence.
  *
- * End tokens (the model's own and sf_options.stop_ids) are never accepted, and what `allows` and `mask` say of them is
- * ignored: they are allowed where `state` has SF_MAY_END. A draft ends where a function fails, because the model may
- * choose otherwise; the text fails before the token that the model chooses there. */
+ * End tokens (the model's own and sf_options.stop_ids) are allowed where `state` has SF_MAY_END. They are never passed
+ * to `accept`, and the results of `allows` and `mask` for them are ignored. If a function fails while drafting, only
+ * the draft ends there, because the model may choose another token. If it fails for the token that the model chooses,
+ * the text ends before that token with the error. */
 typedef struct sf_constraint {
   size_t size;
   void* context;
@@ -177,14 +179,14 @@ typedef struct sf_constraint {
   int (*accept)(void* context, int64_t token);
   /* Drops the last `n` accepted tokens. */
   int (*rollback)(void* context, int32_t n);
-  /* SF_MAY_END, SF_MUST_END and SF_UNRESTRICTED in *state. */
+  /* Sets *state to a combination of SF_MAY_END, SF_MUST_END and SF_UNRESTRICTED, or 0. */
   int (*state)(void* context, int32_t* state);
-  /* allowed[i] is 1 if tokens[i] may follow, else 0; for few tokens, where a mask of all would cost more. */
+  /* Sets allowed[i] to 1 if tokens[i] may follow, else to 0. Used for a few tokens, for which a mask costs more. */
   int (*allows)(void* context, const int64_t* tokens, int32_t n, uint8_t* allowed);
   /* bits [(vocab_size + 31) / 32]: bit t % 32 of word t / 32 is 1 if token t may follow. */
   int (*mask)(void* context, uint32_t* bits);
-  /* The tokens that spell the only text that can follow, at most `room`; *n is their number, 0 if there is a choice.
-   * They are drafts: other tokens may spell the same text, and the model chooses. */
+  /* Writes the tokens of the only text that can follow, at most `room`, and their number to *n: 0 if there is a choice.
+   * They are used as drafts, because the model may choose other tokens for the same text. */
   int (*forced)(void* context, int64_t* tokens, int32_t room, int32_t* n);
   const char* (*error)(void* context);
   void (*release)(void* context); /* frees the constraint; called once */
@@ -222,9 +224,9 @@ typedef struct sf_options {
   int32_t ignore_eos;              /* 1: the model's end-of-sequence tokens do not end the text */
   int32_t speculative;             /* 0: plain decoding */
   int32_t width;                   /* nodes per verify pass; 0: the planner chooses for each pass, by measured cost */
-  const sf_constraint* constraint; /* a grammar for the text, NULL: none. The sequence takes ownership: it calls
-                                      release when the text ends or its start fails. Text with and without drafts is
-                                      equal under a constraint too */
+  const sf_constraint* constraint; /* a grammar for the text; NULL: none. The sequence takes ownership: it calls
+                                      release when the text ends or its start fails. With a constraint, text with
+                                      drafts still equals text without */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */
@@ -244,22 +246,22 @@ enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3, SF_GRAMMAR = 4
 
 typedef struct sf_token {
   int64_t id;
-  int32_t source; /* what drafted it: nothing (the model chose it), its streams, prompt look-up, the n-gram table, or
-                     the constraint, for a token that it forces */
+  int32_t source; /* what drafted it: SF_MODEL (not drafted), SF_STREAMS, SF_LOOKUP (prompt look-up), SF_TABLE (the
+                     n-gram table), or SF_GRAMMAR (forced by the constraint) */
   int32_t reserved;
 } sf_token;
 
-/* What a part of an answer is, for text/streamfuse_bundle.h and native/streamfuse.h. */
+/* Channels of an answer, for text/streamfuse_bundle.h and native/streamfuse.h. */
 enum { SF_ANSWER = 0, SF_THINKING = 1, SF_TOOL_CALL = 2 };
 
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
  * two calls. Afterwards *read of *total tokens are in the cache (either may be NULL). SF_END once the whole prompt is
- * processed or the text has ended. sf_sequence_next processes what is left. */
+ * processed or the text has ended. sf_sequence_next processes the remaining parts. */
 SF_EXPORT int sf_sequence_read(sf_sequence*, int64_t* read, int64_t* total);
 
-/* The next token. SF_END when the text has ended: at a stop token (not delivered), where the constraint allows nothing
- * more, at max_new_tokens, a full context, or sf_sequence_stop. Between two calls the cache matches the delivered
- * tokens. */
+/* The next token. SF_END when the text has ended: at a stop token (not delivered), where the constraint allows no
+ * further token, at max_new_tokens, a full context, or sf_sequence_stop. Between two calls the cache matches the
+ * delivered tokens. */
 SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
 
 /* Ends the text after the tokens delivered so far and discards what was computed beyond them. `reason` is the finish

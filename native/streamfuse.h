@@ -97,8 +97,8 @@ typedef struct sf_session_options {
   const char* device;        /* of that engine: what its latencies depend on, besides the machine; NULL: nothing */
   double engine_load_ms;     /* of that engine; added to sf_model_load_ms in the statistics */
   const char* tools;         /* functions that a chat's model may call: a JSON list in OpenAI's format, {"type":
-                                "function", "function": {"name", "description", "parameters"}}, or of the function
-                                objects alone; NULL: none */
+                                "function", "function": {"name", "description", "parameters"}}, or a list of only the
+                                function objects; NULL: none */
   size_t tools_bytes;
   const char* template_variables; /* of the chat template, as in transformers' apply_chat_template: a JSON object such
                                      as {"enable_thinking": false}, which may include `documents`; NULL: none */
@@ -140,13 +140,13 @@ typedef struct sf_answer_options {
  * request changes nothing else. options may be NULL. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 
-/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}; [] without any. A
- * call that cannot be parsed is text. */
+/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none. A
+ * call that cannot be parsed is part of the text. */
 SF_EXPORT int sf_session_tool_calls(sf_session*, const char** json, size_t* bytes);
 
-/* Starts the answer to the results of these calls. results: a JSON list of {"tool_call_id": ..., "content": ...}, or
- * with the function's "name" instead of the id, or without both in the order of the calls. Otherwise as
- * sf_session_start. */
+/* Sends the results of these calls and starts the next answer. results: a JSON list of {"tool_call_id": ..., "content":
+ * ...}. The function's "name" can replace the id; without either, results are in the order of the calls. In all other
+ * respects this is sf_session_start. */
 SF_EXPORT int sf_session_start_tool_results(sf_session*, const char* results, size_t bytes,
                                             const sf_answer_options* options);
 
@@ -155,7 +155,7 @@ SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n
 
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
  * two calls. Afterwards *read of *total tokens are in the cache (either may be NULL). SF_END once the whole prompt is
- * processed or the answer has ended. sf_session_next processes what is left. */
+ * processed or the answer has ended. sf_session_next processes the remaining parts. */
 SF_EXPORT int sf_session_read(sf_session*, int64_t* read, int64_t* total);
 
 typedef struct sf_piece {
@@ -163,8 +163,8 @@ typedef struct sf_piece {
   size_t bytes;
   int64_t token;   /* its id; -1 in a piece of text that was held back as a possible stop string or tag */
   int32_t source;  /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR */
-  int32_t channel; /* SF_ANSWER, SF_THINKING (between tags such as <think> and </think>) or SF_TOOL_CALL. The tags are
-                      in no piece; sf_session_messages has them */
+  int32_t channel; /* SF_ANSWER, SF_THINKING (between tags such as <think> and </think>) or SF_TOOL_CALL. Pieces do
+                      not contain the tags; sf_session_messages does */
 } sf_piece;
 
 /* The next piece. SF_END when the answer has ended, or if none was started. */

@@ -130,13 +130,13 @@ SF_EXPORT int sf_text_encode_chat(sf_text*, const char* messages, size_t bytes, 
 SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
 
 /* The functions that the model may call: a JSON list in OpenAI's format, {"type": "function", "function": {"name": ...,
- * "description": ..., "parameters": a JSON schema}}, or the function objects alone; NULL: none. The template writes
- * them into the prompt; control tokens in them are encoded as plain text. They stay set, also across sf_text_reset. */
+ * "description": ..., "parameters": a JSON schema}}, or a list of only the function objects; NULL: none. The template
+ * writes them into the prompt; control tokens in them are encoded as plain text. sf_text_reset keeps them. */
 SF_EXPORT int sf_text_set_tools(sf_text*, const char* tools, size_t bytes);
 
 /* Further template variables, as the keyword arguments of transformers' apply_chat_template: a JSON object such as
- * {"enable_thinking": false}, which may include `documents`, a list of objects; NULL: none. They stay set, also across
- * sf_text_reset. */
+ * {"enable_thinking": false}, which may include `documents`, a list of objects; NULL: none. sf_text_reset keeps
+ * them. */
 SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t bytes);
 
 /* Adds a user message and returns the token ids of the whole context, for sf_sequence_start. Earlier answers keep the
@@ -147,14 +147,14 @@ SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t byte
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 
 /* The same with the results of the last answer's tool calls instead of a user message. results: a JSON list of
- * {"tool_call_id": ..., "content": ...}, or with the function's "name" instead of the id, or without both in the order
- * of the calls. Content that is not text is written as JSON. */
+ * {"tool_call_id": ..., "content": ...}. The function's "name" can replace the id; without either, results are in the
+ * order of the calls. Content that is not a string is written as JSON. */
 SF_EXPORT int sf_text_ask_results(sf_text*, const char* results, size_t bytes, const int64_t** ids, int64_t* n);
 
-/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}; [] without any. Calls
- * are recognized after sf_text_set_tools, in the format of the model's family, which the chat template shows. A call
- * that cannot be parsed is text. The message contains valid calls as `tool_calls`, and its content is the other text.
- */
+/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none.
+ * Calls are recognized after sf_text_set_tools, in the format of the model's family, which is derived from the chat
+ * template. A call that cannot be parsed is part of the text. The message has the calls in `tool_calls` and the
+ * remaining text in `content`. */
 SF_EXPORT int sf_text_tool_calls(sf_text*, const char** json, size_t* bytes);
 
 /* Completes the turn with an answer that another text has streamed, complete or not: the text that was shown, and its
@@ -198,9 +198,9 @@ typedef struct sf_text_part {
   int32_t reserved;
 } sf_text_part;
 
-/* The parts of an answer that the last sf_text_push or sf_text_end completed; *n is often 0. Thinking is what a model
- * writes between tags such as <think> and </think>. Together they are the text of the answer without these tags and the
- * white space beside them. The beginning of a possible tag is held back. */
+/* The parts of an answer that the last sf_text_push or sf_text_end completed; *n is often 0. Thinking is the text
+ * between tags such as <think> and </think>. Together, all parts are the text of the answer without these tags and the
+ * white space next to them. Text that may be the beginning of a tag is held back. */
 SF_EXPORT int sf_text_parts(sf_text*, const sf_text_part** parts, int32_t* n);
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */
