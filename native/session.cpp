@@ -43,8 +43,8 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
   first_ = first_turns({options.system, options.system_bytes}, {options.history, options.history_bytes});
   int code = sf_new_text(model_->bundle(), Made(text_));
   text_needs(code);
-  if (options.tools != nullptr) tools_.assign(options.tools, options.tools_bytes);
-  set_tools(true);
+  has_tools_ = options.tools != nullptr && options.tools_bytes > 0;
+  text_needs(sf_text_set_tools(text_.get(), has_tools_ ? options.tools : nullptr, options.tools_bytes));
   text_needs(sf_text_set_variables(text_.get(), options.template_variables, options.template_variables_bytes));
   text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
 
@@ -66,11 +66,6 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
 void Session::need(int code) const { check(code, sf_sequence_error(sequence_.get())); }
 
 void Session::text_needs(int code) const { check(code, sf_text_error(text_.get())); }
-
-// With tools, an answer is searched for calls.
-void Session::set_tools(bool on) {
-  text_needs(sf_text_set_tools(text_.get(), on && !tools_.empty() ? tools_.data() : nullptr, on ? tools_.size() : 0));
-}
 
 void Session::prepare() {
   finish();
@@ -94,19 +89,19 @@ void Session::start_turn(const sf_answer_options& options, Ask ask) {
   finish();
   const int64_t* ids = nullptr;
   int64_t n = 0;
-  set_tools(true);
   text_needs(ask(&ids, &n));
   const std::vector<int64_t> context(ids, ids + n);  // the ids are the text's until its next call
   begin(context.data(), n, options, std::move(own),
-        [&] { return sf_text_begin(text_.get(), options.stops, options.stops_bytes); });
+        [&](bool calls) { return sf_text_begin(text_.get(), options.stops, options.stops_bytes, calls); });
 }
 
 void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options) {
   Owned<sf_constraint> own = own_constraint(options);
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
-  begin(ids, n, options, std::move(own),
-        [&] { return sf_text_begin_after(text_.get(), options.stops, options.stops_bytes, ids, n); });
+  begin(ids, n, options, std::move(own), [&](bool calls) {
+    return sf_text_begin_after(text_.get(), options.stops, options.stops_bytes, ids, n, calls);
+  });
 }
 
 template <typename BeginText>
@@ -122,10 +117,9 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
     // What a schema restricts may look like a call, but is none.
     const bool is_restricted = own->size > 0 || options.schema || options.regex || options.grammar;
     const sf_constraint constraint = constrain(options, std::move(own)).take();
-    if (is_restricted && !tools_.empty()) set_tools(false);
     sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
     need(sf_sequence_start(sequence_.get(), ids, n, &sampling));
-    text_needs(begin_text());
+    text_needs(begin_text(!is_restricted));
   } catch (...) {
     sf_sequence_finish(sequence_.get(), nullptr);
     sf_text_take_back(text_.get());
@@ -156,7 +150,7 @@ Owned<sf_constraint> Session::constrain(const sf_answer_options& options, Owned<
       text_needs(sf_text_constrain(text_.get(), grammar.kind, grammar.text, grammar.bytes, &made));
       return Owned<sf_constraint>(&made);
     }
-  if (options.tool_choice == nullptr && tools_.empty()) return own;
+  if (options.tool_choice == nullptr && !has_tools_) return own;
   const std::string_view choice = options.tool_choice == nullptr ? "auto" : options.tool_choice;
   text_needs(sf_text_constrain_calls(text_.get(), choice.data(), choice.size(), &made));
   return Owned<sf_constraint>(&made);

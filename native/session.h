@@ -36,7 +36,6 @@ class Session {
 
  private:
   void need(int code) const;  // of the sequence
-  void set_tools(bool on);
   void text_needs(int code) const;
   template <typename BeginText>
   void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own,
@@ -51,8 +50,8 @@ class Session {
 
   std::shared_ptr<const Model> model_;
   bool chat_;
-  std::string first_;  // the turns that reset restores, JSON
-  std::string tools_;  // that the model may call, JSON; empty: none
+  std::string first_;       // the turns that reset restores, JSON
+  bool has_tools_ = false;  // the model may call functions
   Handle<sf_text, sf_free_text> text_;
   Handle<sf_sequence, sf_sequence_free> sequence_;
 

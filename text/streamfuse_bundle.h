@@ -9,7 +9,7 @@
  *     sf_text* text;
  *     sf_new_text(bundle, &text);
  *     sf_text_ask(text, "Why is the sky blue?", 20, &ids, &n);   // for sf_sequence_start
- *     sf_text_begin(text, NULL, 0);
+ *     sf_text_begin(text, NULL, 0, 1);
  *     while (sf_sequence_next(sequence, &token) == SF_OK) {
  *       int code = sf_text_push(text, token.id, &shown, &bytes);
  *       fwrite(shown, 1, bytes, stdout);
@@ -176,12 +176,15 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 /* ---- streaming an answer ----------------------------------------------------------------------------------------- */
 
 /* Begins a stream of tokens and ends a running one. stops: a JSON list of stop strings, or NULL; they may contain
- * special tokens, which are never shown. Outside a turn, the text continues the prompt of the last sf_text_encode with
- * marks 1; that matters for tokenizers that drop the space before the first word of a text. */
-SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes);
+ * special tokens, which are never shown. calls 1: tool calls are recognized, if the conversation has tools; 0: the
+ * answer contains none, whatever it looks like, for an answer that a schema, regex or grammar restricts. Outside a
+ * turn, the text continues the prompt of the last sf_text_encode with marks 1; that matters for tokenizers that drop
+ * the space before the first word of a text. */
+SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, int32_t calls);
 
 /* The same for a text that continues these tokens; n 0: the text continues nothing. */
-SF_EXPORT int sf_text_begin_after(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n);
+SF_EXPORT int sf_text_begin_after(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n,
+                                  int32_t calls);
 
 /* Adds a token and returns the text that can be shown: often none, never part of a character, and never text that may
  * become a stop string. SF_END if a stop string is complete: the text before it is returned, and none after it. */

@@ -34,7 +34,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # and those that Python does n
     "sf_bundle_defaults": (c_int, [c_void_p, POINTER(Options)]),
     "sf_bundle_graph": (c_char_p, [c_void_p]),
     "sf_bundle_can_chat": (c_int32, [c_void_p]),
-    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t, c_int32]),
 }
 
 
@@ -140,7 +140,7 @@ class LibraryText:
         self._check(library().sf_text_restore(self.handle, note, len(note)))
 
     def begin(self, stops: Any = None) -> None:
-        self._check(library().sf_text_begin(self.handle, *_json(stops)))
+        self._check(library().sf_text_begin(self.handle, *_json(stops), True))
 
     def push(self, token: int) -> tuple[str, bool]:
         place, size = c_void_p(), c_size_t()

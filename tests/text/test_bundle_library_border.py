@@ -93,7 +93,7 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
             lib.sf_text_encode_chat(text.handle, b"[]", 2, None, None),
             lib.sf_text_render_cut(text.handle, b"[]", 2, None, None),
             lib.sf_text_answer(text.handle, b"abc", 3, None, 2),
-            lib.sf_text_begin_after(text.handle, None, 0, None, 2),
+            lib.sf_text_begin_after(text.handle, None, 0, None, 2, 1),
             lib.sf_text_encode(text.handle, b"abc", 2**63, 0, byref(place), byref(count)),
         ):
             assert code == BAD_ARGUMENT

@@ -206,6 +206,25 @@ def test_without_tools_a_call_is_text() -> None:
     assert conversation.messages[-1]["content"] == answer
 
 
+def test_an_answer_without_calls_has_none_and_the_next_one_may() -> None:
+    text = made(HERMES)
+    conversation = Conversation(text, tools=TOOLS)
+    answer = ANSWERS["hermes"][1]
+    for calls, expected in ((False, []), (True, [PARIS])):
+        conversation.ask("x")
+        stream, parts = conversation.stream(calls=calls), []
+        for token in text.encode_rendered(f"<think>hm</think>{answer}"):
+            stream.push(token)
+            parts += stream.parts
+        stream.flush()
+        parts += stream.parts
+        assert pairs(conversation.tool_calls) == expected
+        assert [channel for channel, _ in merged(parts)] == [
+            Channel.THINKING,
+            Channel.TOOL_CALL if calls else Channel.ANSWER,
+        ]
+
+
 def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
     answer = "<think>\nhm <b>\n</think>\n\nFine < 3."
     conversation, parts = written(HERMES, answer)

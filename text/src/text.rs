@@ -113,13 +113,16 @@ impl Text {
         if shown(&segments) != text {
             segments = vec![(text.to_owned(), true)]; // cut at a stop string
         }
-        let mut channels = self.new_channels();
+        let mut channels = self.new_channels(true);
         segments.iter().for_each(|segment| channels.push(segment));
         self.close(text.to_owned(), channels, &ids)
     }
 
-    fn new_channels(&self) -> Channels {
-        let marks = self.language.marks(&self.conversation.setting.tools);
+    fn new_channels(&self, calls: bool) -> Channels {
+        let mut marks = self.language.marks(&self.conversation.setting.tools);
+        if !calls {
+            marks.calls = None;
+        }
         Channels::new(marks, &self.conversation.asked_text().replace(CUT, ""))
     }
 
@@ -160,26 +163,28 @@ impl Text {
         Ok(())
     }
 
-    pub fn begin(&mut self, stops: Option<&str>) -> Result<()> {
+    /// Begins a stream after the last encoded prompt. Without `calls`, an answer has none, whatever it looks like.
+    pub fn begin(&mut self, stops: Option<&str>, calls: bool) -> Result<()> {
         let stops = stops_of(stops)?;
         self.end()?;
         let prompt = std::mem::take(&mut self.prompt);
         let before = if self.conversation.is_asked() { &[] } else { prompt.as_slice() };
-        self.start(Stream::new(stops, before, &self.language.tokenizer)?);
-        Ok(())
+        self.start(stops, before, calls)
     }
 
-    fn start(&mut self, stream: Stream) {
-        self.channels = self.conversation.is_asked().then(|| self.new_channels());
-        self.stream = Some(stream);
-        self.parts.clear();
-    }
-
-    pub fn begin_after(&mut self, stops: Option<&str>, before: &[i64]) -> Result<()> {
+    /// The same after these tokens.
+    pub fn begin_after(&mut self, stops: Option<&str>, before: &[i64], calls: bool) -> Result<()> {
         let stops = stops_of(stops)?;
         let before = tokens(before)?;
         self.end()?;
-        self.start(Stream::new(stops, &before, &self.language.tokenizer)?);
+        self.start(stops, &before, calls)
+    }
+
+    fn start(&mut self, stops: Vec<String>, before: &[u32], calls: bool) -> Result<()> {
+        let stream = Stream::new(stops, before, &self.language.tokenizer)?;
+        self.channels = self.conversation.is_asked().then(|| self.new_channels(calls));
+        self.stream = Some(stream);
+        self.parts.clear();
         Ok(())
     }
 

@@ -171,11 +171,13 @@ class TextStream:
     dropped.
     """
 
-    def __init__(self, handle: TextHandle, stop_strings: Sequence[str], before: Sequence[int]) -> None:
+    def __init__(
+        self, handle: TextHandle, stop_strings: Sequence[str], before: Sequence[int], calls: bool = True
+    ) -> None:
         self._handle = handle
         self.stopped = False
         stops = _json([_utf8(stop, "stop string") for stop in stop_strings])
-        handle.call("sf_text_begin_after", *stops, *ids_argument(before))
+        handle.call("sf_text_begin_after", *stops, *ids_argument(before), calls)
 
     @property
     def parts(self) -> list[tuple[Channel, str]]:
@@ -287,11 +289,8 @@ class Conversation:
 
     def stream(self, stop_strings: Sequence[str] = (), calls: bool = True) -> TextStream:
         """The answer that is asked for; its `flush` adds it to the conversation, and no call of `answer` is needed.
-        Without `calls` it has none, whatever it looks like: for a text that a schema restricts. Then `set` brings the
-        tools back."""
-        if not calls:
-            self._handle.call("sf_text_set_tools", None, 0)
-        return TextStream(self._handle, stop_strings, ())
+        Without `calls` it has none, whatever it looks like: for an answer that a schema restricts."""
+        return TextStream(self._handle, stop_strings, (), calls)
 
     def answer(self, text: str, token_ids: Sequence[int]) -> None:
         """Add the model's turn, whole or cut short."""

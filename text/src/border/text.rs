@@ -322,8 +322,13 @@ pub unsafe extern "C" fn sf_text_restore(handle: *mut TextHandle, note: *const c
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_text_begin(handle: *mut TextHandle, stops: *const c_char, bytes: usize) -> c_int {
-    on(handle, |own, _| own.begin(unsafe { optional_utf8(stops, bytes) }?).map(|()| OK))
+pub unsafe extern "C" fn sf_text_begin(
+    handle: *mut TextHandle,
+    stops: *const c_char,
+    bytes: usize,
+    calls: i32,
+) -> c_int {
+    on(handle, |own, _| own.begin(unsafe { optional_utf8(stops, bytes) }?, calls != 0).map(|()| OK))
 }
 
 #[no_mangle]
@@ -333,11 +338,12 @@ pub unsafe extern "C" fn sf_text_begin_after(
     bytes: usize,
     before: *const i64,
     n: i64,
+    calls: i32,
 ) -> c_int {
     on(handle, |own, _| {
         let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
         let (stops, before) = unsafe { (optional_utf8(stops, bytes)?, slice(before, n)?) };
-        own.begin_after(stops, before).map(|()| OK)
+        own.begin_after(stops, before, calls != 0).map(|()| OK)
     })
 }
 
