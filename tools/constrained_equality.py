@@ -87,7 +87,7 @@ TOOLS = (
     {"name": "stop", "parameters": {"type": "dict", "properties": {}}},
 )
 CONSTRAINTS: tuple[Constraint, ...] = (
-    *(question.constraint for question in objects.read()),
+    *(question.constraint for question in objects.read_questions()),
     Constraint.schema(extraction.schema()),
     Constraint.schema(function_calling.call_schema(TOOLS)),
     Constraint.schema(function_calling.call_schema(TOOLS[:1])),

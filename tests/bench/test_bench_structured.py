@@ -1,4 +1,4 @@
-"""The structured bench: its tasks and judges, turns, ratios, equality and validity over a scripted model.
+"""The structured bench: its tasks and metrics, turns, ratios, equality and validity over a scripted model.
 
 Run: python -m pytest tests/bench/test_bench_structured.py
 """
@@ -21,7 +21,7 @@ from streamfuse.bench.structured import extraction, function_calling, objects, s
 from streamfuse.bench.structured.measure import FREE, PLAIN, SPECULATIVE, StructuredResult, measure
 from streamfuse.bench.structured.questions import Constraint, Question, object_of, problem_of, user
 from streamfuse.bench.structured.report import summary, task_rows
-from streamfuse.bench.structured.tasks import TASKS, Asked, asked
+from streamfuse.bench.structured.tasks import TASKS, EncodedQuestion, encode_questions
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.train.formats import DataError
@@ -76,7 +76,7 @@ class Scripted:
 
 def run(model: Scripted, questions: int = 2, advance: Any = lambda: None, **settings: Any) -> StructuredResult:
     question = Question((user("?"),), SCHEMA, lambda text: {"exact_match": 100.0 * (text == RIGHT)})
-    todo = {"objects": ([Asked(question, [1, 2])] * questions, 1)}
+    todo = {"objects": ([EncodedQuestion(question, [1, 2])] * questions, 1)}
     return measure(
         model.stream, todo, TaskSettings(**{"repetitions": 2, **settings}), lambda ids: "".join(map(chr, ids)),
         {"data": "d"}, advance,
@@ -168,7 +168,7 @@ TRUTH = {"math.area": {"base": [10], "height": [2.5, ""], "unit": ["Cm.", ""], "
 
 def functions(folder: Path, *rows: dict[str, Any]) -> list[Question]:
     (folder / "simple.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return function_calling.read(str(folder))
+    return function_calling.read_questions(str(folder))
 
 
 def test_a_function_call_fits_the_schema_of_one_of_the_tools(tmp_path: Path) -> None:
@@ -230,18 +230,18 @@ def test_extraction_asks_for_the_attributes_of_a_text(tmp_path: Path) -> None:
     row = {"prompt": "name[Aromi], food[Chinese], customer rating[3 out of 5]", "references": ["Aromi, Chinese.", "B"]}
     file = tmp_path / "test.jsonl"
     file.write_text(json.dumps(row) + "\n" + json.dumps({**row, "references": ["Again."]}) + "\n")
-    (question,) = extraction.read(str(file))
+    (question,) = extraction.read_questions(str(file))
     assert question.messages[-1] == user("Aromi, Chinese.")
     right = {**dict.fromkeys(extraction.schema()["properties"]), "name": "Aromi", "food": "Chinese"}
     right["customer rating"] = "3 out of 5"
     assert problem_of(question.constraint, json.dumps(right)) is None
-    assert question.judge(json.dumps(right)) == {"exact_match": 100.0, "fields": 100.0}
-    assert question.judge(json.dumps({**right, "food": None})) == {"exact_match": 0.0, "fields": 87.5}
-    assert question.judge('{"name":"Aromi"') == {"exact_match": 0.0, "fields": 0.0}
+    assert question.score(json.dumps(right)) == {"exact_match": 100.0, "fields": 100.0}
+    assert question.score(json.dumps({**right, "food": None})) == {"exact_match": 0.0, "fields": 87.5}
+    assert question.score('{"name":"Aromi"') == {"exact_match": 0.0, "fields": 0.0}
     assert problem_of(question.constraint, json.dumps({**right, "food": "Thai"}))
     file.write_text('{"prompt": "colour[red]", "references": ["Red."]}\n')
     with pytest.raises(DataError, match="line 1: colour is no attribute"):
-        extraction.read(str(file))
+        extraction.read_questions(str(file))
 
 
 def test_a_query_uses_the_columns_of_its_table(tmp_path: Path) -> None:
@@ -249,18 +249,18 @@ def test_a_query_uses_the_columns_of_its_table(tmp_path: Path) -> None:
     query = 'SELECT COUNT(group) FROM table_1 WHERE year > 1999 AND group = "a ""b"""'
     file = tmp_path / "test.jsonl"
     file.write_text(json.dumps({"context": context, "question": "How many?", "answer": query}) + "\n")
-    (question,) = sql.read(str(file))
+    (question,) = sql.read_questions(str(file))
     valid = [query, "SELECT year FROM table_1", "SELECT year FROM table_1 WHERE year <= -1.5"]
     invalid = ["SELECT month FROM table_1", "SELECT year FROM table_2", "DROP TABLE table_1", f"{query} AND", "SELECT"]
     assert [problem_of(question.constraint, text) for text in valid] == [None] * 3
     assert all(problem_of(question.constraint, text) for text in invalid)
-    assert question.judge(query)["exact_match"] == 100.0
+    assert question.score(query)["exact_match"] == 100.0
     with pytest.raises(ValueError, match="no table"):
         sql.grammar("nothing")
 
 
 def test_the_objects_have_schemas_of_their_own() -> None:
-    questions = objects.read()
+    questions = objects.read_questions()
     assert len({question.constraint for question in questions}) == len(questions) == 16
     for question in questions:
         assert problem_of(question.constraint, "{}"), "nothing but a whole object is valid"
@@ -275,7 +275,7 @@ def test_a_regular_expression_matches_the_whole_text() -> None:
 def test_questions_that_leave_no_room_are_left_out(tmp_path: Path) -> None:
     bundle = open_bundle(str(write_bundle(tmp_path / "bundle")))
     questions = [Question((user("x" * length),), SCHEMA) for length in (1, 1, 1, 40)]
-    fitting, skipped = asked(questions, bundle.tokenizer, bundle.manifest, 16, limit=2)
+    fitting, skipped = encode_questions(questions, bundle.tokenizer, bundle.manifest, 16, limit=2)
     assert (len(fitting), skipped) == (2, 1)
 
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from streamfuse.runtime.text import Message, Tokenizer
 
 from .formats import NAMES, DataError, Example, Row, Sample, reader, recognise
 from .templates import Template
 
+T = TypeVar("T")
 _MIN_COMPLETION_TOKENS = 4  # shorter answers do not help to train streams
 _SPLITS = ("train", "valid", "validation", "dev", "test")
 _PARQUET = "refs/convert/parquet"  # the hub's own conversion of data sets with a loading script
@@ -65,8 +67,8 @@ def merged(samples: Iterable[Sample]) -> list[Sample]:
     return list(found.values())
 
 
-def spread(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
-    """`limit` of the samples, evenly spaced, since files are often sorted by kind."""
+def spread(samples: Sequence[T], limit: int | None) -> list[T]:
+    """`limit` of the samples, evenly spaced, since files are often sorted by kind. All of them where it is None."""
     count = min(limit or len(samples), len(samples))
     return [samples[i * len(samples) // count] for i in range(count)]
 

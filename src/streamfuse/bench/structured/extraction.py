@@ -39,7 +39,7 @@ _EXAMPLE = (
 _ATTRIBUTE = re.compile(r"\s*([\w ]+)\[([^\]]*)\]\s*,?")
 
 
-def read(source: str, split: str = "test") -> list[Question]:
+def read_questions(source: str, split: str = "test") -> list[Question]:
     """A question for each meaning representation. DataError names the row and its field."""
     questions: dict[str, Question] = {}
     for place, row in rows(source, split):
@@ -72,14 +72,14 @@ _CONSTRAINT = Constraint.schema(schema())
 
 def _question(right: Mapping[str, str | None], text: str) -> Question:
     example, answer = _EXAMPLE
-    asked = (system(_SYSTEM), user(example), assistant(compact(answer)), user(text))
+    messages = (system(_SYSTEM), user(example), assistant(compact(answer)), user(text))
 
-    def judge(answer: str) -> dict[str, float]:
+    def score(answer: str) -> dict[str, float]:
         given = parsed(answer)
         same = [isinstance(given, dict) and given.get(name, ...) == value for name, value in right.items()]
         return {"exact_match": 100.0 * all(same), "fields": 100 * sum(same) / len(same)}
 
-    return Question(asked, _CONSTRAINT, judge)
+    return Question(messages, _CONSTRAINT, score)
 
 
 def _columns(row: Row, place: str) -> tuple[str, str]:

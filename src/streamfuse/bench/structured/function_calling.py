@@ -26,7 +26,7 @@ _SYSTEM = (
 )
 
 
-def read(source: str, split: str = "test") -> list[Question]:
+def read_questions(source: str, split: str = "test") -> list[Question]:
     """The questions of a file of JSON lines, or of all of a folder. DataError names the row and its field."""
     folder = Path(source)
     files = sorted(map(str, folder.glob("*.jsonl"))) if folder.is_dir() else []
@@ -101,5 +101,7 @@ def _question(row: Row, place: str) -> Question:
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{place}: a tool is not {{name, parameters}}: {error!r}") from None
     right: Any = truth[0]
-    asked = (system(_SYSTEM.format(tools="\n".join(map(compact, tools)))), *messages)
-    return Question(asked, constraint, lambda text: {"exact_match": 100.0 * accepted(parsed(text), right)})
+    instructions = system(_SYSTEM.format(tools="\n".join(map(compact, tools))))
+    return Question(
+        (instructions, *messages), constraint, lambda text: {"exact_match": 100.0 * accepted(parsed(text), right)}
+    )

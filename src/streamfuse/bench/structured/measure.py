@@ -22,7 +22,7 @@ from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
 from streamfuse.bench.shared.systems import Answer, finished
 
 from .questions import Question, problem_of
-from .tasks import Asked
+from .tasks import EncodedQuestion
 
 FREE, PLAIN, SPECULATIVE = "free plain", "plain", "speculative"
 SYSTEMS = (PLAIN, SPECULATIVE, FREE)
@@ -30,7 +30,7 @@ Stream = Callable[..., Generation]  # Model.stream
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QuestionResult:
     """A question with the answers of each system, one per repetition.
 
     Attributes:
@@ -63,7 +63,7 @@ class Answered:
 class TaskFigures:
     """One task; `to_dict` is its object in `--json`."""
 
-    answered: Sequence[Answered]
+    results: Sequence[QuestionResult]
     skipped: int = 0  # questions that are longer than the context
 
     @property
@@ -86,36 +86,36 @@ class TaskFigures:
     def cpu_ms_per_token(self) -> dict[str, float]:
         """CPU time of the process by system, medians over repetitions; waiting threads may spin, so it is of one
         thread that this says most."""
-        spent = {name: sum(median(one.cpu_ms[name]) for one in self.answered) for name in SYSTEMS}
+        spent = {name: sum(median(one.cpu_ms[name]) for one in self.results) for name in SYSTEMS}
         return {name: ms / max(1, self.tokens) for name, ms in spent.items()}
 
     @property
     def tokens(self) -> int:
-        return sum(len(one.token_ids) for one in self.answered)
+        return sum(len(one.token_ids) for one in self.results)
 
     @property
     def equal(self) -> bool:
-        return all(one.equal for one in self.answered)
+        return all(one.equal for one in self.results)
 
     @property
     def problems(self) -> list[str]:
         """What is wrong with finished answers; nothing should be."""
-        return [one.problem for one in self.answered if one.problem is not None]
+        return [one.problem for one in self.results if one.problem is not None]
 
     @property
     def quality(self) -> dict[str, float]:
-        """Means of what the questions' judges say, in percent. Empty where nothing is right or wrong."""
-        judged = [one.question.judge(one.text) for one in self.answered]
-        return {name: fmean(one[name] for one in judged) for name in judged[0]} if judged else {}
+        """Means of the metrics of all answers, in percent. Empty where nothing is right or wrong."""
+        scores = [one.question.score(one.text) for one in self.results]
+        return {name: fmean(one[name] for one in scores) for name in scores[0]} if scores else {}
 
     def to_dict(self) -> dict[str, Any]:
         speedup, over_free, bootstrap = self.speedup, self.over_free, self._bootstrap
         drafted = self._statistics(SPECULATIVE)
         passes = sum(one["target_forward_passes"] for one in drafted)
         by = _sums(one["accepted_by_source"] for one in drafted)
-        done = sum(one.finished for one in self.answered)
+        done = sum(one.finished for one in self.results)
         return {
-            "answers": len(self.answered),
+            "answers": len(self.results),
             "skipped": self.skipped,
             "tokens": self.tokens,
             "speedup": speedup.value,
@@ -130,8 +130,8 @@ class TaskFigures:
             "refused_drafts": sum(one["refused_drafts"] for one in drafted),
             "mask_ms_per_token": {name: self._mask_ms(name) for name in (PLAIN, SPECULATIVE)},
             "cpu_ms_per_token": self.cpu_ms_per_token,
-            "compile_ms": median(ms for one in self.answered for ms in one.compile_ms),
-            "finished": done / len(self.answered),
+            "compile_ms": median(ms for one in self.results for ms in one.compile_ms),
+            "finished": done / len(self.results),
             "valid": 1 - len(self.problems) / done if done else None,
             "problems": self.problems,
             "equal": self.equal,
@@ -145,11 +145,11 @@ class TaskFigures:
     @cached_property
     def _bootstrap(self) -> Bootstrap:
         """Always the same resamples, so that all intervals speak of the same chance."""
-        return Bootstrap(len(self.answered), len(self.answered[0].compile_ms))
+        return Bootstrap(len(self.results), len(self.results[0].compile_ms))
 
     def _timings(self, system: str) -> Timings:
-        tokens = [len(one.answers[system][0].token_ids) for one in self.answered]
-        ms = [[answer.decode_ms for answer in one.answers[system]] for one in self.answered]
+        tokens = [len(one.answers[system][0].token_ids) for one in self.results]
+        ms = [[answer.decode_ms for answer in one.answers[system]] for one in self.results]
         return Timings(np.array(tokens, np.float64), np.array(ms))
 
     def _passes(self, system: str) -> Timings:
@@ -159,12 +159,10 @@ class TaskFigures:
 
     def _statistics(self, system: str) -> list[dict[str, Any]]:
         """Of the first answer to each question."""
-        return [one.answers[system][0].statistics or {} for one in self.answered]
+        return [one.answers[system][0].statistics or {} for one in self.results]
 
     def _mask_ms(self, system: str) -> float:
-        spent = (
-            median((answer.statistics or {})["mask_ms"] for answer in one.answers[system]) for one in self.answered
-        )
+        spent = (median((answer.statistics or {})["mask_ms"] for answer in one.answers[system]) for one in self.results)
         return sum(spent) / self.tokens if self.tokens else 0.0
 
 
@@ -190,7 +188,7 @@ class StructuredResult:
 
 def measure(
     stream: Stream,
-    tasks: Mapping[str, tuple[Sequence[Asked], int]],
+    tasks: Mapping[str, tuple[Sequence[EncodedQuestion], int]],
     settings: TaskSettings,
     decode: Callable[[Sequence[int]], str],
     facts: Mapping[str, Any] | None = None,
@@ -206,13 +204,12 @@ def measure(
     Raises:
         BaseException: whatever stopped the run (Ctrl-C, a failure) before there was any figure.
     """
-    done: dict[str, list[Answered]] = {}
+    done: dict[str, list[QuestionResult]] = {}
     stopped_by: BaseException | None = None
     try:
         for name, (questions, _) in tasks.items():
             for number, one in enumerate(questions):
-                answered = _answered(stream, one, number, settings, decode)
-                done.setdefault(name, []).append(answered)
+                done.setdefault(name, []).append(_measure_question(stream, one, number, settings, decode))
                 advance()
     except (KeyboardInterrupt, Exception) as error:
         if not done:
@@ -222,11 +219,15 @@ def measure(
     return StructuredResult(settings, figures, facts or {}, stopped_by)
 
 
-def _answered(
-    stream: Stream, asked: Asked, number: int, settings: TaskSettings, decode: Callable[[Sequence[int]], str]
-) -> Answered:
-    question = asked.question
-    first, *_ = _answer(stream, asked, number, settings, PLAIN, settings.max_new_tokens)
+def _measure_question(
+    stream: Stream,
+    encoded: EncodedQuestion,
+    number: int,
+    settings: TaskSettings,
+    decode: Callable[[Sequence[int]], str],
+) -> QuestionResult:
+    question = encoded.question
+    first, *_ = _answer(stream, encoded, number, settings, PLAIN, settings.max_new_tokens)
     answers: dict[str, list[Answer]] = {name: [] for name in SYSTEMS}
     cpu_ms: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     compile_ms = []
@@ -234,7 +235,7 @@ def _answered(
         for name in rotated(SYSTEMS, number + repetition):
             time.sleep(SETTLE_S)
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
-            answer, started_ms, own_ms = _answer(stream, asked, number, settings, name, room)
+            answer, started_ms, own_ms = _answer(stream, encoded, number, settings, name, room)
             answers[name].append(answer)
             cpu_ms[name].append(own_ms)
             if name == SPECULATIVE:
@@ -242,17 +243,17 @@ def _answered(
     text = decode(first.token_ids)
     whole = (first.statistics or {})["finish_reason"] == "stop"
     problem = problem_of(question.constraint, text) if whole else None
-    return Answered(question, first.token_ids, text, whole, problem, answers, compile_ms, cpu_ms)
+    return QuestionResult(question, first.token_ids, text, whole, problem, answers, compile_ms, cpu_ms)
 
 
 def _answer(
-    stream: Stream, asked: Asked, number: int, settings: TaskSettings, system: str, max_new_tokens: int
+    stream: Stream, encoded: EncodedQuestion, number: int, settings: TaskSettings, system: str, max_new_tokens: int
 ) -> tuple[Answer, float, float]:
     """The answer, the milliseconds until its generation had started, and those of CPU time from then on."""
-    constraint = {"ignore_eos": True} if system == FREE else asked.question.constraint.option
+    constraint = {"ignore_eos": True} if system == FREE else encoded.question.constraint.option
     started = time.perf_counter()
     generation = stream(
-        asked.prompt_ids, max_new_tokens=max_new_tokens, temperature=settings.temperature, top_k=0, top_p=1.0,
+        encoded.prompt_ids, max_new_tokens=max_new_tokens, temperature=settings.temperature, top_k=0, top_p=1.0,
         min_p=0.0, repetition_penalty=1.0, seed=settings.seed + number, speculative=system == SPECULATIVE,
         **constraint,
     )  # fmt: skip

@@ -244,6 +244,6 @@ PROMPTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def read(source: str = "", split: str = "") -> list[Question]:
+def read_questions(source: str = "", split: str = "") -> list[Question]:
     """All questions; there is no file of them."""
     return [Question((user(prompt),), Constraint.schema(schema)) for prompt, schema in PROMPTS]

@@ -1,4 +1,4 @@
-"""What the structured bench asks: a chat, the constraint of its answer, and how an answer is judged."""
+"""What the structured bench asks: a chat, the constraint of its answer, and how an answer is scored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from streamfuse.runtime.text import Message
 
-Judge = Callable[[str], Mapping[str, float]]
+Scorer = Callable[[str], Mapping[str, float]]  # an answer's text, whole or cut short -> metrics in percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,14 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`judge` takes the text of an answer, whole or cut short, and gives figures in percent."""
+    """A chat that ends with the user's turn, and what is known of its answer: a constraint, and metrics by name.
+
+    `score` gives no metrics where no answer is right or wrong.
+    """
 
     messages: tuple[Message, ...]
     constraint: Constraint
-    judge: Judge = lambda text: {}
+    score: Scorer = lambda text: {}
 
 
 def user(text: str) -> Message:

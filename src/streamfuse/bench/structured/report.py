@@ -32,7 +32,7 @@ def summary(result: StructuredResult) -> list[str]:
         )
         for figure, value in facts["quality"].items():
             lines.append(f"{name}: {figure.replace('_', ' ')} {value:.1f} %")
-        if cut := sum(not one.finished for one in figures.answered):
+        if cut := sum(not one.finished for one in figures.results):
             lines.append(f"{name}: {cut} answers reached --max-new-tokens before they were complete")
         if facts["skipped"]:
             lines.append(f"{name}: {facts['skipped']} questions are longer than the context")

@@ -27,7 +27,7 @@ NUMBER: /-?[0-9]+(\\.[0-9]+)?/
 _TABLE = re.compile(r"CREATE\s+TABLE\s+(\w+)\s*\(([^()]*)\)", re.IGNORECASE)
 
 
-def read(source: str, split: str = "test") -> list[Question]:
+def read_questions(source: str, split: str = "test") -> list[Question]:
     """A question for each row of `context`, `question` and `answer`. DataError names the row that has no tables."""
     return [_question(sample, source) for sample in merged(read_samples(source, "sql", split=split))]
 
@@ -56,8 +56,8 @@ def _question(sample: Sample, source: str) -> Question:
     except ValueError as error:
         raise DataError(f"{source}: {sample.schema!r:.60} is no CREATE TABLE: {error}") from None
 
-    def judge(text: str) -> dict[str, float]:
+    def score(text: str) -> dict[str, float]:
         found = execution_match([text], [sample.references[0]], [sample.schema])
         return {"exact_match": exact_match([text], [sample.references]), "execution_match": found["execution_match"]}
 
-    return Question((user(sample.turns[0]),), constraint, judge)
+    return Question((user(sample.turns[0]),), constraint, score)

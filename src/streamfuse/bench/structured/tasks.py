@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from streamfuse.bundle import Manifest
 from streamfuse.runtime.text import Tokenizer
+from streamfuse.train.readers import spread
 
 from . import extraction, function_calling, objects, sql
 from .questions import Question
@@ -14,39 +15,37 @@ from .questions import Question
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`read` takes a source of data and a split; a task without data ignores both."""
+    """`read_questions` takes a source of data and a split; a task without data ignores both."""
 
     name: str
-    about: str
-    read: Callable[[str, str], list[Question]]
+    read_questions: Callable[[str, str], list[Question]]
     needs_data: bool = True
 
 
 TASKS = {
     task.name: task
     for task in (
-        Task("function-calling", "one call of a given function", function_calling.read),
-        Task("extraction", "a text's attributes as JSON", extraction.read),
-        Task("sql", "a query, by a grammar", sql.read),
-        Task("objects", "objects of many shapes", objects.read, needs_data=False),
+        Task("function-calling", function_calling.read_questions),
+        Task("extraction", extraction.read_questions),
+        Task("sql", sql.read_questions),
+        Task("objects", objects.read_questions, needs_data=False),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EncodedQuestion:
     """A question with the token ids of its prompt."""
 
     question: Question
     prompt_ids: Sequence[int]
 
 
-def asked(
-    questions: Sequence[Question], text: Tokenizer, manifest: Manifest, max_new_tokens: int, limit: int | None
-) -> tuple[list[Asked], int]:
+def encode_questions(
+    questions: Sequence[Question], tokenizer: Tokenizer, manifest: Manifest, max_new_tokens: int, limit: int | None
+) -> tuple[list[EncodedQuestion], int]:
     """`limit` of the questions that leave room for an answer, evenly from all of them, and how many are too long."""
     room = manifest.cache.capacity - max_new_tokens
-    encoded = [Asked(question, text.encode_chat(question.messages)) for question in questions]
+    encoded = [EncodedQuestion(question, tokenizer.encode_chat(question.messages)) for question in questions]
     fitting = [one for one in encoded if len(one.prompt_ids) <= room]
-    count = min(limit or len(fitting), len(fitting))
-    return [fitting[i * len(fitting) // count] for i in range(count)], len(encoded) - len(fitting)
+    return spread(fitting, limit), len(encoded) - len(fitting)

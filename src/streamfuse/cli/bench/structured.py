@@ -74,14 +74,15 @@ def structured(
     from streamfuse.bench.shared.machine import engine_facts
     from streamfuse.bench.structured.measure import measure
     from streamfuse.bench.structured.report import summary, task_rows
-    from streamfuse.bench.structured.tasks import asked
+    from streamfuse.bench.structured.tasks import encode_questions
 
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     sources = [_task(one) for one in task or ["objects"]]
-    questions = {found.name: found.read(source, split) for found, source in sources}
+    questions = {found.name: found.read_questions(source, split) for found, source in sources}
     model = load(bundle, threads=threads, provider=provider, cost_cache=False)
     todo = {
-        name: asked(read, model.tokenizer, model.manifest, max_new_tokens, limit) for name, read in questions.items()
+        name: encode_questions(read, model.tokenizer, model.manifest, max_new_tokens, limit)
+        for name, read in questions.items()
     }
     for name, (fitting, skipped) in todo.items():
         if not fitting:
@@ -100,7 +101,7 @@ def structured(
         for line in summary(result):
             out.print(line, markup=False, soft_wrap=True)
     if result.stopped_by is not None:
-        done = {name: len(figures.answered) for name, figures in result.tasks.items()}
+        done = {name: len(figures.results) for name, figures in result.tasks.items()}
         told = ", ".join(f"{done.get(name, 0)} of {len(fitting)} of {name}" for name, (fitting, _) in todo.items())
         say(f"Stopped early: the figures are of {told}.", "yellow")
         raise result.stopped_by
