@@ -141,7 +141,7 @@ class ExportConfig:
     provider: Provider = option("auto", "ONNX Runtime execution provider; onnx.", FORMAT, shown="cpu")
     quantize: Quantize = option(
         "auto",
-        "kernels: the GGUF's grids q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or none; elsewhere "
+        "kernels: the GGUF formats q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or none; all others: "
         "int4, int8 or none.",
         WEIGHTS,
         shown="q4_1; 8da4w for xnnpack; int4 for coreml and onnx; none for delegates of phones",
@@ -199,7 +199,7 @@ class ExportConfig:
     )
     stream_nodes: PerWidth | Literal["auto", "all"] = option(
         "auto",
-        "Kept nodes that compute streams, those likeliest to be accepted last; with --schedule fused or both.",
+        "Kept nodes that compute streams: those most likely to end the accepted path; with --schedule fused or both.",
         STREAMS,
         shown=str(USUAL_STREAM_NODES),
         metavar="N|WIDTH:N,...|all",

@@ -287,7 +287,7 @@ class StreamConfig:
     )
     next_token_rank: int = option(
         0,
-        "Rank of the conditioning of streams on the next token, which a pass of their own knows; 0: none.",
+        "Rank of the conditioning of streams on the next token, known in a separate streams pass only; 0: none.",
         STREAMS,
         least=0,
     )

@@ -119,13 +119,13 @@ class DistillConfig:
     """How the model writes answers and prompts: `streamfuse data distill` and `synthesize`, and stages of recipes."""
 
     batch_size: int = option(128, "Prompts processed together.", least=1)
-    max_prompt_tokens: int = option(144, "Skip longer prompts, and chats that are longer before the prompt.", least=1)
+    max_prompt_tokens: int = option(144, "Skip longer prompts; `synthesize --after` skips longer chats.", least=1)
     max_new_tokens: int = option(128, "Maximum tokens per answer; `synthesize` drops longer prompts.", least=1)
     temperature: float = option(0.0, "Sampling temperature; 0 is greedy.", least=0)
     top_p: float = option(
         1.0, "Nucleus sampling: keep the likeliest tokens up to this total probability; 1: off.", above=0, most=1
     )
-    seed: int = option(0, "Random seed, of the order of the prompts and of sampling.", least=0, most=(1 << 32) - 1)
+    seed: int = option(0, "Random seed for the order of the prompts and for sampling.", least=0, most=(1 << 32) - 1)
     dtype: Dtype = option("auto", "Number type of the model; auto: the faster one on this machine.")
 
     def __post_init__(self) -> None:

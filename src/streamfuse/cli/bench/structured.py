@@ -47,18 +47,18 @@ def structured(
     split: options.DataSplit = "test",
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure structured output: how much faster speculation makes it, what the constraint costs, whether it is valid.
+    """Measure structured output: speed-up by speculation, cost of the constraint, and validity.
 
     Three systems alternate on every question: constrained speculative,
-    constrained plain, and free plain decoding of as many tokens. Both
-    constrained answers must be equal, and every answer that ends must satisfy
-    its constraint, which the packages jsonschema and lark check.
+    constrained plain, and unconstrained plain decoding of as many tokens.
+    Both constrained answers must be equal. Every answer that ends must
+    satisfy its constraint; the packages jsonschema and lark check this.
 
     [bold]Tasks[/bold]
 
     function-calling: one call of a given function, in the form of the
     Berkeley Function Calling Leaderboard; extraction: a restaurant's
-    attributes from a text of E2E; sql: a query by a Lark grammar of the
+    attributes from a text of E2E; sql: a query under a Lark grammar of the
     table's columns; objects: 16 prompts with schemas of many shapes.
 
     [bold]Examples[/bold]

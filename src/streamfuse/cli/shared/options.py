@@ -124,7 +124,7 @@ Regex = Annotated[
 ]
 Grammar = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Make the answer a text of this Lark grammar.", show_default="none"),
+    typer.Option(metavar="FILE", help="Make the answer match this Lark grammar.", show_default="none"),
 ]
 Tools = Annotated[
     Path | None,
