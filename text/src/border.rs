@@ -36,6 +36,11 @@ fn need<T>(place: *mut T) -> Result<()> {
     }
 }
 
+fn count(n: impl Into<i64>) -> Result<usize> {
+    let n = n.into();
+    usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))
+}
+
 unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T]> {
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void, CString};
 
-use super::{free, guarded, need, slice};
+use super::{count, free, guarded, need, slice};
 use crate::constraint::Restriction;
 use crate::error::{bad_argument, Result, BAD_ARGUMENT, OK};
 
@@ -112,10 +112,6 @@ fn on(context: *mut c_void, body: impl FnOnce(&mut dyn Restriction) -> Result<()
     };
     let Handle { constraint, error } = handle;
     guarded(error, || body(&mut **constraint).map(|()| OK))
-}
-
-fn count(n: i32) -> Result<usize> {
-    usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))
 }
 
 unsafe fn slice_mut<'a, T>(data: *mut T, count: usize) -> Result<&'a mut [T]> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::bundle::{opened, BundleHandle};
 use super::constraint::{give, CConstraint};
-use super::{free, guarded, need, optional_utf8, slice, utf8};
+use super::{count, free, guarded, need, optional_utf8, slice, utf8};
 use crate::bundle::MOST_TOKENIZER_BYTES;
 use crate::constraint::Constraint;
 use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK};
@@ -162,8 +162,7 @@ pub unsafe extern "C" fn sf_text_decode(
     bytes: *mut usize,
 ) -> c_int {
     on(handle, |own, out| {
-        let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
-        let found = own.decode(unsafe { slice(ids, n) }?)?;
+        let found = own.decode(unsafe { slice(ids, count(n)?) }?)?;
         unsafe { out.give_text(found, text, bytes) }
     })
 }
@@ -283,8 +282,7 @@ pub unsafe extern "C" fn sf_text_answer(
     n: i64,
 ) -> c_int {
     on(handle, |own, _| {
-        let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
-        let (text, ids) = unsafe { (utf8(text, bytes)?, slice(ids, n)?) };
+        let (text, ids) = unsafe { (utf8(text, bytes)?, slice(ids, count(n)?)?) };
         own.answer(text, ids).map(|()| OK)
     })
 }
@@ -341,8 +339,7 @@ pub unsafe extern "C" fn sf_text_begin_after(
     calls: i32,
 ) -> c_int {
     on(handle, |own, _| {
-        let n = usize::try_from(n).map_err(|_| bad_argument(format!("{n} is no number of tokens")))?;
-        let (stops, before) = unsafe { (optional_utf8(stops, bytes)?, slice(before, n)?) };
+        let (stops, before) = unsafe { (optional_utf8(stops, bytes)?, slice(before, count(n)?)?) };
         own.begin_after(stops, before, calls != 0).map(|()| OK)
     })
 }
