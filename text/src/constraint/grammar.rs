@@ -11,6 +11,7 @@ use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::stack::on_a_stack;
 
 pub const JSON_SCHEMA: i32 = 1; // SF_JSON_SCHEMA
+const REGEX: i32 = 2; // SF_REGEX
 pub const LARK: i32 = 3; // SF_LARK
 
 pub enum Grammar {
@@ -23,17 +24,17 @@ impl Grammar {
     /// `kind` is SF_JSON_SCHEMA, SF_REGEX or SF_LARK.
     pub fn new(kind: i32, text: &str) -> Result<Grammar> {
         let name = match kind {
-            1 => "schema",
-            2 => "regular expression",
-            3 => "grammar",
+            JSON_SCHEMA => "schema",
+            REGEX => "regular expression",
+            LARK => "grammar",
             _ => return Err(bad_argument(format!("{kind} is no kind of grammar: SF_JSON_SCHEMA, SF_REGEX, SF_LARK"))),
         };
         if text.len() > MOST_BYTES {
             return Err(bad_grammar(format!("the {name} has {} bytes; at most {MOST_BYTES} are read", text.len())));
         }
         Ok(match kind {
-            1 => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
-            2 => Grammar::Regex(text.to_owned()),
+            JSON_SCHEMA => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
+            REGEX => Grammar::Regex(text.to_owned()),
             _ => Grammar::Lark(on_its_stack(|| lark::prepared(text))?),
         })
     }

@@ -34,9 +34,9 @@ pub struct Constraint {
     grammar: Grammar,
     parser: TokenParser,
     tokens: Vec<u32>,
-    has_failed: bool,         // the parser is of no use: it is made anew before the next call
-    mask: Option<SimpleVob>,  // of this state
-    forced: Option<Vec<u32>>, // likewise
+    has_failed: bool,         // the parser has met an error: it is made anew before the next call
+    mask: Option<SimpleVob>,  // after these tokens, once it is computed
+    forced: Option<Vec<u32>>, // after these tokens, once they are found
 }
 
 impl Constraint {
@@ -62,75 +62,12 @@ impl Constraint {
         self.tokens.len()
     }
 
-    pub fn accept(&mut self, token: i64) -> Result<()> {
-        let token = u32::try_from(token).ok().filter(|&token| self.vocabulary.has(token));
-        let Some(token) = token else {
-            return Err(bad_argument("only tokens of the vocabulary can be accepted, without end tokens"));
-        };
-        self.mend()?;
-        (self.mask, self.forced) = (None, None);
-        self.push(token)?;
-        self.tokens.push(token);
-        Ok(())
-    }
-
-    pub fn rollback(&mut self, n: i32) -> Result<()> {
-        let Some(left) = usize::try_from(n).ok().and_then(|n| self.tokens.len().checked_sub(n)) else {
-            return Err(bad_argument(format!("{n} tokens cannot be dropped of {}", self.tokens.len())));
-        };
-        (self.mask, self.forced) = (None, None);
-        let n = self.tokens.len() - left;
-        self.tokens.truncate(left);
-        if !self.has_failed && self.parser.rollback(n).is_err() {
-            self.has_failed = true;
-        }
-        self.mend()
-    }
-
-    pub fn state(&mut self) -> Result<i32> {
-        self.mend()?;
-        if self.parser.stopped() {
-            return Ok(MAY_END | MUST_END);
-        }
-        let may_end = self.parser.is_accepting();
-        self.check()?;
-        Ok(if may_end { MAY_END } else { 0 })
-    }
-
-    pub fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()> {
-        self.mend()?;
-        for (token, allowed) in tokens.iter().zip(allowed) {
-            let token = u32::try_from(*token).ok().filter(|&token| self.vocabulary.has(token));
-            *allowed = match token {
-                Some(token) => self.allows_one(token)?.into(),
-                None => 0,
-            };
-        }
-        Ok(())
-    }
-
     fn allows_one(&mut self, token: u32) -> Result<bool> {
         if let Some(mask) = &self.mask {
             return Ok(mask.is_allowed(token));
         }
         let fits = self.parser.validate_token(token);
         self.checked(fits)
-    }
-
-    /// The words of a mask: (vocabulary + 31) / 32.
-    pub fn mask_words(&self) -> usize {
-        self.vocabulary.size.div_ceil(32)
-    }
-
-    pub fn mask(&mut self, words: &mut [u32]) -> Result<()> {
-        self.mend()?;
-        if self.mask.is_none() {
-            self.mask = Some(self.compute_mask()?);
-        }
-        if let Some(mask) = &self.mask {
-            words.copy_from_slice(&mask.as_slice()[..words.len()]);
-        }
-        Ok(())
     }
 
     fn compute_mask(&mut self) -> Result<SimpleVob> {
@@ -147,22 +84,6 @@ impl Constraint {
             mask.disallow_token(end);
         }
         Ok(mask)
-    }
-
-    /// The first tokens of those that spell the only text that can follow.
-    pub fn forced(&mut self, room: usize) -> Result<&[u32]> {
-        self.mend()?;
-        if self.forced.is_none() {
-            let found = if self.parser.stopped() {
-                Vec::new()
-            } else {
-                drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens)
-            };
-            self.check()?;
-            self.forced = Some(found);
-        }
-        let found = self.forced.as_deref().unwrap_or_default();
-        Ok(&found[..found.len().min(room)])
     }
 
     fn push(&mut self, token: u32) -> Result<()> {
@@ -202,5 +123,84 @@ impl Constraint {
                 Err(bad_grammar(format!("the grammar cannot go on: {}", one_line(&error.message()))))
             }
         }
+    }
+}
+
+impl Restriction for Constraint {
+    fn accept(&mut self, token: i64) -> Result<()> {
+        let token = u32::try_from(token).ok().filter(|&token| self.vocabulary.has(token));
+        let Some(token) = token else {
+            return Err(bad_argument("only tokens of the vocabulary can be accepted, without end tokens"));
+        };
+        self.mend()?;
+        (self.mask, self.forced) = (None, None);
+        self.push(token)?;
+        self.tokens.push(token);
+        Ok(())
+    }
+
+    fn rollback(&mut self, n: i32) -> Result<()> {
+        let Some(left) = usize::try_from(n).ok().and_then(|n| self.tokens.len().checked_sub(n)) else {
+            return Err(bad_argument(format!("{n} tokens cannot be dropped of {}", self.tokens.len())));
+        };
+        (self.mask, self.forced) = (None, None);
+        let n = self.tokens.len() - left;
+        self.tokens.truncate(left);
+        if !self.has_failed && self.parser.rollback(n).is_err() {
+            self.has_failed = true;
+        }
+        self.mend()
+    }
+
+    fn state(&mut self) -> Result<i32> {
+        self.mend()?;
+        if self.parser.stopped() {
+            return Ok(MAY_END | MUST_END);
+        }
+        let may_end = self.parser.is_accepting();
+        self.check()?;
+        Ok(if may_end { MAY_END } else { 0 })
+    }
+
+    fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()> {
+        self.mend()?;
+        for (token, allowed) in tokens.iter().zip(allowed) {
+            let token = u32::try_from(*token).ok().filter(|&token| self.vocabulary.has(token));
+            *allowed = match token {
+                Some(token) => self.allows_one(token)?.into(),
+                None => 0,
+            };
+        }
+        Ok(())
+    }
+
+    fn mask_words(&self) -> usize {
+        self.vocabulary.mask_words()
+    }
+
+    fn mask(&mut self, words: &mut [u32]) -> Result<()> {
+        self.mend()?;
+        let mask = match self.mask.take() {
+            Some(mask) => mask,
+            None => self.compute_mask()?,
+        };
+        words.copy_from_slice(&mask.as_slice()[..words.len()]);
+        self.mask = Some(mask);
+        Ok(())
+    }
+
+    fn forced(&mut self, room: usize) -> Result<&[u32]> {
+        self.mend()?;
+        if self.forced.is_none() {
+            let found = if self.parser.stopped() {
+                Vec::new()
+            } else {
+                drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens)
+            };
+            self.check()?;
+            self.forced = Some(found);
+        }
+        let found = self.forced.as_deref().unwrap_or_default();
+        Ok(&found[..found.len().min(room)])
     }
 }

@@ -1,45 +1,19 @@
-//! sf_constraint as a trait: grammars, and what a model with tools may write.
+//! sf_constraint as a trait, of grammars and of tool calls. core/streamfuse_core.h describes the functions.
 
-use super::Constraint;
 use crate::error::Result;
 
 pub trait Restriction {
     fn accept(&mut self, token: i64) -> Result<()>;
+    /// Drops the last `n` accepted tokens.
     fn rollback(&mut self, n: i32) -> Result<()>;
+    /// MAY_END, MUST_END and UNRESTRICTED, or'd.
     fn state(&mut self) -> Result<i32>;
+    /// Whether each of `tokens` may follow, 1 or 0, into `allowed` of the same length.
     fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()>;
-    /// The words of a mask: (vocabulary + 31) / 32.
+    /// The length of `words` in `mask`.
     fn mask_words(&self) -> usize;
+    /// A bit for each token of the vocabulary: whether it may follow.
     fn mask(&mut self, words: &mut [u32]) -> Result<()>;
+    /// The first `room` tokens of the only text that can follow.
     fn forced(&mut self, room: usize) -> Result<&[u32]>;
-}
-
-impl Restriction for Constraint {
-    fn accept(&mut self, token: i64) -> Result<()> {
-        Constraint::accept(self, token)
-    }
-
-    fn rollback(&mut self, n: i32) -> Result<()> {
-        Constraint::rollback(self, n)
-    }
-
-    fn state(&mut self) -> Result<i32> {
-        Constraint::state(self)
-    }
-
-    fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()> {
-        Constraint::allows(self, tokens, allowed)
-    }
-
-    fn mask_words(&self) -> usize {
-        Constraint::mask_words(self)
-    }
-
-    fn mask(&mut self, words: &mut [u32]) -> Result<()> {
-        Constraint::mask(self, words)
-    }
-
-    fn forced(&mut self, room: usize) -> Result<&[u32]> {
-        Constraint::forced(self, room)
-    }
 }

@@ -55,6 +55,11 @@ impl Vocabulary {
         (token as usize) < self.size && !self.ends.contains(&token)
     }
 
+    /// The 32-bit words of a mask, which has a bit for each token.
+    pub fn mask_words(&self) -> usize {
+        self.size.div_ceil(32)
+    }
+
     pub fn ends(&self) -> &[u32] {
         &self.ends
     }
