@@ -90,7 +90,11 @@ impl Channels {
 
     pub fn push(&mut self, (text, is_shown): &Segment) {
         self.held.extend(text.chars().map(|c| (c, *is_shown)));
-        while let Found::Mark { place, length, channel, close } = self.find() {
+        loop {
+            let (place, length, channel, close) = match self.find() {
+                Found::Mark { place, length, channel, close } => (place, length, channel, close),
+                Found::Nothing { ready } => return self.give(ready),
+            };
             self.give_before(place);
             if channel != Channel::Answer {
                 self.begin(channel);
@@ -100,9 +104,6 @@ impl Channels {
                 self.begin(channel);
             }
             (self.channel, self.close, self.after_mark) = (channel, close, true);
-        }
-        if let Found::Nothing { ready } = self.find() {
-            self.give(ready);
         }
     }
 

@@ -59,9 +59,16 @@ pub struct ToolConstraint {
     mark: Option<u32>,  // the control token that a required call begins with
     phases: Vec<Phase>, // before the first token and after each
     tokens: Vec<u32>,
-    call: Option<Constraint>,         // None: there are to be no calls
-    found: Vec<u32>,                  // what was forced last
-    in_call: (usize, Vec<u8>, usize), // the call whose tokens it has, and how many of them spell `before`
+    call: Option<Constraint>, // None: there are to be no calls
+    found: Vec<u32>,          // what was forced last
+    entered: Option<Entered>, // what `call` has accepted
+}
+
+/// A call whose grammar has accepted tokens: those that spell `before`, then tokens of the text from `start` on.
+struct Entered {
+    start: usize,
+    before: Vec<u8>,
+    before_tokens: usize,
 }
 
 impl ToolConstraint {
@@ -74,20 +81,17 @@ impl ToolConstraint {
             name => (Choice::Required, Some(name)),
         };
         let functions = grammar::chosen(tools.functions().collect(), name)?;
-        if functions.is_empty() {
-            return Err(bad_argument("tool choice: there are no tools; set them first"));
-        }
         let marks = language.marks(tools);
         let opened = marks.open_at(prompt);
         let Some(family) = marks.calls.filter(|_| !functions.is_empty()) else {
             return Err(bad_argument("tool choice: there are no tools; set them first"));
         };
-        let is_marked = choice == Choice::Required && family.form != Form::JsonAlone;
-        let mark = is_marked.then(|| language.tokenizer.control_id(family.open)).flatten();
+        let has_open = choice == Choice::Required && family.form != Form::JsonAlone;
+        let mark = has_open.then(|| language.tokenizer.control_id(family.open)).flatten();
         let call = if choice == Choice::None {
             None
         } else {
-            let with_open = choice == Choice::Required && family.form != Form::JsonAlone && mark.is_none();
+            let with_open = has_open && mark.is_none();
             let with_space = opened.is_some() && mark.is_none();
             let lark = grammar::of_calls(&functions, family, &language.tokenizer, with_open, with_space)?;
             let call = Constraint::new(language.clone(), LARK, &lark);
@@ -99,7 +103,7 @@ impl ToolConstraint {
             _ => Phase::Free { tail: Some(Vec::new()) },
         };
         let vocabulary = language.vocabulary()?;
-        let (tokens, found, in_call) = Default::default();
+        let (tokens, found) = Default::default();
         Ok(ToolConstraint {
             language,
             vocabulary,
@@ -112,7 +116,7 @@ impl ToolConstraint {
             tokens,
             call,
             found,
-            in_call,
+            entered: None,
         })
     }
 
@@ -147,7 +151,7 @@ impl ToolConstraint {
     /// Whether a call may begin with this text.
     fn begin(&mut self, start: usize, before: &[u8]) -> Result<bool> {
         let Some(call) = &mut self.call else { return Ok(false) };
-        self.in_call = (usize::MAX, Vec::new(), 0);
+        self.entered = None;
         call.rollback(call.len() as i32)?;
         let ids = self.vocabulary.trie().greedy_tokenize(before);
         for &id in &ids {
@@ -158,17 +162,19 @@ impl ToolConstraint {
             }
             call.accept(id.into())?;
         }
-        self.in_call = (start, before.to_owned(), ids.len());
+        self.entered = Some(Entered { start, before: before.to_owned(), before_tokens: ids.len() });
         Ok(true)
     }
 
     /// The grammar of the call that is being written, with its tokens.
     fn call(&mut self, start: usize, before: &[u8]) -> Result<&mut Constraint> {
-        if (self.in_call.0, self.in_call.1.as_slice()) != (start, before) {
+        if !self.entered.as_ref().is_some_and(|call| (call.start, call.before.as_slice()) == (start, before)) {
             self.begin(start, before)?;
         }
-        let Some(call) = &mut self.call else { return Err(bad_argument("there is no grammar of calls")) };
-        let (written, known) = (self.tokens.len() - start, call.len() - self.in_call.2);
+        let (Some(call), Some(entered)) = (&mut self.call, &self.entered) else {
+            return Err(bad_argument("no call begins here"));
+        };
+        let (written, known) = (self.tokens.len() - start, call.len() - entered.before_tokens);
         if known > written {
             call.rollback((known - written) as i32)?;
         }
@@ -301,7 +307,7 @@ impl Restriction for ToolConstraint {
     }
 
     fn mask_words(&self) -> usize {
-        self.vocabulary.size.div_ceil(32)
+        self.vocabulary.mask_words()
     }
 
     fn mask(&mut self, words: &mut [u32]) -> Result<()> {

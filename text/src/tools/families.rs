@@ -19,8 +19,8 @@ pub enum Form {
     JsonAlone,
     /// call:name{key:value}, with texts between `quote`s.
     Braces { quote: &'static str },
-    /// name(key=value), one or a list, as in Python.
-    Python,
+    /// name(key=value), as in Python; one after another, or a list.
+    Python { is_list: bool },
     /// <function=name><parameter=key>value</parameter></function>
     Xml,
 }
@@ -45,7 +45,7 @@ static FAMILIES: [Family; 9] = [
         spelt: "<|tool_call_start|>",
         open: "<|tool_call_start|>",
         close: "<|tool_call_end|>",
-        form: Form::Python,
+        form: Form::Python { is_list: true },
     },
     // Phi-4-mini
     Family {
@@ -73,7 +73,7 @@ static FAMILIES: [Family; 9] = [
     // Llama 3
     Family { spelt: "ipython", open: "<|python_tag|>", close: "", form: Form::JsonAlone },
     // Gemma 3: its template has no tools, and the model was taught this form.
-    Family { spelt: "<start_of_turn>", open: "```tool_code\n", close: "```", form: Form::Python },
+    Family { spelt: "<start_of_turn>", open: "```tool_code\n", close: "```", form: Form::Python { is_list: false } },
 ];
 
 /// What a model writes where its template says nothing of tools, and the tools are in the system message.

@@ -33,7 +33,7 @@ pub fn of_calls(
                 format!("{before} a{number} {}", literal("}"))
             }
             Form::Braces { .. } => literal(&format!("call:{}{{", function.name)),
-            Form::Python => literal(&format!("{}(", function.name)),
+            Form::Python { .. } => literal(&format!("{}(", function.name)),
             Form::Xml => literal(&format!("<function={}>\n", function.name)),
         };
         rules.push(format!("c{number}: {rule}"));
@@ -47,7 +47,7 @@ pub fn of_calls(
         Form::Json { is_list: true, .. } => ("[", "]"),
         Form::Json { .. } => ("\n", "\n"),
         Form::Xml => ("\n", ""),
-        Form::Python if family.open == LIST => ("[", ""),
+        Form::Python { is_list: true } => ("[", ""),
         _ => ("", ""),
     };
     let mut start: Vec<String> = with_space.then(|| "/[ \\n]{0,4}/".to_owned()).into_iter().collect();
@@ -62,8 +62,6 @@ pub fn of_calls(
     }
     Ok(format!("start: {}\ncall: {}\n{}\n", start.join(" "), names.join(" | "), rules.join("\n")))
 }
-
-const LIST: &str = "<|tool_call_start|>"; // behind it stands a list
 
 /// The arguments' schema, with the spaces that models write.
 fn schema_of(function: &Function) -> Result<String> {

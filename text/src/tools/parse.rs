@@ -15,7 +15,7 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
     let calls = match family.form {
         Form::Json { .. } | Form::JsonAlone => of_json(text)?,
         Form::Braces { quote } => braces::calls(text, quote)?,
-        Form::Python => python::calls(text)?,
+        Form::Python { .. } => python::calls(text)?,
         Form::Xml if text.trim_start().starts_with(['{', '[']) => of_json(text)?,
         Form::Xml => of_xml(text, tools)?,
     };
@@ -26,7 +26,7 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
 pub fn is_inside_text(call: &str, form: Form) -> bool {
     match form {
         Form::Json { .. } | Form::JsonAlone => is_open(call, &['"']),
-        Form::Python => is_open(call, &['"', '\'']),
+        Form::Python { .. } => is_open(call, &['"', '\'']),
         Form::Braces { quote } => call.matches(quote).count() % 2 == 1,
         Form::Xml if call.trim_start().starts_with(['{', '[']) => is_open(call, &['"']),
         Form::Xml => false,
