@@ -24,7 +24,7 @@ from tool_families import (
     SPECIAL,
     made,
     pairs,
-)  # fmt: skip
+)
 from tool_samples import TOOLS
 
 from streamfuse.runtime.text import Channel, Conversation, TextError

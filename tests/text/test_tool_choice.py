@@ -12,20 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from tool_families import (
-    CHATML,
-    GEMMA,
-    GEMMA_3,
-    GEMMA_4,
-    HERMES,
-    LFM2,
-    LLAMA,
-    MISTRAL,
-    PHI_4,
-    QWEN_XML,
-    made,
-    pairs,
-)  # fmt: skip
+from tool_families import CHATML, GEMMA, GEMMA_3, GEMMA_4, HERMES, LFM2, LLAMA, MISTRAL, PHI_4, QWEN_XML, made, pairs
 from tool_samples import CLOCK, TOOLS, WEATHER
 
 from streamfuse.runtime.constraint import MAY_END, MUST_END, UNRESTRICTED

@@ -24,8 +24,8 @@ pub struct Language {
 }
 
 impl Language {
-    /// `file` are the bytes of a tokenizer.json, whose `path` errors name. `vocab_size` is the model's number of logits;
-    /// None: the tokenizer's number of tokens.
+    /// `file` are the bytes of a tokenizer.json, whose `path` errors name. `vocab_size` is the model's number of
+    /// logits; None: the tokenizer's number of tokens.
     pub fn new(
         file: &[u8],
         path: &Path,
@@ -68,8 +68,8 @@ impl Language {
         self.template.is_some()
     }
 
-    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their ends,
-    /// where a control token may span one.
+    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their
+    /// ends, where a control token may span one.
     fn render_cut(&self, messages: &[Message], setting: &Setting, kept: &Kept, edges: bool) -> Result<String> {
         let Some(template) = &self.template else {
             return Err(bad_argument(

@@ -1,4 +1,5 @@
-//! JSON schemas as llguidance reads them: what it would drop or read in another way is refused here, by keyword and path.
+//! JSON schemas as llguidance reads them: what it would drop or read in another way is refused here, by keyword and
+//! path.
 //!
 //! It compiles a schema's keywords without saying where they are, takes annotations for keywords of other drafts, and
 //! knows references by their place only. So each schema that it may reach is checked first, and what says nothing (a

@@ -10,7 +10,8 @@ use crate::tokenizer::Tokenizer;
 const LONGEST_TOKEN: usize = 1000; // bytes; the tree is at most 1,024 deep
 const MOST_BYTES: usize = 1 << 22; // of all tokens; the tree has fewer nodes
 
-/// Parts of the vocabulary that are allowed as a whole in most texts of JSON: tokens within a string, short ones and all.
+/// Parts of the vocabulary that are allowed as a whole in most texts of JSON: tokens within a string, short ones and
+/// all.
 const SLICES: [&str; 2] = [r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]+"#];
 
 pub struct Vocabulary {
@@ -21,8 +22,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// `size` is that of the model, which may have fewer or more tokens than the tokenizer. `ends` are the end-of-sequence
-    /// tokens.
+    /// `size` is that of the model, which may have fewer or more tokens than the tokenizer. `ends` are the
+    /// end-of-sequence tokens.
     pub fn new(tokenizer: &Tokenizer, size: usize, ends: &[i64]) -> Result<Vocabulary> {
         let mut words = words_of(tokenizer)?;
         words.resize(size, Vec::new());

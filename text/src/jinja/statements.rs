@@ -204,7 +204,8 @@ impl Render {
             return fault(format!("a call of '{}' after its loop or block is not supported", code.name));
         }
         self.spend((code.parameters.len() + given.positional.len() + named.len()) as u64)?;
-        self.spend((code.parameters.len() * named.len() / 16) as u64)?; // each parameter is searched for among the named arguments
+        // each parameter is searched for among the named arguments
+        self.spend((code.parameters.len() * named.len() / 16) as u64)?;
         let scope = Scope::inside(&closure.scope, &code.body.hidden);
         let mut positional = given.positional.into_iter();
         let take = |named: &mut Vec<(Arc<str>, Value)>, name: &str| {
