@@ -36,8 +36,8 @@ class Drafter {
   void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint);
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
-  // At a fixed width, from streams alone, or by look-up alone if the bundle has no streams; with tokens that the
-  // constraint forces. False: the draft is empty.
+  // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases
+  // with tokens that the constraint forces. Returns false if the draft is empty.
   bool draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out);
   // The expected number of accepted tokens from each node of the draft's tree.
   void expect(const Draft& draft, std::vector<double>& hits) const;

@@ -22,7 +22,7 @@ struct Statistics {
   int64_t rounds = 0, passes = 0, streams_passes = 0;  // rounds: verify passes; passes: verify and plain
   int64_t proposed = 0, accepted = 0, near_ties = 0;
   int64_t forced = 0, refused = 0;       // drafts that the constraint forced; candidates that it refused
-  double mask_ms = 0.0;                  // part of the phase `accept`: what the constraint allows
+  double mask_ms = 0.0;                  // part of the phase `accept`: computing what the constraint allows
   std::array<int64_t, 5> accepted_of{};  // by source
   std::vector<int64_t> depth_proposed, depth_accepted, rank_offered, rank_accepted;
   std::vector<int64_t> widths;                                    // decode, then the verify methods: passes

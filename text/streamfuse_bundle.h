@@ -176,10 +176,10 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 /* ---- streaming an answer ----------------------------------------------------------------------------------------- */
 
 /* Begins a stream of tokens and ends a running one. stops: a JSON list of stop strings, or NULL; they may contain
- * special tokens, which are never shown. calls 1: tool calls are recognized, if the conversation has tools; 0: the
- * answer contains none, whatever it looks like, for an answer that a schema, regex or grammar restricts. Outside a
- * turn, the text continues the prompt of the last sf_text_encode with marks 1; that matters for tokenizers that drop
- * the space before the first word of a text. */
+ * special tokens, which are never shown. calls 1: tool calls are recognized, if the conversation has tools; 0: tool
+ * calls are not recognized, for an answer that a schema, regex or grammar restricts. Outside a turn, the text continues
+ * the prompt of the last sf_text_encode with marks 1; that matters for tokenizers that drop the space before the first
+ * word of a text. */
 SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, int32_t calls);
 
 /* The same for a text that continues these tokens; n 0: the text continues nothing. */
