@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from streamfuse.bench.structured.function_calling import read as read_calls
+from streamfuse.bench.structured.function_calling import read_questions as read_calls
 from streamfuse.cli import app
 from streamfuse.train import public
 from streamfuse.train.readers import merged, read_samples
