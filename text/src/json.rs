@@ -75,6 +75,11 @@ impl Json {
         }
     }
 
+    /// An object with these fields; a later one replaces an earlier one of the same name.
+    pub fn of_fields<N: Into<String>>(fields: impl IntoIterator<Item = (N, Json)>) -> Json {
+        Json::Object(Box::new(fields.into_iter().map(|(name, value)| (name.into(), value)).collect()))
+    }
+
     /// A field of an object; None if this is not an object or has no such field.
     pub fn get(&self, name: &str) -> Option<&Json> {
         self.object().and_then(|object| object.get(name))
@@ -94,7 +99,7 @@ impl Json {
             Json::List(values) => Json::List(values.iter().map(|value| value.map(name, text)).collect()),
             Json::Object(values) => {
                 let field = |(key, value): (&String, &Json)| (name(key), value.map(name, text));
-                Json::Object(Box::new(values.iter().map(field).collect()))
+                Json::of_fields(values.iter().map(field))
             }
             other => other.clone(),
         }

@@ -19,6 +19,7 @@ mod message;
 mod panics;
 mod schema;
 mod signature;
+mod spelling;
 mod stack;
 mod stream;
 mod tables;

@@ -50,14 +50,11 @@ impl Message {
         let mut message = Message::new(MODEL, content);
         if !calls.is_empty() {
             let text = |text: String| Json::Text(text);
-            let object = |fields: Vec<(&str, Json)>| {
-                Json::Object(Box::new(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
-            };
             let call = |(at, (name, arguments)): (usize, Call)| {
-                object(vec![
+                Json::of_fields([
                     ("id", text(format!("call{:05}", first + at + 1))),
                     ("type", text("function".to_owned())),
-                    ("function", object(vec![("name", text(name)), ("arguments", arguments)])),
+                    ("function", Json::of_fields([("name", text(name)), ("arguments", arguments)])),
                 ])
             };
             let calls = calls.into_iter().enumerate().map(call).collect();

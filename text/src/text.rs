@@ -86,7 +86,7 @@ impl Text {
             let function = call.get("function");
             let field = |of: Option<&Json>, name: &str| of.and_then(|of| of.get(name)).cloned().unwrap_or(Json::Null);
             let fields = [("id", Some(call)), ("name", function), ("arguments", function)];
-            Json::Object(Box::new(fields.into_iter().map(|(name, of)| (name.to_owned(), field(of, name))).collect()))
+            Json::of_fields(fields.map(|(name, of)| (name, field(of, name))))
         };
         let calls: Vec<Json> = self.conversation.calls().iter().map(call).collect();
         serde_json::to_string(&calls).expect("values are always JSON")

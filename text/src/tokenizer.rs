@@ -5,10 +5,10 @@ use std::path::Path;
 
 use tokenizers::{DecoderWrapper, ModelWrapper};
 
-use crate::constraint::vocabulary::{Spelling, Word};
 use crate::control_tokens::{ControlTokens, Kept, CUT};
 use crate::error::{bad_argument, bad_file, one_line, Result};
 use crate::panics::caught;
+use crate::spelling::{Spelling, Word};
 use crate::stream::Decoder;
 
 pub struct Tokenizer {

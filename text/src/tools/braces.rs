@@ -1,7 +1,7 @@
 //! call:name{key:value}: the calls of FunctionGemma and Gemma 4. Texts stand between marks and have no escapes.
 
 use super::channels::Call;
-use super::reader::{object, Reader, MOST_DEPTH};
+use super::reader::{Reader, MOST_DEPTH};
 use crate::json::Json;
 
 pub fn calls(text: &str, quote: &str) -> Option<Vec<Call>> {
@@ -25,7 +25,7 @@ fn fields(reader: &mut Reader, quote: &str, depth: usize) -> Option<Json> {
         reader.need(":")?;
         Some((key, value(reader, quote, depth + 1)?))
     };
-    reader.items("}", field).map(object)
+    reader.items("}", field).map(Json::of_fields)
 }
 
 fn text(reader: &mut Reader, quote: &str) -> Option<String> {

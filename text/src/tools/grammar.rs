@@ -6,7 +6,7 @@ use super::families::{Family, Form};
 use super::Function;
 use crate::constraint::{schema_in_lark, Constraint, JSON_SCHEMA};
 use crate::error::{bad_argument, Failure, Result};
-use crate::json::{Json, Object};
+use crate::json::Json;
 use crate::language::Language;
 use crate::tokenizer::Tokenizer;
 
@@ -65,7 +65,7 @@ pub fn of_calls(
 
 /// The arguments' schema, with the spaces that models write.
 fn schema_of(function: &Function) -> Result<String> {
-    let any = Json::Object(Box::new(Object::from_iter([("type".to_owned(), Json::Text("object".to_owned()))])));
+    let any = Json::of_fields([("type", Json::Text("object".to_owned()))]);
     let schema = function.parameters.filter(|schema| **schema != Json::Null).unwrap_or(&any);
     schema_in_lark(&schema.spaced(), ", ", ": ").map_err(|failure| of_function(function, failure))
 }

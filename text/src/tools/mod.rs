@@ -13,7 +13,7 @@ mod reader;
 pub mod results;
 
 use crate::error::{bad_argument, Result};
-use crate::json::{quoted, Json, Object};
+use crate::json::{quoted, Json};
 
 /// Functions in the form of OpenAI: {"type": "function", "function": {"name", "description", "parameters"}}.
 #[derive(Clone, Default)]
@@ -77,8 +77,7 @@ fn tool(item: &Json) -> Result<Json, String> {
     let tool = if fields.contains_key("function") {
         item.clone()
     } else {
-        let kind = ("type".to_owned(), Json::Text("function".to_owned()));
-        Json::Object(Box::new(Object::from_iter([kind, ("function".to_owned(), item.clone())])))
+        Json::of_fields([("type", Json::Text("function".to_owned())), ("function", item.clone())])
     };
     match Function::of(&tool) {
         Some(function) if !function.name.is_empty() => match function.parameters {

@@ -1,7 +1,7 @@
 //! name(key=value): calls in Python's syntax, with literals as arguments.
 
 use super::channels::Call;
-use super::reader::{object, Reader, MOST_DEPTH};
+use super::reader::{Reader, MOST_DEPTH};
 use crate::json::Json;
 
 /// One call after another, or a list; `print(...)` around a call is dropped.
@@ -32,7 +32,7 @@ fn call(reader: &mut Reader) -> Option<Call> {
         reader.need("=")?;
         Some((key, value(reader, 0)?))
     };
-    Some((name.to_owned(), object(reader.items(")", argument)?)))
+    Some((name.to_owned(), Json::of_fields(reader.items(")", argument)?)))
 }
 
 fn value(reader: &mut Reader, depth: usize) -> Option<Json> {
@@ -57,7 +57,7 @@ fn value(reader: &mut Reader, depth: usize) -> Option<Json> {
             reader.need(":")?;
             Some((key, value(reader, depth + 1)?))
         };
-        return reader.items("}", field).map(object);
+        return reader.items("}", field).map(Json::of_fields);
     }
     match reader.until(&[',', ')', ']', '}'])? {
         "None" | "null" => Some(Json::Null),

@@ -1,7 +1,5 @@
 //! Shared parsing code of the call formats that are not JSON.
 
-use crate::json::Json;
-
 /// Nesting of brackets.
 pub const MOST_DEPTH: usize = 64;
 
@@ -61,8 +59,4 @@ impl<'a> Reader<'a> {
         }
         Some(items)
     }
-}
-
-pub fn object(fields: Vec<(String, Json)>) -> Json {
-    Json::Object(Box::new(fields.into_iter().collect()))
 }
