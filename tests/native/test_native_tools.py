@@ -18,7 +18,7 @@ from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from native_samples import WIDTHS, tiny_bundle
 from pages import ROOT, samples
 
-from streamfuse.runtime.text_library import Channel, GrammarError
+from streamfuse.runtime.text_library import BAD_GRAMMAR, Channel
 
 NOW = {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
 PICK = {
@@ -147,7 +147,7 @@ def test_what_cannot_constrain_is_refused_and_the_chat_goes_on(
 ) -> None:
     with pytest.raises(LibraryFailure, match=words) as failure:
         chat.start("x", **given)
-    assert failure.value.code in (BAD_ARGUMENT, GrammarError.CODE)
+    assert failure.value.code in (BAD_ARGUMENT, BAD_GRAMMAR)
     assert chat.messages == []
     assert chat.ask("x", tool_choice="now", max_new_tokens=120)
     assert len(chat.messages) == 2

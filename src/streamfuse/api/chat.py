@@ -102,11 +102,10 @@ class Chat:
     def call_tools(self, calls: Sequence[ToolCall], **options: Unpack[GenerationOptions]) -> list[str]:
         """Call the functions of `tools`: a text for each call, for `send_tool_results`."""
         tools = {tool.name: tool for tool in self._turn(options)[1].tools}
-        unknown = "error: there is no tool {name}; the tools are {tools}"
         return [
             tools[call.name].answer(call.arguments)
             if call.name in tools
-            else unknown.format(name=call.name, tools=", ".join(tools))
+            else f"error: there is no tool {call.name}; the tools are {', '.join(tools)}"
             for call in calls
         ]
 

@@ -130,7 +130,7 @@ class Model:
         elif system is not None or raw:
             name, why = ("raw", "they are for the chat template") if raw else ("system", "it is the first of them")
             raise PromptError(f"{name} does not go with messages: {why}")
-        return _asked(self.tokenizer, messages, setting)
+        return _encode_messages(self.tokenizer, messages, setting)
 
     def check_prompt(self, prompt_ids: Sequence[int]) -> None:
         """PromptError for a prompt that does not fit, before seconds are spent on loading the engine."""
@@ -371,7 +371,7 @@ def _refuse(setting: PromptConfig, prompt: str) -> None:
         raise PromptError(f"{given} is for the chat template, so it does not go with {prompt}")
 
 
-def _asked(
+def _encode_messages(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], setting: PromptConfig
 ) -> tuple[list[int], Conversation | None]:
     """Token ids of a conversation, and the conversation if its answer is a turn: after a question or tools' results."""

@@ -35,15 +35,15 @@ def schema_of(value: object, flag: str = "schema") -> Schema:
         raise OptionError(
             f"--{flag} must be a dict, JSON text, a pydantic model, a dataclass or a TypedDict, not {value!r:.40}"
         )
-    adapter = adapter_of(value, flag)
-    return Schema(json.dumps(json_schema(adapter)), adapter.validate_json)
+    adapter, schema = adapter_of(value, flag)
+    return Schema(json.dumps(schema), adapter.validate_json)
 
 
-def adapter_of(type_: Any, flag: str) -> Any:
-    """pydantic's TypeAdapter of a type that has a JSON schema. OptionError names the field that has none."""
+def adapter_of(type_: Any, flag: str) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    """pydantic's TypeAdapter of a type, and the type's JSON schema. OptionError names the field that has none."""
     try:
         adapter = TypeAdapter[Any](type_)
-        json_schema(adapter)
+        return adapter, _json_schema(adapter)
     except PydanticUserError as error:
         try:
             place, found, why = _culprit(type_, error) or ("", type_, error)
@@ -52,13 +52,10 @@ def adapter_of(type_: Any, flag: str) -> Any:
         raise OptionError(
             f"--{flag}: there is no JSON schema of {place or _name(type_)}: {_reason(found, why)}"
         ) from None
-    return adapter
 
 
-def json_schema(adapter: Any) -> dict[str, Any]:
-    """The JSON schema of a TypeAdapter's type."""
-    schema: dict[str, Any] = adapter.json_schema(schema_generator=_Generator)
-    return schema
+def _json_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    return adapter.json_schema(schema_generator=_Generator)
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +100,7 @@ def _culprit(
     above, fails = (*above, type_), False
     for name, hint in _fields(type_):
         try:
-            json_schema(TypeAdapter[Any](hint))
+            _json_schema(TypeAdapter[Any](hint))
         except PydanticUserError as own:
             fails = True
             inner = None if hint in above else _culprit(hint, own, f"{_name(type_)}.{name}" if name else place, above)

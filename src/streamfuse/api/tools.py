@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_json
 from typing_extensions import NotRequired, TypedDict
 
-from streamfuse.api.schema import adapter_of, json_schema
+from streamfuse.api.schema import adapter_of
 from streamfuse.options import OptionError
 
 _ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")  # of a docstring's Args: `name (type): what it is`
@@ -74,12 +74,11 @@ def _tool(value: object, place: str, flag: str) -> Tool:
 def _described(given: Mapping[str, Any], place: str) -> Tool:
     """`{"type": "function", "function": {"name", "description", "parameters"}}`, or the inner part alone."""
     own = given.get("function", given)
-    kinds = {"name": str, "description": str, "parameters": Mapping}
     if not isinstance(own, Mapping) or not own.get("name"):
         raise OptionError(f'--{place} needs a "name", and may have a "description" and "parameters"')
-    for key, kind in kinds.items():
-        if not isinstance(own.get(key, kind() if kind is str else {}), kind):
-            what = "text" if kind is str else "a JSON schema"
+    for key in own.keys() & {"name", "description", "parameters"}:
+        kind, what = (Mapping, "a JSON schema") if key == "parameters" else (str, "text")
+        if not isinstance(own[key], kind):
             raise OptionError(f'--{place}: its "{key}" must be {what}, not {own[key]!r:.40}')
     try:
         json.dumps(own, allow_nan=False)
@@ -106,8 +105,8 @@ def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
         if parameter.name not in hints:
             raise OptionError(f"{place} has no type hint")
         fields[parameter.name] = _field(hints[parameter.name], parameter, described.get(parameter.name))
-    adapter = adapter_of(_arguments(name, fields), flag)
-    return Tool(name, _first_paragraph(text), json_schema(adapter), function, adapter)
+    adapter, parameters = adapter_of(_arguments(name, fields), flag)
+    return Tool(name, _first_paragraph(text), parameters, function, adapter)
 
 
 def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamfuse.runtime.backend import BoolArray, IntArray
 from streamfuse.runtime.handle import Handle
-from streamfuse.runtime.text_library import OK, ConstraintTable, GrammarError, TextError, TextHandle
+from streamfuse.runtime.text_library import OK, ConstraintTable, GrammarError, TextHandle, text_error
 
 __all__ = ["Grammar", "GrammarError"]
 
@@ -93,8 +93,7 @@ class Grammar:
         with self._handle as context:
             code = function(context, *arguments)
             if code != OK:
-                message = ctypes.string_at(self._table.error(context)).decode(errors="replace")
-                raise (GrammarError if code == GrammarError.CODE else TextError)(message)
+                raise text_error(code, ctypes.string_at(self._table.error(context)).decode(errors="replace"))
 
 
 def source_of(schema: Mapping[str, Any] | bool | str | None, regex: str | None, grammar: str | None) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A step of a generation: a token, the text that it completes (often none, sometimes more than its own), and who
-    drafted it: "streams", "lookup", "table", or "model" where nobody did.
+    drafted it: "streams", "lookup", "table", "grammar" for what a constraint forces, or "model" where nobody did.
 
     A piece may carry no token: text that was held back as the possible beginning of a stop string or a tag, or a second
     part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the
@@ -45,9 +45,6 @@ class Piece:
     @property
     def drafted(self) -> bool:
         return self.source != "model"
-
-
-CHANNELS = ("answer", "thinking", "tool_call")  # of pieces
 
 
 class ParsedError(ValueError):
@@ -119,7 +116,7 @@ class Generation(Iterator[Piece]):
         self._core, self._stream, self._schema = core, text, schema
         self._statistics: Statistics | None = None  # once it has ended
         self._ready: deque[Piece] = deque()
-        self._texts = dict.fromkeys(CHANNELS, "")
+        self._texts = defaultdict[str, str](str)  # by channel
         self._tool_calls: list[ToolCall] = []
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
 

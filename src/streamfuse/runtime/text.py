@@ -317,11 +317,9 @@ def checked(messages: Sequence[object]) -> list[Message]:
 
 def _checked(number: int, message: object) -> Message:
     form = '{"role": text, "content": text}'
-    if not isinstance(message, Mapping) or not ("content" in message or "tool_calls" in message):
+    if not isinstance(message, Mapping) or "role" not in message or not message.keys() & {"content", "tool_calls"}:
         raise TextError(f"message {number} must be {form}, not {message!r:.40}")
-    role, content = message.get("role"), message.get("content")
-    if "role" not in message:
-        raise TextError(f"message {number} must be {form}, not {message!r:.40}")
+    role, content = message["role"], message.get("content")
     if not isinstance(role, str):
         raise TextError(f"message {number}: its role must be text, not {role!r:.40}")
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):

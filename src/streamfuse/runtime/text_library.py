@@ -156,7 +156,10 @@ class TextError(ValueError):
 class GrammarError(TextError):
     """A schema or grammar that is invalid, not supported or too large; one line, with the keyword and its path."""
 
-    CODE = BAD_GRAMMAR
+
+def text_error(code: int, message: str) -> TextError:
+    """What a function of the library failed with."""
+    return (GrammarError if code == BAD_GRAMMAR else TextError)(message)
 
 
 class TextHandle:
@@ -216,8 +219,7 @@ class TextHandle:
 
     def _check(self, code: int) -> int:
         if code not in (OK, END):
-            message = self._library.sf_text_error(self.pointer).decode()
-            raise (GrammarError if code == GrammarError.CODE else TextError)(message)
+            raise text_error(code, self._library.sf_text_error(self.pointer).decode())
         return code
 
     def __del__(self) -> None:

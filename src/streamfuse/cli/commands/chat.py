@@ -15,6 +15,7 @@ from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
+from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.text import TextError
 
@@ -39,7 +40,7 @@ def chat(
     template_variables: options.TemplateVariables = None,
     system: options.System = None,
     no_speculation: options.NoSpeculation = False,
-    width: options.Width = options.AUTO,
+    width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
     provider: options.Provider = None,

@@ -14,6 +14,7 @@ from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
+from streamfuse.options import AUTO
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +41,7 @@ def run(
     system: options.System = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without the chat template.")] = False,
     no_speculation: options.NoSpeculation = False,
-    width: options.Width = options.AUTO,
+    width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
     threads: options.Threads = None,
     provider: options.Provider = None,

@@ -43,9 +43,9 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
     core = found_engines["native"]["problem"] is None
     models = [_model(folder) for folder in named if _is_model(folder)]
     bundles = [_bundle(folder) for folder in named if not _is_model(folder)]
-    said = next((one["instruction_set"] for one in bundles if one["instruction_set"]), None)
-    if said is None and core:
-        said = next(filter(None, map(_instruction_set, nearby)), None)
+    instruction_set = next((one["instruction_set"] for one in bundles if one["instruction_set"]), None)
+    if instruction_set is None and core:
+        instruction_set = next(filter(None, map(_instruction_set, nearby)), None)
     missing = _missing()
     to_do = [facts["to_do"] for facts in found_engines.values() if facts["to_do"]]
     to_do += [f"{one['folder']}: {one['problem']}" for one in [*bundles, *models] if one["problem"]]
@@ -55,7 +55,7 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": _machine(),
         "memory_gb_per_s": _memory(),
-        "instruction_set": said,
+        "instruction_set": instruction_set,
         "forced_isa": os.environ.get("STREAMFUSE_ISA") or None,
         "engines": found_engines,
         "cost_cache": _cost_cache(),

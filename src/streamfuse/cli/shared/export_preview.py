@@ -21,8 +21,8 @@ def show(config: ExportConfig, expected: Preview, as_json: bool) -> None:
         return
     foreign = own_options() - BACKENDS[config.target][config.backend].own.keys()
     options = {name: value for name, value in options.items() if name not in foreign}
-    said = {"adapter": expected.adapter, "sampling": f"{config.sampling}: {expected.sampling.words}"}
-    _section("options", {"output_dir": config.output_dir, **options, **said})
+    resolved = {"adapter": expected.adapter, "sampling": f"{config.sampling}: {expected.sampling.words}"}
+    _section("options", {"output_dir": config.output_dir, **options, **resolved})
     copies = "a copy of what it reads in each method" if config.backend == "openvino" else "one copy for all methods"
     _section(f"weights, {copies}", {**_parts(config, expected), "all": _megabytes(expected.weight_bytes)})
     files = {name: _megabytes(size) for name, size in expected.files.items()}

@@ -15,6 +15,7 @@ from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.durable import reason
 from streamfuse.extras import need
 from streamfuse.native.library import MOST_THREADS
+from streamfuse.options import AUTO
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from streamfuse.train.templates import Template
 
 _BUNDLE_DEFAULT = "from the bundle"
-AUTO = "auto"
 
 
 def _public_key(file: str | None) -> str | None:

@@ -63,12 +63,12 @@ def _counts(kinds: dict[str, int]) -> str:
 
 
 def facts(rows: Sequence[Sequence[str]]) -> Table:
-    """Names and what is said of them, as it stands: paths may hold brackets."""
+    """Names and values, as they stand: paths may hold brackets."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, said in rows:
-        table.add_row(plain(name), plain(said))
+    for name, value in rows:
+        table.add_row(plain(name), plain(value))
     return table
 
 

@@ -113,7 +113,7 @@ def compare(
         limit, max_new_tokens, repetitions, online = QUICK_PROMPTS, QUICK_TOKENS, 1, min(online, QUICK_PROMPTS)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     model = load(bundle, threads=threads, cost_cache=False)
-    read = [samples_of(said, limit) for said in data]
+    read = [samples_of(source, limit) for source in data]
     names = None if only is None else [name.strip() for name in only.split(";")]
     asked_peers = programs.peers_named(peers)
     learning = [name for name in ONLINE if online and (names is None or name in names)]
@@ -177,7 +177,7 @@ def compare(
                     from streamfuse.research.compare.learners import rows
 
                     status.update("online: answering first turns")
-                    mix = [samples_of(said, online if place else 2 * online) for place, said in enumerate(data)]
+                    mix = [samples_of(source, online if place else 2 * online) for place, source in enumerate(data)]
                     asked = [data_set(name, samples, model, settings, plain) for name, samples in mix]
                     result["methods"] |= rows(
                         learning, model.bundle, bundles, here, asked, settings, model.tokenizer, threads, found.costs,
@@ -228,11 +228,11 @@ def _command(
     bundle: str, data: list[str], limit: int, online: int, settings: TaskSettings, only: str | None, peers: str | None
 ) -> str:
     """What gives the same figures again."""
-    words = ["streamfuse research compare", shlex.quote(bundle), *(f"--data {shlex.quote(said)}" for said in data)]
+    words = ["streamfuse research compare", shlex.quote(bundle), *(f"--data {shlex.quote(source)}" for source in data)]
     words += [f"--limit {limit}", f"--online {online}", f"--max-new-tokens {settings.max_new_tokens}"]
     words += [f"--repetitions {settings.repetitions}", f"--temperature {settings.temperature:g}"]
     words += [f"--seed {settings.seed}"]
-    words += [f"{flag} {shlex.quote(said)}" for flag, said in (("--methods", only), ("--peers", peers)) if said]
+    words += [f"{flag} {shlex.quote(value)}" for flag, value in (("--methods", only), ("--peers", peers)) if value]
     return " ".join(words)
 
 

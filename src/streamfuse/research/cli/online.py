@@ -56,7 +56,7 @@ def online(
     names = able(model.bundle)
     if not names:
         raise typer.BadParameter(f"{bundle}: streams learn online with --backend kernels alone")
-    read = [samples_of(said, limit if place else 2 * limit) for place, said in enumerate(data)]
+    read = [samples_of(source, limit if place else 2 * limit) for place, source in enumerate(data)]
     with err.status("opening") as status, loaded(model, text=False) as session:
         plain = CoreSystem(CORE_PLAIN, session, False)
         status.update("answering first turns")

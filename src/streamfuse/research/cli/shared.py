@@ -24,11 +24,11 @@ BundlesFolder = Annotated[
 ]
 
 
-def samples_of(said: str, limit: int) -> tuple[str, list[Sample]]:
+def samples_of(source: str, limit: int) -> tuple[str, list[Sample]]:
     """Name and samples of a `--data`."""
     from streamfuse.train.readers import merged, read_samples, spread
 
-    name, _, path = said.rpartition("=")
+    name, _, path = source.rpartition("=")
     return name or Path(path).parent.name or path, spread(merged(read_samples(path)), limit)
 
 

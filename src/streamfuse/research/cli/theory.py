@@ -71,11 +71,11 @@ def theory(
         out.print(tables.figures(*point_rows(found)))
 
 
-def _print_rounds(said: list[str], context: int, json_: bool) -> None:
+def _print_rounds(texts: list[str], context: int, json_: bool) -> None:
     from streamfuse.research.rounds import read_round, round_rows
 
     try:
-        rounds = [read_round(one, context) for one in said]
+        rounds = [read_round(one, context) for one in texts]
     except ValueError as error:
         raise typer.BadParameter(f"--round {error}") from None
     if json_:
