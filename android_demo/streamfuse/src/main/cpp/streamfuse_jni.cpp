@@ -82,7 +82,7 @@ jbyteArray bytes_of(JNIEnv* env, const char* text) {
   return bytes_of(env, text, text == nullptr ? 0 : std::strlen(text));
 }
 
-// A list that `get` writes.
+// The JSON list that `get` returns; null if it fails.
 jbyteArray list_of(JNIEnv* env, jlong handle, int (*get)(sf_session*, const char**, size_t*)) {
   const char* json = nullptr;
   size_t bytes = 0;
@@ -144,17 +144,9 @@ NATIVE(jint, defaults)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
   o.size = sizeof o;
   const int code = sf_model_default_options(of<sf_model>(handle), &o);
   const int64_t seed = static_cast<int64_t>(o.seed);
-  *in<Options>(env, buffer) = {o.max_new_tokens,
-                               o.temperature,
-                               o.top_k,
-                               o.top_p,
-                               o.min_p,
-                               o.repetition_penalty,
-                               seed,
-                               o.ignore_eos,
-                               o.speculative,
-                               o.width,
-                               sf_model_can_chat(of<sf_model>(handle))};
+  const int32_t chats = sf_model_can_chat(of<sf_model>(handle));
+  *in<Options>(env, buffer) = {o.max_new_tokens, o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, seed,
+                               o.ignore_eos,     o.speculative, o.width, chats};
   return code;
 }
 
@@ -190,26 +182,16 @@ NATIVE(jbyteArray, error)(JNIEnv* env, jclass, jlong handle) {
 NATIVE(jint, start)
 (JNIEnv* env, jclass, jlong handle, jboolean results, jobjectArray all, jlongArray stop_ids, jobject buffer) {
   return guarded([&] {
-    const Options asked = *in<Options>(env, buffer);
+    const Options o = *in<Options>(env, buffer);
     const Text text(env, all, 0), stops(env, all, 1), schema(env, all, 2), regex(env, all, 3), grammar(env, all, 4),
         choice(env, all, 5);
-    std::vector<int64_t> stop_tokens(static_cast<size_t>(env->GetArrayLength(stop_ids)));
-    env->GetLongArrayRegion(stop_ids, 0, static_cast<jsize>(stop_tokens.size()),
-                            reinterpret_cast<jlong*>(stop_tokens.data()));
-    sf_options sampling{sizeof sampling,
-                        asked.max_new_tokens,
-                        asked.temperature,
-                        asked.top_k,
-                        asked.top_p,
-                        asked.min_p,
-                        asked.repetition_penalty,
-                        static_cast<uint64_t>(asked.seed),
-                        stop_tokens.data(),
-                        static_cast<int32_t>(stop_tokens.size()),
-                        asked.ignore_eos,
-                        asked.speculative,
-                        asked.width,
-                        nullptr};
+    const jsize count = env->GetArrayLength(stop_ids);
+    std::vector<int64_t> ids(static_cast<size_t>(count));
+    env->GetLongArrayRegion(stop_ids, 0, count, reinterpret_cast<jlong*>(ids.data()));
+    const uint64_t seed = static_cast<uint64_t>(o.seed);
+    const sf_options sampling{sizeof sampling, o.max_new_tokens,     o.temperature, o.top_k,    o.top_p,
+                              o.min_p,         o.repetition_penalty, seed,          ids.data(), count,
+                              o.ignore_eos,    o.speculative,        o.width,       nullptr};
     const sf_answer_options options{sizeof options,  &sampling,      stops.c_str(), stops.size(),
                                     schema.c_str(),  schema.size(),  regex.c_str(), regex.size(),
                                     grammar.c_str(), grammar.size(), choice.c_str()};

@@ -27,7 +27,11 @@ public class Answer internal constructor(
      */
     public inline fun <reified T> parsed(): T = parsed(serializer<T>())
 
-    /** The same for a given deserializer. */
+    /**
+     * [parsed] with a given deserializer.
+     *
+     * @throws StreamFuseException ([ErrorCode.NOT_PARSED]) as the other function of this name.
+     */
     public fun <T> parsed(deserializer: DeserializationStrategy<T>): T = try {
         structured.decodeFromString(deserializer, text)
     } catch (error: IllegalArgumentException) { // a SerializationException, or of a class that refuses its values

@@ -26,12 +26,16 @@ public class Chat internal constructor(
 
     /**
      * Like [Session.send], with the results of the last answer's tool calls instead of a text: one for each call, as
-     * chat templates expect.
+     * chat templates expect. The flow fails with [ErrorCode.BAD_ARGUMENT] if the last answer has no such call.
      */
     public fun send(results: List<ToolResult>, config: GenerationConfig = GenerationConfig()): Flow<Piece> =
         send(promptOf(results), config)
 
-    /** Like [Session.generate], with the results of the last answer's tool calls instead of a text. */
+    /**
+     * Like [Session.generate], with the results of the last answer's tool calls instead of a text.
+     *
+     * @throws StreamFuseException ([ErrorCode.BAD_ARGUMENT]) if the last answer has no such call.
+     */
     public suspend fun generate(results: List<ToolResult>, config: GenerationConfig = GenerationConfig()): Answer =
         generate(promptOf(results), config)
 

@@ -54,7 +54,11 @@ public annotation class Keywords(val json: String)
  */
 public inline fun <reified T> schemaOf(): String = schemaOf(serializer<T>().descriptor)
 
-/** The JSON schema of a serializer's type; see the other function of this name. */
+/**
+ * The JSON schema of a serializer's type, [KSerializer.descriptor][kotlinx.serialization.KSerializer.descriptor].
+ *
+ * @throws StreamFuseException ([ErrorCode.BAD_GRAMMAR]) if a type has no schema; the message names the property.
+ */
 public fun schemaOf(descriptor: SerialDescriptor): String = SchemaBuilder().build(descriptor).toString()
 
 /** Derives one schema. */
@@ -97,8 +101,8 @@ private class SchemaBuilder {
         SerialKind.ENUM -> json("enum" to texts(names(type, place)))
         StructureKind.LIST -> json("type" to "array", "items" to schema(type.getElementDescriptor(0), place))
         StructureKind.MAP -> map(type.getElementDescriptor(0), type.getElementDescriptor(1), place)
-        StructureKind.CLASS, StructureKind.OBJECT -> once(type) { described(type, members(type)) }
-        PolymorphicKind.SEALED -> once(type) { described(type, json("anyOf" to JsonArray(variants(type, place)))) }
+        StructureKind.CLASS, StructureKind.OBJECT -> once(type) { described(type.annotations, members(type)) }
+        PolymorphicKind.SEALED -> once(type) { described(type.annotations, json("anyOf" to JsonArray(variants(type, place)))) }
         PolymorphicKind.OPEN -> refuse(place, type, "is open to other classes; make it sealed")
         else -> refuse(place, type, "has no serializer that is known at compile time; declare one (@Serializable)")
     }
@@ -123,10 +127,9 @@ private class SchemaBuilder {
 
     private fun map(key: SerialDescriptor, value: SerialDescriptor, place: String): JsonObject {
         val schema = schema(value, place)
-        return when {
-            key.isNullable -> refuse(place, key, "is the type of a map's keys, which must be strings or enums")
-            key.kind == PrimitiveKind.STRING -> json("type" to "object", "additionalProperties" to schema)
-            key.kind == SerialKind.ENUM -> objectOf(names(key, place).associateWith { schema })
+        return when (key.kind.takeUnless { key.isNullable }) {
+            PrimitiveKind.STRING -> json("type" to "object", "additionalProperties" to schema)
+            SerialKind.ENUM -> objectOf(names(key, place).associateWith { schema })
             else -> refuse(place, key, "is the type of a map's keys, which must be strings or enums")
         }
     }
@@ -142,9 +145,7 @@ private class SchemaBuilder {
         val annotations = owner.getElementAnnotations(index)
         val keywords = annotations.filterIsInstance<Keywords>().map { keywords(it.json, place) }
         val merged = keywords.fold(emptyMap<String, JsonElement>()) { all, more -> all + more }
-        val schema = schema(owner.getElementDescriptor(index), place, merged)
-        val description = annotations.filterIsInstance<Description>().firstOrNull() ?: return schema
-        return JsonObject(schema + ("description" to JsonPrimitive(description.text)))
+        return described(annotations, schema(owner.getElementDescriptor(index), place, merged))
     }
 
     private fun keywords(text: String, place: String): JsonObject = try {
@@ -164,7 +165,7 @@ private class SchemaBuilder {
                 refuse(place, variant, "is one of ${shortName(type)}'s classes and has no properties")
             }
             // A variant that contains itself, and not the sealed class, has no discriminator in there.
-            val own = once(variant) { described(variant, members(variant)) }.let { definitionOf(it) ?: it }
+            val own = once(variant) { described(variant.annotations, members(variant)) }.let { definitionOf(it) ?: it }
             val properties = own["properties"] as JsonObject
             val named = mapOf<String, JsonElement>(discriminator to json("const" to variant.serialName)) + properties
             val required = listOf(JsonPrimitive(discriminator)) + (own["required"] as JsonArray)
@@ -195,8 +196,8 @@ private class SchemaBuilder {
 
     private fun reference(name: String) = json("\$ref" to "#/\$defs/$name")
 
-    private fun described(type: SerialDescriptor, schema: JsonObject): JsonObject {
-        val description = type.annotations.filterIsInstance<Description>().firstOrNull() ?: return schema
+    private fun described(annotations: List<Annotation>, schema: JsonObject): JsonObject {
+        val description = annotations.filterIsInstance<Description>().firstOrNull() ?: return schema
         return JsonObject(schema + ("description" to JsonPrimitive(description.text)))
     }
 

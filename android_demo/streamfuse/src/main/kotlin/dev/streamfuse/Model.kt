@@ -77,7 +77,7 @@ public class Model internal constructor(
      * @param tools functions that the model may call. [Session.send] and [Session.generate] call them, one after the
      *   other, and let the model answer to their results, until an answer has no calls. `stop`, another request or
      *   closing ends this too.
-     * @param maxToolRounds maximum number of answers to results per request; calls beyond it are left in
+     * @param maxToolRounds maximum number of answers to results per request, 4 by default; calls beyond it are left in
      *   [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
      * @param templateVariables of the chat template, such as `{"enable_thinking": false}`, and `documents`.
      * @throws StreamFuseException if the bundle has no chat template, memory runs out, or this model is closed.
@@ -89,7 +89,7 @@ public class Model internal constructor(
         history: List<Message> = emptyList(),
         config: GenerationConfig = GenerationConfig(),
         tools: List<Tool> = emptyList(),
-        maxToolRounds: Int = 8,
+        maxToolRounds: Int = MAX_TOOL_ROUNDS,
         templateVariables: JsonObject? = null,
     ): Chat {
         val declared = if (tools.isEmpty()) null else JsonArray(tools.map { it.declaration }).toString()
@@ -105,7 +105,7 @@ public class Model internal constructor(
         history: List<Message> = emptyList(),
         config: GenerationConfig = GenerationConfig(),
         tools: List<Tool> = emptyList(),
-        maxToolRounds: Int = 8,
+        maxToolRounds: Int = MAX_TOOL_ROUNDS,
         templateVariables: JsonObject? = null,
     ): Chat = openedOn(options.dispatcher) { chat(system, history, config, tools, maxToolRounds, templateVariables) }
 
@@ -180,6 +180,7 @@ public class Model internal constructor(
     private class Engine(val threads: Int)
 
     private companion object {
+        const val MAX_TOOL_ROUNDS = 4 // the same in Swift
         val reader = Json { ignoreUnknownKeys = true }
     }
 }

@@ -2,6 +2,7 @@ package dev.streamfuse
 
 import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
+import kotlinx.serialization.SerializationException
 import kotlinx.serialization.Transient
 import kotlinx.serialization.json.Json
 
@@ -41,7 +42,7 @@ import kotlinx.serialization.json.Json
  * @property nearTies choices so close that another engine's rounding could change them.
  * @property forcedTokens drafted tokens that the constraint forces.
  * @property refusedDrafts candidates for drafts that the constraint refused.
- * @property maskMs finding out what the constraint allows.
+ * @property maskMs part of `accept` in [timeMs]: computing which tokens the constraint allows next.
  */
 @Serializable
 public data class Statistics(
@@ -87,7 +88,11 @@ public data class Statistics(
             coerceInputValues = true // the core writes null for what is not a finite number
         }
 
-        /** Parses the JSON object of any language's statistics. */
+        /**
+         * Parses the JSON object of any language's statistics; unknown keys are ignored.
+         *
+         * @throws SerializationException if it is not such an object.
+         */
         public fun of(json: String): Statistics =
             reader.decodeFromString(serializer(), json).also { it.json = json }
     }

@@ -92,9 +92,9 @@ internal fun <A, R> toolOf(
 /**
  * A call of a [Tool] by the model.
  *
- * @property id tells it from the other calls of the conversation.
+ * @property id identifies the call in its conversation.
  * @property name the name of the tool.
- * @property arguments what it is called with.
+ * @property arguments a JSON object that fits [Tool.parameters].
  */
 @Serializable
 public data class ToolCall(val id: String, val name: String, val arguments: JsonObject) {
@@ -115,6 +115,6 @@ public data class ToolCall(val id: String, val name: String, val arguments: Json
 @Serializable
 public data class ToolResult(@SerialName("tool_call_id") val toolCallId: String, val content: String)
 
-/** Reads what models write. */
+/** The JSON format of answers and tool calls: keys that a class lacks are ignored. */
 @PublishedApi
 internal val structured: Json = Json { ignoreUnknownKeys = true }

@@ -46,8 +46,10 @@ class ToolTest {
     private fun calling(vararg calls: ToolCall) =
         Scripted(listOf(thought, Piece("{...}", 2, Source.GRAMMAR, Channel.TOOL_CALL)), calls.toList())
 
-    private fun chat(vararg scripts: Scripted, rounds: Int = 8): Pair<Chat, FakeNativeSession> {
-        val chat = model.chat(tools = listOf(forecast), maxToolRounds = rounds)
+    private fun chat(vararg scripts: Scripted): Pair<Chat, FakeNativeSession> =
+        scripted(model.chat(tools = listOf(forecast)), *scripts)
+
+    private fun scripted(chat: Chat, vararg scripts: Scripted): Pair<Chat, FakeNativeSession> {
         val session = native.sessions.last()
         session.scripts += scripts
         return chat to session
@@ -143,12 +145,19 @@ class ToolTest {
     }
 
     @Test
-    fun `rounds are bounded, and zero leaves the calls to the app`() = runBlocking {
-        val (bounded, _) = chat(calling(call("a", "Rome")), calling(call("b", "Rome")), Scripted("Never."), rounds = 1)
-        assertEquals(listOf("b"), bounded.generate("And the weather?").toolCalls.map { it.id })
+    fun `there are at most four rounds by default, and zero leaves the calls to the app`() = runBlocking {
+        val endless = List(6) { calling(call("$it", "Rome")) }.toTypedArray()
+        val (default, _) = chat(*endless)
+        assertEquals(listOf("4"), default.generate("And the weather?").toolCalls.map { it.id })
+        assertEquals(4, asked.size)
+
+        asked.clear()
+        val (bounded, _) = scripted(model.chat(tools = listOf(forecast), maxToolRounds = 1), *endless)
+        assertEquals(listOf("1"), bounded.generate("And the weather?").toolCalls.map { it.id })
         assertEquals(listOf("Rome"), asked.map { it.city })
 
-        val (manual, session) = chat(calling(call("a", "Rome")), Scripted("Warm."), rounds = 0)
+        val none = model.chat(tools = listOf(forecast), maxToolRounds = 0)
+        val (manual, session) = scripted(none, calling(call("a", "Rome")), Scripted("Warm."))
         val answer = manual.generate("And the weather?")
         assertEquals("" to "hm", answer.text to answer.thinking)
         assertEquals(manual.toolCalls, answer.toolCalls)
