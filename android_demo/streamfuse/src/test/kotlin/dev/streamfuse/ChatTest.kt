@@ -27,11 +27,11 @@ class ChatTest {
             val first = chat.answer("Name three primes.", fixed)
             val second = chat.answer("And three more?", fixed)
             assertTrue(second.statistics.prefilledTokens < second.statistics.promptTokens / 2)
-            val said = listOf(
+            val turns = listOf(
                 system, Message(Role.USER, "Name three primes."), Message(Role.ASSISTANT, first.text),
                 Message(Role.USER, "And three more?"), Message(Role.ASSISTANT, second.text),
             )
-            assertEquals(said, chat.messages)
+            assertEquals(turns, chat.messages)
             chat.reset()
             assertEquals(listOf(system), chat.messages)
             assertEquals(first.tokens, chat.answer("Name three primes.", fixed).tokens)

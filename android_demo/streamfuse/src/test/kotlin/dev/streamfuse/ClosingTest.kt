@@ -23,7 +23,7 @@ class ClosingTest {
     private val native = FakeNative()
     private val failure = StreamFuseException(ErrorCode.BROKEN, "the text cannot be ended")
 
-    private class Heard(private val onPiece: (Piece) -> Unit = {}, private val onDone: () -> Unit = {}) :
+    private class RecordingCallback(private val onPiece: (Piece) -> Unit = {}, private val onDone: () -> Unit = {}) :
         GenerationCallback {
         private val ended = CountDownLatch(1)
         var error: Throwable? = null
@@ -51,7 +51,7 @@ class ClosingTest {
         native.model(Options(dispatcher = thread.asCoroutineDispatcher())).use { model ->
             val chat = model.chat()
             native.sessions.single().endFails = failure
-            assertSame(failure, Heard().also { chat.send("Hello", it) }.wait().error)
+            assertSame(failure, RecordingCallback().also { chat.send("Hello", it) }.wait().error)
 
             native.sessions.single().endFails = null
         }
@@ -66,8 +66,8 @@ class ClosingTest {
             val chat = model.chat()
             val mine = IllegalStateException("enough")
             native.sessions.single().endFails = failure
-            val heard = Heard({ throw mine }).also { chat.send("Hello", it) }.wait()
-            assertSame(mine, heard.error)
+            val callback = RecordingCallback({ throw mine }).also { chat.send("Hello", it) }.wait()
+            assertSame(mine, callback.error)
             assertEquals(listOf(failure), mine.suppressed.toList())
             native.sessions.single().endFails = null
         }
@@ -77,7 +77,8 @@ class ClosingTest {
     fun `an exception of onDone comes to onError`() {
         native.model().use { model ->
             val mine = IllegalStateException("the screen is gone")
-            assertSame(mine, Heard(onDone = { throw mine }).also { model.chat().send("Hello", it) }.wait().error)
+            val callback = RecordingCallback(onDone = { throw mine }).also { model.chat().send("Hello", it) }.wait()
+            assertSame(mine, callback.error)
         }
     }
 
@@ -87,7 +88,7 @@ class ClosingTest {
             override fun dispatch(context: CoroutineContext, block: Runnable) = throw RejectedExecutionException("closed")
         }
         native.model(Options(dispatcher = closed)).use { model ->
-            val error = failureOf<Exception> { model.chat().send("Hello", Heard()) }
+            val error = failureOf<Exception> { model.chat().send("Hello", RecordingCallback()) }
             assertTrue(error is RejectedExecutionException || error.cause is RejectedExecutionException, "$error")
         }
         assertTrue(native.closed)
@@ -138,9 +139,9 @@ class ClosingTest {
             assertTrue(forgotten.sessions.single().freed)
             model.close()
             until { System.gc(); Leaks.sweep(); true }
-            val said = warnings.map { it.message.substringBefore(" was never closed") }
-            assertEquals(setOf("a chat of forgotten", "the model forgotten"), said.toSet())
-            assertTrue(said.size <= 3, "what was closed is reported too: $said")
+            val names = warnings.map { it.message.substringBefore(" was never closed") }
+            assertEquals(setOf("a chat of forgotten", "the model forgotten"), names.toSet())
+            assertTrue(names.size <= 3, "what was closed is reported too: $names")
         } finally {
             log.removeHandler(listener)
             log.useParentHandlers = true

@@ -36,17 +36,17 @@ class EarlyEndTest {
                 assertEquals(n, chat.statistics!!.generatedTokens)
 
                 chat.reset()
-                val heard = mutableListOf<Piece>()
+                val pieces = mutableListOf<Piece>()
                 val job = launch(Dispatchers.Default) {
                     chat.send(question, fixed).collect { piece ->
-                        heard += piece
-                        if (heard.size == n) throw CancellationException("enough")
+                        pieces += piece
+                        if (pieces.size == n) throw CancellationException("enough")
                     }
                 }
                 job.join()
                 assertTrue(job.isCancelled)
-                assertEquals(whole.pieces.take(n), heard)
-                assertEquals(n, chat.statistics!!.generatedTokens, "nothing was computed beyond what was heard")
+                assertEquals(whole.pieces.take(n), pieces)
+                assertEquals(n, chat.statistics!!.generatedTokens, "nothing was computed beyond the delivered pieces")
                 assertEquals("stopped", chat.statistics!!.finishReason)
             }
             chat.reset()
@@ -86,14 +86,14 @@ class EarlyEndTest {
         Models.demo.chat().use { chat ->
             for (n in 1..16 step 3) {
                 chat.reset()
-                val heard = mutableListOf<Piece>()
+                val pieces = mutableListOf<Piece>()
                 chat.send(question, fixed).collect {
-                    heard += it
-                    if (heard.size == n) chat.stop()
+                    pieces += it
+                    if (pieces.size == n) chat.stop()
                 }
-                assertEquals(whole.tokens.take(n), heard.mapNotNull { it.token })
+                assertEquals(whole.tokens.take(n), pieces.mapNotNull { it.token })
                 assertEquals(if (n == 16) "length" else "stopped", chat.statistics!!.finishReason)
-                assertEquals(textOf(heard), chat.messages.last().content)
+                assertEquals(textOf(pieces), chat.messages.last().content)
                 val read = chat.answer("Go on.", fixed).statistics.prefilledTokens
                 assertTrue(read < 20, "$read tokens were read, and not the new turn alone")
             }
@@ -108,12 +108,12 @@ class EarlyEndTest {
         )
         for ((name, end) in ends) {
             val chat = Models.demo.chat()
-            val heard = mutableListOf<Piece>()
+            val pieces = mutableListOf<Piece>()
             chat.send(question, fixed).collect {
-                heard += it
-                if (heard.size == 5) end(chat)
+                pieces += it
+                if (pieces.size == 5) end(chat)
             }
-            assertEquals(whole.tokens.take(5), heard.mapNotNull { it.token }, name)
+            assertEquals(whole.tokens.take(5), pieces.mapNotNull { it.token }, name)
             assertEquals("stopped", chat.statistics!!.finishReason, name)
             assertEquals(5, chat.statistics!!.generatedTokens, name)
             if (name == "reset") assertEquals(emptyList<Message>(), chat.messages)
@@ -135,18 +135,19 @@ class EarlyEndTest {
     @Test
     fun `the callback form gives the same, and its exceptions end the answer`() {
         Models.demo.chat().use { chat ->
-            val first = Heard().also { chat.send(question, it, fixed) }.wait()
+            val first = RecordingCallback().also { chat.send(question, it, fixed) }.wait()
             assertEquals(whole.pieces, first.pieces)
             assertEquals(whole.statistics.untimed(), first.statistics!!.untimed())
-            val second = Heard(failsAt = 3).also { chat.send(question, it, fixed) }.wait() // the chat is free by now
+            // The chat is free by now.
+            val second = RecordingCallback(failsAt = 3).also { chat.send(question, it, fixed) }.wait()
             assertEquals("enough", second.error!!.message)
             assertEquals(3, chat.statistics!!.generatedTokens)
-            val refused = Heard().also { chat.send(question, it, fixed.copy(width = 5)) }.wait()
+            val refused = RecordingCallback().also { chat.send(question, it, fixed.copy(width = 5)) }.wait()
             assertEquals(ErrorCode.BAD_ARGUMENT, (refused.error as StreamFuseException).code)
         }
     }
 
-    private class Heard(val failsAt: Int = 0) : GenerationCallback {
+    private class RecordingCallback(val failsAt: Int = 0) : GenerationCallback {
         val pieces = mutableListOf<Piece>()
         var statistics: Statistics? = null
         var error: Throwable? = null
@@ -173,12 +174,12 @@ class EarlyEndTest {
     @Test
     fun `a second request ends the first, and every use after close is refused`() = runBlocking<Unit> {
         val chat = Models.demo.chat()
-        val heard = mutableListOf<Piece>()
+        val pieces = mutableListOf<Piece>()
         val first = CompletableDeferred<Unit>()
         val goOn = CompletableDeferred<Unit>()
         val job = launch(Dispatchers.Default) {
             chat.send(question, fixed).collect {
-                heard += it
+                pieces += it
                 first.complete(Unit)
                 goOn.await()
             }
@@ -187,9 +188,9 @@ class EarlyEndTest {
         val second = chat.generate("Me too", fixed)
         goOn.complete(Unit)
         job.join()
-        assertEquals(whole.pieces.take(1), heard)
-        val said = listOf(question, textOf(heard), "Me too", second.text)
-        assertEquals(said, chat.messages.map { it.content })
+        assertEquals(whole.pieces.take(1), pieces)
+        val turns = listOf(question, textOf(pieces), "Me too", second.text)
+        assertEquals(turns, chat.messages.map { it.content })
 
         chat.close()
         chat.close()
@@ -203,7 +204,7 @@ class EarlyEndTest {
             assertEquals(ErrorCode.CLOSED, error.code)
             assertTrue("closed" in error.message!!, error.message)
         }
-        assertEquals(said, chat.messages.map { it.content })
+        assertEquals(turns, chat.messages.map { it.content })
     }
 
     @Test

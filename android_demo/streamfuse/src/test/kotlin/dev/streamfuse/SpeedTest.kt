@@ -27,11 +27,11 @@ class SpeedTest {
             val theirs = Python.ask("demo", listOf(prompt), config).single()
             python = maxOf(python, theirs.tokens.size / theirs.seconds)
             chat.reset()
-            val took = measureNanoTime { runBlocking { chat.generate(prompt, config) } } / 1e6
+            val elapsedMs = measureNanoTime { runBlocking { chat.generate(prompt, config) } } / 1e6
             val statistics = chat.statistics!!
-            kotlin = maxOf(kotlin, 1000 * statistics.generatedTokens / took)
+            kotlin = maxOf(kotlin, 1000 * statistics.generatedTokens / elapsedMs)
             val inside = statistics.timeMs.values.sumOf { it!! }
-            outside = minOf(outside, 1000 * (took - inside) / statistics.generatedTokens)
+            outside = minOf(outside, 1000 * (elapsedMs - inside) / statistics.generatedTokens)
         }
         println(
             "%s: Kotlin %.1f tokens/s, Python %.1f tokens/s, ratio %.3f; %.0f us per token outside the core"

@@ -66,16 +66,16 @@ class StopTest {
             val before = emitted.take((run - 1 - promptPasses).coerceAtLeast(0)).sum()
             session.beforeToken = { if (it == before) chat.stop() }
         }
-        val heard = mutableListOf<Piece>()
+        val pieces = mutableListOf<Piece>()
         chat.send("Why?", GenerationConfig(maxNewTokens = number("config", "max_new_tokens"))).collect {
-            heard += it
-            if (heard.size == number("stop", "tokens")) chat.stop()
+            pieces += it
+            if (pieces.size == number("stop", "tokens")) chat.stop()
         }
-        assertEquals(trace.getValue("generated").jsonArray.size, heard.size)
+        assertEquals(trace.getValue("generated").jsonArray.size, pieces.size)
         assertEquals(trace.getValue("finish_reason").jsonPrimitive.content, chat.statistics!!.finishReason)
-        val answer = heard.joinToString("") { it.text }
+        val answer = pieces.joinToString("") { it.text }
         val turns = listOf(Message(Role.USER, "Why?"), Message(Role.ASSISTANT, answer))
-        assertEquals(if (heard.isEmpty()) untouched else untouched + turns, chat.messages)
+        assertEquals(if (pieces.isEmpty()) untouched else untouched + turns, chat.messages)
     }
 
     @Test
@@ -117,8 +117,8 @@ class StopTest {
         goOn.countDown()
         assertEquals(2, first.await().size)
         assertEquals(5, second.await().text.trim().split(" ").size)
-        val said = chat.messages.map { it.role to it.content.split(" ").size }
-        assertEquals(listOf(Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT), said.map { it.first })
+        val turns = chat.messages.map { it.role to it.content.split(" ").size }
+        assertEquals(listOf(Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT), turns.map { it.first })
         assertEquals(first.await().joinToString("") { it.text }, chat.messages[2].content)
         assertEquals(second.await().text, chat.messages[4].content)
     }
@@ -126,14 +126,14 @@ class StopTest {
     @Test
     fun `a collector may ask within its own answer, which ends there`() = runBlocking<Unit> {
         var inner = ""
-        val heard = mutableListOf<Piece>()
+        val pieces = mutableListOf<Piece>()
         withTimeout(10_000) {
             chat.send("One?").collect {
-                heard += it
-                if (heard.size == 3) inner = chat.generate("Two?").text
+                pieces += it
+                if (pieces.size == 3) inner = chat.generate("Two?").text
             }
         }
-        assertEquals(3, heard.size)
+        assertEquals(3, pieces.size)
         assertEquals(inner, chat.messages.last().content)
     }
 

@@ -42,15 +42,15 @@ class ThreadsTest {
         val whole = Models.demo.chat().use { it.answer("Tell me a story.", fixed).pieces }
         for (n in 0..8) {
             val chat = Models.demo.chat()
-            val heard = mutableListOf<Piece>()
+            val pieces = mutableListOf<Piece>()
             // Asked before anybody closes, so that at 0 the close meets an answer without a token.
             val writing = launch(Dispatchers.Default, CoroutineStart.UNDISPATCHED) {
-                chat.send("Tell me a story.", fixed).collect { heard += it }
+                chat.send("Tell me a story.", fixed).collect { pieces += it }
             }
-            while (heard.size < n) delay(1)
+            while (pieces.size < n) delay(1)
             val closing = List(2) { launch(Dispatchers.IO) { chat.close() } }
             (closing + writing).joinAll()
-            assertEquals(whole.take(heard.size), heard)
+            assertEquals(whole.take(pieces.size), pieces)
         }
     }
 
