@@ -32,24 +32,28 @@ public class Answer internal constructor(
      *
      * @throws StreamFuseException ([ErrorCode.NOT_PARSED]) as the other function of this name.
      */
-    public fun <T> parsed(deserializer: DeserializationStrategy<T>): T = try {
-        structured.decodeFromString(deserializer, text)
-    } catch (error: IllegalArgumentException) { // a SerializationException, or of a class that refuses its values
-        throw notParsed(error)
+    public fun <T> parsed(deserializer: DeserializationStrategy<T>): T {
+        val tokens = "${statistics.generatedTokens} tokens"
+        when (statistics.finishReason) { // a text that ended early may decode, as 12 of 123
+            "incomplete" -> throw notParsed(
+                "the answer is incomplete: it ended after $tokens, before its object did; raise " +
+                    "GenerationConfig.maxNewTokens, begin a new chat if the context is full, or bound the strings and " +
+                    "lists of the schema (@Keywords with maxLength, maxItems)",
+            )
+            "stopped" -> throw notParsed(
+                "the answer was stopped after $tokens, before its object was complete; ask again",
+            )
+        }
+        try {
+            return structured.decodeFromString(deserializer, text)
+        } catch (error: IllegalArgumentException) { // a SerializationException, or of a class that refuses its values
+            val sentence = "the answer does not fit the class: ${error.message}; ask with the schema of the class, " +
+                "GenerationConfig(schema = schemaOf<...>())"
+            throw notParsed(sentence).apply { initCause(error) }
+        }
     }
 
-    private fun notParsed(error: Exception): StreamFuseException {
-        val tokens = "${statistics.generatedTokens} tokens"
-        val sentence = when (statistics.finishReason) {
-            "incomplete" -> "the answer is incomplete: it ended after $tokens, before its object did; raise " +
-                "GenerationConfig.maxNewTokens, begin a new chat if the context is full, or bound the strings and " +
-                "lists of the schema (@Keywords with maxLength, maxItems)"
-            "stopped" -> "the answer was stopped after $tokens, before its object was complete; ask again"
-            else -> "the answer does not fit the class: ${error.message}; ask with the schema of the class, " +
-                "GenerationConfig(schema = schemaOf<...>())"
-        }
-        return StreamFuseException(ErrorCode.NOT_PARSED, sentence).apply { initCause(error) }
-    }
+    private fun notParsed(sentence: String) = StreamFuseException(ErrorCode.NOT_PARSED, sentence)
 
     /** The [text]. */
     override fun toString(): String = text

@@ -237,6 +237,11 @@ class ToolTest {
             assertEquals(ErrorCode.NOT_PARSED, error.code)
             assertTrue(word in error.message!!, error.message)
         }
+        for (reason in listOf("incomplete", "stopped")) {
+            val (chat, _) = chat(Scripted("12", reason)) // the beginning of a longer number
+            val error = failureOf<StreamFuseException> { chat.generate("How many?").parsed<Int>() }
+            assertEquals(ErrorCode.NOT_PARSED, error.code)
+        }
     }
 
     @Test
