@@ -18,15 +18,15 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     options.engine_load_ms = engineMs
     if engine == nil { try needMemory(model.cacheBytes) }
     var table = try engine?.makeTable().table
-    let code: Int32 = withCString(engine?.device) { device in
-      withUnsafePointer(to: &table) { place in
+    let code: Int32 = try withCString(engine?.device) { device in
+      try withUnsafePointer(to: &table) { place in
         options.device = device
         options.backend = engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self)
         switch use {
         case .completion: return sf_completion_new(model.handle, &options, &made)
         case .chat(let instructions, let history, let tools, let variables):
           let texts = [
-            instructions ?? "", json(history), "[\(tools.map(\.json).joined(separator: ","))]", json(variables),
+            instructions ?? "", try json(history), "[\(tools.map(\.json).joined(separator: ","))]", try json(variables),
           ]
           return withCharacters(texts) { places in
             if instructions != nil { (options.system, options.system_bytes) = places[0] }
@@ -65,11 +65,11 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
       switch prompt {
       case .tokens: ""
       case .text(let words), .turn(let words): words
-      case .results(let results): json(results)
+      case .results(let results): try json(results)
       }
     let texts = [
-      json(config.stop ?? []), config.schema?.text ?? "", config.regex ?? "", config.grammar ?? "",
-      config.toolChoice?.word ?? "", words,
+      try json(config.stop ?? []), config.schema?.text ?? "", config.regex ?? "", config.grammar ?? "",
+      config.toolChoice?.rawValue ?? "", words,
     ]
     let code = try config.withCOptions { sampling in
       withCharacters(texts) { places in
@@ -130,7 +130,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     return try JSONDecoder().decode([Message].self, from: Data(string(json, bytes).utf8))
   }
 
-  /// The tools that the last answer called.
+  /// The tool calls of the last answer.
   func toolCalls() throws -> [ToolCall] {
     var json: UnsafePointer<CChar>?
     var bytes = 0
@@ -166,9 +166,13 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   }
 }
 
-/// A value as JSON text.
-private func json(_ value: some Encodable) -> String {
-  (try? JSONEncoder().encode(value)).map { String(decoding: $0, as: UTF8.self) } ?? ""
+/// A value as JSON text. Throws `StreamFuseError` for a number that is not finite.
+private func json(_ value: some Encodable) throws -> String {
+  do {
+    return String(decoding: try JSONEncoder().encode(value), as: UTF8.self)
+  } catch {
+    throw StreamFuseError(.badArgument, "this value cannot be written as JSON: \(error)")
+  }
 }
 
 /// Calls `body` with the texts as C characters, zero-terminated and never null, and their numbers of bytes.

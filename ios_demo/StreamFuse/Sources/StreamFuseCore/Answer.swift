@@ -8,7 +8,7 @@ public enum Prompt: Sendable, Equatable {
   case text(String)
   /// The user's next turn in a conversation.
   case turn(String)
-  /// The results of the tools that the last answer called.
+  /// One result for each tool call of the last answer.
   case results([ToolResult])
 }
 
@@ -70,22 +70,34 @@ public struct Answer: AsyncSequence, Sendable {
       }
       if let token = piece.token { tokens.append(token) }
     }
-    let calls = try await session.toolCalls(of: turn)
+    let outcome = try await session.outcome(of: turn)
     return Response(
-      text: text, thinking: thinking, toolCalls: calls, tokens: tokens, statistics: try await session.statistics(of: turn))
+      text: text, thinking: thinking, toolCalls: outcome.toolCalls, tokens: tokens, statistics: outcome.statistics)
   }
 }
 
 /// One request to a session.
 final class Turn: Sendable {
+  /// What is known of an answer besides its pieces.
+  struct Outcome {
+    /// Counters and times.
+    let statistics: Statistics
+    /// The calls that the model wrote.
+    let toolCalls: [ToolCall]
+
+    /// The outcome of the last answer of `writer`.
+    init(_ writer: any Writer) throws {
+      statistics = try writer.statistics()
+      toolCalls = try writer.toolCalls()
+    }
+  }
+
   /// The prompt.
   let prompt: Prompt
   /// Its options.
   let config: GenerationConfig
-  /// Its statistics, once it has ended, also if another request ended it.
-  let statistics = Mutex<Statistics?>(nil)
-  /// Likewise its calls of tools.
-  let toolCalls = Mutex<[ToolCall]?>(nil)
+  /// Its outcome, once it has ended, also if another request ended it.
+  let outcome = Mutex<Outcome?>(nil)
   /// The session's stop count at the time of the request: a later `stop` ends it, whether it has begun or not.
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.

@@ -49,35 +49,51 @@ public final class Chat: TextSession {
     session.stream(.turn(words), configure)
   }
 
-  /// Streams the answer to the results of the tools that the last answer called, if you run them yourself.
+  /// Sends the results of the last answer's tool calls, one for each call, and streams the answer to them. The answer
+  /// throws `StreamFuseError` with the code `badArgument` if the last answer has no such call.
   public func stream(results: [ToolResult], _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
     session.stream(.results(results), configure)
   }
 
-  /// Sends a request and waits for the whole answer. While the model calls tools of this chat, they are run, and their
-  /// results sent back, at most `maxToolRounds` times; then, or with 0, the calls are left in the response.
+  /// Sends a request and waits for the whole answer. If it calls tools, they are run, one after the other, and their
+  /// results are sent, until an answer has no calls; the response is that answer.
+  ///
+  /// `stop`, another request, `reset` and `restore` end this too: calls without a result are left in the response.
+  ///
+  /// - Parameter maxToolRounds: maximum number of answers to results; calls beyond it are left in the response. 0: you
+  ///   make the calls and send the results with `stream(results:)`.
+  /// - Throws: `StreamFuseError` if a request is refused or the engine fails; `CancellationError`.
   @discardableResult
   public func respond(
     to words: String, maxToolRounds: Int = 4, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
   ) async throws -> Response {
-    var response = try await stream(to: words, configure).response()
-    for _ in 0..<max(0, maxToolRounds) where !response.toolCalls.isEmpty {
+    var answer = stream(to: words, configure)
+    var response = try await answer.response()
+    for _ in 0..<max(0, maxToolRounds) where !response.toolCalls.isEmpty && session.isLast(answer.turn) {
       var results = [ToolResult]()
-      for call in response.toolCalls {
-        guard let tool = tools.first(where: { $0.name == call.name }) else { return response }
-        results.append(try await tool.result(of: call))
-      }
-      // A choice was for the first answer: the results are answered in words, or by another call.
-      response = try await stream(results: results) {
+      for call in response.toolCalls { results.append(try await result(of: call)) }
+      // A required call was made; required again, it would repeat until the last round.
+      let choice = answer.turn.config.toolChoice.map { $0 == .never ? $0 : .auto }
+      let next = stream(results: results) {
         configure(&$0)
-        $0.toolChoice = nil
-      }.response()
+        $0.toolChoice = choice
+      }
+      guard session.isLast(answer.turn) else { break }
+      answer = next
+      response = try await answer.response()
     }
     return response
   }
 
+  /// The result of a call, for the model to read.
+  private func result(of call: ToolCall) async throws -> ToolResult {
+    if let tool = tools.first(where: { $0.name == call.name }) { return try await tool.result(of: call) }
+    let names = tools.map(\.name).joined(separator: ", ")
+    return ToolResult(toolCallID: call.id, content: "error: there is no tool \(call.name); the tools are \(names)")
+  }
+
   /// Sends a request and waits for an answer that is JSON of a type of your own. Its schema is `JSONSchema(for:)`, or
-  /// the one that `configure` sets.
+  /// the one that `configure` sets. Throws as `JSONSchema(for:)`, `respond` and `Response.parsed` do.
   public func respond<Value: Decodable>(
     to words: String, as type: Value.Type, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
   ) async throws -> Value {

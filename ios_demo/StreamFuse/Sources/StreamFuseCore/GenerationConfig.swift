@@ -31,13 +31,14 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
   /// device.
   public var width: Int?
-  /// The answer is JSON of this schema. At most one of `schema`, `regex` and `grammar`.
+  /// The answer is JSON that fits this schema. At most one of `schema`, `regex`, `grammar` and `toolChoice` is set;
+  /// docs/structured.md says what is supported.
   public var schema: JSONSchema?
   /// The whole answer matches this regular expression.
   public var regex: String?
-  /// The answer derives from this grammar, in Lark's syntax.
+  /// The answer is in the language of this grammar, in Lark's syntax.
   public var grammar: String?
-  /// Whether the answer calls the chat's tools; nil: `auto`, if the chat has any.
+  /// Whether the answer to a chat with tools calls them. Nil: `auto`, unless another constraint is set.
   public var toolChoice: ToolChoice?
 
   /// A configuration in which every field is nil.
@@ -60,7 +61,8 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     case toolChoice = "tool_choice"
   }
 
-  /// This configuration, with its nil fields taken from `defaults`.
+  /// This configuration, with its nil fields taken from `defaults`. `schema`, `regex`, `grammar` and `toolChoice` are
+  /// taken together: only if all are nil.
   public func over(_ defaults: GenerationConfig) -> GenerationConfig {
     var whole = self
     whole.maxNewTokens = maxNewTokens ?? defaults.maxNewTokens

@@ -10,7 +10,7 @@ public enum Source: String, Sendable, Codable, CaseIterable {
   case lookup
   /// The bundle's n-gram table.
   case table
-  /// The schema or grammar, for a token that it forces.
+  /// The constraint of the answer, which forces the token: `GenerationConfig.schema` and the like.
   case grammar
 
   /// The source with this number in the core's header.
@@ -19,13 +19,13 @@ public enum Source: String, Sendable, Codable, CaseIterable {
   }
 }
 
-/// What a piece of an answer belongs to.
+/// What a piece's text is part of.
 public enum Channel: String, Sendable, Codable, CaseIterable {
   /// The answer itself.
   case answer
-  /// What the model thinks before it answers.
+  /// What the model writes before it answers, between tags such as `<think>` and `</think>`.
   case thinking
-  /// A call of a tool; `Response.toolCalls` has it parsed.
+  /// A tool call, in the form of the model's family. `Response.toolCalls` has the calls.
   case toolCall = "tool_call"
 
   /// The channel with this number in the library's header.
@@ -38,11 +38,11 @@ public enum Channel: String, Sendable, Codable, CaseIterable {
 public struct Piece: Sendable, Equatable, Codable {
   /// Text that this token completes: often empty, sometimes more than the token itself, never part of a character.
   public let text: String
-  /// Its id; nil in a last piece of text that was held back as the possible beginning of a stop string.
+  /// Its id; nil in a piece of text that was held back as the possible beginning of a stop string or tag.
   public let token: Int?
   /// The source of the token.
   public let source: Source
-  /// What the text belongs to.
+  /// What the text is part of. Only `answer` is for the reader.
   public let channel: Channel
 
   /// A step of an answer.
@@ -59,28 +59,37 @@ public struct Piece: Sendable, Equatable, Codable {
 
 /// A whole answer.
 public struct Response: Sendable, Equatable {
-  /// What the model answered.
+  /// The text for the reader: the pieces of `Channel.answer`.
   public let text: String
-  /// What it thought before; often nothing.
+  /// What the model wrote before it: the pieces of `Channel.thinking`.
   public let thinking: String
-  /// The tools that it called.
+  /// Its tool calls that were not answered: see `Chat.respond`, `maxToolRounds`.
   public let toolCalls: [ToolCall]
-  /// The tokens that it wrote.
+  /// The ids of all its tokens.
   public let tokens: [Int]
-  /// Its statistics.
+  /// Counters and times.
   public let statistics: Statistics
 
-  /// The object that the answer is, for an answer with a schema. Throws `StreamFuseError` with the code `badGrammar` if
-  /// the answer ended before the object was complete.
+  /// The object that the answer to a request with a schema spells. Throws `StreamFuseError` with the code `notParsed`
+  /// if the answer ended before the object was complete, or does not fit the type.
   public func parsed<Value: Decodable>(as type: Value.Type) throws -> Value {
-    guard statistics.finishReason != "incomplete" else {
+    let count = "\(statistics.generatedTokens) tokens"
+    switch statistics.finishReason {
+    case "incomplete":
       throw StreamFuseError(
-        .badGrammar, "the answer ended after \(tokens.count) tokens, inside its object: raise maxNewTokens, or shorten the prompt")
+        .notParsed,
+        "the answer is incomplete: it ended after \(count), before its object did; raise maxNewTokens, begin a new "
+          + "chat if the context is full, or bound the strings and lists of the schema (maxLength, maxItems)")
+    case "stopped":
+      throw StreamFuseError(
+        .notParsed, "the answer was stopped after \(count), before its object was complete; ask again")
+    default: break
     }
     do {
       return try JSONDecoder().decode(type, from: Data(text.utf8))
     } catch {
-      throw StreamFuseError(.badGrammar, "the answer is no \(type): \(error)")
+      throw StreamFuseError(
+        .notParsed, "the answer does not fit \(type): \(error); ask with its schema, respond(to:as: \(type).self)")
     }
   }
 }
@@ -93,7 +102,7 @@ public enum Role: String, Sendable, Codable {
   case user
   /// The model.
   case assistant
-  /// The result of a tool.
+  /// The result of a tool call.
   case tool
 }
 
@@ -101,13 +110,13 @@ public enum Role: String, Sendable, Codable {
 public struct Message: Sendable, Equatable, Codable {
   /// The role of the speaker.
   public let role: Role
-  /// The text of the turn.
+  /// The text of the turn, without tool calls.
   public let content: String
-  /// The tools that the model called in this turn.
+  /// The calls of a model's turn.
   public let toolCalls: [ToolCall]?
-  /// The call that this turn is the result of.
+  /// The call that a `tool` turn is the result of.
   public let toolCallID: String?
-  /// The name of its tool.
+  /// The function of that call.
   public let name: String?
 
   /// A turn of a conversation.

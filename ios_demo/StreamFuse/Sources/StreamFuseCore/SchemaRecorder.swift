@@ -1,33 +1,39 @@
 import Foundation
 
 extension JSONSchema {
-  /// The schema of what a type decodes: its stored properties in the order in which its `init(from:)` asks for them.
+  /// The schema of a type: its stored properties in the order in which its `init(from:)` decodes them.
   ///
-  /// Texts, numbers, booleans, optionals (which may be left out), arrays, nested types, and enumerations that are
-  /// `CaseIterable` with text as raw values. A `StreamFuseError` with the code `badArgument` names the property of any
-  /// other type; write the schema of such a type by hand.
+  /// Supported are strings, numbers, booleans, optionals (which may be left out), arrays, nested types, and enumerations
+  /// that are `CaseIterable` with strings as raw values. Throws `StreamFuseError` with the code `badGrammar` for any
+  /// other type; the message names the property. Write the schema of such a type by hand.
   public init<Value: Decodable>(for type: Value.Type) throws {
     self = try Recorder.schema(of: type, at: "\(type)").schema
   }
 }
 
-/// A decoder that answers every request with some value of the right type, and writes down what was asked for.
+/// A decoder that returns a sample value for each request, and records the schemas of the requested types.
 private final class Recorder: Decoder {
   let codingPath: [any CodingKey] = []
   let userInfo: [CodingUserInfoKey: Any] = [:]
   /// Where this is in the outermost type, for error messages.
   let place: String
-  /// What was asked for.
+  /// The properties of an object, in order.
   var properties: [(String, JSONSchema)] = []
+  /// The names of those that may be left out.
   var optional: Set<String> = []
+  /// The schema of a list's items.
   var items: JSONSchema?
+  /// The schema of the one value that the type is coded as.
   var single: JSONSchema?
+  /// Whether the type is coded as a list.
   var isList = false
 
   init(_ place: String) { self.place = place }
 
   /// The schema of a type, and a value of it.
-  static func schema<Value: Decodable>(of type: Value.Type, at place: String) throws -> (schema: JSONSchema, value: Value) {
+  static func schema<Value: Decodable>(
+    of type: Value.Type, at place: String
+  ) throws -> (schema: JSONSchema, value: Value) {
     if let known = known(type) { return known }
     if let choices = type as? any (CaseIterable & RawRepresentable).Type { return try choice(choices, type, place) }
     let recorder = Recorder(place)
@@ -68,7 +74,8 @@ private final class Recorder: Decoder {
   }
 
   static func unknown(_ type: Any.Type, _ place: String) -> StreamFuseError {
-    StreamFuseError(.badArgument, "\(place): no schema can be derived from \(type); give one, for example by JSONSchema.object")
+    StreamFuseError(
+      .badGrammar, "\(place): no schema can be derived from \(type); give one, for example by JSONSchema.object")
   }
 
   func container<Key>(keyedBy: Key.Type) -> KeyedDecodingContainer<Key> { KeyedDecodingContainer(Properties(self)) }

@@ -9,15 +9,17 @@ import Synchronization
 public actor Session {
   /// What `stop` must reach from any thread.
   private struct Running {
-    /// What writes, once it is made.
+    /// The writer; nil until a call needs it.
     var writer: (any Writer)?
     /// The request that is being answered.
     var turn: Turn?
-    /// How often `stop` was called. A request that was asked before the last call has ended, or ends as soon as it begins.
+    /// The last request, also after its end; nil if `reset`, `restore` or another call ended or followed it.
+    var last: Turn?
+    /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
   }
 
-  /// Makes what writes, with an empty cache.
+  /// Makes the writer, with an empty cache.
   private let makeWriter: @Sendable () throws -> any Writer
   /// The defaults of all requests: those of the bundle, and what the session was made with.
   nonisolated let defaults: GenerationConfig
@@ -125,22 +127,19 @@ public actor Session {
     running.withLock { $0.turn === turn ? $0.writer?.stop() : () }
   }
 
-  /// Statistics of an answer.
-  func statistics(of turn: Turn) throws -> Statistics {
-    if let known = turn.statistics.withLock({ $0 }) { return known }
-    return try opened().statistics()
+  /// The outcome of an answer, or so far of one in progress.
+  func outcome(of turn: Turn) throws -> Turn.Outcome {
+    if let known = turn.outcome.withLock({ $0 }) { return known }
+    return try Turn.Outcome(opened())
   }
 
-  /// The tools that an answer called.
-  func toolCalls(of turn: Turn) throws -> [ToolCall] {
-    if let known = turn.toolCalls.withLock({ $0 }) { return known }
-    return try opened().toolCalls()
-  }
+  /// Whether nothing was requested or stopped since this request.
+  nonisolated func isLast(_ turn: Turn) -> Bool { running.withLock { $0.last === turn && $0.stops == turn.stops } }
 
-  /// What writes, where it is made.
+  /// The writer; nil if no call has needed it.
   private var writer: (any Writer)? { running.withLock { $0.writer } }
 
-  /// What writes; made where it is not.
+  /// The writer, made by the first call.
   private func opened() throws -> any Writer {
     if let writer { return writer }
     let made = try makeWriter()
@@ -157,19 +156,23 @@ public actor Session {
     try Task.checkCancellation()
     let writer = try opened()
     do {
-      running.withLock { $0.turn = turn }
+      running.withLock { ($0.turn, $0.last) = (turn, turn) }
       try writer.start(turn.prompt, turn.config)
       begun = true
       running.withLock { $0.stops == turn.stops ? () : writer.stop() }  // one that came before was forgotten by the start
     } catch {
-      running.withLock { $0.turn = nil }
+      running.withLock { ($0.turn, $0.last) = (nil, nil) }
       throw error
     }
   }
 
   /// Ends the answer in progress; delivered tokens are kept.
   private func endTurn() {
-    guard let turn = running.withLock({ $0.turn }) else { return }
+    let turn = running.withLock {
+      $0.last = nil
+      return $0.turn
+    }
+    guard let turn else { return }
     try? writer?.finish()  // it fails where memory is out, and then the next call says so
     close(turn)
   }
@@ -179,12 +182,10 @@ public actor Session {
     if let turn = running.withLock({ $0.turn }), turn.isLeft { endTurn() }
   }
 
-  /// Stores the statistics of an answer that has ended.
+  /// Stores the outcome of an answer that has ended.
   private func close(_ turn: Turn) {
     running.withLock { $0.turn = nil }
-    let took = try? writer?.statistics()
-    turn.statistics.withLock { $0 = took }
-    let calls = try? writer?.toolCalls()
-    turn.toolCalls.withLock { $0 = calls }
+    let outcome = writer.flatMap { try? Turn.Outcome($0) }
+    turn.outcome.withLock { $0 = outcome }
   }
 }

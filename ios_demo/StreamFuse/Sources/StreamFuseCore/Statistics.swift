@@ -43,8 +43,8 @@ public struct Statistics: Sendable, Equatable, Codable {
   /// Why they were not, or why passes were plain; nil if neither happened.
   public let fallbackReason: String?
   /// `stop` (a stop token or stop string), `length` (`maxNewTokens`), `context` (the context is full), `incomplete`
-  /// (a limit came before the constraint was complete) or `stopped` (ended
-  /// early, from outside or by an error).
+  /// (one of these two limits came before `GenerationConfig.schema` or another constraint allowed an end) or `stopped`
+  /// (ended early, from outside or by an error).
   public let finishReason: String
   /// Acceptance rate per rank of a candidate among its siblings.
   public let acceptancePerRank: [Double?]
@@ -64,7 +64,7 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let forcedTokens: Int
   /// Candidates for drafts that the constraint refused.
   public let refusedDrafts: Int
-  /// Milliseconds that it took to find out what the constraint allows.
+  /// Part of `accept` in `timeMs`: computing which tokens the constraint allows next.
   public let maskMs: Double
 
   /// Names as in every language.

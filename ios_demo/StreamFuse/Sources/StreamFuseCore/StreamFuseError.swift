@@ -3,7 +3,7 @@ import Foundation
 
 /// A refusal or failure: a code to act on, and one sentence to show.
 public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
-  /// The error code. The values are those of `core/streamfuse_core.h`.
+  /// The error codes of `core/streamfuse_core.h`, and one of this library, which is negative.
   public enum Code: Int32, Sendable, CaseIterable {
     /// Invalid arguments from the caller: ranges, lengths, an unknown name, a chat that the template refuses.
     case badArgument = 1
@@ -25,8 +25,10 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case badTables = 9
     /// A bundle or a saved session: missing, damaged, or foreign.
     case badFile = 10
-    /// A schema or grammar: invalid, not supported, over a limit, or not completed.
+    /// A JSON schema, regular expression or grammar is invalid, not supported or too large.
     case badGrammar = 11
+    /// The text of an answer is not an object of the requested type: `Response.parsed`.
+    case notParsed = -1
   }
 
   /// The error code.

@@ -9,17 +9,16 @@ import Foundation
 ///     let chat = model.chat(tools: [weather])
 ///     print(try await chat.respond(to: "What is the weather in Paris?").text)
 public struct Tool: Sendable {
-  /// Its name, by which the model calls it.
+  /// Its name: letters, digits, `_` and `-`.
   public let name: String
-  /// What it does, for the model.
+  /// Tells the model what it does and when to call it.
   public let description: String
-  /// The form of its arguments, an object.
+  /// JSON schema of its arguments, an object.
   public let parameters: JSONSchema
-  /// Runs it. The argument is a JSON object of the form of `parameters`; the result is text for the model. What it
-  /// throws becomes the result, so that the model can go on.
+  /// Computes the result's text from the arguments, a JSON object. An error becomes the result `error: ...`.
   let run: @Sendable (JSONValue) async throws -> String
 
-  /// A function with arguments of any form.
+  /// A function whose arguments fit `parameters`. What `run` throws becomes the result `error: ...`.
   public init(
     _ name: String, _ description: String, parameters: JSONSchema,
     run: @escaping @Sendable (JSONValue) async throws -> String
@@ -30,7 +29,8 @@ public struct Tool: Sendable {
     self.run = run
   }
 
-  /// A function whose arguments are a type of your own; `JSONSchema(for:)` says which types have a schema.
+  /// A function whose arguments are a type of your own. What `run` throws becomes the result `error: ...`. Throws
+  /// `StreamFuseError` with the code `badGrammar` if the type has no schema: see `JSONSchema(for:)`.
   public init<Arguments: Decodable>(
     _ name: String, _ description: String, run: @escaping @Sendable (Arguments) async throws -> String
   ) throws {
@@ -39,53 +39,65 @@ public struct Tool: Sendable {
     }
   }
 
-  /// What the chat template gets, JSON.
+  /// The declaration for the chat template, JSON in OpenAI's format.
   package var json: String {
     #"{"type":"function","function":{"name":\#(quoted(name)),"description":\#(quoted(description)),"#
       + #""parameters":\#(parameters.text)}}"#
   }
 
-  /// The result of a call, or the error as text.
+  /// The result of a call. A failure is a result too, which the model reads; only cancellation is thrown.
   func result(of call: ToolCall) async throws -> ToolResult {
     do {
       return ToolResult(toolCallID: call.id, content: try await run(call.arguments))
-    } catch is CancellationError {
-      throw CancellationError()
     } catch {
-      return ToolResult(toolCallID: call.id, content: "error: \(error.localizedDescription)")
+      try Task.checkCancellation()
+      // A decoding error's localized description does not say which argument is wrong.
+      let reason = error is DecodingError ? "\(error)" : error.localizedDescription
+      return ToolResult(toolCallID: call.id, content: "error: \(reason)")
     }
   }
 }
 
-/// Whether an answer may, must or must not call tools.
-public enum ToolChoice: Sendable, Equatable, Codable {
+/// Whether an answer may, must or must not call tools. Its raw value is the word of every language's configuration.
+public enum ToolChoice: RawRepresentable, Sendable, Equatable, Codable {
   /// Any text, in which calls fit the parameters of their tool.
   case auto
-  /// Text without calls.
-  case none
+  /// Text without calls: `none` in other languages, which in Swift would read as the absence of a choice.
+  case never
   /// One call of any tool.
   case required
   /// One call of this tool.
   case tool(String)
 
-  /// As in every language.
-  package var word: String {
+  /// `auto`, `none`, `required`, or the name of a tool.
+  public init(rawValue: String) {
+    self =
+      switch rawValue {
+      case "auto": .auto
+      case "none": .never
+      case "required": .required
+      default: .tool(rawValue)
+      }
+  }
+
+  /// `auto`, `none`, `required`, or the name of a tool.
+  public var rawValue: String {
     switch self {
     case .auto: "auto"
-    case .none: "none"
+    case .never: "none"
     case .required: "required"
     case .tool(let name): name
     }
   }
 }
 
-/// A call that the model wrote.
+/// A call of a `Tool` by the model.
 public struct ToolCall: Sendable, Equatable, Codable {
-  /// Distinguishes the calls of a conversation.
+  /// Identifies the call in its conversation.
   public let id: String
   /// The name of the tool.
   public let name: String
-  /// An object of the form of the tool's parameters.
+  /// A JSON object that fits the tool's parameters.
   public let arguments: JSONValue
 
   /// The fields of a call, by itself and in a conversation's messages.
@@ -117,11 +129,11 @@ public struct ToolCall: Sendable, Equatable, Codable {
   }
 }
 
-/// What a call gave back: `Chat.stream(results:)`.
+/// The result of a `ToolCall`, for `Chat.stream(results:)`.
 public struct ToolResult: Sendable, Equatable, Codable {
-  /// The call.
+  /// `ToolCall.id`.
   public let toolCallID: String
-  /// The result, text for the model.
+  /// What the tool returned: text, often JSON.
   public let content: String
 
   /// The result of a call.

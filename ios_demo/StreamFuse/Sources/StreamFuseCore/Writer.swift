@@ -1,7 +1,7 @@
 import Foundation
 
-/// What writes the answers of one session: a sequence of tokens, its cache, and the text around it. A session calls it from
-/// its own thread alone; `stop` may come from any.
+/// Generates the answers of one session: a sequence of tokens, its cache and its text. The session calls it from one
+/// thread at a time; any thread may call `stop`. Its functions throw `StreamFuseError`.
 package protocol Writer: AnyObject, Sendable {
   /// Begins an answer and ends the one in progress. A refused request has no other effect.
   func start(_ prompt: Prompt, _ config: GenerationConfig) throws
@@ -17,7 +17,7 @@ package protocol Writer: AnyObject, Sendable {
   func tokens() throws -> [Int]
   /// The turns so far.
   func messages() throws -> [Message]
-  /// The tools that the last answer called.
+  /// The tool calls of the last answer.
   func toolCalls() throws -> [ToolCall]
   /// Statistics of the last answer.
   func statistics() throws -> Statistics

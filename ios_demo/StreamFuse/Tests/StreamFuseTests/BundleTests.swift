@@ -40,8 +40,8 @@ final class BundleTests: XCTestCase {
     try await completion.prepare()
     let kept = try FileManager.default.contentsOfDirectory(atPath: folder.path)
     XCTAssertEqual(kept.filter { $0.hasSuffix(".costs") }.count, 1)
-    let took = try await completion.respond(to: "name[Blue Spice]").statistics
-    XCTAssertNotNil(took.costMs["decode"] ?? nil)
+    let statistics = try await completion.respond(to: "name[Blue Spice]").statistics
+    XCTAssertNotNil(statistics.costMs["decode"] ?? nil)
   }
 
   func testADamagedBundleIsRefusedWithASentence() async throws {

@@ -42,9 +42,9 @@ final class SessionTests: XCTestCase {
       drafted += piece.drafted ? 1 : 0
       XCTAssert([.model, .streams].contains(piece.source))
     }
-    let took = try await answer.session.statistics
-    XCTAssertEqual(took?.draftTokensAccepted, drafted)
-    XCTAssertEqual(took?.generatedTokens, tokens)
+    let statistics = try await answer.session.statistics
+    XCTAssertEqual(statistics?.draftTokensAccepted, drafted)
+    XCTAssertEqual(statistics?.generatedTokens, tokens)
   }
 
   func testAStopStringEndsTheText() async throws {
@@ -120,8 +120,8 @@ final class SessionTests: XCTestCase {
       if pieces == 3 { chat.stop() }
     }
     XCTAssertEqual(pieces, 3)
-    let took = try await chat.statistics
-    XCTAssertEqual(took?.finishReason, "stopped")
+    let statistics = try await chat.statistics
+    XCTAssertEqual(statistics?.finishReason, "stopped")
     chat.stop()
     let next = try await chat.respond(to: "2")
     XCTAssertEqual(next.tokens.count, 20)

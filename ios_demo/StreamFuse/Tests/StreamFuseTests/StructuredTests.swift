@@ -34,7 +34,7 @@ final class StructuredTests: XCTestCase {
     struct Dated: Decodable { let notes: [String: Int] }
     XCTAssertThrowsError(try JSONSchema(for: Dated.self)) {
       let error = $0 as? StreamFuseError
-      XCTAssertEqual(error?.code, .badArgument)
+      XCTAssertEqual(error?.code, .badGrammar)
       XCTAssert(error?.message.hasPrefix("Dated.notes: no schema can be derived") ?? false, "\($0)")
     }
   }
@@ -64,7 +64,10 @@ final class StructuredTests: XCTestCase {
       $0.maxNewTokens = 3
     }
     XCTAssertEqual(cut.statistics.finishReason, "incomplete")
-    XCTAssertThrowsError(try cut.parsed(as: Weather.self)) { XCTAssert("\($0)".contains("raise maxNewTokens")) }
+    XCTAssertThrowsError(try cut.parsed(as: Weather.self)) {
+      XCTAssertEqual(($0 as? StreamFuseError)?.code, .notParsed)
+      XCTAssert("\($0)".contains("raise maxNewTokens"))
+    }
   }
 
   func testARegexAndAGrammarRestrictAnAnswer() async throws {
@@ -78,6 +81,16 @@ final class StructuredTests: XCTestCase {
       XCTFail("an unsupported keyword is refused")
     } catch let error as StreamFuseError {
       XCTAssertEqual(error.code, .badGrammar)
+    }
+  }
+
+  func testATemplateVariableThatIsNotJSONIsRefused() async throws {
+    let chat = try await lettersModel().chat(templateVariables: ["year": .number(.infinity)])
+    do {
+      _ = try await chat.respond(to: "314")
+      XCTFail("infinity is not JSON")
+    } catch let error as StreamFuseError {
+      XCTAssertEqual(error.code, .badArgument)
     }
   }
 

@@ -1,0 +1,172 @@
+// Rounds of tool calls and their results, over answers that a script gives.
+import Arithmetic
+import Foundation
+import Synchronization
+import XCTest
+
+@testable import StreamFuseCore
+
+/// Gives answers with these calls, one after the other, then answers without calls.
+private final class ScriptedWriter: Writer {
+  struct State {
+    var script: [[ToolCall]]
+    var requests: [(prompt: Prompt, choice: ToolChoice?)] = []
+    var calls: [ToolCall] = []
+    var hasPiece = false
+  }
+  let state: Mutex<State>
+
+  init(_ script: [[ToolCall]]) { state = Mutex(State(script: script)) }
+
+  /// The results that were sent, one list per round.
+  var results: [[ToolResult]] {
+    state.withLock { $0.requests.compactMap { if case .results(let results) = $0.prompt { results } else { nil } } }
+  }
+
+  /// The tool choice of each request.
+  var choices: [ToolChoice?] { state.withLock { $0.requests.map(\.choice) } }
+
+  func start(_ prompt: Prompt, _ config: GenerationConfig) {
+    state.withLock {
+      $0.requests.append((prompt, config.toolChoice))
+      $0.calls = $0.script.isEmpty ? [] : $0.script.removeFirst()
+      $0.hasPiece = true
+    }
+  }
+
+  func next() -> Piece? {
+    state.withLock {
+      guard $0.hasPiece else { return nil }
+      $0.hasPiece = false
+      return $0.calls.isEmpty ? Piece(text: "Warm.", token: 1) : Piece(text: "{...}", token: 2, channel: .toolCall)
+    }
+  }
+
+  func toolCalls() -> [ToolCall] { state.withLock { $0.calls } }
+
+  func statistics() throws -> Statistics {
+    let numbers = [
+      "prompt_tokens", "generated_tokens", "rounds", "target_forward_passes", "draft_tokens_proposed",
+      "draft_tokens_accepted", "prefilled_tokens", "streams_passes", "near_ties", "forced_tokens", "refused_drafts",
+      "mask_ms",
+    ]
+    var json: [String: Any] = ["speculative": false, "finish_reason": "stop"]
+    for name in numbers { json[name] = 0 }
+    for name in ["acceptance_per_depth", "acceptance_per_rank"] { json[name] = [Int]() }
+    for name in ["time_ms", "widths", "fallback_reasons", "cost_ms", "accepted_by_source"] {
+      json[name] = [String: Int]()
+    }
+    return try Statistics(json: JSONSerialization.data(withJSONObject: json))
+  }
+
+  func finish() {}
+  func stop() {}
+  func prepare() {}
+  func tokens() -> [Int] { [] }
+  func messages() -> [Message] { [] }
+  func reset() {}
+  func save(to file: URL) {}
+  func restore(from file: URL) {}
+}
+
+final class ToolLoopTests: XCTestCase {
+  private struct Query: Codable { let city: String }
+
+  private func call(_ id: String, _ name: String = "forecast", _ city: String = "Rome") throws -> ToolCall {
+    let json = #"{"id": "\#(id)", "name": "\#(name)", "arguments": {"city": "\#(city)"}}"#
+    return try JSONDecoder().decode(ToolCall.self, from: Data(json.utf8))
+  }
+
+  private func chat(
+    _ writer: ScriptedWriter, _ tools: [Tool], _ configure: (inout GenerationConfig) -> Void = { _ in }
+  ) -> Chat {
+    let model = Model(
+      spec: .arithmetic(), defaults: .coreDefaults, manifest: Data(), backend: nil, loadMs: 0, canChat: true
+    ) { _ in writer }
+    return model.chat(tools: tools, configure)
+  }
+
+  private func forecast() throws -> Tool {
+    try Tool("forecast", "The weather.") { (query: Query) in "warm in \(query.city)" }
+  }
+
+  func testCallsAreAnsweredUntilAnAnswerHasNone() async throws {
+    let writer = ScriptedWriter([[try call("a"), try call("b", "forecast", "Oslo")], [try call("c")]])
+    let response = try await chat(writer, [forecast()]).respond(to: "And the weather?") { $0.toolChoice = .required }
+    XCTAssertEqual(response.text, "Warm.")
+    XCTAssertEqual(response.toolCalls, [])
+    XCTAssertEqual(
+      writer.results,
+      [
+        [ToolResult(toolCallID: "a", content: "warm in Rome"), ToolResult(toolCallID: "b", content: "warm in Oslo")],
+        [ToolResult(toolCallID: "c", content: "warm in Rome")],
+      ])
+    XCTAssertEqual(writer.choices, [.required, .auto, .auto])
+  }
+
+  func testAChoiceOfTheChatIsForTheFirstAnswerToo() async throws {
+    let writer = ScriptedWriter([[try call("a")]])
+    _ = try await chat(writer, [forecast()]) { $0.toolChoice = .required }.respond(to: "And the weather?")
+    XCTAssertEqual(writer.choices, [.required, .auto])
+  }
+
+  func testFailuresUnknownNamesAndWrongArgumentsAreResults() async throws {
+    let slow = Tool("slow", "", parameters: JSONSchema("{}")) { _ in throw CancellationError() }
+    let wrong = #"{"id": "b", "name": "forecast", "arguments": {"town": "Rome"}}"#
+    let writer = ScriptedWriter([
+      [try call("a", "missing"), try JSONDecoder().decode(ToolCall.self, from: Data(wrong.utf8)), try call("c", "slow")]
+    ])
+    let response = try await chat(writer, [forecast(), slow]).respond(to: "And the weather?")
+    XCTAssertEqual(response.text, "Warm.")
+    let results = writer.results[0]
+    XCTAssertEqual(results.map(\.toolCallID), ["a", "b", "c"])
+    XCTAssertEqual(results[0].content, "error: there is no tool missing; the tools are forecast, slow")
+    XCTAssert(results[1].content.contains("city"), results[1].content)
+    XCTAssert(results.allSatisfy { $0.content.hasPrefix("error: ") })
+  }
+
+  func testThereAreAtMostFourRoundsByDefault() async throws {
+    let script = try (0..<6).map { [try call("\($0)")] }
+    let writer = ScriptedWriter(script)
+    let response = try await chat(writer, [forecast()]).respond(to: "And the weather?")
+    XCTAssertEqual(writer.results.count, 4)
+    XCTAssertEqual(response.toolCalls.map(\.id), ["4"])
+    let manual = ScriptedWriter(script)
+    let first = try await chat(manual, [forecast()]).respond(to: "And the weather?", maxToolRounds: 0)
+    XCTAssertEqual(manual.results.count, 0)
+    XCTAssertEqual(first.toolCalls.map(\.id), ["0"])
+  }
+
+  func testAStopAnotherRequestAndAResetWhileAToolRunsEndTheRounds() async throws {
+    let ends: [@Sendable (Chat) async throws -> Void] = [
+      { $0.stop() }, { _ = try await $0.respond(to: "Something else") }, { try await $0.reset() },
+    ]
+    for end in ends {
+      let writer = ScriptedWriter([[try call("a")]])
+      let (called, calledNow) = AsyncStream.makeStream(of: Void.self)
+      let (released, release) = AsyncStream.makeStream(of: Void.self)
+      let held = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in
+        calledNow.finish()
+        for await _ in released {}
+        return "cold"
+      }
+      let chat = chat(writer, [held])
+      async let response = chat.respond(to: "And the weather?")
+      for await _ in called {}
+      try await end(chat)
+      release.finish()
+      let calls = try await response.toolCalls.map(\.id)
+      XCTAssertEqual(calls, ["a"])
+      XCTAssertEqual(writer.results.count, 0)
+    }
+  }
+
+  func testAChoiceHasTheWordOfEveryLanguage() throws {
+    let json = #"{"tool_choice":"none"}"#
+    var config = try JSONDecoder().decode(GenerationConfig.self, from: Data(json.utf8))
+    XCTAssertEqual(config.toolChoice, .never)
+    XCTAssertEqual(String(decoding: try JSONEncoder().encode(config), as: UTF8.self), json)
+    config.toolChoice = .tool("forecast")
+    XCTAssertEqual(String(decoding: try JSONEncoder().encode(config), as: UTF8.self), #"{"tool_choice":"forecast"}"#)
+  }
+}
