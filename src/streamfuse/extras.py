@@ -64,9 +64,7 @@ NEEDS = {
     "bench-structured": Need("bench structured", ("jsonschema", "lark"), "bench"),
     "bench-scale": Need("bench scale", _EXPORT, "export"),
     "peer-hugging-face": Need("Hugging Face as a peer", ("torch", "transformers"), "research"),
-    "peer-onnx-genai": Need(
-        "ONNX Runtime GenAI as a peer", ("onnxruntime_genai", "onnx_ir", "torch", "transformers"), "research"
-    ),
+    "onnx-genai": Need("ONNX Runtime GenAI", ("onnxruntime_genai", "onnx_ir", "torch", "transformers"), "onnx-genai"),
     "llama-cpp": Need("making the weights for llama.cpp", _MODEL, "llama-cpp"),
 }
 _OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash

@@ -18,8 +18,9 @@ from bundle_samples import edit_manifest, fake_engines, write_bundle
 from typer.testing import CliRunner
 
 from streamfuse import engines
-from streamfuse.bench.llama_cpp import system as llama_cpp
-from streamfuse.bench.llama_cpp.child import Child
+from streamfuse.bench.external import llama_cpp
+from streamfuse.bench.external.child import Child
+from streamfuse.bench.external.opening import trial
 from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
@@ -32,7 +33,7 @@ from streamfuse.bench.shared.systems import (
     System,
 )
 from streamfuse.bench.tasks import measure as bench_tasks
-from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare, trial
+from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare
 from streamfuse.cli import app
 
 OPENER = f"{external_systems.__name__}:open_system"

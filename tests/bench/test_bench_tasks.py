@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from streamfuse import engines
 from streamfuse.api import load
-from streamfuse.bench.llama_cpp import system as llama_cpp
+from streamfuse.bench.external import llama_cpp
+from streamfuse.bench.external.opening import trial
 from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
@@ -31,7 +32,7 @@ from streamfuse.bench.shared.systems import (
     accept_lengths,
 )
 from streamfuse.bench.tasks import prompts as bench_prompts
-from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare, trial
+from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare
 from streamfuse.bench.tasks.report import summary, system_rows, tasks_report
 from streamfuse.cli import app
 from streamfuse.options import OptionError

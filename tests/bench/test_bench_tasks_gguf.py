@@ -18,9 +18,9 @@ import tiny
 import torch
 from bundle_samples import edit_manifest, write_bundle
 
-from streamfuse.bench.llama_cpp.child import Child
-from streamfuse.bench.llama_cpp.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
-from streamfuse.bench.llama_cpp.system import quantized
+from streamfuse.bench.external.child import Child
+from streamfuse.bench.external.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
+from streamfuse.bench.external.llama_cpp import quantized
 from streamfuse.bench.shared.systems import ExternalSystemError
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0

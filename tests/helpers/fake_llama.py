@@ -1,4 +1,4 @@
-"""llama.h as far as `bench/llama_cpp/system.py` uses it, in Python."""
+"""llama.h as far as `bench/external/llama_cpp.py` uses it, in Python."""
 
 from __future__ import annotations
 
@@ -23,10 +23,33 @@ class _Settings(ctypes.Structure):
     _fields_ = [("ftype", ctypes.c_int), ("allow_requantize", ctypes.c_bool)]
 
 
+class _Candidate(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int32), ("logit", ctypes.c_float), ("p", ctypes.c_float)]
+
+
+class _Candidates(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.POINTER(_Candidate)),
+        ("size", ctypes.c_size_t),
+        ("selected", ctypes.c_int64),
+        ("sorted", ctypes.c_bool),
+    ]
+
+
+class FakeGrammar:
+    """Refuses the tokens that its text lists; `asked` has how many candidates each question had."""
+
+    def __init__(self, text: str) -> None:
+        self.refused = {int(word) for word in text.split()}
+        self.asked: list[int] = []
+        self.accepted: list[int] = []
+
+
 class FakeLlama:
-    """The functions of llama.h that `bench tasks` calls; the next token is the sum of the context modulo 50."""
+    """The functions of llama.h that benches call. The next token is the sum of the context modulo 50, else one more."""
 
     llama_token = _ElementType()
+    llama_token_data, llama_token_data_array = _Candidate, _Candidates
     LLAMA_FTYPE_MOSTLY_Q4_0, LLAMA_FTYPE_MOSTLY_Q8_0 = 2, 7
 
     def __init__(self) -> None:
@@ -34,6 +57,7 @@ class FakeLlama:
         self.batches: list[int] = []
         self.freed: list[str] = []
         self.samplers: list[Any] = []
+        self.grammar: FakeGrammar | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_params"):
@@ -88,7 +112,23 @@ class FakeLlama:
     def llama_get_logits_ith(self, context: str, index: int) -> Any:
         logits = (ctypes.c_float * 50)()
         logits[sum(self.context) % 50] = 1.0
+        logits[(sum(self.context) + 1) % 50] = 0.5
         return logits
+
+    def llama_sampler_init_grammar(self, vocabulary: str, text: bytes, root: bytes) -> FakeGrammar | None:
+        assert root == b"root"
+        self.grammar = None if text == b"not a grammar" else FakeGrammar(text.decode())
+        return self.grammar
+
+    def llama_sampler_apply(self, grammar: FakeGrammar, candidates: Any) -> None:
+        array = candidates._obj
+        grammar.asked.append(array.size)
+        for place in range(array.size):
+            if array.data[place].id in grammar.refused:
+                array.data[place].logit = float("-inf")
+
+    def llama_sampler_accept(self, grammar: FakeGrammar, token: int) -> None:
+        grammar.accepted.append(token)
 
     def llama_sampler_init_temp(self, temperature: float) -> tuple[str, float]:
         return ("temperature", temperature)

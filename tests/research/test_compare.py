@@ -19,6 +19,7 @@ from fakes import ArithmeticBackend, decode_letters, greedy_after
 from tokenizer_samples import opened
 from tokenizers import decoders, models
 
+from streamfuse.bench.external.answers import answer_of
 from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, Request
 from streamfuse.bench.shared.turns import all_turns, questions
@@ -35,7 +36,6 @@ from streamfuse.research.compare.peer_rows import peer_rows
 from streamfuse.research.compare.peers import Peer
 from streamfuse.research.compare.system import LoopSystem, plain_system, system_of
 from streamfuse.research.drafters.model import DraftModel
-from streamfuse.research.external.answers import answer_of
 from streamfuse.research.online import Noted
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.reference.draft import DraftTables

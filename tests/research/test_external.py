@@ -1,4 +1,4 @@
-"""Other programs as systems: llama.cpp's server, Hugging Face, ONNX Runtime GenAI. Their clocks, counts and failures.
+"""Other programs as systems: llama.cpp's server and Hugging Face. Their clocks, counts and failures.
 
 Run: python -m pytest tests/research/test_external.py
 """
@@ -8,24 +8,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import fake_llama_server as fake
 import pytest
 import tiny
 import torch
 
-from streamfuse.bench.llama_cpp.child import Child
+from streamfuse.bench.external.checkpoints import write_merged
+from streamfuse.bench.external.child import Child
 from streamfuse.bench.shared.systems import ExternalSystemError, Request
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
 from streamfuse.research.external import hugging_face, llama_server
-from streamfuse.research.external.checkpoints import write_merged
 from streamfuse.research.external.hugging_face import ASSISTED, LOOK_UP, PLAIN, HuggingFace
 from streamfuse.research.external.llama_server import LlamaServer
-from streamfuse.research.external.onnx_genai import OnnxGenai
 
 PROMPT = [3, 1, 4, 1, 5]
 ASKED = Request(PROMPT, 9)
@@ -227,64 +223,3 @@ def test_the_pass_that_reads_the_prompt_counts_as_a_median_round() -> None:
 def test_a_folder_that_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ExternalSystemError, match="transformers cannot load this checkpoint"):
         hugging_face.load(tmp_path)
-
-
-class FakeGenai:
-    """The package's classes as far as they are used; the next token is arithmetic, a pass of a token takes a while."""
-
-    PASS_S, __version__ = 0.002, "0"
-
-    def __init__(self, fault: bool = False) -> None:
-        self.settings: dict[str, Any] = {}
-        self.appended: list[list[int]] = []
-        self.fault = fault
-
-    def Config(self, folder: str) -> Any:
-        if not Path(folder).is_dir():
-            raise RuntimeError("no genai_config.json")
-        return SimpleNamespace(overlay=lambda text: self.settings.update(json.loads(text)))
-
-    def Model(self, config: Any) -> Any:
-        return config
-
-    def GeneratorParams(self, model: Any) -> Any:
-        return SimpleNamespace(set_search_options=lambda **options: self.settings.update(options))
-
-    def Generator(self, model: Any, parameters: Any) -> Any:
-        text: list[int] = []
-        self.appended = []
-
-        def append(ids: list[int]) -> None:
-            self.appended.append(ids)
-            text.extend(ids)
-
-        def following() -> None:
-            if self.fault:
-                raise RuntimeError("the session is lost")
-            time.sleep(self.PASS_S)
-            text.append(fake.following(text[-1]))
-
-        return SimpleNamespace(append_tokens=append, generate_next_token=following, get_next_tokens=lambda: text[-1:])
-
-
-def test_genai_decodes_plainly_and_reads_the_prompt_before_its_clock(tmp_path: Path) -> None:
-    api = FakeGenai()
-    system = OnnxGenai("genai", api, tmp_path, 2, 64, (greedy(9)[6],))
-    answer = system.answer(ASKED)
-    assert api.settings["model"]["decoder"]["session_options"]["intra_op_num_threads"] == 2
-    assert api.appended == [PROMPT[:-1], PROMPT[-1:]]
-    assert answer.token_ids == greedy(6)
-    assert answer.statistics is not None
-    assert answer.statistics["target_forward_passes"] == 7, "the pass that ended the text is one"
-    assert answer.decode_ms >= 7 * 1000 * api.PASS_S > answer.statistics["first_token_ms"] / 2 > 0
-    assert system.answer(Request(PROMPT, 3)).token_ids == greedy(3)
-
-
-def test_what_genai_refuses_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ExternalSystemError, match="delete it to build it again"):
-        OnnxGenai("genai", FakeGenai(), tmp_path / "missing", 2, 64, ())
-    system = OnnxGenai("genai", FakeGenai(fault=True), tmp_path, 2, 64, ())
-    with pytest.raises(
-        ExternalSystemError, match=r"genai stopped in an answer \(the session is lost\); drop it from --peers"
-    ):
-        system.answer(ASKED)

@@ -1,4 +1,4 @@
-"""What the task bench compares: systems that answer a prompt and say how long decoding took.
+"""What benches compare: systems that answer a prompt and say how long decoding took.
 
 The clock of every system runs alike: from the pass of the last prompt token, the first that gives a token, to the end.
 Reading the rest of the prompt is not decoding.
@@ -6,13 +6,14 @@ Reading the rest of the prompt is not decoding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from streamfuse.api import Generation, Model
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
+ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai, ff tokens"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 
@@ -27,12 +28,16 @@ class ExternalSystemDied(ExternalSystemError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to a system. Greedy at temperature 0."""
+    """One question to a system. Greedy at temperature 0.
+
+    `constraint` restricts the answer: one of schema, regex and grammar with its text, as options of `Model.generate`.
+    """
 
     prompt_ids: Sequence[int]
     max_new_tokens: int
     temperature: float = 0.0
     seed: int = 0
+    constraint: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,11 @@ class OwnRuntime:
 
     def answer(self, request: Request) -> Answer:
         self._model.reset()
+        constraint: dict[str, Any] = dict(request.constraint)
         generation = self._model.stream(
             request.prompt_ids, max_new_tokens=request.max_new_tokens, temperature=request.temperature, top_k=0,
             top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=request.seed, speculative=self._speculative,
+            **constraint,
         )  # fmt: skip
         return finished(generation)
 

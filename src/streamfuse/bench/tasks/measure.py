@@ -28,7 +28,6 @@ from streamfuse.bench.shared.systems import (
 )
 
 _WARM_UP_TOKENS = 8
-_TRIAL_TOKENS, _TRIAL_ROUNDS = 48, 3
 
 Progress = Callable[[str], None]
 
@@ -251,31 +250,6 @@ def _complete(answers: Mapping[str, Sequence[Sequence[Answer]]]) -> tuple[int, i
         return min(counts), len(counts)
     first = sum(count > 0 for count in counts)  # prompts are answered in order
     return (1, first) if first else None
-
-
-def trial(
-    candidates: Mapping[str, System],
-    prompt_ids: Sequence[int],
-    settings: TaskSettings,
-    without: Progress = lambda line: None,
-) -> dict[str, float]:
-    """Tokens per second of each candidate on one prompt, in turns, so that the fastest can stand for all.
-
-    One that fails has none; `without` gets a sentence about it.
-    """
-    ms: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(-1, _TRIAL_ROUNDS):
-        for name in list(ms):
-            time.sleep(SETTLE_S)
-            try:
-                answer = candidates[name].answer(settings.request(0, prompt_ids, _TRIAL_TOKENS))
-            except ExternalSystemError as error:
-                del ms[name]
-                without(f"Without {name}: {error}")
-                continue
-            if turn >= 0:
-                ms[name].append(answer.decode_ms / max(1, len(answer.token_ids)))
-    return {name: 1000 / float(np.median(per_token)) for name, per_token in ms.items()}
 
 
 def _with_interval(name: str, estimate: Estimate | None) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
-from streamfuse.extras import MissingExtra, need
+from streamfuse.extras import MissingExtra
 
 if TYPE_CHECKING:
-    from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.systems import System
     from streamfuse.bench.tasks.measure import TaskResult
 
@@ -92,6 +91,7 @@ def tasks(
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
     options.check_report(report)
+    from streamfuse.bench.external.opening import fastest_llama_cpp
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
@@ -130,7 +130,9 @@ def tasks(
         running, left_out = _own(names, opened), dict[str, str]()
         if weights is not None:
             try:
-                fastest, rates = _fastest(stack, weights, used, opened, prompts[0], settings)
+                fastest, rates = fastest_llama_cpp(
+                    stack, weights, used, manifest, prompts[0], settings, _without
+                )  # fmt: skip
                 running.append(fastest)
                 facts["llama_cpp_trial_token_per_sec"] = rates
             except ExternalSystemError as error:
@@ -183,71 +185,19 @@ def _llama_cpp_weights(
     names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool
 ) -> Path | None:
     """The weights for llama.cpp; None if it cannot run, which is an error only if it was asked for."""
+    from streamfuse.bench.external.opening import llama_cpp_weights
     from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemError
     from streamfuse.model.config import CheckpointError
 
     if LLAMA_CPP not in names:
         return None
     try:
-        return _gguf(gguf, adapter, opened)
+        return llama_cpp_weights(opened.manifest, gguf, adapter)
     except (ExternalSystemError, CheckpointError, FileNotFoundError, MissingExtra) as error:
         if asked_for:
             raise
         _without(f"Without llama.cpp: {error}")
         return None
-
-
-def _gguf(gguf: Path | None, adapter: Path | None, opened: Model) -> Path:
-    """The weights for llama.cpp. One line where they cannot be found, before an engine is loaded."""
-    from streamfuse.adapters import find
-    from streamfuse.bench.llama_cpp.gguf_weights import gguf_of, merged_gguf
-    from streamfuse.bench.llama_cpp.system import check_installed
-    from streamfuse.model.pull import cache_root, resolve_model
-
-    check_installed()
-    need("llama-cpp")
-    if gguf is not None:
-        return gguf
-    manifest = opened.manifest
-    checkpoint = resolve_model(manifest.model.name, offline=True)
-    source = gguf_of(checkpoint, manifest)
-    name = manifest.speculation.adapter
-    file = adapter or (None if name is None else find(name))
-    return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / "llama.cpp")
-
-
-def _fastest(
-    stack: ExitStack, gguf: Path, threads: int, opened: Model, prompt_ids: list[int], settings: TaskSettings
-) -> tuple[System, dict[str, float]]:
-    """llama.cpp with the quantization that is fastest here, and tokens per second of all that run.
-
-    Each runs in a child of its own, which ends with `stack`.
-
-    Raises:
-        ExternalSystemError: llama.cpp refuses the file.
-        ExternalSystemDied: none runs.
-    """
-    from streamfuse.bench.llama_cpp.child import Child
-    from streamfuse.bench.llama_cpp.system import QUANTIZATIONS, open_child
-    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied
-    from streamfuse.bench.tasks.measure import trial
-    from streamfuse.model.pull import cache_root
-
-    manifest = opened.manifest
-    candidates: dict[str, System] = {}
-    for kind in QUANTIZATIONS:
-        child = stack.enter_context(Child(f"{LLAMA_CPP} ({kind})"))
-        try:
-            candidates[kind] = open_child(
-                child, gguf, kind, cache_root() / "llama.cpp", threads=threads, capacity=manifest.cache.capacity,
-                stop_ids=list(manifest.model.eos_token_ids),
-            )  # fmt: skip
-        except ExternalSystemDied as error:
-            _without(f"Without {kind}: {error}")
-    rates = trial(candidates, prompt_ids, settings, _without)
-    if not rates:
-        raise ExternalSystemDied("its processes ended with every quantization")
-    return candidates[max(rates, key=lambda kind: rates[kind])], rates
 
 
 def _print(result: TaskResult) -> None:

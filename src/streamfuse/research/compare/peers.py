@@ -15,14 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 from streamfuse.adapters import find
-from streamfuse.bench.llama_cpp.child import Child
-from streamfuse.bench.llama_cpp.gguf_weights import gguf_of, write_merged_gguf
+from streamfuse.bench.external import onnx_genai
+from streamfuse.bench.external.checkpoints import write_merged
+from streamfuse.bench.external.child import Child
+from streamfuse.bench.external.gguf_weights import gguf_of, write_merged_gguf
 from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError, System
 from streamfuse.bundle import Bundle
 from streamfuse.extras import MissingExtra, need
 from streamfuse.model.config import CheckpointError
-from streamfuse.research.external import hugging_face, llama_server, onnx_genai
-from streamfuse.research.external.checkpoints import write_merged
+from streamfuse.research.external import hugging_face, llama_server
 from streamfuse.research.files import adapter
 
 from .bundles import DRAFT_LAYERS
@@ -88,7 +89,7 @@ class Workshop:
     @cached_property
     def genai(self) -> Path:
         """The model that ONNX Runtime GenAI's builder makes."""
-        need("peer-onnx-genai")
+        need("onnx-genai")
         return self.once("onnx-genai", lambda out: onnx_genai.build(self.checkpoint, out))
 
     @cached_property

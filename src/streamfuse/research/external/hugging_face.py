@@ -14,10 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from streamfuse.bench.external.answers import answer_of
 from streamfuse.bench.shared.systems import Answer, ExternalSystemError, Request
 from streamfuse.extras import need
-
-from .answers import answer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from streamfuse.bench.external.answers import answer_of
 from streamfuse.bench.shared.processes import end_with_parent, ending
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request
-
-from .answers import answer_of
 
 PROGRAM, VARIABLE = "llama-server", "STREAMFUSE_LLAMA_SERVER"
 _START_S, _ANSWER_S, _STOP_S, _END_S, _POLL_S = 120.0, 600.0, 10.0, 1.0, 0.05

@@ -1,4 +1,4 @@
-"""llama.cpp, to compare with: plain decoding through its C interface, so that no Python stands between its tokens.
+"""llama.cpp, to compare with: plain decoding through its C interface, so that little Python stands between its tokens.
 
 All of its native code runs in a `Child`: `open_child` there, `quantize` and `open_system` in it.
 
@@ -19,11 +19,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from streamfuse.bench.shared.systems import LLAMA_CPP, Answer, ExternalSystemError, Request, System
 
 from .child import Child
 
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
 _GET = "llama.cpp needs llama-cpp-python{}: pip install 'streamfuse[llama-cpp]', or drop it from --systems"
 
@@ -69,8 +71,19 @@ def library() -> ModuleType:
     return binding
 
 
+def gbnf_of(schema: str) -> str:
+    """A JSON schema as a grammar of llama.cpp, by llama-cpp-python. ExternalSystemError where it cannot tell one."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+    try:
+        grammar: str = json_schema_to_gbnf(schema)
+    except Exception as error:  # assertions, attributes of None: whatever its translation meets
+        raise ExternalSystemError(f"llama.cpp refuses the schema ({type(error).__name__}: {error})") from None
+    return grammar
+
+
 class LlamaCpp:
-    """One GGUF, one context. Decodes plainly, greedily or at a temperature.
+    """One GGUF, one context. Decodes plainly, greedily or at a temperature; a constraint is a JSON schema.
 
     Args:
         path: the model.
@@ -104,23 +117,32 @@ class LlamaCpp:
 
     def answer(self, request: Request) -> Answer:
         api, context = self._api, self._context
+        started = time.perf_counter()
+        grammar = self._grammar(request)
+        compile_ms = 1000 * (time.perf_counter() - started)
+        sampler = self._sampler(request, grammar)
         api.llama_memory_clear(api.llama_get_memory(context), False)
         if request.prompt_ids[:-1]:
             self._decode(request.prompt_ids[:-1])
-        sampler = self._sampler(request)
         tokens: list[int] = []
         start = time.perf_counter()
         token = request.prompt_ids[-1]
-        while len(tokens) < request.max_new_tokens:
-            self._decode([token])
-            token = self._best() if sampler is None else api.llama_sampler_sample(sampler, context, -1)
-            if token in self._stop_ids:
-                break
-            tokens.append(token)
-        decode_ms = 1000 * (time.perf_counter() - start)
-        if sampler is not None:
-            api.llama_sampler_free(sampler)
-        return Answer(tuple(tokens), decode_ms)
+        try:
+            while len(tokens) < request.max_new_tokens:
+                self._decode([token])
+                if sampler is not None:
+                    token = api.llama_sampler_sample(sampler, context, -1)
+                else:
+                    token = int(self._logits().argmax()) if grammar is None else self._best(grammar)
+                if token in self._stop_ids:
+                    break
+                tokens.append(token)
+            decode_ms = 1000 * (time.perf_counter() - start)
+        finally:
+            owner = grammar if sampler is None else sampler  # a chain frees its parts
+            if owner is not None:
+                api.llama_sampler_free(owner)
+        return Answer(tuple(tokens), decode_ms, {"compile_ms": compile_ms} if request.constraint else None)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -136,17 +158,57 @@ class LlamaCpp:
         if code:
             raise ExternalSystemError(f"llama.cpp stopped with code {code}")
 
-    def _best(self) -> int:
-        """Greedy choice, straight from the logits: a few per cent faster than llama.cpp's own greedy sampler."""
-        logits = self._api.llama_get_logits_ith(self._context, -1)
-        return int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
+    def _logits(self) -> npt.NDArray[np.float32]:
+        """Of the last row, float32 [vocab_size]; greedy choice from them is faster than llama.cpp's own sampler."""
+        return np.ctypeslib.as_array(self._api.llama_get_logits_ith(self._context, -1), (self._vocab_size,))
 
-    def _sampler(self, request: Request) -> Any:
+    def _grammar(self, request: Request) -> Any:
+        """A sampler of the request's schema; None where nothing restricts the answer."""
+        if not request.constraint:
+            return None
+        schema = request.constraint.get("schema")
+        if schema is None:
+            raise ExternalSystemError(f"llama.cpp takes a JSON schema, and the task has a {min(request.constraint)}")
+        vocab = self._api.llama_model_get_vocab(self._model)
+        grammar = self._api.llama_sampler_init_grammar(vocab, gbnf_of(schema).encode(), b"root")
+        if not grammar:
+            raise ExternalSystemError("llama.cpp cannot read the grammar that it made of the schema")
+        return grammar
+
+    def _best(self, grammar: Any) -> int:
+        """The best token that the grammar allows, which it is then told.
+
+        As in llama.cpp's own programs the best of all is asked about alone, and all others only where it is refused.
+        """
+        logits = self._logits()
+        best = np.array([logits.argmax()])
+        allowed = self._restricted(grammar, best, logits[best])
+        if not np.isfinite(allowed[0]):
+            allowed = self._restricted(grammar, np.arange(self._vocab_size), logits)
+            best = np.array([allowed.argmax()])
+            if not np.isfinite(allowed[best[0]]):
+                raise ExternalSystemError("llama.cpp's grammar allows no token")
+        token = int(best[0])
+        self._api.llama_sampler_accept(grammar, token)
+        return token
+
+    def _restricted(self, grammar: Any, tokens: npt.NDArray[Any], logits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The logits of tokens, minus infinity for those that the grammar refuses."""
+        candidates = np.zeros(len(tokens), _CANDIDATE)
+        candidates["id"], candidates["logit"] = tokens, logits
+        data = candidates.ctypes.data_as(ctypes.POINTER(self._api.llama_token_data))
+        array = self._api.llama_token_data_array(data=data, size=len(tokens), selected=-1, sorted=False)
+        self._api.llama_sampler_apply(grammar, ctypes.byref(array))
+        return np.ascontiguousarray(candidates["logit"])
+
+    def _sampler(self, request: Request, grammar: Any) -> Any:
         """None for greedy."""
         if request.temperature == 0:
             return None
         api = self._api
         chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        if grammar is not None:
+            api.llama_sampler_chain_add(chain, grammar)
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(request.temperature))
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(request.seed & 0xFFFFFFFF))
         return chain

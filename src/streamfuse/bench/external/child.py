@@ -1,6 +1,6 @@
 """External systems in a process of their own: native code of others that crashes must not take the run with it.
 
-`python -m streamfuse.bench.llama_cpp.child` is that process. It reads a line of JSON per request from standard input
+`python -m streamfuse.bench.external.child` is that process. It reads a line of JSON per request from standard input
 and writes a line per reply to a pipe of its own, because native libraries print what they like to standard output.
 Times are taken in the child around the work itself, so that no figure contains the pipe.
 """
