@@ -121,7 +121,7 @@ class FakeLlama:
         return self.grammar
 
     def llama_sampler_apply(self, grammar: FakeGrammar, candidates: Any) -> None:
-        array = candidates._obj
+        array = candidates.contents
         grammar.asked.append(array.size)
         for place in range(array.size):
             if array.data[place].id in grammar.refused:

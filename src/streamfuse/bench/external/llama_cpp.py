@@ -198,7 +198,7 @@ class LlamaCpp:
         candidates["id"], candidates["logit"] = tokens, logits
         data = candidates.ctypes.data_as(ctypes.POINTER(self._api.llama_token_data))
         array = self._api.llama_token_data_array(data=data, size=len(tokens), selected=-1, sorted=False)
-        self._api.llama_sampler_apply(grammar, ctypes.byref(array))
+        self._api.llama_sampler_apply(grammar, ctypes.pointer(array))
         return np.ascontiguousarray(candidates["logit"])
 
     def _sampler(self, request: Request, grammar: Any) -> Any:

@@ -114,6 +114,12 @@ def trial(
     return {name: 1000 / float(np.median(per_token)) for name, per_token in ms.items()}
 
 
+def trial_text(rates: Mapping[str, float]) -> str:
+    """What `trial` found, as a line for a reader."""
+    found = ", ".join(f"{kind} {rate:.1f}" for kind, rate in rates.items())
+    return f"llama.cpp, tokens/s in a short trial: {found}; the fastest ran"
+
+
 def onnx_genai_model(manifest: Manifest, adapter: Path | None) -> Path:
     """The folder of a bundle's weights that ONNX Runtime GenAI's builder makes, once, in the model cache.
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from streamfuse.api import Generation, Model
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
-ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai, ff tokens"
+ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 

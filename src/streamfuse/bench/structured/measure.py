@@ -2,14 +2,15 @@
 
 Three systems answer every question: constrained text with speculation, the same plainly, and plain text without the
 constraint, as many tokens as the constrained answer has. The prompt is processed once; decoding alone is timed. The
-first answer of a question is not timed: it gives the text that all others must equal.
+first answer of a question is not timed: it gives the text that all others must equal. Other programs take turns with
+them (`external.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, median
 from typing import Any
@@ -21,6 +22,7 @@ from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_s
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
 from streamfuse.bench.shared.systems import Answer, finished
 
+from .external import Asked, ExternalFigures, Externals, Reply, figures_of, timings_of
 from .questions import Question, problem_of
 from .tasks import EncodedQuestion
 
@@ -41,6 +43,7 @@ class QuestionResult:
         compile_ms: until the generation with the constraint has started, one value per repetition.
         cpu_ms: of the process while an answer was decoded, the pass of the last prompt token included, by system and
             repetition.
+        replies: of other programs, by name.
     """
 
     question: Question
@@ -51,6 +54,7 @@ class QuestionResult:
     answers: Mapping[str, Sequence[Answer]]
     compile_ms: Sequence[float]
     cpu_ms: Mapping[str, Sequence[float]]
+    replies: Mapping[str, Reply] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -108,6 +112,19 @@ class TaskFigures:
         scores = [one.question.score(one.text) for one in self.results]
         return {name: fmean(one[name] for one in scores) for name in scores[0]} if scores else {}
 
+    @cached_property
+    def external(self) -> dict[str, ExternalFigures]:
+        """Of other programs, by name."""
+        return figures_of(
+            [one.question for one in self.results], [one.replies for one in self.results],
+            [one.answers[PLAIN] for one in self.results],
+        )  # fmt: skip
+
+    @property
+    def ms_per_answer(self) -> dict[str, float]:
+        """Decoding time by system, means over questions of medians over repetitions."""
+        return {name: float(np.median(self._timings(name).ms, axis=1).mean()) for name in SYSTEMS}
+
     def to_dict(self) -> dict[str, Any]:
         speedup, over_free, bootstrap = self.speedup, self.over_free, self._bootstrap
         drafted = self._statistics(SPECULATIVE)
@@ -124,6 +141,7 @@ class TaskFigures:
             "constrained_over_free": over_free.value,
             "constrained_over_free_interval": over_free.interval,
             "decode_token_per_sec": {name: bootstrap.rate(self._timings(name)).value for name in SYSTEMS},
+            "ms_per_answer": self.ms_per_answer,
             "tokens_per_pass": self.tokens / passes if passes else 0.0,
             "forced_share": by["grammar"] / self.tokens if self.tokens else 0.0,
             "forced_drafts": sum(one["forced_tokens"] for one in drafted),
@@ -140,6 +158,7 @@ class TaskFigures:
             "widths": _sums(one["widths"] for one in drafted),
             "streams_passes": sum(one["streams_passes"] for one in drafted),
             "time_ms": {name: _sums(one["time_ms"] for one in self._statistics(name)) for name in SYSTEMS},
+            "external": {name: figures.to_dict() for name, figures in self.external.items()},
         }
 
     @cached_property
@@ -148,9 +167,7 @@ class TaskFigures:
         return Bootstrap(len(self.results), len(self.results[0].compile_ms))
 
     def _timings(self, system: str) -> Timings:
-        tokens = [len(one.answers[system][0].token_ids) for one in self.results]
-        ms = [[answer.decode_ms for answer in one.answers[system]] for one in self.results]
-        return Timings(np.array(tokens, np.float64), np.array(ms))
+        return timings_of([one.answers[system] for one in self.results])
 
     def _passes(self, system: str) -> Timings:
         """The same with passes instead of tokens: an end token takes a pass and is not delivered."""
@@ -168,11 +185,15 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class StructuredResult:
-    """All tasks. `stopped_by` is what ended the run early; the figures are of the questions that were complete."""
+    """All tasks. `stopped_by` is what ended the run early; the figures are of the questions that were complete.
+
+    `left_out` has other programs that have no figures or lack some, with the reason.
+    """
 
     settings: TaskSettings
     tasks: Mapping[str, TaskFigures]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     stopped_by: BaseException | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,6 +202,7 @@ class StructuredResult:
             "max_new_tokens": self.settings.max_new_tokens,
             "repetitions": self.settings.repetitions,
             "temperature": self.settings.temperature,
+            "left_out": self.left_out,
             "complete": self.stopped_by is None,
             **self.facts,
         }
@@ -193,6 +215,7 @@ def measure(
     decode: Callable[[Sequence[int]], str],
     facts: Mapping[str, Any] | None = None,
     advance: Callable[[], None] = lambda: None,
+    externals: Externals | None = None,
 ) -> StructuredResult:
     """Ask every question of every task.
 
@@ -200,23 +223,27 @@ def measure(
         tasks: by name, the questions and how many were left out.
         decode: text of token ids.
         advance: is called after each question.
+        externals: other programs that are asked the same.
 
     Raises:
         BaseException: whatever stopped the run (Ctrl-C, a failure) before there was any figure.
     """
+    others = externals or Externals()
     done: dict[str, list[QuestionResult]] = {}
     stopped_by: BaseException | None = None
     try:
         for name, (questions, _) in tasks.items():
             for number, one in enumerate(questions):
-                done.setdefault(name, []).append(_measure_question(stream, one, number, settings, decode))
+                if not done:
+                    others.warm_up(one.prompt_ids)
+                done.setdefault(name, []).append(_measure_question(stream, one, number, settings, decode, others))
                 advance()
     except (KeyboardInterrupt, Exception) as error:
         if not done:
             raise
         stopped_by = error
     figures = {name: TaskFigures(own, tasks[name][1]) for name, own in done.items()}
-    return StructuredResult(settings, figures, facts or {}, stopped_by)
+    return StructuredResult(settings, figures, facts or {}, others.left_out, stopped_by)
 
 
 def _measure_question(
@@ -225,15 +252,21 @@ def _measure_question(
     number: int,
     settings: TaskSettings,
     decode: Callable[[Sequence[int]], str],
+    externals: Externals,
 ) -> QuestionResult:
     question = encoded.question
     first, *_ = _answer(stream, encoded, number, settings, PLAIN, settings.max_new_tokens)
     answers: dict[str, list[Answer]] = {name: [] for name in SYSTEMS}
     cpu_ms: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     compile_ms = []
+    request = replace(settings.request(number, encoded.prompt_ids), constraint=question.constraint.option)
+    asked = Asked(externals, question, request, decode)
     for repetition in range(settings.repetitions):
-        for name in rotated(SYSTEMS, number + repetition):
+        for name in rotated([*SYSTEMS, *asked.names], number + repetition):
             time.sleep(SETTLE_S)
+            if name in asked.names:
+                asked.ask(name)
+                continue
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
             answer, started_ms, own_ms = _answer(stream, encoded, number, settings, name, room)
             answers[name].append(answer)
@@ -243,7 +276,9 @@ def _measure_question(
     text = decode(first.token_ids)
     whole = (first.statistics or {})["finish_reason"] == "stop"
     problem = problem_of(question.constraint, text) if whole else None
-    return QuestionResult(question, first.token_ids, text, whole, problem, answers, compile_ms, cpu_ms)
+    return QuestionResult(
+        question, first.token_ids, text, whole, problem, answers, compile_ms, cpu_ms, asked.replies()
+    )  # fmt: skip
 
 
 def _answer(

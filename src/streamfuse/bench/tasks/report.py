@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamfuse.bench.external.opening import trial_text
 from streamfuse.bench.shared.machine import distance_text
 from streamfuse.bench.shared.report import Report, interval_bars
 from streamfuse.bench.shared.statistics import Estimate
@@ -61,10 +62,8 @@ def summary(result: TaskResult) -> list[str]:
             lines.append(f"plain passes in {answers} of {len(result.systems[SPECULATIVE].answers)} answers: {reason}")
     if distances := result.facts.get("core_distance_ns"):
         lines.append(distance_text(distances))
-    trial = result.facts.get("llama_cpp_trial_token_per_sec")
-    if trial:
-        found = ", ".join(f"{kind} {rate:.1f}" for kind, rate in trial.items())
-        lines.append(f"llama.cpp, tokens/s in a short trial: {found}; the fastest ran")
+    if rates := result.facts.get("llama_cpp_trial_token_per_sec"):
+        lines.append(trial_text(rates))
     return lines
 
 

@@ -1,23 +1,32 @@
-"""`streamfuse bench structured`: answers that a schema or a grammar restricts, with and without speculation."""
+"""`streamfuse bench structured`: answers that a schema or a grammar restricts, with and without speculation, and in
+other programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from streamfuse.api import load
+from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
-from streamfuse.extras import need
+from streamfuse.extras import MissingExtra, need
 
 if TYPE_CHECKING:
+    from streamfuse.bench.shared.comparison import TaskSettings
+    from streamfuse.bench.shared.systems import System
     from streamfuse.bench.structured.tasks import Task
 
+T = TypeVar("T")
 _NAMES = ("function-calling", "extraction", "sql", "objects")
+_LLAMA_CPP, _ONNX_GENAI, _NO_PROGRAM = "llama.cpp", "onnx-genai", "none"  # of --systems
+_PROGRAMS = (_LLAMA_CPP, _ONNX_GENAI)
 
 
 def register(bench: typer.Typer) -> None:
@@ -40,6 +49,29 @@ def structured(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 256,
     repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of each system per question.")] = 3,
+    systems: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"Other programs to compare with: any of {', '.join(_PROGRAMS)}, or {_NO_PROGRAM}.",
+            show_default="all installed ones",
+            autocompletion=complete.listed(*_PROGRAMS, _NO_PROGRAM),
+        ),
+    ] = None,
+    gguf: Annotated[
+        Path | None,
+        typer.Option(
+            help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"
+        ),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapter that the bundle was exported with: a shipped one, by name, or a file.",
+            show_default="from the bundle",
+            autocompletion=complete.adapters,
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -53,6 +85,10 @@ def structured(
     constrained plain, and unconstrained plain decoding of as many tokens.
     Both constrained answers must be equal. Every answer that ends must
     satisfy its constraint; the packages jsonschema and lark check this.
+
+    llama.cpp with the task's JSON schema and ONNX Runtime GenAI with guidance
+    take turns with them where installed: pip install 'streamfuse\\[llama-cpp]'
+    and pip install 'streamfuse\\[onnx-genai]'.
 
     [bold]Tasks[/bold]
 
@@ -71,11 +107,16 @@ def structured(
     """
     need("bench-structured")
     from streamfuse.bench.shared.comparison import TaskSettings
-    from streamfuse.bench.shared.machine import engine_facts
+    from streamfuse.bench.shared.machine import engine_facts, engine_threads
+    from streamfuse.bench.shared.systems import ExternalSystemDied, ExternalSystemError
+    from streamfuse.bench.structured.external import Externals
     from streamfuse.bench.structured.measure import measure
-    from streamfuse.bench.structured.report import summary, task_rows
+    from streamfuse.bench.structured.report import summary, system_rows, task_rows
     from streamfuse.bench.structured.tasks import encode_questions
+    from streamfuse.model.config import CheckpointError
 
+    programs = _programs(systems)
+    own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     sources = [_task(one) for one in task or ["objects"]]
     questions = {found.name: found.read_questions(source, split) for found, source in sources}
@@ -90,14 +131,41 @@ def structured(
                 f"none of the {skipped} questions of {name} with {max_new_tokens} new tokens fits into "
                 f"{model.manifest.cache.capacity} of context; lower --max-new-tokens"
             )
-    with model, _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
+    left_out: dict[str, str] = {}
+
+    def attempt(name: str, make: Callable[[], T]) -> T | None:
+        """None where a program cannot run, which is an error only if it was asked for."""
+        try:
+            return make()
+        except (ExternalSystemError, MissingExtra, CheckpointError, FileNotFoundError) as error:
+            if systems is not None and not isinstance(error, ExternalSystemDied):
+                raise
+            left_out[name] = str(error)
+            _without(f"Without {name}: {error}")
+            return None
+
+    weights = {}
+    for name in programs:
+        path = attempt(name, partial(_weights, name, model, gguf, own_adapter))
+        if path is not None:
+            weights[name] = path
+    with model, ExitStack() as stack:
         settle(model, plan=True)
         facts = {**engine_facts(model.backend), "data": {found.name: source for found, source in sources}}
-        result = measure(model.stream, todo, settings, model.tokenizer.decode, facts, advance)
+        used, first = engine_threads(model.backend), next(iter(todo.values()))[0][0].prompt_ids
+        opened: list[System] = []
+        for name, path in weights.items():
+            opened += attempt(name, partial(_open, stack, name, path, used, model, first, settings, facts)) or []
+        externals = Externals(opened, _without)
+        with _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
+            result = measure(model.stream, todo, settings, model.tokenizer.decode, facts, advance, externals)
+    result = replace(result, left_out={**left_out, **result.left_out})
     if json_:
         print_json(result.to_dict())
     else:
         out.print(tables.figures(*task_rows(result)))
+        if any(figures.external for figures in result.tasks.values()):
+            out.print(tables.figures(*system_rows(result)))
         for line in summary(result):
             out.print(line, markup=False, soft_wrap=True)
     if result.stopped_by is not None:
@@ -105,6 +173,62 @@ def structured(
         told = ", ".join(f"{done.get(name, 0)} of {len(fitting)} of {name}" for name, (fitting, _) in todo.items())
         say(f"Stopped early: the figures are of {told}.", "yellow")
         raise result.stopped_by
+
+
+def _programs(systems: str | None) -> list[str]:
+    """Names of `_PROGRAMS`. BadParameter names the flag."""
+    if systems is None:
+        return list(_PROGRAMS)
+    if systems == _NO_PROGRAM:
+        return []
+    names = [name.strip() for name in systems.split(",") if name.strip()]
+    if not names or len(set(names)) != len(names) or set(names) - set(_PROGRAMS):
+        raise typer.BadParameter(f"--systems names some of {', '.join(_PROGRAMS)}, each once, or {_NO_PROGRAM}")
+    return names
+
+
+def _weights(name: str, model: Model, gguf: Path | None, adapter: Path | None) -> Path:
+    """What a program reads, made of the bundle's weights where it is not there yet.
+
+    Raises:
+        ExternalSystemError, MissingExtra, CheckpointError, FileNotFoundError: why there is none.
+    """
+    from streamfuse.bench.external import opening
+
+    with err.status(f"weights for {name}"):
+        if name == _LLAMA_CPP:
+            return opening.llama_cpp_weights(model.manifest, gguf, adapter)
+        return opening.onnx_genai_model(model.manifest, adapter)
+
+
+def _open(
+    stack: ExitStack,
+    name: str,
+    weights: Path,
+    threads: int,
+    model: Model,
+    prompt_ids: Sequence[int],
+    settings: TaskSettings,
+    facts: dict[str, Any],
+) -> list[System]:
+    """The ways to answer of a program, until the end of `stack`; `facts` gets what a choice between them found.
+
+    Raises:
+        ExternalSystemError: it cannot run.
+    """
+    from streamfuse.bench.external import opening
+
+    with err.status(f"opening {name}"):
+        if name == _LLAMA_CPP:
+            fastest, facts["llama_cpp_trial_token_per_sec"] = opening.fastest_llama_cpp(
+                stack, weights, threads, model.manifest, prompt_ids, settings, _without
+            )
+            return [fastest]
+        return opening.open_onnx_genai(stack, weights, threads, model.manifest)
+
+
+def _without(line: str) -> None:
+    say(line, "yellow")
 
 
 def _task(text: str) -> tuple[Task, str]:
