@@ -5,26 +5,9 @@
 #include <vector>
 
 #include "guard.h"
-#include "json_string.h"
 
 namespace streamfuse::native {
 namespace {
-
-// The turns that a chat begins with, as JSON; their form is checked by whoever reads it.
-std::string first_turns(std::string_view system, std::string_view history) {
-  const size_t open = history.find_first_not_of(" \t\r\n");
-  if (!history.empty() && (open == std::string_view::npos || history[open] != '['))
-    bad("history must be a JSON list of {\"role\": text, \"content\": text}");
-  if (system.data() == nullptr) return history.empty() ? "[]" : std::string(history);
-  for (std::string_view rest = system; !rest.empty(); rest.remove_prefix(character_bytes(rest)))
-    if (character_bytes(rest) == 0) bad("the system message is not UTF-8");
-  const std::string first = "[{\"role\": \"system\", \"content\": " + json_string(system) + "}";
-  if (history.empty()) return first + "]";
-  const std::string_view turns = history.substr(open + 1);
-  const size_t next = turns.find_first_not_of(" \t\r\n");
-  const bool none = next != std::string_view::npos && turns[next] == ']';
-  return first + (none ? "" : ", ") + std::string(turns);
-}
 
 Owned<sf_constraint> own_constraint(const sf_answer_options& options) {
   return Owned<sf_constraint>(known_part(options.sampling, sf_options{}).constraint);
@@ -40,13 +23,13 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
     bad("a completion has no turns; system and history are options of a chat");
   if (!chat_ && (options.tools != nullptr || options.template_variables != nullptr))
     bad("a completion has no chat template; tools and template_variables are options of a chat");
-  first_ = first_turns({options.system, options.system_bytes}, {options.history, options.history_bytes});
   int code = sf_new_text(model_->bundle(), Made(text_));
   text_needs(code);
   has_tools_ = options.tools != nullptr && options.tools_bytes > 0;
   text_needs(sf_text_set_tools(text_.get(), has_tools_ ? options.tools : nullptr, options.tools_bytes));
   text_needs(sf_text_set_variables(text_.get(), options.template_variables, options.template_variables_bytes));
-  text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
+  text_needs(
+      sf_text_set_first(text_.get(), options.system, options.system_bytes, options.history, options.history_bytes));
 
   const bool is_own = options.backend != nullptr;
   const std::string device = model_->device(!is_own                     ? nullptr
@@ -91,22 +74,17 @@ void Session::start_turn(const sf_answer_options& options, Ask ask) {
   int64_t n = 0;
   text_needs(ask(&ids, &n));
   const std::vector<int64_t> context(ids, ids + n);  // the ids are the text's until its next call
-  begin(context.data(), n, options, std::move(own),
-        [&](bool calls) { return sf_text_begin(text_.get(), options.stops, options.stops_bytes, calls); });
+  begin(context.data(), n, options, std::move(own));
 }
 
 void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options) {
   Owned<sf_constraint> own = own_constraint(options);
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
-  begin(ids, n, options, std::move(own), [&](bool calls) {
-    return sf_text_begin_after(text_.get(), options.stops, options.stops_bytes, ids, n, calls);
-  });
+  begin(ids, n, options, std::move(own));
 }
 
-template <typename BeginText>
-void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own,
-                    BeginText begin_text) {
+void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own) {
   held_.clear();
   try {
     sf_options sampling{};
@@ -119,14 +97,14 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
     const sf_constraint constraint = constrain(options, std::move(own)).take();
     sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
     need(sf_sequence_start(sequence_.get(), ids, n, &sampling));
-    text_needs(begin_text(!is_restricted));
+    // The text of a completion continues its prompt.
+    text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes, ids, chat_ ? 0 : n, !is_restricted));
   } catch (...) {
     sf_sequence_finish(sequence_.get(), nullptr);
     sf_text_take_back(text_.get());
     throw;
   }
   running_ = true;
-  delivered_ = false;
 }
 
 // The caller's own constraint, or the one that the options ask for; none has size 0.
@@ -190,16 +168,15 @@ bool Session::give_held(sf_piece& out) {
 
 // The text that a token completes.
 void Session::give(const sf_token& token, sf_piece& out) {
-  delivered_ = true;
-  const char* text = nullptr;
-  size_t bytes = 0;
-  const int code = sf_text_push(text_.get(), token.id, &text, &bytes);
+  const sf_text_part* parts = nullptr;
+  int32_t n = 0;
+  const int code = sf_text_push(text_.get(), token.id, &parts, &n);
   if (code != SF_OK && code != SF_END) {
     const Failure failure(code, sf_text_error(text_.get()));
     abandon();
     throw failure;
   }
-  hold_parts();
+  hold(parts, n);
   sf_piece piece = {nullptr, 0, token.id, token.source, SF_ANSWER};
   if (give_held(piece)) piece.token = token.id, piece.source = token.source;
   out = piece;
@@ -207,32 +184,19 @@ void Session::give(const sf_token& token, sf_piece& out) {
   if (code == SF_END) sf_sequence_finish(sequence_.get(), "stop");
 }
 
-// The answer is over, and the turn is closed with what was delivered of it; a question is forgotten where the end came
-// from outside before the first token.
+// The answer is over, and the turn is closed with what was delivered of it.
 void Session::finish() {
   if (!running_) return;
   running_ = false;
   sf_sequence_finish(sequence_.get(), nullptr);  // where it fails the cache is shorter, and the next answer reads more
-  if (!delivered_ && std::string_view(sf_sequence_finish_reason(sequence_.get())) == "stopped") {
-    text_needs(sf_text_take_back(text_.get()));
-    return;
-  }
-  const char* text = nullptr;
-  size_t bytes = 0;
-  const int code = sf_text_end(text_.get(), &text, &bytes);
-  if (code != SF_OK) {
-    const Failure failure(code, sf_text_error(text_.get()));
-    sf_text_take_back(text_.get());  // else the next question would be refused
-    throw failure;
-  }
-  hold_parts();
-}
-
-// What the text's last call completed.
-void Session::hold_parts() {
+  const bool is_stopped = std::string_view(sf_sequence_finish_reason(sequence_.get())) == "stopped";
   const sf_text_part* parts = nullptr;
   int32_t n = 0;
-  text_needs(sf_text_parts(text_.get(), &parts, &n));
+  text_needs(sf_text_end(text_.get(), is_stopped, &parts, &n));
+  hold(parts, n);
+}
+
+void Session::hold(const sf_text_part* parts, int32_t n) {
   for (int32_t i = 0; i < n; ++i) held_.push_back({{parts[i].text, parts[i].bytes}, parts[i].channel});
 }
 
@@ -255,7 +219,7 @@ void Session::tokens(const int64_t** ids, int64_t* n, int64_t* cached) {
 void Session::reset() {
   finish();
   need(sf_sequence_reset(sequence_.get()));
-  text_needs(sf_text_reset(text_.get(), first_.data(), first_.size()));
+  text_needs(sf_text_reset(text_.get()));
   held_.clear();
 }
 

@@ -37,26 +37,22 @@ class Session {
  private:
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
-  template <typename BeginText>
-  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own,
-             BeginText begin_text);
+  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
   template <typename Ask>
   void start_turn(const sf_answer_options& options, Ask ask);
   Owned<sf_constraint> constrain(const sf_answer_options& options, Owned<sf_constraint> own);
   void give(const sf_token& token, sf_piece& out);
   bool give_held(sf_piece& out);
-  void hold_parts();
+  void hold(const sf_text_part* parts, int32_t n);  // for later pieces
   void abandon() noexcept;
 
   std::shared_ptr<const Model> model_;
   bool chat_;
-  std::string first_;       // the turns that reset restores, JSON
   bool has_tools_ = false;  // the model may call functions
   Handle<sf_text, sf_free_text> text_;
   Handle<sf_sequence, sf_sequence_free> sequence_;
 
   bool running_ = false;  // an answer is being generated
-  bool delivered_ = false;
   struct Part {
     std::string text;
     int32_t channel;

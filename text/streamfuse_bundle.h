@@ -9,13 +9,13 @@
  *     sf_text* text;
  *     sf_new_text(bundle, &text);
  *     sf_text_ask(text, "Why is the sky blue?", 20, &ids, &n);   // for sf_sequence_start
- *     sf_text_begin(text, NULL, 0, 1);
+ *     sf_text_begin(text, NULL, 0, NULL, 0, 1);
  *     while (sf_sequence_next(sequence, &token) == SF_OK) {
- *       int code = sf_text_push(text, token.id, &shown, &bytes);
- *       fwrite(shown, 1, bytes, stdout);
+ *       int code = sf_text_push(text, token.id, &parts, &count);
+ *       for (int i = 0; i < count; ++i) fwrite(parts[i].text, 1, parts[i].bytes, stdout);
  *       if (code == SF_END) sf_sequence_finish(sequence, "stop");    // a stop string is complete
  *     }
- *     sf_text_end(text, &shown, &bytes);
+ *     sf_text_end(text, 0, &parts, &count);
  *
  * Rules, as in core/streamfuse_core.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code. The message of the last
@@ -126,8 +126,11 @@ SF_EXPORT int sf_text_encode_chat(sf_text*, const char* messages, size_t bytes, 
 
 /* ---- conversation ------------------------------------------------------------------------------------------------ */
 
-/* Starts a new conversation with these messages (as for sf_text_render; NULL: none), for example a system message. */
-SF_EXPORT int sf_text_reset(sf_text*, const char* messages, size_t bytes);
+/* Starts a conversation with a system message (NULL: none) and earlier messages (as for sf_text_render; NULL: none). */
+SF_EXPORT int sf_text_set_first(sf_text*, const char* system, size_t system_bytes, const char* messages, size_t bytes);
+
+/* Drops all messages except those of sf_text_set_first. */
+SF_EXPORT int sf_text_reset(sf_text*);
 
 /* The functions that the model may call: a JSON list in OpenAI's format, {"type": "function", "function": {"name": ...,
  * "description": ..., "parameters": a JSON schema}}, or a list of only the function objects; NULL: none. The template
@@ -176,24 +179,14 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 /* ---- streaming an answer ----------------------------------------------------------------------------------------- */
 
 /* Begins a stream of tokens and ends a running one. stops: a JSON list of stop strings, or NULL; they may contain
- * special tokens, which are never shown. calls 1: tool calls are recognized, if the conversation has tools; 0: tool
- * calls are not recognized, for an answer that a schema, regex or grammar restricts. Outside a turn, the text continues
- * the prompt of the last sf_text_encode with marks 1; that matters for tokenizers that drop the space before the first
- * word of a text. */
-SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, int32_t calls);
+ * special tokens, which are never shown. before: the tokens of a prompt that the text continues (n 0: none); that
+ * matters for tokenizers that drop the space before the first word of a text. calls 1: tool calls are recognized, if
+ * the conversation has tools; 0: tool calls are not recognized, for an answer that a schema, regex or grammar
+ * restricts. */
+SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n, int32_t calls);
 
-/* The same for a text that continues these tokens; n 0: the text continues nothing. */
-SF_EXPORT int sf_text_begin_after(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n,
-                                  int32_t calls);
-
-/* Adds a token and returns the text that can be shown: often none, never part of a character, and never text that may
- * become a stop string. SF_END if a stop string is complete: the text before it is returned, and none after it. */
-SF_EXPORT int sf_text_push(sf_text*, int64_t id, const char** text, size_t* bytes);
-
-/* Ends the stream and returns text that was held back as the possible beginning of a stop string. In a turn, the shown
- * text becomes the assistant's message and the turn is complete. Does nothing if no stream is running. */
-SF_EXPORT int sf_text_end(sf_text*, const char** text, size_t* bytes);
-
+/* A part of the streamed text. In a turn, the answer is split: thinking is the text between tags such as <think> and
+ * </think>. Together, all parts are the text of the answer without these tags and the white space next to them. */
 typedef struct sf_text_part {
   const char* text;
   size_t bytes;
@@ -201,10 +194,15 @@ typedef struct sf_text_part {
   int32_t reserved;
 } sf_text_part;
 
-/* The parts of an answer that the last sf_text_push or sf_text_end completed; *n is often 0. Thinking is the text
- * between tags such as <think> and </think>. Together, all parts are the text of the answer without these tags and the
- * white space next to them. Text that may be the beginning of a tag is held back. */
-SF_EXPORT int sf_text_parts(sf_text*, const sf_text_part** parts, int32_t* n);
+/* Adds a token and returns the text that can be shown: often none, never part of a character, and never text that may
+ * be the beginning of a stop string or of a tag. SF_END if a stop string is complete: the text before it is returned,
+ * and none after it. */
+SF_EXPORT int sf_text_push(sf_text*, int64_t id, const sf_text_part** parts, int32_t* n);
+
+/* Ends the stream and returns text that was held back. In a turn, the text becomes the assistant's message and the turn
+ * is complete; with stopped 1 (the caller ended the answer) and no token, the user message is discarded instead. Does
+ * nothing if no stream is running. */
+SF_EXPORT int sf_text_end(sf_text*, int32_t stopped, const sf_text_part** parts, int32_t* n);
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */
 

@@ -17,7 +17,7 @@ from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
 from streamfuse.native.library import file_name, load_executorch, load_typed
 from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
-from streamfuse.runtime.text_library import Channel
+from streamfuse.runtime.text_library import CHANNELS
 
 __all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
 
@@ -131,7 +131,7 @@ class Piece(NamedTuple):
     text: str
     token: int | None
     source: str
-    channel: Channel
+    channel: str
 
 
 class AppModel:
@@ -242,7 +242,7 @@ class AppSession:
             return None
         self._check(code)
         text = ctypes.string_at(piece.text, piece.bytes).decode() if piece.bytes else ""
-        return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source], Channel(piece.channel))
+        return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source], CHANNELS[piece.channel])
 
     def pieces(self) -> Iterator[Piece]:
         while (piece := self.next()) is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from streamfuse.native.library import find_text, load_typed
 from streamfuse.runtime import text_library
 from streamfuse.runtime.core import Options, Spec, Tensor
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, BROKEN, END, OK
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, BROKEN, END, OK, TextPart
 
 __all__ = [
     "BAD_ARGUMENT",
@@ -34,7 +34,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # and those that Python does n
     "sf_bundle_defaults": (c_int, [c_void_p, POINTER(Options)]),
     "sf_bundle_graph": (c_char_p, [c_void_p]),
     "sf_bundle_can_chat": (c_int32, [c_void_p]),
-    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t, c_int32]),
 }
 
 
@@ -121,36 +120,27 @@ class LibraryText:
     def render(self, messages: Any) -> str:
         return self._text("sf_text_render", *_json(messages)).decode()
 
-    def reset(self, messages: Any = None) -> None:
-        self._check(library().sf_text_reset(self.handle, *_json(messages)))
+    def set_first(self, system: str | None = None, messages: Any = None) -> None:
+        words = None if system is None else system.encode()
+        self._check(library().sf_text_set_first(self.handle, words, len(words or b""), *_json(messages)))
 
     def ask(self, words: str) -> list[int]:
         return self._ids("sf_text_ask", words.encode(), len(words.encode()))
 
-    def take_back(self) -> None:
-        self._check(library().sf_text_take_back(self.handle))
-
     def messages(self) -> Any:
         return json.loads(self._text("sf_text_messages"))
 
-    def save(self) -> bytes:
-        return self._text("sf_text_save")
-
-    def restore(self, note: bytes) -> None:
-        self._check(library().sf_text_restore(self.handle, note, len(note)))
-
-    def begin(self, stops: Any = None) -> None:
-        self._check(library().sf_text_begin(self.handle, *_json(stops), True))
+    def begin(self, stops: Any = None, before: Sequence[int] = ()) -> None:
+        tokens = (c_int64 * len(before))(*before)
+        self._check(library().sf_text_begin(self.handle, *_json(stops), tokens, len(before), True))
 
     def push(self, token: int) -> tuple[str, bool]:
-        place, size = c_void_p(), c_size_t()
-        code = library().sf_text_push(self.handle, token, byref(place), byref(size))
+        place, count = c_void_p(), c_int32()
+        code = library().sf_text_push(self.handle, token, byref(place), byref(count))
         if code != END:
             self._check(code)
-        return ctypes.string_at(place, size.value).decode(), code == END
-
-    def end(self) -> str:
-        return self._text("sf_text_end").decode()
+        parts = ctypes.cast(place, POINTER(TextPart))[: count.value]
+        return "".join(ctypes.string_at(part.text, part.bytes).decode() for part in parts), code == END
 
     def _ids(self, function: str, *arguments: Any) -> list[int]:
         place, count = c_void_p(), c_int64()

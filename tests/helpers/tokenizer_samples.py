@@ -146,3 +146,8 @@ KINDS = {
     "words": word_like,
     "qwen": qwen_like,
 }
+
+
+def joined(parts: Sequence[tuple[str, str]]) -> str:
+    """The text of a stream's parts."""
+    return "".join(text for _, text in parts)

@@ -22,8 +22,6 @@ from bundle_samples import edit_manifest
 from pages import ROOT, samples
 from tokenizer_samples import words_of
 
-from streamfuse.runtime.text_library import Channel
-
 QUESTIONS = ["Who keeps the lamp?", "Why?"]
 SHORT = {"max_new_tokens": 12}
 
@@ -164,7 +162,7 @@ def test_a_stop_string_ends_the_answer_and_what_may_become_one_is_the_last_piece
     chat.reset()
     chat.start(QUESTIONS[0], stops=[whole[-1] + "?!"], **SHORT)
     *_, last = chat.pieces()
-    assert last == (whole[-1], None, "model", Channel.ANSWER)
+    assert last == (whole[-1], None, "model", "answer")
     assert chat.messages[-1]["content"] == whole
 
 

@@ -18,7 +18,7 @@ from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from native_samples import WIDTHS, tiny_bundle
 from pages import ROOT, samples
 
-from streamfuse.runtime.text_library import BAD_GRAMMAR, Channel
+from streamfuse.runtime.text_library import BAD_GRAMMAR, CHANNELS
 
 NOW = {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
 PICK = {
@@ -82,7 +82,7 @@ def test_a_call_is_required_and_its_result_answered(chat: AppSession) -> None:
     pieces = list(chat.pieces())
     text = "".join(piece.text for piece in pieces)
     assert json.loads(text) == {"name": "now", "arguments": {}}
-    assert {piece.channel for piece in pieces if piece.text} == {Channel.TOOL_CALL}
+    assert {piece.channel for piece in pieces if piece.text} == {"tool_call"}
     assert chat.tool_calls == [{"id": "call00001", "name": "now", "arguments": {}}]
     assert chat.statistics["finish_reason"] == "stop"
     assert "grammar" in {piece.source for piece in pieces}
@@ -210,8 +210,8 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
             chat.free()
     finally:
         edit_manifest(bundle, lambda manifest: manifest["model"].update(chat_template=TEMPLATE))
-    by_channel = {one: "".join(piece.text for piece in pieces if piece.channel is one) for one in Channel}
-    assert by_channel == {Channel.THINKING: "hm", Channel.ANSWER: "fine.", Channel.TOOL_CALL: ""}
+    by_channel = {one: "".join(piece.text for piece in pieces if piece.channel == one) for one in CHANNELS}
+    assert by_channel == {"thinking": "hm", "answer": "fine.", "tool_call": ""}
 
 
 def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(tmp_path: Path) -> None:

@@ -268,12 +268,14 @@ def test_what_is_no_prompt_is_refused_in_a_sentence(
 
 def test_what_is_no_message_is_refused_in_a_sentence(model: streamfuse.Model) -> None:
     for words in (None, b"hi", ["hi"]):
-        with pytest.raises(TextError, match="its content must be text, not"):
+        with pytest.raises(TextError, match="the user message must be text, not"):
             model.chat().send(words)  # type: ignore[arg-type]
         with pytest.raises(TextError, match="the prompt must be text, not"):
             model.encode(words, raw=True)  # type: ignore[arg-type]
     with pytest.raises(TextError, match="its content must be text, not b'brief'"):
         model.generate("hi", system=b"brief")  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="the system message must be text, not b'brief'"):
+        model.chat(b"brief")  # type: ignore[arg-type]
 
 
 def test_numpy_integers_are_token_ids(model: streamfuse.Model) -> None:

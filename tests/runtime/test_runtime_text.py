@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from bundle_samples import byte_tokenizer
-from tokenizer_samples import opened, words_of
+from tokenizer_samples import joined, opened, words_of
 
 from streamfuse.runtime.text import TextError, TextStream, Tokenizer
 
@@ -47,21 +47,26 @@ def text_of(ids: Sequence[int]) -> str:
 
 
 def streamed(stream: TextStream, ids: Sequence[int]) -> str:
-    return "".join(stream.push(token) for token in ids) + stream.flush()
+    return "".join(pushed(stream, ids)) + joined(stream.end())
+
+
+def pushed(stream: TextStream, ids: Sequence[int]) -> list[str]:
+    """The text that each token completes."""
+    return [joined(stream.push(token)) for token in ids]
 
 
 @pytest.mark.parametrize("text", ["plain", "naïve café", "日本語のテキスト", "😀👩‍👩‍👧 family", "a😀"])
 def test_a_character_comes_whole_and_nothing_is_lost(text: str) -> None:
     stream = in_bytes().stream()
-    shown = [stream.push(token) for token in ids_of(text.encode())]
+    shown = pushed(stream, ids_of(text.encode()))
     assert "".join(shown) == text
     assert all(len(piece) <= 1 for piece in shown)
 
 
 def test_a_character_that_never_completes_is_dropped_and_text_before_it_is_not_held() -> None:
     stream = in_bytes().stream()
-    assert [stream.push(token) for token in ids_of("ab😀".encode()[:-1])] == ["a", "b", "", "", ""]
-    assert stream.flush() == ""
+    assert pushed(stream, ids_of("ab😀".encode()[:-1])) == ["a", "b", "", "", ""]
+    assert stream.end() == []
 
 
 def test_broken_bytes_in_the_middle_appear_once_text_goes_on() -> None:
@@ -78,11 +83,11 @@ def test_a_stop_string_never_shows_however_it_is_split(rng: np.random.Generator)
         stops = tuple("".join(rng.choice(list("ab"), int(rng.integers(1, 5)))) for _ in range(2))
         stream, shown = in_bytes().stream(stops), ""
         for token in ids_of(text.encode()):
-            shown += stream.push(token)
+            shown += joined(stream.push(token))
             assert not any(stop in shown for stop in stops)
             if stream.stopped:
                 break
-        shown += stream.flush()
+        shown += joined(stream.end())
         # The text ends with the first token that completes a stop string, and shows what comes before it.
         ends = [end for end in range(len(text) + 1) if any(stop in text[:end] for stop in stops)]
         seen = text[: ends[0]] if ends else text
@@ -91,9 +96,9 @@ def test_a_stop_string_never_shows_however_it_is_split(rng: np.random.Generator)
 
 def test_text_that_cannot_become_a_stop_string_is_not_held() -> None:
     stream = in_bytes().stream(("END",))
-    assert [stream.push(token) for token in ids_of(b"aEbENxEND")] == ["a", "", "Eb", "", "", "ENx", "", "", ""]
+    assert pushed(stream, ids_of(b"aEbENxEND")) == ["a", "", "Eb", "", "", "ENx", "", "", ""]
     assert stream.stopped
-    assert stream.push(*ids_of(b"z")) == ""
+    assert stream.push(*ids_of(b"z")) == []
 
 
 def test_an_empty_stop_string_is_refused() -> None:
@@ -145,17 +150,17 @@ def test_stop_strings_with_special_tokens_stop_where_the_whole_text_has_them(rng
         stops = tuple("".join(rng.choice(list("abxy"), int(rng.integers(1, 4)))) for _ in range(2))
         stream, shown = tokenizer.stream(stops), ""
         for count in range(1, len(ids) + 1):
-            shown += stream.push(ids[count - 1])
+            shown += joined(stream.push(ids[count - 1]))
             whole = "".join(words[token] for token in ids[:count])
             plain = "".join(words[token] for token in ids[:count] if token < 2)
             assert stream.stopped == any(stop in whole or stop in plain for stop in stops)
             if stream.stopped:
                 break
-        assert plain.startswith(shown + stream.flush())
+        assert plain.startswith(shown + joined(stream.end()))
 
 
 def test_streams_of_one_tokenizer_run_side_by_side() -> None:
     first, second = pieces().stream(), pieces().stream(("word3",))
-    shown = [(first.push(token), second.push(token)) for token in (1, 2, 3, 4)]
-    assert "".join(one for one, _ in shown) + first.flush() == text_of([1, 2, 3, 4])
-    assert "".join(two for _, two in shown) + second.flush() == "word1 word2 "
+    shown = [(joined(first.push(token)), joined(second.push(token))) for token in (1, 2, 3, 4)]
+    assert "".join(one for one, _ in shown) + joined(first.end()) == text_of([1, 2, 3, 4])
+    assert "".join(two for _, two in shown) + joined(second.end()) == "word1 word2 "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from ctypes import byref, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_the_library_of_apps_exports_all_headers_and_nothing_else() -> None:
 
 
 def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
-    lib, place, size, count = library(), c_void_p(), c_size_t(), c_int64()
+    lib, place, size, count, n = library(), c_void_p(), c_size_t(), c_int64(), c_int32()
     assert lib.sf_bundle_open(bytes(bundle), 1, None) == BAD_ARGUMENT
     code, handle = opened_with(None)
     assert (code, lib.sf_bundle_error(handle)) == (BAD_ARGUMENT, b"the folder is a null pointer")
@@ -73,7 +73,7 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
     assert lib.sf_bundle_spec(None, None) == BAD_ARGUMENT
     lib.sf_bundle_close(None)
     lib.sf_free_text(None)
-    assert lib.sf_text_end(None, byref(place), byref(size)) == BAD_ARGUMENT
+    assert lib.sf_text_end(None, 0, byref(place), byref(n)) == BAD_ARGUMENT
     with LibraryBundle(bundle) as opened:
         assert lib.sf_bundle_spec(opened.handle, None) == BAD_ARGUMENT
         spec = opened.spec()
@@ -93,7 +93,10 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
             lib.sf_text_encode_chat(text.handle, b"[]", 2, None, None),
             lib.sf_text_render_cut(text.handle, b"[]", 2, None, None),
             lib.sf_text_answer(text.handle, b"abc", 3, None, 2),
-            lib.sf_text_begin_after(text.handle, None, 0, None, 2, 1),
+            lib.sf_text_push(text.handle, 1, None, byref(n)),
+            lib.sf_text_end(text.handle, 0, byref(place), None),
+            lib.sf_text_set_first(text.handle, None, 2, None, 0),
+            lib.sf_text_begin(text.handle, None, 0, None, 2, 1),
             lib.sf_text_encode(text.handle, b"abc", 2**63, 0, byref(place), byref(count)),
         ):
             assert code == BAD_ARGUMENT
@@ -131,7 +134,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda text: text.render([{"role": "user"}]),
     lambda text: text.render([{"role": "user", "content": 3}]),
     lambda text: text.render([{"role": "user", "content": None, "tool_calls": []}]),
-    lambda text: text.reset(b"nonsense"),
+    lambda text: text.set_first(messages=b"nonsense"),
     lambda text: text.begin(b"[1]"),
     lambda text: text.begin([""]),
     lambda text: text.begin(b"[" * 100_000),

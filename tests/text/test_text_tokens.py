@@ -15,7 +15,7 @@ import tokenizers
 from bundle_samples import CHAT_TEMPLATE, byte_tokenizer
 from hostile_templates import HOSTILE
 from text_samples import TEMPLATES, texts
-from tokenizer_samples import llama_like, opened, sentencepiece_like
+from tokenizer_samples import joined, llama_like, opened, sentencepiece_like
 from tokenizers import decoders
 
 from streamfuse.bundle import open_bundle
@@ -68,7 +68,7 @@ def test_a_stream_shows_what_the_whole_text_is(both: Both) -> None:
             before = text.encode(prompt) if prompt else []
             ids = [token for written in text.encode_rendered(words) for token in (written, *rng.sample(special, 1))]
             stream = text.stream(before=before)
-            shown = "".join(stream.push(token) for token in ids) + stream.flush()
+            shown = "".join(joined(stream.push(token)) for token in ids) + joined(stream.end())
             whole = expected.decode([*before, *ids])
             assert whole.startswith(expected.decode(before) + shown)
             assert set(whole[len(expected.decode(before) + shown) :]) <= {
@@ -79,7 +79,7 @@ def test_a_stream_shows_what_the_whole_text_is(both: Both) -> None:
 def test_a_chat_answer_is_a_text_of_its_own() -> None:
     text = opened(sentencepiece_like(), CHAT_TEMPLATE, 1, [2])
     stream = text.stream()
-    assert "".join(stream.push(token) for token in text.encode_rendered("the on")) == "the on"
+    assert "".join(joined(stream.push(token)) for token in text.encode_rendered("the on")) == "the on"
 
 
 def test_what_a_template_refuses_is_said_in_its_own_words() -> None:
@@ -125,11 +125,11 @@ def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: Both) -> Non
             answer = [rng.randrange(size) for _ in range(9)] if rng.random() < 0.4 else answer
             stream, shown, taken = text.stream(stops), "", []
             for token in answer:
-                shown += stream.push(token)
+                shown += joined(stream.push(token))
                 taken.append(token)
                 if stream.stopped:
                     break
-            shown += stream.flush()
+            shown += joined(stream.end())
             conversation.answer(shown, taken)
             last, written = (asked, taken) if text.decode(taken) == shown else ([], [])
             assert conversation.messages == [*chat, {"role": "assistant", "content": shown}]
@@ -163,8 +163,24 @@ def test_a_tokenizer_that_breaks_is_a_sentence_and_a_conversation_outlives_it() 
     for decode in (lambda: text.decode([breaking]), lambda: text.stream().push(breaking)):
         with pytest.raises(TextError, match=r"an internal check failed \(\S+\.rs:\d+:\d+: ."):
             decode()
-    conversation.take_back()
-    assert conversation.ask("one") == first
+    with pytest.raises(TextError, match="an internal check failed"):
+        conversation.stream().push(breaking)
+    assert conversation.ask("one") == first  # the question was dropped with its answer
+
+
+def test_an_answer_that_is_stopped_before_its_first_token_takes_its_question_back() -> None:
+    text = opened(byte_tokenizer(), CHAT_TEMPLATE)
+    conversation = Conversation(text, "kept")
+    for answer, turns in (("", 1), ("a", 3)):
+        conversation.ask("one")
+        stream = conversation.stream()
+        for token in text.encode(answer):
+            stream.push(token)
+        stream.end(stopped=True)
+        assert len(conversation.messages) == turns
+    conversation.ask("one")
+    conversation.stream().end()  # the model ended it
+    assert conversation.messages[-1] == {"role": "assistant", "content": ""}
 
 
 BAD_NOTES = [

@@ -27,7 +27,7 @@ from tool_families import (
 )
 from tool_samples import TOOLS
 
-from streamfuse.runtime.text import Channel, Conversation, TextError
+from streamfuse.runtime.text import Conversation, TextError
 
 PARIS = ("get_weather", {"city": "Paris"})
 FULL = ("get_weather", {"city": 'a "b" é\n', "days": 2, "x": -1.5, "y": None, "z": [True, {"q": []}]})
@@ -119,26 +119,24 @@ NO_CALLS = {
 }
 
 
-def written(template: str, answer: str, stops: tuple[str, ...] = ()) -> tuple[Conversation, list[tuple[Channel, str]]]:
+def written(template: str, answer: str, stops: tuple[str, ...] = ()) -> tuple[Conversation, list[tuple[str, str]]]:
     """The conversation after this answer, and the parts as they came."""
     text = made(template)
     conversation = Conversation(text, tools=TOOLS)
     conversation.ask("x")
     stream, parts = conversation.stream(stops), []
     for token in text.encode_rendered(answer):
-        stream.push(token)
-        parts += stream.parts
+        parts += stream.push(token)
         if stream.stopped:
             break
-    stream.flush()
-    parts += stream.parts
+    parts += stream.end()
     return conversation, parts
 
 
-def merged(parts: list[tuple[Channel, str]]) -> list[tuple[Channel, str]]:
-    found: list[tuple[Channel, str]] = []
+def merged(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
     for channel, text in parts:
-        if found and found[-1][0] is channel:
+        if found and found[-1][0] == channel:
             found[-1] = (channel, found[-1][1] + text)
         else:
             found.append((channel, text))
@@ -155,8 +153,8 @@ def test_calls_of_each_family_are_found(name: str) -> None:
     functions = [call["function"] for call in message["tool_calls"]]
     assert [(function["name"], function["arguments"]) for function in functions] == calls
     assert [call["id"] for call in message["tool_calls"]] == [f"call{i + 1:05}" for i in range(len(calls))]
-    assert "".join(text for channel, text in parts if channel is Channel.ANSWER) == content
-    assert any(channel is Channel.TOOL_CALL for channel, _ in parts)
+    assert "".join(text for channel, text in parts if channel == "answer") == content
+    assert any(channel == "tool_call" for channel, _ in parts)
 
 
 @pytest.mark.parametrize("name", NO_CALLS)
@@ -183,10 +181,8 @@ def test_a_call_is_the_same_wherever_its_text_is_split(name: str) -> None:
         conversation.ask("x")
         stream, parts = conversation.stream(), []
         for token in [*text.encode_rendered(answer[:place]), *text.encode_rendered(answer[place:])]:
-            stream.push(token)
-            parts += stream.parts
-        stream.flush()
-        parts += stream.parts
+            parts += stream.push(token)
+        parts += stream.end()
         assert pairs(conversation.tool_calls) == calls
         assert conversation.messages[-1]["content"] == content
         assert merged(parts) == whole
@@ -214,49 +210,47 @@ def test_an_answer_without_calls_has_none_and_the_next_one_may() -> None:
         conversation.ask("x")
         stream, parts = conversation.stream(calls=calls), []
         for token in text.encode_rendered(f"<think>hm</think>{answer}"):
-            stream.push(token)
-            parts += stream.parts
-        stream.flush()
-        parts += stream.parts
+            parts += stream.push(token)
+        parts += stream.end()
         assert pairs(conversation.tool_calls) == expected
         assert [channel for channel, _ in merged(parts)] == [
-            Channel.THINKING,
-            Channel.TOOL_CALL if calls else Channel.ANSWER,
+            "thinking",
+            "tool_call" if calls else "answer",
         ]
 
 
 def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
     answer = "<think>\nhm <b>\n</think>\n\nFine < 3."
     conversation, parts = written(HERMES, answer)
-    assert merged(parts) == [(Channel.THINKING, "hm <b>"), (Channel.ANSWER, "Fine < 3.")]
+    assert merged(parts) == [("thinking", "hm <b>"), ("answer", "Fine < 3.")]
     assert conversation.messages[-1]["content"] == answer
 
 
 def test_thoughts_that_the_prompt_begins_are_thinking() -> None:
     _, parts = written(CHATML + "<think>\n{# </think> #}", "hm</think>Fine.")
-    assert merged(parts) == [(Channel.THINKING, "hm"), (Channel.ANSWER, "Fine.")]
+    assert merged(parts) == [("thinking", "hm"), ("answer", "Fine.")]
 
 
 def test_thoughts_text_and_calls_in_one_answer() -> None:
     answer = '<think>a</think>b\n<tool_call>\n{"name": "now"}\n</tool_call>\nc'
     conversation, parts = written(HERMES, answer)
     assert merged(parts) == [
-        (Channel.THINKING, "a"),
-        (Channel.ANSWER, "b"),
-        (Channel.TOOL_CALL, '{"name": "now"}'),
-        (Channel.ANSWER, "c"),
+        ("thinking", "a"),
+        ("answer", "b"),
+        ("tool_call", '{"name": "now"}'),
+        ("answer", "c"),
     ]
     assert pairs(conversation.tool_calls) == [("now", {})]
 
 
 def test_a_model_that_does_not_think_writes_the_tag_as_text() -> None:
     _, parts = written(CHATML, "Use <think> here.")
-    assert merged(parts) == [(Channel.ANSWER, "Use <think> here.")]
+    assert merged(parts) == [("answer", "Use <think> here.")]
 
 
 def test_a_stop_string_ends_the_channels_too() -> None:
     conversation, parts = written(HERMES, "<think>a</think>b STOP <tool_call>", (" STOP",))
-    assert merged(parts) == [(Channel.THINKING, "a"), (Channel.ANSWER, "b")]
+    assert merged(parts) == [("thinking", "a"), ("answer", "b")]
     assert conversation.messages[-1]["content"] == "<think>a</think>b"
 
 
@@ -268,7 +262,7 @@ def test_results_go_back_and_the_next_prompt_keeps_the_tokens_of_the_call() -> N
     stream = conversation.stream()
     for token in answer:
         stream.push(token)
-    stream.flush()
+    stream.end()
     ids = conversation.ask_results([{"content": {"t": 20}}])
     assert ids[: len(first) + len(answer)] == [*first, *answer]
     assert conversation.messages[-1] == {

@@ -87,7 +87,7 @@ def test_a_call_that_is_required_is_one_valid_call(name: str, choice: str) -> No
         stream = conversation.stream()
         for token in tokens:
             stream.push(token)
-        stream.flush()
+        stream.end()
         (call,) = pairs(conversation.tool_calls)
         assert conversation.messages[-1]["content"] == ""
         assert call[0] == choice or choice == "required"

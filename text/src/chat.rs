@@ -80,9 +80,9 @@ impl Conversation {
 
     /// Adds the model's turn, whole or cut short: its text without calls, as in `text`, the calls, and all of it as it
     /// was spelt. Nothing happens where none was asked for.
-    pub fn answer(&mut self, text: String, answer: Answer, ids: &[u32], writer: &impl Writer) -> Result<()> {
+    pub fn answer(&mut self, text: String, answer: Answer, ids: &[u32], writer: &impl Writer) {
         let Some(Asked { text: asked_text, ids: asked_ids, .. }) = &self.asked else {
-            return Ok(());
+            return;
         };
         let whole = writer.decode(ids).is_ok_and(|decoded| decoded == text);
         let written = if answer.calls.is_empty() { &text } else { &answer.spelt };
@@ -95,7 +95,6 @@ impl Conversation {
         self.asked = None;
         let earlier: usize = self.messages.iter().map(|message| message.calls().len()).sum();
         self.messages.push(Message::answer(&answer.content, answer.calls, earlier));
-        Ok(())
     }
 
     /// The calls of the last message, if it is an answer.

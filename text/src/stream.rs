@@ -76,8 +76,8 @@ impl Stream {
         if self.stopped {
             return Ok(Vec::new());
         }
-        let new = self.detokenized.push(token, decoder)?;
         self.ids.push(token);
+        let new = self.detokenized.push(token, decoder)?;
         match decoder.special(token) {
             "" if self.stops.is_empty() => self.held.push((new, true)),
             "" => self.held.extend(new.chars().map(|c| (c.to_string(), true))),

@@ -19,21 +19,22 @@ pub struct Text {
     stream: Option<Stream>,
     channels: Option<Channels>, // of the stream, if it is an answer
     parts: Vec<Part>,           // of the last push or end
-    prompt: Vec<u32>,           // the raw prompt that was encoded last, until a stream continues it
+    first: Vec<Message>,        // what a conversation begins with
 }
 
 impl Text {
     pub fn new(language: Arc<Language>) -> Text {
-        let (conversation, parts, prompt) = Default::default();
-        Text { language, conversation, stream: None, channels: None, parts, prompt }
+        let (conversation, parts, first) = Default::default();
+        Text { language, conversation, stream: None, channels: None, parts, first }
     }
 
-    pub fn encode(&mut self, text: &str, marks: bool) -> Result<Vec<u32>> {
-        if !marks {
-            return self.language.tokenizer.encode_rendered(text);
+    pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
+        let tokenizer = &self.language.tokenizer;
+        if marks {
+            tokenizer.encode(text)
+        } else {
+            tokenizer.encode_rendered(text)
         }
-        self.prompt = self.language.tokenizer.encode(text)?;
-        Ok(self.prompt.clone())
     }
 
     pub fn encode_chat(&self, messages: &str) -> Result<Vec<u32>> {
@@ -52,15 +53,22 @@ impl Text {
         self.language.render(&Message::list(messages)?, &self.conversation.setting)
     }
 
-    pub fn reset(&mut self, messages: Option<&str>) -> Result<()> {
-        let messages = messages.map_or_else(|| Ok(Vec::new()), Message::list)?;
-        self.conversation = Conversation::new(messages, self.conversation.setting.clone());
-        self.stream = None;
+    /// What the conversation begins with, now and after `reset`.
+    pub fn set_first(&mut self, system: Option<&str>, messages: Option<&str>) -> Result<()> {
+        let mut first: Vec<Message> = system.map(|words| Message::new("system", words)).into_iter().collect();
+        first.extend(messages.map_or_else(|| Ok(Vec::new()), Message::list)?);
+        self.first = first;
+        self.reset();
         Ok(())
     }
 
+    pub fn reset(&mut self) {
+        self.conversation = Conversation::new(self.first.clone(), self.conversation.setting.clone());
+        self.stream = None;
+    }
+
     pub fn ask(&mut self, question: &str) -> Result<&[u32]> {
-        self.end()?;
+        self.end(false);
         self.conversation.ask(vec![Message::new("user", question)], &*self.language)
     }
 
@@ -75,7 +83,7 @@ impl Text {
 
     /// Adds the results of the last answer's calls; the whole context.
     pub fn ask_results(&mut self, results: &str) -> Result<&[u32]> {
-        self.end()?;
+        self.end(false);
         let turns = tools::results::results(results, self.conversation.calls())?;
         self.conversation.ask(turns, &*self.language)
     }
@@ -115,7 +123,8 @@ impl Text {
         }
         let mut channels = self.new_channels(true);
         segments.iter().for_each(|segment| channels.push(segment));
-        self.close(text.to_owned(), channels, &ids)
+        self.close(text.to_owned(), channels, &ids);
+        Ok(())
     }
 
     fn new_channels(&self, calls: bool) -> Channels {
@@ -126,21 +135,16 @@ impl Text {
         Channels::new(marks, &self.conversation.asked_text().replace(CUT, ""))
     }
 
-    fn close(&mut self, text: String, mut channels: Channels, ids: &[u32]) -> Result<()> {
+    fn close(&mut self, text: String, mut channels: Channels, ids: &[u32]) {
         channels.end();
         let answer = channels.finish(&self.conversation.setting.tools);
         self.parts = channels.take();
-        self.conversation.answer(text, answer, ids, &*self.language)
+        self.conversation.answer(text, answer, ids, &*self.language);
     }
 
     /// The parts of the text that the last push or end gave.
     pub fn parts(&self) -> &[Part] {
         &self.parts
-    }
-
-    /// Drops a stream that an error may have left inconsistent.
-    pub fn drop_stream(&mut self) {
-        self.stream = None;
     }
 
     pub fn take_back(&mut self) {
@@ -152,9 +156,9 @@ impl Text {
         serde_json::to_string(&self.conversation.messages).expect("texts are always JSON")
     }
 
-    pub fn save(&mut self) -> Result<Vec<u8>> {
-        self.end()?;
-        Ok(self.conversation.note())
+    pub fn save(&mut self) -> Vec<u8> {
+        self.end(false);
+        self.conversation.note()
     }
 
     pub fn restore(&mut self, note: &[u8]) -> Result<()> {
@@ -163,70 +167,57 @@ impl Text {
         Ok(())
     }
 
-    /// Begins a stream after the last encoded prompt. Without `calls`, an answer has none, whatever it looks like.
-    pub fn begin(&mut self, stops: Option<&str>, calls: bool) -> Result<()> {
-        let stops = stops_of(stops)?;
-        self.end()?;
-        let prompt = std::mem::take(&mut self.prompt);
-        let before = if self.conversation.is_asked() { &[] } else { prompt.as_slice() };
-        self.start(stops, before, calls)
-    }
-
-    /// The same after these tokens.
-    pub fn begin_after(&mut self, stops: Option<&str>, before: &[i64], calls: bool) -> Result<()> {
+    /// Begins a stream that continues the tokens `before`. Without `calls`, an answer has none, whatever it looks like.
+    pub fn begin(&mut self, stops: Option<&str>, before: &[i64], calls: bool) -> Result<()> {
         let stops = stops_of(stops)?;
         let before = tokens(before)?;
-        self.end()?;
-        self.start(stops, &before, calls)
-    }
-
-    fn start(&mut self, stops: Vec<String>, before: &[u32], calls: bool) -> Result<()> {
-        let stream = Stream::new(stops, before, &self.language.tokenizer)?;
+        self.end(false);
+        let stream = Stream::new(stops, &before, &self.language.tokenizer)?;
         self.channels = self.conversation.is_asked().then(|| self.new_channels(calls));
         self.stream = Some(stream);
         self.parts.clear();
         Ok(())
     }
 
-    /// The text to show, and whether a stop string is complete.
-    pub fn push(&mut self, id: i64) -> Result<(String, bool)> {
+    /// Completes `parts`; whether a stop string is complete.
+    pub fn push(&mut self, id: i64) -> Result<bool> {
         let Some(stream) = &mut self.stream else {
             return Err(bad_argument("no stream is running; start one with sf_text_begin"));
         };
         let segments = stream.push(token(id)?, &self.language.tokenizer)?;
-        let text = shown(&segments);
         self.parts = match &mut self.channels {
             Some(channels) => {
                 segments.iter().for_each(|segment| channels.push(segment));
                 channels.take()
             }
-            None => of_answer(&text),
+            None => of_answer(shown(&segments)),
         };
-        Ok((text, stream.stopped()))
+        Ok(stream.stopped())
     }
 
-    pub fn end(&mut self) -> Result<String> {
+    /// Completes `parts` with what was held back, and the turn with the answer; where it was `stopped` before its first
+    /// token, its question is dropped.
+    pub fn end(&mut self, stopped: bool) {
         self.parts.clear();
         let Some(mut stream) = self.stream.take() else {
-            return Ok(String::new());
+            return;
         };
         let segments = stream.flush();
-        let tail = shown(&segments);
         let (text, ids) = stream.into_answer();
         match self.channels.take() {
+            Some(_) if stopped && ids.is_empty() => self.conversation.take_back(),
             Some(mut channels) => {
                 segments.iter().for_each(|segment| channels.push(segment));
-                self.close(text, channels, &ids)?;
+                self.close(text, channels, &ids);
             }
-            None => self.parts = of_answer(&tail),
+            None => self.parts = of_answer(shown(&segments)),
         }
-        Ok(tail)
     }
 }
 
-fn of_answer(text: &str) -> Vec<Part> {
-    let part = || Part { channel: Channel::Answer, text: text.to_owned() };
-    (!text.is_empty()).then(part).into_iter().collect()
+fn of_answer(text: String) -> Vec<Part> {
+    let is_empty = text.is_empty();
+    (!is_empty).then_some(Part { channel: Channel::Answer, text }).into_iter().collect()
 }
 
 fn stops_of(json: Option<&str>) -> Result<Vec<String>> {

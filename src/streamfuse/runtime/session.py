@@ -178,7 +178,7 @@ class Generation(Iterator[Piece]):
                 self._end()
                 return
             self.token_ids.append(token.id)
-            parts = [] if stream is None else stream.parts_of(token.id)
+            parts = [] if stream is None else stream.push(token.id)
             channel, text = parts[0] if parts else ("answer", "")
             self._ready.append(Piece(text, token.id, token.source, channel))
             self._ready.extend(Piece(text, None, channel=channel) for channel, text in parts[1:])
@@ -195,9 +195,8 @@ class Generation(Iterator[Piece]):
         self._core.finish()
         self._statistics = self._core.statistics
         if self._stream is not None:
-            if not self.token_ids and self._statistics.finish_reason == "stopped":
-                self._stream.take_back()
-            self._ready.extend(Piece(text, None, channel=channel) for channel, text in self._stream.rest())
+            rest = self._stream.end(self._statistics.finish_reason == "stopped")
+            self._ready.extend(Piece(text, None, channel=channel) for channel, text in rest)
             self._tool_calls = [ToolCall(**call) for call in self._stream.tool_calls]
 
 

@@ -14,7 +14,6 @@ from streamfuse.native.library import path_argument
 from streamfuse.runtime.text_library import (
     END,
     BundleHandle,
-    Channel,
     GrammarError,
     TextError,
     TextHandle,
@@ -25,7 +24,7 @@ from streamfuse.runtime.text_library import (
 if TYPE_CHECKING:
     from streamfuse.runtime.grammar import Grammar
 
-__all__ = ["Channel", "Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
+__all__ = ["Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
 
 # {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
 # The content may be None beside `tool_calls`.
@@ -168,7 +167,9 @@ class TextStream:
     """The text to show: never a part of a character or the beginning of a stop string, cut before the first.
 
     A stop string may contain whole special tokens, which are not shown. Bytes of a character that never completes are
-    dropped.
+    dropped. Text comes in parts, the channel of each and the text: "answer", or "thinking" or "tool_call" for what an
+    answer of a conversation has between the tags of the model's family, which are in no part. The beginning of a
+    possible tag is held back.
     """
 
     def __init__(
@@ -177,46 +178,23 @@ class TextStream:
         self._handle = handle
         self.stopped = False
         stops = _json([_utf8(stop, "stop string") for stop in stop_strings])
-        handle.call("sf_text_begin_after", *stops, *ids_argument(before), calls)
+        handle.call("sf_text_begin", *stops, *ids_argument(before), calls)
 
-    @property
-    def parts(self) -> list[tuple[Channel, str]]:
-        """The parts of an answer that the last `push` or `flush` completed, without the tags around thinking and tool
-        calls. The beginning of a possible tag is held back."""
-        return self._handle.parts()
-
-    def push(self, token: int) -> str:
+    def push(self, token: int) -> list[tuple[str, str]]:
         """Text that may be shown now. Afterwards `stopped` says whether a stop string is complete."""
-        text, code = self._handle.data("sf_text_push", token)
+        parts, code = self._handle.parts("sf_text_push", token)
         self.stopped = code == END
-        return text.decode()
+        return parts
 
-    def parts_of(self, token: int) -> list[tuple[str, str]]:
-        """`push`, with the text in parts: the channel of each, "answer", "thinking" or "tool_call"."""
-        self.push(token)
-        return self._parts()
-
-    def rest(self) -> list[tuple[str, str]]:
-        """`flush` in parts."""
-        self.flush()
-        return self._parts()
+    def end(self, stopped: bool = False) -> list[tuple[str, str]]:
+        """Text that was held back. In a conversation the answer is complete; one that was `stopped` before its first
+        token is forgotten, and its question too."""
+        return self._handle.parts("sf_text_end", stopped)[0]
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
         """The calls of an answer that has ended: {"id", "name", "arguments"}."""
-        calls: list[dict[str, Any]] = json.loads(self._handle.text("sf_text_tool_calls"))
-        return calls
-
-    def take_back(self) -> None:
-        """Forget what was written; in a conversation the question too."""
-        self._handle.call("sf_text_take_back")
-
-    def _parts(self) -> list[tuple[str, str]]:
-        return [(channel.name.lower(), text) for channel, text in self.parts]
-
-    def flush(self) -> str:
-        """The end: what was held back as the possible beginning of a stop string."""
-        return self._handle.text("sf_text_end")
+        return self._handle.items("sf_text_tool_calls")
 
 
 class Conversation:
@@ -237,21 +215,25 @@ class Conversation:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        first = [] if system is None else [{"role": "system", "content": system}]
-        self._first = [*checked(first), *checked(history)]
+        words = None if system is None else _utf8(system, "system message").encode()
+        turns = _json(checked(history))
         handle = tokenizer._set(tools, variables)
         self._handle = handle.clone() if handle is tokenizer._handle else handle
-        self.reset()
+        self._handle.call("sf_text_set_first", words, len(words or b""), *turns)
 
     @property
     def messages(self) -> list[Message]:
         """The turns so far."""
-        found: list[Message] = json.loads(self._handle.text("sf_text_messages"))
-        return found
+        return self._handle.items("sf_text_messages")
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of the last answer: {"id", "name", "arguments"}."""
+        return self._handle.items("sf_text_tool_calls")
 
     def reset(self) -> None:
         """Forget all turns but those that it began with."""
-        self._handle.call("sf_text_reset", *_json(self._first))
+        self._handle.call("sf_text_reset")
 
     def set(self, tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> None:
         """Tools and variables of the template from now on, as for `Tokenizer.encode_chat`."""
@@ -259,21 +241,14 @@ class Conversation:
         self._handle.call("sf_text_set_variables", *_json(dict(variables)))
 
     def ask(self, user: str) -> list[int]:
-        """Add a turn of the user; the whole context as token ids. Follow it with `answer` or `take_back`."""
-        turn = _checked(len(self.messages) + 1, {"role": "user", "content": user})
-        data = turn["content"].encode()
+        """Add a turn of the user; the whole context as token ids. Follow it with `stream`, `answer` or `take_back`."""
+        data = _utf8(user, "user message").encode()
         return self._handle.ids("sf_text_ask", data, len(data))
 
     def ask_results(self, results: Sequence[Mapping[str, Any]]) -> list[int]:
         """Add the results of the last answer's tool calls: {"content"}, with the call's "tool_call_id", or the
         function's "name", or in the order of the calls. Then as `ask`."""
         return self._handle.ids("sf_text_ask_results", *_json(list(results)))
-
-    @property
-    def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls of the last answer: {"id", "name", "arguments"}."""
-        calls: list[dict[str, Any]] = json.loads(self._handle.text("sf_text_tool_calls"))
-        return calls
 
     def call_constraint(self, choice: str = "auto") -> Grammar:
         """A constraint for the answer that is asked for: each call fits its function's schema (auto), there is none
@@ -288,7 +263,7 @@ class Conversation:
         return Grammar(self._handle, "calls", choice)
 
     def stream(self, stop_strings: Sequence[str] = (), calls: bool = True) -> TextStream:
-        """The answer that is asked for; its `flush` adds it to the conversation, and no call of `answer` is needed.
+        """The answer that is asked for; its `end` adds it to the conversation, and no call of `answer` is needed.
         Without `calls` it has none, whatever it looks like: for an answer that a schema restricts."""
         return TextStream(self._handle, stop_strings, (), calls)
 

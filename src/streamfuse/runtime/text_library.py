@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import threading
 from array import array
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
-from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from streamfuse.native.library import find_text, load_typed
 
 OK, BAD_ARGUMENT, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE = 0, 1, 6, 8, 9, 10  # core/streamfuse_core.h
 BAD_GRAMMAR, END = 11, 100
+CHANNELS = ("answer", "thinking", "tool_call")  # of a part of an answer
 
 _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
@@ -40,21 +41,21 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_render": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_render_cut": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_encode_chat": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
-    "sf_text_reset": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sf_text_set_first": (c_int, [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t]),
+    "sf_text_reset": (c_int, [c_void_p]),
     "sf_text_set_tools": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_set_variables": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_ask_results": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_tool_calls": (c_int, [c_void_p, _place, _size]),
-    "sf_text_parts": (c_int, [c_void_p, _place, POINTER(c_int32)]),
     "sf_text_answer": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
     "sf_text_take_back": (c_int, [c_void_p]),
     "sf_text_messages": (c_int, [c_void_p, _place, _size]),
     "sf_text_save": (c_int, [c_void_p, _place, _size]),
     "sf_text_restore": (c_int, [c_void_p, c_char_p, c_size_t]),
-    "sf_text_begin_after": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64, c_int32]),
-    "sf_text_push": (c_int, [c_void_p, c_int64, _place, _size]),
-    "sf_text_end": (c_int, [c_void_p, _place, _size]),
+    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64, c_int32]),
+    "sf_text_push": (c_int, [c_void_p, c_int64, _place, POINTER(c_int32)]),
+    "sf_text_end": (c_int, [c_void_p, c_int32, _place, POINTER(c_int32)]),
     "sf_text_constrain_calls": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p]),
     "sf_text_constrain": (c_int, [c_void_p, c_int32, c_char_p, c_size_t, c_void_p]),
     "sf_text_vocab_size": (c_int64, [c_void_p]),
@@ -132,14 +133,6 @@ class BundleHandle:
             self._library.sf_bundle_close(self.pointer)
 
 
-class Channel(IntEnum):
-    """What a part of an answer is."""
-
-    ANSWER = 0
-    THINKING = 1
-    TOOL_CALL = 2
-
-
 class TextPart(ctypes.Structure):
     """sf_text_part."""
 
@@ -209,13 +202,18 @@ class TextHandle:
     def text(self, function: str, *arguments: Any) -> str:
         return self.data(function, *arguments)[0].decode()
 
-    def parts(self) -> list[tuple[Channel, str]]:
-        """What sf_text_parts hands out."""
-        place, count = POINTER(TextPart)(), c_int32()
+    def items(self, function: str) -> list[dict[str, Any]]:
+        """The JSON list that the function hands out."""
+        found: list[dict[str, Any]] = json.loads(self.text(function))
+        return found
+
+    def parts(self, function: str, *arguments: Any) -> tuple[list[tuple[str, str]], int]:
+        """The parts of text that the function hands out, the channel of each and the text, and its code."""
+        place, count = c_void_p(), c_int32()
         with self._lock:
-            self._check(self._library.sf_text_parts(self.pointer, ctypes.cast(byref(place), _place), byref(count)))
-            found = [place[i] for i in range(count.value)]
-            return [(Channel(part.channel), ctypes.string_at(part.text, part.bytes).decode()) for part in found]
+            code = self._check(getattr(self._library, function)(self.pointer, *arguments, byref(place), byref(count)))
+            found = (TextPart * count.value).from_address(place.value) if count.value and place.value else ()
+            return [(CHANNELS[part.channel], ctypes.string_at(part.text, part.bytes).decode()) for part in found], code
 
     def _check(self, code: int) -> int:
         if code not in (OK, END):

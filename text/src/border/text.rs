@@ -196,8 +196,25 @@ pub unsafe extern "C" fn sf_text_render_cut(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_text_reset(handle: *mut TextHandle, messages: *const c_char, bytes: usize) -> c_int {
-    on(handle, |own, _| own.reset(unsafe { optional_utf8(messages, bytes) }?).map(|()| OK))
+pub unsafe extern "C" fn sf_text_reset(handle: *mut TextHandle) -> c_int {
+    on(handle, |own, _| {
+        own.reset();
+        Ok(OK)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_set_first(
+    handle: *mut TextHandle,
+    system: *const c_char,
+    system_bytes: usize,
+    messages: *const c_char,
+    bytes: usize,
+) -> c_int {
+    on(handle, |own, _| {
+        let (system, messages) = unsafe { (optional_utf8(system, system_bytes)?, optional_utf8(messages, bytes)?) };
+        own.set_first(system, messages).map(|()| OK)
+    })
 }
 
 #[no_mangle]
@@ -256,24 +273,6 @@ pub unsafe extern "C" fn sf_text_tool_calls(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_text_parts(handle: *mut TextHandle, parts: *mut *const TextPart, n: *mut i32) -> c_int {
-    on(handle, |own, out| {
-        need(parts)?;
-        need(n)?;
-        out.shown = own.parts().iter().flat_map(|part| part.text.bytes()).collect();
-        let mut place = 0;
-        let part = |part: &Part| {
-            let text = out.shown[place..].as_ptr().cast();
-            place += part.text.len();
-            TextPart { text, bytes: part.text.len(), channel: part.channel as i32, reserved: 0 }
-        };
-        out.parts = own.parts().iter().map(part).collect();
-        unsafe { (*parts, *n) = (out.parts.as_ptr(), out.parts.len() as i32) };
-        Ok(OK)
-    })
-}
-
-#[no_mangle]
 pub unsafe extern "C" fn sf_text_answer(
     handle: *mut TextHandle,
     text: *const c_char,
@@ -309,8 +308,7 @@ pub unsafe extern "C" fn sf_text_save(handle: *mut TextHandle, note: *mut *const
     on(handle, |own, out| {
         need(note)?;
         need(bytes)?;
-        let found = own.save()?;
-        unsafe { out.give_bytes(found, note.cast(), bytes) }
+        unsafe { out.give_bytes(own.save(), note.cast(), bytes) }
     })
 }
 
@@ -324,23 +322,13 @@ pub unsafe extern "C" fn sf_text_begin(
     handle: *mut TextHandle,
     stops: *const c_char,
     bytes: usize,
-    calls: i32,
-) -> c_int {
-    on(handle, |own, _| own.begin(unsafe { optional_utf8(stops, bytes) }?, calls != 0).map(|()| OK))
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn sf_text_begin_after(
-    handle: *mut TextHandle,
-    stops: *const c_char,
-    bytes: usize,
     before: *const i64,
     n: i64,
     calls: i32,
 ) -> c_int {
     on(handle, |own, _| {
         let (stops, before) = unsafe { (optional_utf8(stops, bytes)?, slice(before, count(n)?)?) };
-        own.begin_after(stops, before, calls != 0).map(|()| OK)
+        own.begin(stops, before, calls != 0).map(|()| OK)
     })
 }
 
@@ -348,25 +336,31 @@ pub unsafe extern "C" fn sf_text_begin_after(
 pub unsafe extern "C" fn sf_text_push(
     handle: *mut TextHandle,
     id: i64,
-    text: *mut *const c_char,
-    bytes: *mut usize,
+    parts: *mut *const TextPart,
+    n: *mut i32,
 ) -> c_int {
     on(handle, |own, out| {
-        need(text)?;
-        need(bytes)?;
-        let (found, stopped) = own.push(id)?;
-        unsafe { out.give_text(found, text, bytes) }?;
+        need(parts)?;
+        need(n)?;
+        let stopped = own.push(id)?;
+        unsafe { out.give_parts(own.parts(), parts, n) };
         Ok(if stopped { END } else { OK })
     })
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_text_end(handle: *mut TextHandle, text: *mut *const c_char, bytes: *mut usize) -> c_int {
+pub unsafe extern "C" fn sf_text_end(
+    handle: *mut TextHandle,
+    stopped: i32,
+    parts: *mut *const TextPart,
+    n: *mut i32,
+) -> c_int {
     on(handle, |own, out| {
-        need(text)?;
-        need(bytes)?;
-        let found = own.end()?;
-        unsafe { out.give_text(found, text, bytes) }
+        need(parts)?;
+        need(n)?;
+        own.end(stopped != 0);
+        unsafe { out.give_parts(own.parts(), parts, n) };
+        Ok(OK)
     })
 }
 
@@ -413,6 +407,18 @@ impl TextHandle {
         Ok(OK)
     }
 
+    unsafe fn give_parts(&mut self, found: &[Part], parts: *mut *const TextPart, n: *mut i32) {
+        self.shown = found.iter().flat_map(|part| part.text.bytes()).collect();
+        let mut place = 0;
+        let part = |part: &Part| {
+            let text = self.shown[place..].as_ptr().cast();
+            place += part.text.len();
+            TextPart { text, bytes: part.text.len(), channel: part.channel as i32, reserved: 0 }
+        };
+        self.parts = found.iter().map(part).collect();
+        unsafe { (*parts, *n) = (self.parts.as_ptr(), self.parts.len() as i32) };
+    }
+
     unsafe fn give_text(&mut self, found: String, text: *mut *const c_char, bytes: *mut usize) -> Result<c_int> {
         unsafe { self.give_bytes(found.into_bytes(), text, bytes) }
     }
@@ -426,7 +432,8 @@ impl TextHandle {
     }
 }
 
-/// Runs `body` on the text of a handle. A panic ends the stream of an answer; the conversation stays as it was.
+/// Runs `body` on the text of a handle. A panic drops the answer that is being generated, with its question; the rest of
+/// the conversation stays as it was.
 fn on(handle: *mut TextHandle, body: impl FnOnce(&mut Text, &mut TextHandle) -> Result<c_int>) -> c_int {
     let Some(handle) = (unsafe { handle.as_mut() }) else {
         return BAD_ARGUMENT;
@@ -439,7 +446,7 @@ fn on(handle: *mut TextHandle, body: impl FnOnce(&mut Text, &mut TextHandle) -> 
     let code = guarded(&mut error, || body(&mut text, handle));
     handle.error = error;
     if code == BROKEN {
-        text.drop_stream();
+        text.take_back();
     }
     handle.text = Some(text);
     code
