@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <locale>
 #include <sstream>
+#include <system_error>
 
 #include "atomic_file.h"
 #include "error.h"
@@ -32,6 +35,15 @@ constexpr const char* kFormat = "streamfuse costs 2";
 std::string without_breaks(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+// The cost file. Its name differs with bundle and device, whose names the file repeats: a hash, FNV-1a.
+std::string file_in(const std::string& folder, const std::string& identity, const std::string& device) {
+  uint64_t key = 0xcbf29ce484222325u;
+  for (const char letter : identity + "\n" + device) key = (key ^ static_cast<uint8_t>(letter)) * 0x100000001b3u;
+  char name[32];
+  std::snprintf(name, sizeof name, "%016llx.costs", static_cast<unsigned long long>(key));
+  return (std::filesystem::path(folder) / name).string();
 }
 
 double quickest(const std::vector<double>& ms) { return std::max(*std::min_element(ms.begin(), ms.end()), kLeastMs); }
@@ -232,8 +244,8 @@ void Costs::take(const std::vector<double>& table) {
   begin(false);
 }
 
-bool Costs::load(const std::string& path, const std::string& identity, const std::string& device) {
-  std::ifstream file(path);
+bool Costs::load(const std::string& folder, const std::string& identity, const std::string& device) {
+  std::ifstream file(file_in(folder, identity, device));
   file.imbue(std::locale::classic());
   std::string format, bundle, machine;
   int64_t measured = 0;
@@ -253,14 +265,16 @@ bool Costs::load(const std::string& path, const std::string& identity, const std
 }
 
 // If the folder cannot be written, the next process measures again.
-void Costs::store(const std::string& path, const std::string& identity, const std::string& device) const {
+void Costs::store(const std::string& folder, const std::string& identity, const std::string& device) const {
   std::ostringstream text;
   text.imbue(std::locale::classic());
   text << kFormat << '\n' << without_breaks(identity) << '\n' << without_breaks(device) << '\n';
   text << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
   for (const Pair& pair : pairs_) text << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
   const std::string bytes = text.str();
-  AtomicFile file(path);
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  AtomicFile file(file_in(folder, identity, device));
   file.write(bytes.data(), bytes.size());
   file.commit();
 }

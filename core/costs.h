@@ -46,8 +46,8 @@ class Costs {
   void take(const std::vector<double>& table);
 
   // The cost file, a small text file per bundle and device; a damaged, old or foreign one is ignored.
-  bool load(const std::string& path, const std::string& identity, const std::string& device);
-  void store(const std::string& path, const std::string& identity, const std::string& device) const;
+  bool load(const std::string& folder, const std::string& identity, const std::string& device);
+  void store(const std::string& folder, const std::string& identity, const std::string& device) const;
 
  private:
   // Latency is interpolated linearly between the fewest rows a method is used for and all of its rows, not from one row

@@ -41,8 +41,8 @@ double measure_costs(const Model& model, const CostSource& source, Engine& engin
   if (const std::vector<double> known = model.costs_of_device.find(source.device); !known.empty()) {
     costs.take(known);
   } else {
-    if (!source.file.empty()) costs.load(source.file, model.spec.identity, source.device);
-    if (costs.measure(run) && !source.file.empty()) costs.store(source.file, model.spec.identity, source.device);
+    if (!source.folder.empty()) costs.load(source.folder, model.spec.identity, source.device);
+    if (costs.measure(run) && !source.folder.empty()) costs.store(source.folder, model.spec.identity, source.device);
   }
   if (costs.known()) model.costs_of_device.keep(source.device, costs.table());
   return 1000.0 * (watch.now() - started);

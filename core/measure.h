@@ -12,7 +12,7 @@
 namespace streamfuse {
 
 struct CostSource {
-  std::string file;    // caches costs between processes; empty: none
+  std::string folder;  // caches costs between processes; empty: none
   std::string device;  // the device that the costs were measured on
 };
 

@@ -27,7 +27,7 @@ Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_s
     : model_(std::move(model)),
       spec_(model_->spec),
       engine_(spec_, std::move(backend)),
-      cost_source_{options.cost_file == nullptr ? "" : options.cost_file,
+      cost_source_{options.cost_folder == nullptr ? "" : options.cost_folder,
                    options.device == nullptr ? "" : options.device},
       costs_(spec_),
       planner_(*model_, costs_),

@@ -198,9 +198,10 @@ typedef struct sf_sequence_options {
   size_t size;
   double (*clock)(void* context); /* monotonic seconds; NULL: the system's */
   void* clock_context;
-  const char* cost_file; /* file that caches measured pass latencies between processes; NULL: none */
-  const char* device;    /* what these latencies depend on: processor, threads, build of the engine */
-  double model_load_ms;  /* copied into the statistics */
+  const char* cost_folder; /* where measured pass latencies are kept between processes, a file per bundle and device;
+                              NULL: nowhere. The folder is created if it is missing, and may be read-only */
+  const char* device;      /* what these latencies depend on: processor, threads, build of the engine */
+  double model_load_ms;    /* copied into the statistics */
 } sf_sequence_options;
 
 /* The sequence takes ownership of the engine: it calls backend->release when it is freed, or if this call fails.

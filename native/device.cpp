@@ -4,10 +4,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
-#include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <thread>
@@ -71,17 +68,6 @@ std::string machine() {
   return std::string(system.sysname) + " " + system.machine + ", " + processor() + ", " +
          std::to_string(std::thread::hardware_concurrency()) + " cores, " + build() +
          (forced == nullptr || *forced == 0 ? "" : std::string(", ") + forced);
-}
-
-std::string cost_file(const std::string& folder, const std::string& identity, const std::string& device) {
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
-  // Any name that differs with bundle and device: the core compares both with those in the file. This is FNV-1a.
-  uint64_t key = 0xcbf29ce484222325u;
-  for (const char letter : identity + "\n" + device) key = (key ^ static_cast<uint8_t>(letter)) * 0x100000001b3u;
-  char name[32];
-  std::snprintf(name, sizeof name, "%016llx.costs", static_cast<unsigned long long>(key));
-  return (std::filesystem::path(folder) / name).string();
 }
 
 }  // namespace streamfuse::native

@@ -62,8 +62,4 @@ std::string Model::device(const char* own_engine) const {
   return machine_ + ", " + (own_engine != nullptr ? own_engine : "threads " + threads_);
 }
 
-std::string Model::cost_file(const std::string& device) const {
-  return cost_folder_.empty() ? "" : native::cost_file(cost_folder_, spec_.identity, device);
-}
-
 }  // namespace streamfuse::native

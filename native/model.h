@@ -27,8 +27,7 @@ class Model {
   sf_backend make_engine() const;
   // What the latency of passes depends on, for the native engine or one of the caller's own.
   std::string device(const char* own_engine) const;
-  // The file that caches measured latencies; empty: none.
-  std::string cost_file(const std::string& device) const;
+  const std::string& cost_folder() const { return cost_folder_; }  // empty: none
 
  private:
   void bundle_needs(int code) const;

@@ -35,10 +35,9 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
   const std::string device = model_->device(!is_own                     ? nullptr
                                             : options.device == nullptr ? "own engine"
                                                                         : options.device);
-  const std::string costs = model_->cost_file(device);
   sf_sequence_options wanted{};
   wanted.size = sizeof wanted;
-  wanted.cost_file = costs.empty() ? nullptr : costs.c_str();
+  wanted.cost_folder = model_->cost_folder().c_str();
   wanted.device = device.c_str();
   wanted.model_load_ms = model_->load_ms() + options.engine_load_ms;
   const sf_backend backend = is_own ? own.take() : model_->make_engine();

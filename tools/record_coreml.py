@@ -20,7 +20,6 @@ import numpy as np
 from coreml_bundles import Made
 from export_samples import TEXT
 
-from streamfuse.engines import identity_of
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
 
@@ -67,7 +66,7 @@ def record(kind: str, folder: Path) -> None:
     with (folder / "data.bin").open("wb") as data:
         backend.predict = recorder = Recorder(backend.predict, data)
         tables = made.bundle.tables
-        with Session(backend, tables, identity=identity_of(made.bundle)) as session:
+        with Session(backend, tables, identity=made.bundle.identity) as session:
             for prompt, settings in TEXTS:
                 generation = session.generate(prompt, config(**settings))
                 generation.finish()

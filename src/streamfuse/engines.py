@@ -1,4 +1,4 @@
-"""The engine of a bundle for each target, and its cost file: the only module that knows all engines."""
+"""The engine of a bundle for each target, and what its latency depends on: the only module that knows all engines."""
 
 from __future__ import annotations
 
@@ -106,14 +106,6 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
     return lambda: ExecuTorchBackend(program, bundle.spec())
 
 
-def identity_of(bundle: Bundle) -> str:
-    """Identifies this bundle: a hash over the hashes of its files."""
-    import hashlib
-
-    files = bundle.manifest.files
-    return hashlib.sha256("\n".join(f"{name} {files[name].sha256}" for name in sorted(files)).encode()).hexdigest()
-
-
 def processor() -> str:
     """The processor's name, as far as the system reports one."""
     model = platform.processor() or platform.machine()
@@ -142,17 +134,6 @@ def cost_folder() -> Path:
     from streamfuse.model.pull import cache_root
 
     return cache_root() / "costs"
-
-
-def cost_file(bundle: Bundle, device: str) -> Path:
-    """The file of the core's measured pass latencies, in the user's cache folder. Creates the folder if possible."""
-    import hashlib
-
-    key = hashlib.sha256(f"{identity_of(bundle)}\n{device}".encode()).hexdigest()[:24]
-    folder = cost_folder()
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{key}.costs"
 
 
 def _engine_stamp(bundle: Bundle) -> str:

@@ -27,7 +27,7 @@ from fakes import ArithmeticBackend, greedy_after, spec
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.backends.callbacks import Table, callback_table
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
-from streamfuse.runtime.core import RELEASE, CoreError, CoreModel, CoreSession, TablesError, load_core
+from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, TablesError, load_core
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
@@ -38,6 +38,7 @@ from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Generation, Session
+from streamfuse.runtime.structures import RELEASE, Options
 
 CORE = Path(__file__).parents[2] / "core"
 VOCAB, SLOTS = 60, 40
@@ -162,8 +163,6 @@ def _known_text(rng: np.random.Generator, keys: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("number", range(8))
 def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, number: int) -> None:
     """Wide and flat rows, many equal scores, masked tokens, and numbers that fall on edges by their coarse weights."""
-    from streamfuse.runtime.core import Options
-
     for round_ in range(60):
         vocab = int(rng.integers(1, 1500))
         logits = (rng.normal(size=vocab) * 10 ** rng.uniform(-2, 1.3)).astype(np.float32)
@@ -505,7 +504,7 @@ def test_killed_saves_leave_the_file_that_was_there_and_one_draft_that_the_next_
 
 def test_a_session_is_saved_under_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"chat-\xff")
-    with Session(SavingBackend(spec()), cost_file=tmp_path / os.fsdecode(b"costs-\xff")) as session:
+    with Session(SavingBackend(spec()), cost_folder=tmp_path / os.fsdecode(b"costs-\xff")) as session:
         session.generate([1, 2, 3], GenerationConfig(5)).finish()
         session.save(path, b"note")
         assert session.restore(path) == b"note"
@@ -519,7 +518,7 @@ def test_a_name_with_a_zero_byte_is_refused_and_nothing_is_written(tmp_path: Pat
             with pytest.raises(ValueError, match="embedded null byte"):
                 use(f"{tmp_path / 'chat'}\0.saved")
     with pytest.raises(ValueError, match="embedded null byte"):
-        Session(SavingBackend(spec()), cost_file=f"{tmp_path / 'costs'}\0.json")
+        Session(SavingBackend(spec()), cost_folder=f"{tmp_path / 'costs'}\0")
     assert not list(tmp_path.iterdir())
 
 
@@ -592,16 +591,22 @@ class TimedBackend(ArithmeticBackend):
         return super().streams(index, next_token)
 
 
-def cost_session(backend: TimedBackend, file: Path | None, device: str = "d") -> Session:
-    return Session(backend, clock=lambda: backend.now, cost_file=file, device=device, identity="a")
+def cost_session(backend: TimedBackend, folder: Path | None, device: str = "d") -> Session:
+    return Session(backend, clock=lambda: backend.now, cost_folder=folder, device=device, identity="a")
+
+
+def cost_file(folder: Path) -> Path:
+    """The one in a folder."""
+    (file,) = folder.iterdir()
+    return file
 
 
 def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
     expected = {DECODE: 2, "verify_2": 3, "verify_4": 5, "verify_8": 9, STREAMS: 0.5}
-    file, calls = tmp_path / "costs", []
+    folder, calls = tmp_path / "deep" / "costs", []
     for _ in range(2):
         backend = TimedBackend(spec(deferred=True))
-        session = cost_session(backend, file)
+        session = cost_session(backend, folder)
         session.prepare()
         calls.append(len(backend.calls))
         assert backend.cache == []
@@ -609,14 +614,25 @@ def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
         generation.finish()
         assert generation.statistics.cost_ms == pytest.approx(expected)
     assert calls[1] < calls[0] / 2, "a few passes check what was remembered"
+    file = cost_file(folder)
     good = file.read_text()
     spoilt = "\n".join([*good.splitlines()[:4], "2 2", *good.splitlines()[5:-2], "40 90", good.splitlines()[-1]])
     for text in ("", "streamfuse costs 2\n", good.replace("\nd\n", "\ne\n"), good.replace("\na\n", "\nb\n"), spoilt):
         file.write_text(text)
         backend = TimedBackend(spec(deferred=True))
-        cost_session(backend, file).prepare()
+        cost_session(backend, folder).prepare()
         assert len(backend.calls) >= calls[0], "measured anew"
-    cost_session(TimedBackend(spec()), tmp_path / "no" / "folder").prepare()
+    cost_session(TimedBackend(spec()), file / "in a file").prepare()
+
+
+def test_costs_of_other_bundles_and_devices_are_in_files_of_their_own(tmp_path: Path) -> None:
+    for identity, device in (("a", "d"), ("a", "e"), ("b", "d"), ("a", "d")):
+        backend = TimedBackend(spec())
+        with Session(
+            backend, clock=lambda at=backend: at.now, cost_folder=tmp_path, device=device, identity=identity
+        ) as session:
+            session.prepare()
+    assert len(list(tmp_path.glob("*.costs"))) == 3
 
 
 class SlowBackend(TimedBackend):
@@ -664,14 +680,14 @@ def test_methods_that_there_was_no_time_for_are_taken_to_lie_between_the_others(
 
 
 def test_remembered_costs_follow_the_speed_of_the_device(tmp_path: Path) -> None:
-    file, costs, written = tmp_path / "costs", [], []
+    costs, written = [], []
     for slowness in (1.0, 2.0):
         backend = RowsBackend(spec(deferred=True))
         backend.slowness = slowness
-        generation = cost_session(backend, file).generate([1], GenerationConfig(1))
+        generation = cost_session(backend, tmp_path).generate([1], GenerationConfig(1))
         generation.finish()
         costs.append(generation.statistics.cost_ms)
-        written.append(file.read_text())
+        written.append(cost_file(tmp_path).read_text())
     assert costs[1] == pytest.approx({method: 2 * ms for method, ms in costs[0].items()})
     assert written[0] == written[1], "its ratios hold"
 
@@ -714,10 +730,13 @@ def test_one_session_measures_for_all_of_a_model_on_a_device() -> None:
 
 
 def test_the_cost_file_takes_the_place_of_what_a_killed_process_left(tmp_path: Path) -> None:
-    file = tmp_path / "costs"
-    (tmp_path / "costs.tmp").write_text("half of a file" * 100)
-    cost_session(TimedBackend(spec()), file).prepare()
-    assert [path.name for path in tmp_path.iterdir()] == ["costs"]
+    cost_session(TimedBackend(spec()), tmp_path).prepare()
+    name = cost_file(tmp_path).name
+    cost_file(tmp_path).unlink()
+    (tmp_path / f"{name}.tmp").write_text("half of a file" * 100)
+    cost_session(TimedBackend(spec()), tmp_path).prepare()
+    file = cost_file(tmp_path)
+    assert file.name == name
     assert file.read_text().startswith("streamfuse costs 2\na\nd\n")
     assert file.stat().st_mode & 0o777 == 0o600
 
@@ -1092,6 +1111,7 @@ STANDARD = {  # and POSIX, for files
     *("cerrno", "exception", "fcntl.h", "sys/file.h", "sys/stat.h", "unistd.h", "utility"),
     *("algorithm", "array", "atomic", "bit", "chrono", "cmath", "cstddef", "cstdint", "cstdio", "cstring", "ctime"),
     *(
+        "filesystem",
         "fstream",
         "functional",
         "initializer_list",
@@ -1115,6 +1135,7 @@ STANDARD = {  # and POSIX, for files
         "stdint.h",
         "string",
         "string_view",
+        "system_error",
         "vector",
     ),
 }

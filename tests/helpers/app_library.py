@@ -16,7 +16,8 @@ import numpy as np
 from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
 from streamfuse.native.library import file_name, load_executorch, load_typed
-from streamfuse.runtime.core import SOURCES, EngineTable, Options, Spec, view
+from streamfuse.runtime.core import SOURCES, view
+from streamfuse.runtime.structures import EngineTable, Options, Spec
 from streamfuse.runtime.text_library import CHANNELS
 
 __all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamfuse.native.library import find_text, load_typed
 from streamfuse.runtime import text_library
-from streamfuse.runtime.core import Options, Spec, Tensor
+from streamfuse.runtime.structures import Options, Spec, Tensor
 from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, BROKEN, END, OK, TextPart
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
 LIBRARY = find_text()
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # and those that Python does not call
     **text_library.SIGNATURES,
-    "sf_bundle_spec": (c_int, [c_void_p, POINTER(Spec)]),
     "sf_bundle_defaults": (c_int, [c_void_p, POINTER(Options)]),
     "sf_bundle_graph": (c_char_p, [c_void_p]),
     "sf_bundle_can_chat": (c_int32, [c_void_p]),

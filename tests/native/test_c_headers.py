@@ -13,11 +13,12 @@ from c_headers import APP_HEADER, ROOT, Function, Kind, functions, layout, struc
 
 from streamfuse.native import library
 from streamfuse.runtime import core, text_library
+from streamfuse.runtime import structures as mirrors
 from streamfuse.runtime.reference import watch
 
 SIGNATURES = {**library.SIGNATURES, **core.SIGNATURES, **watch.SIGNATURES, **bundle_library.SIGNATURES,
               **app_library.SIGNATURES}  # fmt: skip
-STRUCTURES = {**core.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES, **text_library.STRUCTURES}
+STRUCTURES = {**mirrors.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES, **text_library.STRUCTURES}
 RUST = {"Method": "sf_method", "Spec": "sf_spec", "CTensor": "sf_tensor", "Options": "sf_options",
         "CConstraint": "sf_constraint", "TextPart": "sf_text_part"}  # fmt: skip
 RUST_NUMBERS = {

@@ -6,6 +6,7 @@ Run: python -m pytest tests/text/test_bundle_library.py
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import random
 import threading
@@ -25,7 +26,6 @@ from safetensors.numpy import save
 from streamfuse.bundle import BundleError, BundleWriter, Manifest, open_bundle
 from streamfuse.bundle.manifest import OPERATORS
 from streamfuse.bundle.reader import Bundle
-from streamfuse.engines import identity_of
 
 BUILD = Path(__file__).parents[2] / "build"
 TABLES = {
@@ -59,7 +59,9 @@ def compare(opened: LibraryBundle, python: Bundle, tensors: dict[str, Any]) -> N
     assert [getattr(spec, name) for name in facts] == [getattr(expected, name) for name in facts]
     assert spec.deferred == expected.deferred
     assert list((c_int64 * spec.stop_count).from_address(spec.stop_ids)) == list(manifest.model.eos_token_ids)
-    assert spec.identity.decode() == identity_of(python)
+    files = manifest.files
+    hashes = "\n".join(f"{name} {files[name].sha256}" for name in sorted(files))
+    assert spec.identity.decode() == python.identity == hashlib.sha256(hashes.encode()).hexdigest()
     verify = [spec.verify[i] for i in range(spec.verify_count)]
     assert [(m.name.decode(), m.rows, m.keep) for m in verify] == [(n, *rows) for n, rows in expected.widths.items()]
     assert [m.carrying for m in verify] == [expected.streams_of(name) for name in expected.widths]

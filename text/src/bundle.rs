@@ -111,7 +111,7 @@ fn graph(folder: &Folder, manifest: &Manifest) -> PathBuf {
     }
 }
 
-/// Identifies this bundle, like engines.identity_of: a hash over the hashes of its files.
+/// Identifies this bundle: a hash over the hashes of its files.
 fn identity(manifest: &Manifest) -> String {
     let mut lines: Vec<(&str, String)> =
         manifest.files.iter().map(|file| (file.name.as_str(), format!("{} {}", file.name, file.sha256))).collect();

@@ -141,7 +141,7 @@ class Model:
 
         Without `text` it gives no text, only ids. CoreError where the model is closed.
         """
-        from streamfuse.engines import cost_file, device_of, identity_of
+        from streamfuse.engines import cost_folder, device_of
         from streamfuse.runtime.core import CoreError, TablesError
         from streamfuse.runtime.session import Session
 
@@ -149,15 +149,14 @@ class Model:
             raise CoreError("this model is closed; open its bundle again")
         started = time.perf_counter()
         backend = self._engine()
-        device = device_of(self.bundle, self._threads, self._provider)
         try:
             session = Session(
                 backend,
                 self.bundle.tables,
                 self.tokenizer if text else None,
-                identity=identity_of(self.bundle),
-                cost_file=cost_file(self.bundle, device) if self._cost_cache else None,
-                device=device,
+                identity=self.bundle.identity,
+                cost_folder=cost_folder() if self._cost_cache else None,
+                device=device_of(self.bundle, self._threads, self._provider),
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
             )
         except TablesError as error:

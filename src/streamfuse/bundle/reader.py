@@ -43,6 +43,11 @@ class Bundle:
         return self.folder / name
 
     @property
+    def identity(self) -> str:
+        """What tells the bundle from others: a hash over the hashes of its files."""
+        return self._handle.identity
+
+    @property
     def graph(self) -> Path:
         """The path of the graphs: model.pte, the folder model.mlpackage, or the bundle (one .onnx file per method)."""
         return self.folder / {"executorch": PTE_FILE, "coreml": MLPACKAGE, "onnx": ""}[self.manifest.target]

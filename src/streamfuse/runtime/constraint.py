@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamfuse.runtime.backend import BoolArray, IntArray
-from streamfuse.runtime.text_library import EXECUTION, OK, ConstraintTable
+from streamfuse.runtime.structures import ConstraintTable
+from streamfuse.runtime.text_library import EXECUTION, OK
 
 MAY_END, MUST_END, UNRESTRICTED = 1, 2, 4  # of `state`
 

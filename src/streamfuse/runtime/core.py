@@ -19,8 +19,9 @@ from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.constraint import table_of as table_of_constraint
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
+from streamfuse.runtime.structures import CLOCK, TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor
 from streamfuse.runtime.tables import DTYPES
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK, ConstraintTable, Tensor
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK
 
 Clock = Callable[[], float]  # monotonic seconds
 
@@ -34,105 +35,6 @@ class CoreError(BackendError):
 
 class TablesError(CoreError):
     """Drafting tables that contradict themselves or the model."""
-
-
-class _Struct(ctypes.Structure):
-    """A structure whose first field is its size."""
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(**fields)
-        self.size = ctypes.sizeof(self)
-
-
-class Results(ctypes.Structure):
-    """sf_results."""
-
-    _fields_ = [
-        *((name, c_int64) for name in ("survivors", "carrying", "vocab_size", "num_streams", "top_k")),
-        *((name, c_void_p) for name in ("logits", "best", "kept", "stream_ids", "stream_log_probs")),
-    ]
-
-
-RUN = ctypes.CFUNCTYPE(
-    ctypes.c_int, c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(Results)
-)
-STREAMS_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int32, c_int64, POINTER(Results))
-COMMIT = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, POINTER(c_int32), c_int32)
-TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64)
-ERROR = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
-BYTES_OF = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64, POINTER(c_uint64))
-PART = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_uint64)
-ROWS = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_int64, PART, c_void_p)
-TAKE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_size_t)
-CLOCK = ctypes.CFUNCTYPE(c_double, c_void_p)
-
-
-class EngineTable(_Struct):
-    """sf_backend: the functions of one engine, which a session takes over."""
-
-    _fields_ = [
-        ("size", c_size_t),
-        ("context", c_void_p),
-        ("run", RUN),
-        ("streams", STREAMS_OF),
-        ("commit", COMMIT),
-        ("truncate", TRUNCATE),
-        ("error", ERROR),
-        ("release", RELEASE),
-        ("bytes_of", BYTES_OF),
-        ("save", ROWS),
-        ("load", ROWS),
-        ("idle", RELEASE),
-    ]
-
-
-class _Method(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("rows", c_int32), ("keep", c_int32), ("carrying", c_int32)]
-
-
-class Spec(_Struct):
-    """sf_spec."""
-
-    _fields_ = [
-        ("size", c_size_t),
-        *((n, c_int64) for n in ("capacity", "vocab_size", "num_streams", "top_k", "prefill_rows")),
-        ("verify", POINTER(_Method)),
-        *((n, c_int32) for n in ("verify_count", "deferred")),
-        ("stop_ids", c_void_p),
-        *((n, c_int32) for n in ("stop_count", "stream_vocab_size")),
-        ("identity", c_char_p),
-    ]
-
-
-class _SessionOptions(_Struct):
-    _fields_ = [
-        ("size", c_size_t),
-        ("clock", CLOCK),
-        ("clock_context", c_void_p),
-        *((n, c_char_p) for n in ("cost_file", "device")),
-        ("model_load_ms", c_double),
-    ]
-
-
-class Options(_Struct):
-    """sf_options."""
-
-    _fields_ = [
-        ("size", c_size_t),
-        ("max_new_tokens", c_int64),
-        ("temperature", c_double),
-        ("top_k", c_int64),
-        *((n, c_double) for n in ("top_p", "min_p", "repetition_penalty")),
-        ("seed", c_uint64),
-        ("stop_ids", c_void_p),
-        *((n, c_int32) for n in ("stop_count", "ignore_eos", "speculative", "width")),
-        ("constraint", POINTER(ConstraintTable)),
-    ]
-
-
-class _Token(ctypes.Structure):
-    _fields_ = [("id", c_int64), ("source", c_int32), ("reserved", c_int32)]
 
 
 def view(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
@@ -152,8 +54,8 @@ def copied(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
 
 def spec_struct(spec: ModelSpec, identity: str = "") -> tuple[ctypes.Structure, list[Any]]:
     """sf_spec, and what it points to."""
-    methods = (_Method * len(spec.widths))(
-        *(_Method(name.encode(), *rows_and_keep, spec.streams_of(name)) for name, rows_and_keep in spec.widths.items())
+    methods = (Method * len(spec.widths))(
+        *(Method(name.encode(), *rows_and_keep, spec.streams_of(name)) for name, rows_and_keep in spec.widths.items())
     )
     stops = np.asarray(spec.eos_token_ids, np.int64)
     given = Spec(
@@ -216,7 +118,7 @@ class CoreSession:
         engine: Backend,
         *,
         clock: Clock | None = None,
-        cost_file: str | None = None,
+        cost_folder: str | None = None,
         device: str = "",
         model_load_ms: float = 0.0,
     ) -> None:
@@ -225,9 +127,9 @@ class CoreSession:
         self.library = model.library
         self.kept: dict[str, Any] = {"model": model, "engine": engine}  # what C points to
         self.methods = list(model.spec.widths)
-        options = _SessionOptions(device=device.encode(), model_load_ms=model_load_ms)
-        if cost_file is not None:
-            options.cost_file = path_argument(cost_file)
+        options = SequenceOptions(device=device.encode(), model_load_ms=model_load_ms)
+        if cost_folder is not None:
+            options.cost_folder = path_argument(cost_folder)
         if clock is not None:
             self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         self._table = table_of(engine)
@@ -245,7 +147,7 @@ class CoreSession:
             sentence = self._sentence()
             self.close()
             raise CoreError(sentence)
-        self._token = _Token()
+        self._token = CToken()
         self._token_address = ctypes.addressof(self._token)
 
     def prepare(self) -> None:
@@ -386,11 +288,6 @@ class CoreSession:
         return code
 
 
-STRUCTURES: dict[str, type[ctypes.Structure]] = {  # of core/streamfuse_core.h; a test compares them
-    "sf_results": Results, "sf_backend": EngineTable, "sf_method": _Method, "sf_spec": Spec, "sf_tensor": Tensor,
-    "sf_sequence_options": _SessionOptions, "sf_constraint": ConstraintTable, "sf_options": Options,
-    "sf_token": _Token,
-}  # fmt: skip
 _handle, _text, _number = c_void_p, c_char_p, c_int64
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h and streamfuse_low.h; a test compares them
     "sf_core_model_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),

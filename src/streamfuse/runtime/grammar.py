@@ -12,7 +12,8 @@ import numpy as np
 
 from streamfuse.runtime.backend import BoolArray, IntArray
 from streamfuse.runtime.handle import Handle
-from streamfuse.runtime.text_library import OK, ConstraintTable, GrammarError, TextHandle, text_error
+from streamfuse.runtime.structures import ConstraintTable
+from streamfuse.runtime.text_library import OK, GrammarError, TextHandle, text_error
 
 __all__ = ["Grammar", "GrammarError"]
 

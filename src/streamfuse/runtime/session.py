@@ -205,7 +205,7 @@ class Session:
 
     `tables` are the arrays of the bundle's draft.safetensors, `tokenizer` turns token ids into text (None: the session
     speaks ids alone). A generation without a width is planned by cost: `costs` (frozen), or what the core measures
-    before the first of them and keeps in `cost_file`, for the bundle `identity` on `device`. What a plan learns stays
+    before the first of them and keeps in `cost_folder`, for the bundle `identity` on `device`. What a plan learns stays
     for the next generations. The engine is closed with the session.
     """
 
@@ -217,7 +217,7 @@ class Session:
         *,
         identity: str = "",
         costs: Mapping[str, float | tuple[float, float]] | None = None,
-        cost_file: str | os.PathLike[str] | None = None,
+        cost_folder: str | os.PathLike[str] | None = None,
         device: str = "",
         model_load_ms: float = 0.0,
         clock: Clock | None = None,
@@ -225,7 +225,8 @@ class Session:
         self.backend = backend
         self.core = CoreSession(
             CoreModel(backend.spec, tables, identity), backend, clock=clock,
-            cost_file=None if cost_file is None else os.fspath(cost_file), device=device, model_load_ms=model_load_ms,
+            cost_folder=None if cost_folder is None else os.fspath(cost_folder), device=device,
+            model_load_ms=model_load_ms,
         )  # fmt: skip
         if costs is not None:
             self.core.set_costs(costs, frozen=True)

@@ -8,12 +8,13 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from streamfuse.native.library import find_text, load_typed
+from streamfuse.runtime.structures import Spec, Tensor
 
 OK, BAD_ARGUMENT, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE = 0, 1, 6, 8, 9, 10  # core/streamfuse_core.h
 BAD_GRAMMAR, END = 11, 100
@@ -27,6 +28,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_bundle_check_manifest": (c_int, [c_char_p, c_size_t, c_char_p, c_size_t]),
     "sf_bundle_close": (None, [c_void_p]),
     "sf_bundle_error": (c_char_p, [c_void_p]),
+    "sf_bundle_spec": (c_int, [c_void_p, c_void_p]),
     "sf_bundle_tensors": (c_int, [c_void_p, c_void_p, POINTER(c_int32)]),
     "sf_bundle_manifest": (c_char_p, [c_void_p]),
     "sf_bundle_folder": (c_char_p, [c_void_p]),
@@ -62,33 +64,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
 }
 
 
-class Tensor(ctypes.Structure):
-    """sf_tensor."""
-
-    _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
-
-
-class ConstraintTable(ctypes.Structure):
-    """sf_constraint: the functions of a grammar, which the core takes over with the start of a text."""
-
-    _fields_ = [
-        ("size", c_size_t),
-        ("context", c_void_p),
-        ("accept", ctypes.CFUNCTYPE(c_int, c_void_p, c_int64)),
-        ("rollback", ctypes.CFUNCTYPE(c_int, c_void_p, c_int32)),
-        ("state", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int32))),
-        ("allows", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int32, POINTER(c_uint8))),
-        ("mask", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint32))),
-        ("forced", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int32, POINTER(c_int32))),
-        ("error", ctypes.CFUNCTYPE(c_void_p, c_void_p)),
-        ("release", ctypes.CFUNCTYPE(None, c_void_p)),
-    ]
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(**fields)
-        self.size = ctypes.sizeof(self)
-
-
 @lru_cache(maxsize=1)
 def text_library() -> ctypes.CDLL:
     """The library with the types of its header. LibraryError where it is not built."""
@@ -116,6 +91,13 @@ class BundleHandle:
     @property
     def folder(self) -> Path:
         return Path(os.fsdecode(self._library.sf_bundle_folder(self.pointer)))
+
+    @property
+    def identity(self) -> str:
+        """What tells the bundle from others: a hash over the hashes of its files."""
+        spec = Spec()
+        self._library.sf_bundle_spec(self.pointer, byref(spec))
+        return str(spec.identity.decode())
 
     @property
     def manifest(self) -> str:

@@ -14,18 +14,8 @@ from typing import Any
 import numpy as np
 
 from streamfuse.runtime.backend import Backend, PassOutput
-from streamfuse.runtime.core import (
-    BYTES_OF,
-    COMMIT,
-    ERROR,
-    RELEASE,
-    ROWS,
-    RUN,
-    STREAMS_OF,
-    TRUNCATE,
-    EngineTable,
-    copied,
-)
+from streamfuse.runtime.core import copied
+from streamfuse.runtime.structures import BYTES_OF, COMMIT, ERROR, RELEASE, ROWS, RUN, STREAMS_OF, TRUNCATE, EngineTable
 from streamfuse.runtime.text_library import EXECUTION, OK
 
 

@@ -30,8 +30,9 @@ from streamfuse.runtime.backend import (
     PassOutput,
 )
 from streamfuse.runtime.backends.callbacks import Table
-from streamfuse.runtime.core import RELEASE, EngineTable, Results, copied, spec_struct
+from streamfuse.runtime.core import copied, spec_struct
 from streamfuse.runtime.handle import Handle
+from streamfuse.runtime.structures import RELEASE, EngineTable, Results
 
 MODEL_FILE = "model.pte"
 _NOBODY: IntArray = np.zeros(0, np.int64)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.runtime.core import SOURCES, CoreSession, Results, view
+from streamfuse.runtime.core import SOURCES, CoreSession, view
+from streamfuse.runtime.structures import Results
 
 
 class _Tree(ctypes.Structure):
