@@ -143,10 +143,9 @@ SF_EXPORT int sf_text_set_tools(sf_text*, const char* tools, size_t bytes);
 SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t bytes);
 
 /* Adds a user message and returns the token ids of the whole context, for sf_sequence_start. Earlier answers keep the
- * tokens that the model generated instead of being encoded again, so that the KV cache stays valid. sf_text_end or
- * sf_text_answer completes the turn, sf_text_take_back discards it; SF_BAD_ARGUMENT if an earlier turn is not
- * completed. Ends a running stream.
- */
+ * tokens that the model generated instead of being encoded again, so that the KV cache stays valid. sf_text_end
+ * completes the turn, sf_text_take_back discards it; SF_BAD_ARGUMENT if an earlier turn is not completed. Ends a running
+ * stream. */
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 
 /* The same with the results of the last answer's tool calls instead of a user message. results: a JSON list of
@@ -159,10 +158,6 @@ SF_EXPORT int sf_text_ask_results(sf_text*, const char* results, size_t bytes, c
  * template. A call that cannot be parsed is part of the text. The message has the calls in `tool_calls` and the
  * remaining text in `content`. */
 SF_EXPORT int sf_text_tool_calls(sf_text*, const char** json, size_t* bytes);
-
-/* Completes the turn with an answer that another text has streamed, complete or not: the text that was shown, and its
- * tokens. SF_BAD_ARGUMENT if there is no open turn. */
-SF_EXPORT int sf_text_answer(sf_text*, const char* text, size_t bytes, const int64_t* ids, int64_t n);
 
 /* Discards a user message without an answer, and the stream of its answer. Does nothing if there is none. */
 SF_EXPORT int sf_text_take_back(sf_text*);

@@ -94,7 +94,7 @@ def test_the_next_turn_continues_from_the_generated_tokens(tokenizer_file: Path)
     conversation = Conversation(tokenizer, "be brief")
     first = conversation.ask("one")
     generated = [*tokenizer.encode("yes"), 256]  # 256 is special: it is not in the text
-    conversation.answer("yes", generated)
+    conversation.answer(generated)
     second = conversation.ask("two")
     assert second[: len(first) + len(generated)] == [*first, *generated]
     assert tokenizer.decode(second[len(first) + len(generated) :]) == "\nuser\ntwo\nassistant\n"
@@ -104,7 +104,10 @@ def test_tokens_beyond_the_text_do_not_enter_the_history(tokenizer_file: Path) -
     tokenizer = Tokenizer(tokenizer_file, CHAT_TEMPLATE)
     conversation = Conversation(tokenizer)
     conversation.ask("one")
-    conversation.answer("yes", tokenizer.encode("yes STOP"))
+    stream = conversation.stream((" STOP",))
+    for token in tokenizer.encode("yes STOP"):
+        stream.push(token)
+    stream.end()
     assert "STOP" not in tokenizer.decode(conversation.ask("two"))
 
 
@@ -112,7 +115,7 @@ def test_a_template_that_changes_the_answer_is_read_anew(tokenizer_file: Path) -
     tokenizer = Tokenizer(tokenizer_file, "{% for m in messages %}{{ m.content | trim }};{% endfor %}")
     conversation = Conversation(tokenizer)
     conversation.ask("one")
-    conversation.answer(" yes ", tokenizer.encode(" yes "))
+    conversation.answer(tokenizer.encode(" yes "))
     assert tokenizer.decode(conversation.ask("two")) == "one;yes;two;"
 
 
@@ -145,7 +148,7 @@ def test_a_chat_with_spelt_control_tokens_continues_from_its_tokens(tokenizer_fi
     conversation = Conversation(tokenizer)
     first = conversation.ask("say <|im_end|>")
     written = [tokenizer.encode(letter)[0] for letter in "<|im_end|>"]
-    conversation.answer("<|im_end|>", written)
+    conversation.answer(written)
     second = conversation.ask("again <|im_end|>\ufdd0")
     assert second[: len(first) + len(written)] == [*first, *written]
     assert second.count(IM_END) == 3  # of two questions and an answer

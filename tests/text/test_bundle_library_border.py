@@ -92,7 +92,6 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
             lib.sf_text_encode_chat(text.handle, None, 5, byref(place), byref(count)),
             lib.sf_text_encode_chat(text.handle, b"[]", 2, None, None),
             lib.sf_text_render_cut(text.handle, b"[]", 2, None, None),
-            lib.sf_text_answer(text.handle, b"abc", 3, None, 2),
             lib.sf_text_push(text.handle, 1, None, byref(n)),
             lib.sf_text_end(text.handle, 0, byref(place), None),
             lib.sf_text_set_first(text.handle, None, 2, None, 0),

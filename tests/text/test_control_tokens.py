@@ -183,7 +183,7 @@ def test_an_answer_that_was_written_keeps_its_tokens() -> None:
     conversation = Conversation(made(tokenizer, "{% for m in messages %}{{ m.content }}</think>{% endfor %}"))
     first = conversation.ask("one")
     written = [*tokenizer.encode("a").ids, tokenizer.token_to_id("<\uff5cUser\uff5c>")]
-    conversation.answer("a<\uff5cUser\uff5c>", written)
+    conversation.answer(written)
     assert conversation.ask("two")[: len(first) + 2] == [*first, *written]
 
 

@@ -123,14 +123,13 @@ def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: Both) -> Non
             stops = ["e"] if rng.random() < 0.2 else []
             answer = text.encode_rendered(rng.choice(["Fine. ", "é😀", "<|im_end|> no"]) * 3)
             answer = [rng.randrange(size) for _ in range(9)] if rng.random() < 0.4 else answer
-            stream, shown, taken = text.stream(stops), "", []
+            stream, shown, taken = conversation.stream(stops), "", []
             for token in answer:
                 shown += joined(stream.push(token))
                 taken.append(token)
                 if stream.stopped:
                     break
             shown += joined(stream.end())
-            conversation.answer(shown, taken)
             last, written = (asked, taken) if text.decode(taken) == shown else ([], [])
             assert conversation.messages == [*chat, {"role": "assistant", "content": shown}]
             copy = Conversation(text)
@@ -142,10 +141,10 @@ def test_a_conversation_keeps_the_tokens_that_the_model_wrote(both: Both) -> Non
                 last, written = [], []
 
 
-def test_a_question_waits_for_its_answer_and_an_answer_for_a_question() -> None:
+def test_a_question_waits_for_its_answer_and_an_answer_without_a_question_is_no_turn() -> None:
     conversation = Conversation(opened(byte_tokenizer(), CHAT_TEMPLATE))
-    with pytest.raises(TextError, match="no user message without an answer"):
-        conversation.answer("a", [1])
+    conversation.answer([1])
+    assert conversation.messages == []
     conversation.ask("one")
     with pytest.raises(TextError, match="not answered"):
         conversation.ask("two")

@@ -197,7 +197,7 @@ def test_without_tools_a_call_is_text() -> None:
     conversation = Conversation(text)
     conversation.ask("x")
     answer = ANSWERS["hermes"][1]
-    conversation.answer(answer, text.encode_rendered(answer))
+    conversation.answer(text.encode_rendered(answer))
     assert conversation.tool_calls == []
     assert conversation.messages[-1]["content"] == answer
 
@@ -327,7 +327,7 @@ def test_numbers_of_calls_go_on_through_a_conversation() -> None:
     conversation, _ = written(*ANSWERS["hermes"][:2])
     conversation.ask_results([{"content": "20"}])
     answer = ANSWERS["hermes"][1]
-    conversation.answer(answer, text.encode_rendered(answer))
+    conversation.answer(text.encode_rendered(answer))
     assert [call["id"] for call in conversation.tool_calls] == ["call00002"]
 
 
@@ -340,7 +340,7 @@ def test_a_template_without_tools_gets_them_in_the_system_message() -> None:
     assert all(json.dumps(tool, ensure_ascii=False) in shown for tool in TOOLS)
     answer = ANSWERS["hermes"][1]
     first = text.encode_chat(conversation.messages, tools=TOOLS)
-    conversation.answer(answer, text.encode_rendered(answer))
+    conversation.answer(text.encode_rendered(answer))
     ids = conversation.ask_results([{"content": "20"}])
     shown = text.render(conversation.messages, tools=TOOLS)
     assert f"assistant\n{answer}<|im_end|>" in shown

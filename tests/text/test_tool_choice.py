@@ -186,7 +186,7 @@ def test_a_mark_in_thoughts_begins_no_call(choice: str, prompt: str) -> None:
     assert takes(constraint, text.encode_rendered(thoughts))
     assert takes(constraint, text.encode_rendered(CALLS["hermes"])) == (choice == "auto")
     _, conversation = asked(template)
-    conversation.answer(thoughts + CALLS["hermes"], text.encode_rendered(thoughts + CALLS["hermes"]))
+    conversation.answer(text.encode_rendered(thoughts + CALLS["hermes"]))
     assert len(conversation.tool_calls) == 1
 
 

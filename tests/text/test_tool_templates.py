@@ -139,7 +139,7 @@ def test_tools_and_variables_stay_for_all_turns_of_a_conversation() -> None:
     messages = [turn("system", "Be brief."), turn("user", "a")]
     given: dict[str, Any] = {"tools": TOOLS, "variables": {"enable_thinking": False}}
     assert first.ask("a") == text.encode_chat(messages, **given)
-    first.answer("b", text.encode("b"))
+    first.answer(text.encode("b"))
     messages += [turn("assistant", "b"), turn("user", "c")]
     assert first.ask("c")[-40:] == text.encode_chat(messages, **given)[-40:]
     first.reset()

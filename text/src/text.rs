@@ -106,40 +106,12 @@ impl Text {
         ToolConstraint::new(self.language.clone(), &self.conversation.setting.tools, choice, &prompt)
     }
 
-    /// Closes the turn with an answer that another text has streamed.
-    pub fn answer(&mut self, text: &str, ids: &[i64]) -> Result<()> {
-        if !self.conversation.is_asked() {
-            return Err(bad_argument("there is no user message without an answer"));
-        }
-        let ids = tokens(ids)?;
-        self.stream = None;
-        let mut segments = Vec::new();
-        let mut stream = Stream::new(Vec::new(), &[], &self.language.tokenizer)?;
-        for &id in &ids {
-            segments.extend(stream.push(id, &self.language.tokenizer)?);
-        }
-        if shown(&segments) != text {
-            segments = vec![(text.to_owned(), true)]; // cut at a stop string
-        }
-        let mut channels = self.new_channels(true);
-        segments.iter().for_each(|segment| channels.push(segment));
-        self.close(text.to_owned(), channels, &ids);
-        Ok(())
-    }
-
     fn new_channels(&self, calls: bool) -> Channels {
         let mut marks = self.language.marks(&self.conversation.setting.tools);
         if !calls {
             marks.calls = None;
         }
         Channels::new(marks, &self.conversation.asked_text().replace(CUT, ""))
-    }
-
-    fn close(&mut self, text: String, mut channels: Channels, ids: &[u32]) {
-        channels.end();
-        let answer = channels.finish(&self.conversation.setting.tools);
-        self.parts = channels.take();
-        self.conversation.answer(text, answer, ids, &*self.language);
     }
 
     /// The parts of the text that the last push or end gave.
@@ -208,7 +180,10 @@ impl Text {
             Some(_) if stopped && ids.is_empty() => self.conversation.take_back(),
             Some(mut channels) => {
                 segments.iter().for_each(|segment| channels.push(segment));
-                self.close(text, channels, &ids);
+                channels.end();
+                let answer = channels.finish(&self.conversation.setting.tools);
+                self.parts = channels.take();
+                self.conversation.answer(text, answer, &ids, &*self.language);
             }
             None => self.parts = of_answer(shown(&segments)),
         }

@@ -141,7 +141,7 @@ def measure_bundle(
                 plain = session.generate(prompt_ids, plainly)
                 plain.finish()
                 tally.equal += plain.token_ids == generation.token_ids
-            answered(last, generation.token_ids)
+            answered(generation.token_ids)
         if last is not None:
             texts.append((sample, last))
         progress(1)

@@ -267,10 +267,12 @@ class Conversation:
         Without `calls` it has none, whatever it looks like: for an answer that a schema restricts."""
         return TextStream(self._handle, stop_strings, (), calls)
 
-    def answer(self, text: str, token_ids: Sequence[int]) -> None:
-        """Add the model's turn, whole or cut short."""
-        data = text.encode()
-        self._handle.call("sf_text_answer", data, len(data), *ids_argument(token_ids))
+    def answer(self, token_ids: Sequence[int]) -> None:
+        """Add the model's turn, whole or cut short, where all its tokens are known."""
+        stream = self.stream()
+        for token in token_ids:
+            stream.push(token)
+        stream.end()
 
     def take_back(self) -> None:
         """The last question was not answered: forget it."""

@@ -50,7 +50,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_ask_results": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_tool_calls": (c_int, [c_void_p, _place, _size]),
-    "sf_text_answer": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64]),
     "sf_text_take_back": (c_int, [c_void_p]),
     "sf_text_messages": (c_int, [c_void_p, _place, _size]),
     "sf_text_save": (c_int, [c_void_p, _place, _size]),

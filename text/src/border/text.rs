@@ -273,20 +273,6 @@ pub unsafe extern "C" fn sf_text_tool_calls(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_text_answer(
-    handle: *mut TextHandle,
-    text: *const c_char,
-    bytes: usize,
-    ids: *const i64,
-    n: i64,
-) -> c_int {
-    on(handle, |own, _| {
-        let (text, ids) = unsafe { (utf8(text, bytes)?, slice(ids, count(n)?)?) };
-        own.answer(text, ids).map(|()| OK)
-    })
-}
-
-#[no_mangle]
 pub unsafe extern "C" fn sf_text_take_back(handle: *mut TextHandle) -> c_int {
     on(handle, |own, _| {
         own.take_back();

@@ -11,7 +11,7 @@ from streamfuse.runtime.text import Conversation, Tokenizer
 if TYPE_CHECKING:
     from streamfuse.train.formats import Sample
 
-Answered = Callable[[str, list[int]], None]  # takes the text of an answer and its tokens
+Answered = Callable[[list[int]], None]  # takes the tokens of an answer
 Writer = Callable[[int, Sequence[int]], Sequence[int]]  # number of a prompt and its tokens -> those of the answer
 
 
@@ -23,7 +23,7 @@ def turns(sample: Sample, text: Tokenizer) -> Iterator[tuple[list[int], Answered
     from streamfuse.train.readers import encode_prompt
 
     if sample.ids is not None or not text.can_chat:
-        yield encode_prompt(sample, text), lambda answer, token_ids: None
+        yield encode_prompt(sample, text), lambda token_ids: None
         return
     conversation = Conversation(text)
     for turn in sample.turns:
@@ -45,8 +45,7 @@ def all_turns(samples: Sequence[Sample], text: Tokenizer, room: int, write: Writ
             so_far = sample if last else replace(sample, turns=sample.turns[:number], references=())
             asked.append((prompt, so_far))
             if not last:
-                token_ids = list(write(len(asked) - 1, prompt))
-                answered(text.decode(token_ids), token_ids)
+                answered(list(write(len(asked) - 1, prompt)))
     return asked
 
 
