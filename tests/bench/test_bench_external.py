@@ -60,7 +60,7 @@ def test_genai_is_told_the_constraint_in_its_own_words(tmp_path: Path) -> None:
         assert api.guidance == (kind, *constraint.values(), False)
     answer = genai(tmp_path, api, ff_tokens=True).answer(Request(PROMPT, 3, constraint={"schema": SCHEMA}))
     assert answer.statistics is not None
-    assert answer.statistics["compile_ms"] > 0
+    assert min(answer.statistics["compile_ms"], answer.statistics["cpu_ms"]) > 0
     assert api.guidance is not None
     kind, schema, ff_tokens = api.guidance
     assert (kind, ff_tokens) == ("json_schema", True)
@@ -127,7 +127,7 @@ def test_llama_asks_the_grammar_for_all_tokens_only_where_it_refuses_the_best(
     assert llama.grammar.accepted == [6, 13, 25]
     assert llama.freed == ["llama_sampler_free"]
     assert answer.statistics is not None
-    assert answer.statistics["compile_ms"] > 0
+    assert min(answer.statistics["compile_ms"], answer.statistics["cpu_ms"]) > 0
 
 
 def test_at_a_temperature_the_grammar_comes_first_in_the_chain_that_frees_it(

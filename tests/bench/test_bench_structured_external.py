@@ -58,7 +58,7 @@ class Program:
         if isinstance(text, Exception):
             raise text
         tokens = tuple(map(ord, text))[: request.max_new_tokens]
-        return Answer(tokens, MS_PER_TOKEN * len(tokens), {"compile_ms": 0.5})
+        return Answer(tokens, MS_PER_TOKEN * len(tokens), {"compile_ms": 0.5, "cpu_ms": 4.0 * len(tokens)})
 
 
 def run(program: Program, questions: int = 2, said: list[str] | None = None, **settings: Any) -> StructuredResult:
@@ -89,6 +89,7 @@ def test_its_ratio_is_to_constrained_plain_answers_of_the_same_run() -> None:
     assert found["decode_token_per_sec"] == pytest.approx(1000 / MS_PER_TOKEN)
     assert found["over_plain"] == pytest.approx(0.5)
     assert found["over_plain_interval"] == pytest.approx([0.5, 0.5])
+    assert found["cpu_ms_per_token"] == pytest.approx(4.0)
     assert found["ms_per_answer"] == pytest.approx(7 * MS_PER_TOKEN)
     assert (found["answers"], found["tokens"], found["refused"], found["compile_ms"]) == (2, 14, [], 0.5)
     assert (found["finished"], found["valid"], found["quality"]) == (1.0, 1.0, {"exact_match": 100.0})

@@ -125,7 +125,7 @@ class LlamaCpp:
         if request.prompt_ids[:-1]:
             self._decode(request.prompt_ids[:-1])
         tokens: list[int] = []
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         token = request.prompt_ids[-1]
         try:
             while len(tokens) < request.max_new_tokens:
@@ -138,11 +138,13 @@ class LlamaCpp:
                     break
                 tokens.append(token)
             decode_ms = 1000 * (time.perf_counter() - start)
+            cpu_ms = 1000 * (time.process_time() - start_cpu)
         finally:
             owner = grammar if sampler is None else sampler  # a chain frees its parts
             if owner is not None:
                 api.llama_sampler_free(owner)
-        return Answer(tuple(tokens), decode_ms, {"compile_ms": compile_ms} if request.constraint else None)
+        statistics = {"compile_ms": compile_ms, "cpu_ms": cpu_ms} if request.constraint else None
+        return Answer(tuple(tokens), decode_ms, statistics)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -105,10 +105,10 @@ class OnnxGenai:
     def answer(self, request: Request) -> Answer:
         generator, compile_ms = self._generator(request)
         try:
-            answer = self._answer(request, generator)
+            answer, cpu_ms = self._answer(request, generator)
         except RuntimeError as error:
             raise ExternalSystemError(f"{self.name} stopped in an answer ({error}); {_LEAVE_OUT}") from None
-        return replace(answer, statistics={**(answer.statistics or {}), "compile_ms": compile_ms})
+        return replace(answer, statistics={**(answer.statistics or {}), "compile_ms": compile_ms, "cpu_ms": cpu_ms})
 
     def _generator(self, request: Request) -> tuple[Any, float]:
         """One that has read nothing yet, and the milliseconds to make it with its constraint."""
@@ -126,13 +126,14 @@ class OnnxGenai:
             raise ExternalSystemError(f"{self.name} refuses the constraint: {error}") from None
         return generator, 1000 * (time.perf_counter() - started)
 
-    def _answer(self, request: Request, generator: Any) -> Answer:
+    def _answer(self, request: Request, generator: Any) -> tuple[Answer, float]:
+        """The answer, and the milliseconds of CPU time that decoding it took."""
         head, last = list(request.prompt_ids[:-1]), list(request.prompt_ids[-1:])
         prompt, most = len(request.prompt_ids), request.max_new_tokens
         began = time.perf_counter()
         if head:
             generator.append_tokens(head)
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         generator.append_tokens(last)
         passes, first_ms = 0, 0.0
         while generator.token_count() < prompt + most and not generator.is_done():
@@ -140,9 +141,10 @@ class OnnxGenai:
             passes += 1
             first_ms = first_ms or 1000 * (time.perf_counter() - began)
         decode_ms = 1000 * (time.perf_counter() - start)
+        cpu_ms = 1000 * (time.process_time() - start_cpu)
         tokens = [int(token) for token in generator.get_sequence(0)[prompt:]][:most]
         emitted = len(tokens) + bool(generator.is_done())
-        return answer_of(tokens, self._stop_ids, emitted, passes, decode_ms, first_ms, self._version)
+        return answer_of(tokens, self._stop_ids, emitted, passes, decode_ms, first_ms, self._version), cpu_ms
 
 
 def compact(schema: str) -> str:

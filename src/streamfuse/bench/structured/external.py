@@ -161,7 +161,8 @@ class ExternalFigures:
             "over_plain": over_plain.value,
             "over_plain_interval": over_plain.interval,
             "ms_per_answer": float(ms.mean()),
-            "compile_ms": median((answer.statistics or {})["compile_ms"] for one in replies for answer in one.answers),
+            "cpu_ms_per_token": sum(median(_statistic(one, "cpu_ms")) for one in replies) / max(1, int(tokens.sum())),
+            "compile_ms": median(ms for one in replies for ms in _statistic(one, "compile_ms")),
             "finished": done / len(replies),
             "valid": 1 - len(problems) / done if done else None,
             "problems": problems,
@@ -179,6 +180,10 @@ class ExternalFigures:
     @property
     def _bootstrap(self) -> Bootstrap:
         return Bootstrap(len(self._answered), len(self.plain[0]))
+
+
+def _statistic(reply: Reply, name: str) -> list[float]:
+    return [(answer.statistics or {})[name] for answer in reply.answers]
 
 
 def timings_of(answers: Sequence[Sequence[Answer]]) -> Timings:
