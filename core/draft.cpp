@@ -37,7 +37,8 @@ Drafter::Drafter(const Model& model)
   log_probs_.resize(ids_.size());
 }
 
-void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint) {
+void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources) {
+  sources_ = sources;
   streams_ready_ = false;
   look_up_.follow(tokens, kept);
   guide_.begin(constraint);
@@ -55,18 +56,20 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
   grow_streams(tokens.back(), widest, depth, out.streams);
   out.from_streams = streams_ready_;
   out.table.set_root(tokens.back());
-  attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, guide_, out.table); });
+  if (uses(SF_TABLE)) attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, guide_, out.table); });
   out.tree.nodes = out.streams.nodes;
   joiner_.join(out.table, widest, out.tree);
   out.from_lookup = false;
-  attempt(look_up_failed_, out.tree, [&] { out.from_lookup = look_up_.join(tokens, widest, depth, guide_, out.tree); });
+  if (uses(SF_LOOKUP))
+    attempt(look_up_failed_, out.tree,
+            [&] { out.from_lookup = look_up_.join(tokens, widest, depth, guide_, out.tree); });
   guide_.end_draft();
 }
 
 bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out) {
   begin_draft(tokens);
   bool found = true;
-  if (spec_.num_streams > 0) {
+  if (!uses(SF_LOOKUP) || (spec_.num_streams > 0 && uses(SF_STREAMS))) {
     grow_streams(tokens.back(), width, depth, out);
     found = !streams_failed_;
   } else {
@@ -137,7 +140,7 @@ void Drafter::learn(const Draft& draft, std::span<const int64_t> chosen) {
 }
 
 void Drafter::take(const Streams& streams) {
-  streams_ready_ = streams.ids != nullptr && streams.log_probs != nullptr && !streams_failed_;
+  streams_ready_ = streams.ids != nullptr && streams.log_probs != nullptr && streams_usable();
   if (!streams_ready_) return;
   std::copy_n(streams.ids, ids_.size(), ids_.begin());
   std::copy_n(streams.log_probs, log_probs_.size(), log_probs_.begin());

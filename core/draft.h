@@ -33,7 +33,8 @@ class Drafter {
 
   // A text begins with these tokens; the first `kept` are the same as before. Drops the streams of the previous text.
   // The constraint, null for none, must outlive the text; its state is the end of `tokens` whenever a draft begins.
-  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint);
+  // `sources`: see Generation.
+  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources);
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
   // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases
@@ -51,11 +52,13 @@ class Drafter {
   void take(const Streams& streams);
   void fail_streams(const std::string& why) { fail(streams_failed_, why); }
   bool streams_ready() const { return streams_ready_; }
-  bool streams_failed() const { return streams_failed_; }
+  // Whether the bundle has streams, the text may use them, and they have not failed.
+  bool streams_usable() const { return spec_.num_streams > 0 && !streams_failed_ && uses(SF_STREAMS); }
   // Why the first failing source failed; NULL if none has. Statistics point to this text.
   const char* damage() const { return damage_.empty() ? nullptr : damage_.c_str(); }
 
  private:
+  bool uses(int32_t source) const { return sources_ == 0 || (sources_ >> source & 1) != 0; }
   void begin_draft(const std::vector<int64_t>& tokens);
   void grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out);
   template <typename Grow>
@@ -70,6 +73,7 @@ class Drafter {
   Guide guide_;
   Calibration of_streams_, of_table_;
   double forced_hits_, forced_trials_;  // tokens that the constraint forces: those that the model chose
+  int32_t sources_ = 0;
   bool streams_failed_ = false, table_failed_ = false, look_up_failed_ = false;
   std::string damage_;
   bool streams_ready_ = false;

@@ -13,13 +13,11 @@ Planner::Planner(const Model& model, Costs& costs) : spec_(model.spec), costs_(c
   hits_.reserve(most);
 }
 
-Facts Planner::facts() const {
-  return {spec_, costs_, spec_.num_streams > 0 && !drafter_.streams_failed(), drafter_.streams_ready()};
-}
+Facts Planner::facts() const { return {spec_, costs_, drafter_.streams_usable(), drafter_.streams_ready()}; }
 
-void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint) {
+void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources) {
   drafted_ahead_ = false;
-  drafter_.begin(tokens, kept, constraint);
+  drafter_.begin(tokens, kept, constraint, sources);
   begin_text(state_);
 }
 
@@ -52,7 +50,7 @@ Step Planner::next_at_width(const std::vector<int64_t>& tokens, int64_t room, in
 bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time,
                     const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   drafter_.take(streams);
-  if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && !drafter_.streams_failed();
+  if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && drafter_.streams_usable();
   costs_.observe(step.method, step.nodes, time.draft + time.pass);
   drafter_.learn(draft_, chosen);
   const Outcome outcome = {step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(),

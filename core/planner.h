@@ -19,9 +19,9 @@ class Planner {
  public:
   Planner(const Model& model, Costs& costs);
 
-  // Starts a text with these tokens, of which the first `kept` are unchanged, under a constraint or null (see Drafter).
-  // Discards the results of the last pass.
-  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint);
+  // Starts a text with these tokens, of which the first `kept` are unchanged (see Drafter). Discards the results of the
+  // last pass.
+  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources);
   // The next pass after `tokens`, with at most `room` tokens left to generate. A `width` above 0 fixes the width; 1 is
   // plain decoding. The pass runs the first `nodes` rows of `tree()`.
   Step next(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
@@ -33,7 +33,6 @@ class Planner {
   void learn_streams(const Streams& streams, double ms, int64_t width);
   // Stops drafting from streams, which the engine cannot compute.
   void fail_streams(const std::string& why) { drafter_.fail_streams(why); }
-  bool streams_failed() const { return drafter_.streams_failed(); }
   int64_t refused() const { return drafter_.refused(); }
 
  private:

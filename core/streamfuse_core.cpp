@@ -39,7 +39,7 @@ int on(sf_sequence* handle, Body body) noexcept {
   });
 }
 
-sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr}; }
+sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr, 0}; }
 
 streamfuse::Sampling sampling_of(const sf_options& o) {
   if (!(o.temperature >= 0 && o.temperature < 1e30)) bad("temperature must be at least 0 and below 1e+30");
@@ -63,6 +63,9 @@ streamfuse::Generation generation_of(const sf_options* given, const streamfuse::
   generation.stop_ids.insert(generation.stop_ids.end(), o.stop_ids, o.stop_ids + o.stop_count);
   generation.speculative = o.speculative != 0;
   generation.width = o.width;
+  constexpr int32_t kAll = 1 << SF_STREAMS | 1 << SF_LOOKUP | 1 << SF_TABLE;
+  if ((o.sources & ~kAll) != 0) bad("sources may have the bits of SF_STREAMS, SF_LOOKUP and SF_TABLE only");
+  generation.sources = o.sources;
   return generation;
 }
 

@@ -228,6 +228,8 @@ typedef struct sf_options {
   const sf_constraint* constraint; /* a grammar for the text; NULL: none. The sequence takes ownership: it calls
                                       release when the text ends or its start fails. With a constraint, text with
                                       drafts still equals text without */
+  int32_t sources; /* what may draft: a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP and 1 << SF_TABLE, to measure
+                      what each of them brings; 0: all. A constraint's forced tokens are always drafted */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */

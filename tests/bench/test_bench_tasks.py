@@ -25,6 +25,7 @@ from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     PLAIN,
     SPECULATIVE,
+    WITHOUT,
     Answer,
     ExternalSystemError,
     OwnRuntime,
@@ -33,7 +34,7 @@ from streamfuse.bench.shared.systems import (
 )
 from streamfuse.bench.tasks import prompts as bench_prompts
 from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare
-from streamfuse.bench.tasks.report import summary, system_rows, tasks_report
+from streamfuse.bench.tasks.report import gain_rows, summary, system_rows, tasks_report
 from streamfuse.cli import app
 from streamfuse.options import OptionError
 from streamfuse.runtime.text import Tokenizer
@@ -104,6 +105,29 @@ def test_one_different_token_breaks_equality() -> None:
     assert "THE TEXTS DIFFER" in summary(result)
 
 
+def test_a_source_of_drafts_brings_what_is_lost_without_it() -> None:
+    systems = [
+        Scripted(PLAIN, 6.0, []),
+        Scripted(SPECULATIVE, 2.0, []),
+        Scripted(WITHOUT["streams"], 2.2, []),
+        Scripted(WITHOUT["lookup"], 5.0, []),
+    ]
+    settings = TaskSettings(max_new_tokens=10, repetitions=2)
+    result = compare(systems, PROMPTS, settings, lambda: 20.0, 100_000_000, kinds=["qa", "writing"])
+    gains = json.loads(json.dumps(result.to_dict()))["gains"]
+    assert list(gains) == ["all", "qa", "writing"]
+    assert gains["qa"][PLAIN]["speedup"] == pytest.approx(3.0)
+    assert gains["all"]["without streams"]["speedup"] == pytest.approx(1.1)
+    assert gains["writing"]["without lookup"]["interval"] == pytest.approx([2.5, 2.5])
+    columns, rows = gain_rows(result)
+    assert columns == ["prompts", "over plain", "over without streams", "over without lookup"]
+    assert rows[0] == ["all", "3.00x (3.00 to 3.00)", "1.10x (1.10 to 1.10)", "2.50x (2.50 to 2.50)"]
+    assert result.equal is True
+    systems[2].token = 8
+    assert compare(systems, PROMPTS, settings, lambda: 20.0, 100_000_000).equal is False
+    assert run(*three([])).gains == {}
+
+
 def test_what_did_not_run_is_null() -> None:
     facts = run(Scripted(PLAIN, 6.0, [])).to_dict()
     for key in ("speedup", "speedup_over_llama_cpp", "speculative_over_roofline", "equal"):
@@ -164,8 +188,8 @@ def test_the_own_runtime_speculates_without_changing_the_text(tmp_path: Path, mo
     model = load(write_bundle(tmp_path / "demo"), cost_cache=False)
     for temperature in (0.0, 0.9):
         request = Request([1, 2, 3, 4], 20, temperature, seed=5)
-        plain = OwnRuntime(model, speculative=False).answer(request)
-        speculative = OwnRuntime(model, speculative=True).answer(request)
+        plain = OwnRuntime(model, PLAIN).answer(request)
+        speculative = OwnRuntime(model, SPECULATIVE).answer(request)
         assert plain.token_ids == speculative.token_ids
         assert speculative.statistics is not None
         assert speculative.statistics["speculative"] is True
@@ -271,6 +295,24 @@ def test_the_command_prints_one_json_object(
     assert facts["systems"]["plain"]["mean_accepted_tokens"] == 1
     low, high = facts["speedup_interval"]
     assert low <= high
+
+
+def test_the_command_takes_each_source_away(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    data = questions(tmp_path / "q.jsonl", "hi", "yo")
+    flags = ["--max-new-tokens", 8, "--repetitions", 1, "--sources"]
+    code, stdout, stderr = command(bundle, "--data", data, *flags, "--systems", "plain,speculative", "--json")
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert list(facts["systems"]) == ["plain", "speculative", *WITHOUT.values()]
+    assert facts["systems"]["without streams"]["accepted_by_source"]["streams"] == 0
+    assert set(facts["gains"]["all"]) == {"plain", *WITHOUT.values()}
+    code, stdout, stderr = command(bundle, "--data", data, *flags)
+    assert code == 0, stderr
+    assert "over without lookup" in stdout
+    code, _, stderr = command(bundle, "--data", data, "--systems", "plain", "--sources")
+    assert (code, "--sources needs speculative" in stderr) == (2, True)
 
 
 def test_adversarial_prompts_are_hot_and_repeatable(

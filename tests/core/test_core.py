@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from fakes import ArithmeticBackend, greedy_after, spec
 
+from streamfuse.options import OptionError
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.backends.callbacks import Table, callback_table
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
@@ -889,6 +890,28 @@ def test_streams_that_cannot_be_are_left_alone_and_the_text_is_the_plain_one(
             assert statistics.accepted_by_source["streams"] == 0
             if width is not None or statistics.widths.get(DECODE):
                 assert re.match(f"drafts are damaged: .*{words}", statistics.fallback_reason)
+
+
+@pytest.mark.parametrize("width", [4, None])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_text_is_drafted_by_the_chosen_sources_alone(deferred: bool, width: int | None) -> None:
+    stream_nodes = dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0 if deferred else 1)
+    model = spec(deferred=deferred, stream_nodes=stream_nodes)
+    prompt = [1, 2, 3, 4] * 6
+    with Session(ArithmeticBackend(model), costs=costs_of(model)) as session:
+        for sources in ((), ("streams",), ("lookup",), ("table",), ("lookup", "table")):
+            generation = session.generate(prompt, GenerationConfig(40, width=width, sources=sources))
+            generation.finish()
+            assert generation.token_ids == plainly(prompt, 40)
+            found = generation.statistics
+            used = {name for name, count in found.accepted_by_source.items() if count}
+            assert used <= set(sources or ("streams", "lookup"))
+            if sources in ((), ("streams",)):
+                assert "streams" in used
+            else:
+                assert found.streams_passes == 0
+        with pytest.raises(OptionError, match="sources must be some of streams, lookup, table, not 'model'"):
+            GenerationConfig(sources=("model",))
 
 
 class NoStreamsBackend(ArithmeticBackend):

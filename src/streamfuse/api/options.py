@@ -40,6 +40,7 @@ class GenerationOptions(TypedDict, total=False):
     ignore_eos: bool  # the model's end-of-sequence tokens do not end the text
     speculative: bool  # False decodes one token per pass, the baseline
     width: int | None  # nodes per verify pass; None: chosen by the cost measured on this device
+    sources: Sequence[str]  # what may draft, some of "streams", "lookup" and "table", to measure each; all by default
     schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
     regex: str | None  # the whole answer matches this regular expression
     grammar: str | None  # the answer is in the language of this Lark grammar
@@ -90,6 +91,7 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         ignore_eos=options.get("ignore_eos", False),
         speculative=speculative,
         width=width if speculative else None,
+        sources=_several("sources", options.get("sources", ()), "a list of names"),
         schema=None if schema is None else _schema_of(schema),
         regex=options.get("regex"),
         grammar=options.get("grammar"),

@@ -14,6 +14,7 @@ from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_VERIFY = "no verify methods in this bundle"
+DRAFT_SOURCES = ("streams", "lookup", "table")  # of drafts
 CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
 
@@ -82,6 +83,7 @@ class GenerationConfig:
     ignore_eos: bool = False  # the model's end-of-sequence tokens become tokens like others
     speculative: bool = True  # False: `decode` only, the baseline
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
+    sources: tuple[str, ...] = ()  # what may draft, some of DRAFT_SOURCES; none: all of them
     schema: Schema | None = None  # the text is JSON that fits it; at most one of schema, regex and grammar
     regex: str | None = None  # the whole text matches this regular expression
     grammar: str | None = None  # the text is in the language of this Lark grammar
@@ -100,6 +102,8 @@ class GenerationConfig:
             raise OptionError("--stop must be UTF-8 text; convert it")
         for name in ("regex", "grammar"):
             _demand(isinstance(getattr(self, name), (str, NoneType)), name, "text", getattr(self, name))
+        if unknown := [source for source in self.sources if source not in DRAFT_SOURCES]:
+            raise OptionError(f"--sources must be some of {', '.join(DRAFT_SOURCES)}, not {unknown[0]!r:.40}")
         given = self._restrictions()
         if len(given) > 1:
             raise OptionError(f"--{given[0]} and --{given[1]} do not go together; one of them restricts the text")

@@ -169,6 +169,7 @@ class CoreSession:
             top_p=sampling.top_p, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
             seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
             speculative=config.speculative, width=config.width or 0,
+            sources=sum(1 << SOURCES.index(source) for source in config.sources),
         )  # fmt: skip
         restricted = None if constraint is None else table_of_constraint(constraint, self.failure)
         if restricted is not None:

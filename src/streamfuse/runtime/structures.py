@@ -124,6 +124,7 @@ class Options(Sized):
         ("stop_ids", c_void_p),
         *((n, c_int32) for n in ("stop_count", "ignore_eos", "speculative", "width")),
         ("constraint", POINTER(ConstraintTable)),
+        ("sources", c_int32),
     ]
 
 

@@ -64,6 +64,7 @@ pub struct Options {
     speculative: i32,
     width: i32,
     constraint: *const c_void,
+    sources: i32,
 }
 
 extern "C" {

@@ -63,6 +63,10 @@ class Timings:
         if self.ms.ndim != 2 or self.tokens.shape != self.ms.shape[:1] or not self.ms.size:
             raise ValueError(f"timings are tokens [P] and ms [P, R], not {self.tokens.shape} and {self.ms.shape}")
 
+    def of(self, places: npt.NDArray[np.intp]) -> Timings:
+        """Those of some prompts."""
+        return Timings(self.tokens[places], self.ms[places])
+
     @property
     def tokens_per_second(self) -> float:
         """All tokens over the sum of each prompt's median time."""

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from streamfuse.api import Generation, Model
+from streamfuse.runtime.config import DRAFT_SOURCES
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
 ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
+WITHOUT = {source: f"without {source}" for source in DRAFT_SOURCES}  # speculative, less one source of drafts
 
 
 class ExternalSystemError(ValueError):
@@ -60,11 +62,12 @@ class System(Protocol):
 
 
 class OwnRuntime:
-    """A model of this project, plain or speculative. Both may share one model, as they take turns."""
+    """A model of this project: plain, speculative, or one of WITHOUT. All may share one model, as they take turns."""
 
-    def __init__(self, model: Model, speculative: bool) -> None:
-        self.name = SPECULATIVE if speculative else PLAIN
-        self._model, self._speculative = model, speculative
+    def __init__(self, model: Model, name: str) -> None:
+        self.name = name
+        self._model, self._speculative = model, name != PLAIN
+        self._sources = [] if name not in WITHOUT.values() else [one for one in DRAFT_SOURCES if WITHOUT[one] != name]
 
     def answer(self, request: Request) -> Answer:
         self._model.reset()
@@ -72,7 +75,7 @@ class OwnRuntime:
         generation = self._model.stream(
             request.prompt_ids, max_new_tokens=request.max_new_tokens, temperature=request.temperature, top_k=0,
             top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=request.seed, speculative=self._speculative,
-            **constraint,
+            sources=self._sources, **constraint,
         )  # fmt: skip
         return finished(generation)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_speedup, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Spread, Timings
@@ -21,6 +22,7 @@ from streamfuse.bench.shared.systems import (
     LOOP_PHASES,
     PLAIN,
     SPECULATIVE,
+    WITHOUT,
     Answer,
     ExternalSystemError,
     Request,
@@ -86,6 +88,7 @@ class TaskResult:
     """The whole measurement; `to_dict` is the object of `--json`.
 
     Attributes:
+        kinds: of each prompt, for `gains`; empty: one kind.
         left_out: by external system, why it has no figures.
         stopped_by: what ended the run early. The figures are of the repetitions that were complete by then, or of the
             prompts that were complete in the first one; `settings` has the repetitions that they are of.
@@ -96,6 +99,7 @@ class TaskResult:
     read_bandwidth_gb_s: Spread
     weight_bytes: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    kinds: Sequence[str] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     stopped_by: BaseException | None = None
 
@@ -111,11 +115,12 @@ class TaskResult:
 
     @property
     def equal(self) -> bool | None:
-        """Whether plain and speculative gave the same tokens everywhere. None unless both ran."""
+        """Whether plain and speculative, with all sources of drafts and less each, gave the same tokens everywhere.
+        None unless plain and speculative ran."""
         if not {PLAIN, SPECULATIVE} <= self.systems.keys():
             return None
-        both = zip(self.systems[PLAIN].texts, self.systems[SPECULATIVE].texts, strict=True)
-        return all(len(plain | speculative) == 1 for plain, speculative in both)
+        own = [self.systems[name].texts for name in (PLAIN, SPECULATIVE, *WITHOUT.values()) if name in self.systems]
+        return all(len(set().union(*texts)) == 1 for texts in zip(*own, strict=True))
 
     @property
     def rates(self) -> dict[str, Estimate]:
@@ -128,6 +133,22 @@ class TaskResult:
         if not {system, baseline} <= self.systems.keys():
             return None
         return self._bootstrap().ratio(self.systems[system].timings, self.systems[baseline].timings)
+
+    @property
+    def gains(self) -> dict[str, dict[str, Estimate]]:
+        """How many times as fast speculative is as plain and as itself less each source of drafts, of the prompts of
+        each kind and of "all". Empty unless a system less a source ran."""
+        baselines = [name for name in (PLAIN, *WITHOUT.values()) if name in self.systems]
+        if SPECULATIVE not in self.systems or not self.systems.keys() & WITHOUT.values():
+            return {}
+        kinds = np.array(self.kinds[: self.prompts])
+        chosen = {kind: np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds.tolist())}
+        chosen = {"all": np.arange(self.prompts), **(chosen if len(chosen) > 1 else {})}
+        return {kind: {name: self._ratio_of(name, places) for name in baselines} for kind, places in chosen.items()}
+
+    def _ratio_of(self, baseline: str, places: npt.NDArray[np.intp]) -> Estimate:
+        speculative, other = (self.systems[name].timings.of(places) for name in (SPECULATIVE, baseline))
+        return Bootstrap(*speculative.ms.shape).ratio(speculative, other)
 
     @property
     def counted_speedup(self) -> float | None:
@@ -151,6 +172,10 @@ class TaskResult:
             **_with_interval("plain_over_llama_cpp", plain_over_llama_cpp),
             "speculative_over_roofline": rates[SPECULATIVE].value / roofline if SPECULATIVE in rates else None,
             "plain_over_roofline": rates[PLAIN].value / roofline if PLAIN in rates else None,
+            "gains": {
+                kind: {name: {"speedup": found.value, "interval": found.interval} for name, found in row.items()}
+                for kind, row in self.gains.items()
+            },
             "equal": self.equal,
             "roofline_token_per_sec": roofline,
             "read_bandwidth_gb_s": bandwidth.median,
@@ -189,11 +214,13 @@ def compare(
     facts: Mapping[str, Any] | None = None,
     progress: Progress = lambda line: None,
     without: Progress = lambda line: None,
+    kinds: Sequence[str] = (),
 ) -> TaskResult:
     """Warm up, then let the systems take turns; who begins changes from prompt to prompt.
 
     Args:
         without: gets a sentence about each external system that failed, when it does.
+        kinds: of each prompt, for `TaskResult.gains`.
 
     Raises:
         TaskError: there is nothing to run, or every system failed.
@@ -240,7 +267,7 @@ def compare(
     repetitions, count = _complete(answers) or (0, 0)
     results = {name: SystemResult([one[:repetitions] for one in own[:count]]) for name, own in answers.items()}
     settings = replace(settings, repetitions=repetitions)
-    return TaskResult(settings, results, Spread.of(bandwidth), weight_bytes, facts or {}, left_out, stopped_by)
+    return TaskResult(settings, results, Spread.of(bandwidth), weight_bytes, facts or {}, kinds, left_out, stopped_by)
 
 
 def _complete(answers: Mapping[str, Sequence[Sequence[Answer]]]) -> tuple[int, int] | None:

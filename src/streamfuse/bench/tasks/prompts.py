@@ -16,10 +16,10 @@ class PromptsError(ValueError):
     """Prompts are not available; the message is one sentence."""
 
 
-def fitting(prompts: list[list[int]], manifest: Manifest, max_new_tokens: int) -> list[list[int]]:
-    """The prompts that leave room for their answers. PromptsError where there is none."""
+def fitting(prompts: list[list[int]], manifest: Manifest, max_new_tokens: int) -> list[int]:
+    """The places of the prompts that leave room for their answers. PromptsError where there is none."""
     room = manifest.cache.capacity - max_new_tokens
-    found = [prompt for prompt in prompts if len(prompt) <= room]
+    found = [place for place, prompt in enumerate(prompts) if len(prompt) <= room]
     if not found:
         raise PromptsError(
             f"no prompt with {max_new_tokens} new tokens fits into {manifest.cache.capacity} of context; lower "

@@ -6,7 +6,7 @@ from streamfuse.bench.external.opening import trial_text
 from streamfuse.bench.shared.machine import distance_text
 from streamfuse.bench.shared.report import Report, interval_bars
 from streamfuse.bench.shared.statistics import Estimate
-from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE
+from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
 
 from .measure import TaskResult
 
@@ -31,6 +31,13 @@ def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return columns, rows
+
+
+def gain_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
+    """One row per kind of prompts: speculative over plain, and over itself less each source of drafts."""
+    gains = result.gains
+    columns = ["prompts", *(f"over {name}" for name in next(iter(gains.values()), {}))]
+    return columns, [[kind, *map(_times, row.values())] for kind, row in gains.items()]
 
 
 def summary(result: TaskResult) -> list[str]:
@@ -79,9 +86,13 @@ def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Repo
     )
     report.heading("Systems")
     report.table(*system_rows(result))
+    if result.gains:
+        report.heading("What each source of drafts brings")
+        report.table(*gain_rows(result))
     settings = result.settings
+    systems = ",".join(name for name in result.systems if name in SYSTEMS)
     report.code(
-        f"streamfuse bench tasks {bundle} --data {data} --systems {','.join(result.systems)} "
+        f"streamfuse bench tasks {bundle} --data {data} --systems {systems} {'--sources ' if result.gains else ''}"
         f"--max-new-tokens {settings.max_new_tokens} --repetitions {settings.repetitions} "
         f"--temperature {settings.temperature} --seed {settings.seed}"
     )

@@ -49,6 +49,9 @@ def tasks(
             autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
         ),
     ] = None,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Also run speculation without streams, without look-up, without table.")
+    ] = False,
     gguf: Annotated[
         Path | None,
         typer.Option(
@@ -82,11 +85,16 @@ def tasks(
     pip install 'streamfuse\\[llama-cpp]'. It runs in separate processes; one
     that crashes is left out. Ctrl-C ends the run and reports what is complete.
 
+    --sources shows what each source of drafts brings, for each category of
+    the data: the speed with all of them over the speed without that one.
+
     [bold]Examples[/bold]
 
     streamfuse bench tasks build/demo --data question.jsonl --limit 20
 
     streamfuse bench tasks build/e2e --data test.jsonl --systems plain,speculative,llama.cpp --json
+
+    streamfuse bench tasks build/demo --data question.jsonl --sources
 
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
@@ -107,6 +115,8 @@ def tasks(
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
+    if sources and "speculative" not in names:
+        raise typer.BadParameter("--sources needs speculative among --systems")
     own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
@@ -114,10 +124,13 @@ def tasks(
     manifest = opened.manifest
     if data == ADVERSARIAL:
         asked = random_words(opened.tokenizer, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
+        kinds = [ADVERSARIAL] * len(asked)
     else:
-        samples = merged(read_samples(data, format_, options.data_template(template), split=split))
-        asked = [encode_prompt(sample, opened.tokenizer) for sample in spread(samples, limit)]
-    prompts = fitting(asked, manifest, max_new_tokens)
+        samples = spread(merged(read_samples(data, format_, options.data_template(template), split=split)), limit)
+        asked = [encode_prompt(sample, opened.tokenizer) for sample in samples]
+        kinds = [sample.source for sample in samples]
+    fits = fitting(asked, manifest, max_new_tokens)
+    prompts, kinds = [asked[place] for place in fits], [kinds[place] for place in fits]
     if skipped := len(asked) - len(prompts):
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
@@ -127,7 +140,7 @@ def tasks(
         used = engine_threads(opened.backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
-        running, left_out = _own(names, opened), dict[str, str]()
+        running, left_out = _own(names, sources, opened), dict[str, str]()
         if weights is not None:
             try:
                 fastest, rates = fastest_llama_cpp(
@@ -141,7 +154,7 @@ def tasks(
                 left_out[LLAMA_CPP] = str(error)
                 _without(f"Without {LLAMA_CPP}: {error}")
         result = compare(
-            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, _without
+            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, _without, kinds
         )  # fmt: skip
     result = replace(result, left_out={**left_out, **result.left_out})
     if json_:
@@ -175,10 +188,14 @@ def _names(systems: str | None) -> list[str]:
     return names
 
 
-def _own(names: list[str], opened: Model) -> list[System]:
-    from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, OwnRuntime
+def _own(names: list[str], sources: bool, opened: Model) -> list[System]:
+    from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, WITHOUT, OwnRuntime
 
-    return [OwnRuntime(opened, name == SPECULATIVE) for name in names if name in (PLAIN, SPECULATIVE)]
+    own = [name for name in names if name in (PLAIN, SPECULATIVE)]
+    without = [
+        name for source, name in WITHOUT.items() if source != "streams" or opened.manifest.speculation.num_streams
+    ]
+    return [OwnRuntime(opened, name) for name in (*own, *(without if sources else ()))]
 
 
 def _llama_cpp_weights(
@@ -201,8 +218,10 @@ def _llama_cpp_weights(
 
 
 def _print(result: TaskResult) -> None:
-    from streamfuse.bench.tasks.report import summary, system_rows
+    from streamfuse.bench.tasks.report import gain_rows, summary, system_rows
 
     out.print(tables.figures(*system_rows(result)))
+    if result.gains:
+        out.print(tables.figures(*gain_rows(result)))
     for line in summary(result):
         out.print(line, markup=False, soft_wrap=True)

@@ -191,7 +191,7 @@ NATIVE(jint, start)
     const uint64_t seed = static_cast<uint64_t>(o.seed);
     const sf_options sampling{sizeof sampling, o.max_new_tokens,     o.temperature, o.top_k,    o.top_p,
                               o.min_p,         o.repetition_penalty, seed,          ids.data(), count,
-                              o.ignore_eos,    o.speculative,        o.width,       nullptr};
+                              o.ignore_eos,    o.speculative,        o.width,       nullptr,    0};
     const sf_answer_options options{sizeof options,  &sampling,      stops.c_str(), stops.size(),
                                     schema.c_str(),  schema.size(),  regex.c_str(), regex.size(),
                                     grammar.c_str(), grammar.size(), choice.c_str()};
