@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "numbers.h"
 
@@ -24,11 +25,11 @@ void Draft::set_root(int64_t token) {
   from_streams = from_lookup = false;
 }
 
-Drafter::Drafter(const Model& model)
+Drafter::Drafter(const Model& model, std::shared_ptr<const Memory> memory)
     : spec_(model.spec),
       grower_(model),
       table_(model),
-      look_up_(model.spec.capacity, model.spec.widest()),
+      look_up_(model.spec.capacity, model.spec.widest(), std::move(memory)),
       of_streams_(model.tables.calibration, model.spec.num_streams),
       of_table_({}, kTableDepth),
       forced_hits_(kForcedTrials * kForcedShare),

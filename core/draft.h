@@ -29,12 +29,14 @@ struct Draft {
 
 class Drafter {
  public:
-  explicit Drafter(const Model& model);
+  Drafter(const Model& model, std::shared_ptr<const Memory> memory);
 
   // A text begins with these tokens; the first `kept` are the same as before. Drops the streams of the previous text.
   // The constraint, null for none, must outlive the text; its state is the end of `tokens` whenever a draft begins.
   // `sources`: see Generation.
   void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources);
+  // The owner of this text in the memory (see LookUp).
+  void set_owner(uint32_t owner) { look_up_.set_owner(owner); }
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
   // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases

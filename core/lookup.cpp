@@ -3,6 +3,7 @@
 #include "lookup.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "numbers.h"
 
@@ -22,7 +23,7 @@ constexpr double kOthers[LookUp::kOffers - 1][4] = {{0.0, 0.17, 0.12, 0.05}, {0.
 
 }  // namespace
 
-LookUp::LookUp(int64_t capacity, int64_t widest) {
+LookUp::LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory) : memory_(std::move(memory)) {
   size_t slots = 16;
   while (slots < 2 * static_cast<size_t>(capacity)) slots *= 2;
   slots_.assign(slots, 0);
@@ -31,7 +32,8 @@ LookUp::LookUp(int64_t capacity, int64_t widest) {
     for (int64_t kind = 0; kind < kKinds; ++kind) {
       for (int64_t rank = 0; rank < kOffers; ++rank) {
         const double share = rank == 0 ? kFirst[length - 1][kind] : kOthers[rank - 1][kind];
-        seen({length, static_cast<Kind>(kind)}, rank) = {kPriorDrafts * share, kPriorDrafts};
+        for (const bool remembered : {false, true})
+          seen({length, static_cast<Kind>(kind), remembered}, rank) = {kPriorDrafts * share, kPriorDrafts};
       }
     }
   }
@@ -62,7 +64,22 @@ void LookUp::follow(const std::vector<int64_t>& tokens, int64_t kept) {
   }
 }
 
-// Finds the longest match of the path to this row in the text, and what followed it there.
+// Counts an occurrence of `same` tokens of the path, and the token after it, if none so far is longer.
+void LookUp::Match::add(int64_t same, int64_t token) {
+  if (same < length) return;
+  if (same > length) {
+    length = same;
+    count = places = agree = 0;
+  }
+  const auto offered = next.begin() + count;
+  if (std::find(next.begin(), offered, token) == offered && count < kOffers) next[static_cast<size_t>(count++)] = token;
+  agree += agree == places && token == next[0];
+  ++places;
+}
+
+void LookUp::Match::set_kind() { kind = places < 2 ? kAlone : agree < 2 ? kDiffer : agree < 3 ? kTwice : kThrice; }
+
+// Finds the longest match of the path to this row in the text and in the memory, and what followed it there.
 LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
   std::array<int64_t, kLongest> path;  // the last token first
   size_t known = 0, size = tokens.size();
@@ -70,26 +87,25 @@ LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
   for (size_t place = size; known < kLongest && place > 0; --place) path[known++] = tokens[place - 1];
 
   Match found;
-  int64_t places = 0, agree = 0;
   size_t end = static_cast<size_t>(latest(path[0], tokens));     // of a run of tokens that ends with this one
   if (end == size) end = static_cast<size_t>(before_[end - 1]);  // nothing follows it yet
   for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = static_cast<size_t>(before_[end - 1])) {
     size_t same = 1;
     while (same < std::min(known, end) && tokens[end - 1 - same] == path[same]) ++same;
-    const int64_t length = static_cast<int64_t>(same), next = tokens[end];
-    if (length < found.length) continue;
-    if (length > found.length) {
-      found.length = length;
-      found.count = 0;
-      places = agree = 0;
-    }
-    const auto offered = found.next.begin() + found.count;
-    if (std::find(found.next.begin(), offered, next) == offered && found.count < kOffers)
-      found.next[static_cast<size_t>(found.count++)] = next;
-    agree += agree == places && next == found.next[0];
-    ++places;
+    found.add(static_cast<int64_t>(same), tokens[end]);
   }
-  found.kind = places < 2 ? kAlone : agree < 2 ? kDiffer : agree < 3 ? kTwice : kThrice;
+  if (memory_ != nullptr && known >= Memory::kKey) {
+    const int64_t in_text = found.length;
+    end = memory_->latest({path[0], path[1], path[2]});
+    for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = memory_->before(end)) {
+      if (memory_->owner(end) == owner_ || memory_->token(end) == Memory::kBoundary) continue;
+      size_t same = Memory::kKey;
+      while (same < std::min(known, end) && memory_->token(end - 1 - same) == path[same]) ++same;
+      found.add(static_cast<int64_t>(same), memory_->token(end));
+    }
+    found.remembered = found.length > in_text;
+  }
+  found.set_kind();
   return found;
 }
 
@@ -112,6 +128,8 @@ void LookUp::offer(int64_t row, Guide& guide) {
 }
 
 bool LookUp::join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Guide& guide, Tree& tree) {
+  std::unique_lock<std::mutex> locked;
+  if (memory_ != nullptr) locked = memory_->lock();
   tree_.set_root(tokens.back());
   matches_.assign(1, match(tokens, 0));
   if (matches_[0].count == 0 && guide.forced(0) < 0) return false;

@@ -1,13 +1,16 @@
-// Prompt look-up (Saxena 2023): drafts what followed earlier occurrences of the last tokens, in prompt and text, here
-// as a tree of several continuations. runtime/reference/lookup.py is the same algorithm, written to be read.
+// Prompt look-up (Saxena 2023): drafts what followed earlier occurrences of the last tokens, in prompt and text and in
+// the answers of earlier texts (memory.h), here as a tree of several continuations. runtime/reference/lookup.py is the
+// same algorithm without a memory, written to be read.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "guide.h"
+#include "memory.h"
 #include "tree.h"
 
 namespace streamfuse {
@@ -18,8 +21,11 @@ class LookUp {
   static constexpr int64_t kOffers = 3;   // maximum children of a node
   static constexpr int64_t kPlaces = 64;  // maximum earlier occurrences of a token to compare, latest first
 
-  // For texts of at most this many tokens, and trees of at most this many nodes.
-  LookUp(int64_t capacity, int64_t widest);
+  // For texts of at most this many tokens, and trees of at most this many nodes. The memory may be null.
+  LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory);
+
+  // Answers of this owner are not drafted from: the text contains them.
+  void set_owner(uint32_t owner) { owner_ = owner; }
 
   // The text is now `tokens`; the first `kept` are the same as at the last call.
   void follow(const std::vector<int64_t>& tokens, int64_t kept);
@@ -37,9 +43,14 @@ class LookUp {
   struct Match {
     int64_t length = 0;
     Kind kind = kAlone;
+    bool remembered = false;              // it is not in the text, only in the memory
     int64_t count = 0;                    // of `next`
     std::array<int64_t, kOffers> next{};  // different tokens, the latest first
     std::array<bool, kOffers> refused{};  // by the constraint: neither a hit nor a miss of look-up
+    int64_t places = 0, agree = 0;        // occurrences; the first ones, all of which continue alike
+
+    void add(int64_t same, int64_t token);
+    void set_kind();
   };
   struct Seen {
     double hits, trials;
@@ -48,13 +59,16 @@ class LookUp {
   Match match(const std::vector<int64_t>& tokens, int64_t row);
   // How often a token of this rank was right after such a match.
   Seen& seen(const Match& match, int64_t rank) {
-    return seen_[static_cast<size_t>(((match.length - 1) * kKinds + match.kind) * kOffers + rank)];
+    const int64_t kind = match.kind + (match.remembered ? int64_t{kKinds} : 0);
+    return seen_[static_cast<size_t>(((match.length - 1) * 2 * kKinds + kind) * kOffers + rank)];
   }
   void offer(int64_t row, Guide& guide);
 
   std::vector<int32_t> slots_;   // hash table by token: its latest position in the text, counted from 1; 0: free
   std::vector<int32_t> before_;  // of each position: the previous one of the same token, counted from 1; 0: none
-  std::array<Seen, kLongest * kKinds * kOffers> seen_;
+  std::array<Seen, kLongest * 2 * kKinds * kOffers> seen_;  // of matches in the text, and of those in the memory only
+  std::shared_ptr<const Memory> memory_;
+  uint32_t owner_ = 0;
   Tree tree_;                   // of the last join
   std::vector<Match> matches_;  // of its rows
   Candidates open_;

@@ -6,7 +6,8 @@
 
 namespace streamfuse {
 
-Planner::Planner(const Model& model, Costs& costs) : spec_(model.spec), costs_(costs), drafter_(model) {
+Planner::Planner(const Model& model, Costs& costs, std::shared_ptr<const Memory> memory)
+    : spec_(model.spec), costs_(costs), drafter_(model, std::move(memory)) {
   const size_t most = 2 * static_cast<size_t>(spec_.widest());  // nodes of two merged drafts, before the cut
   draft_.reserve(most);
   ahead_.reserve(most);

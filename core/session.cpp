@@ -3,6 +3,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "error.h"
@@ -23,19 +24,22 @@ int64_t common_prefix(const std::vector<int64_t>& a, const int64_t* b, int64_t b
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options)
+Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options,
+                 std::shared_ptr<Memory> memory)
     : model_(std::move(model)),
+      memory_(std::move(memory)),
       spec_(model_->spec),
       engine_(spec_, std::move(backend)),
       cost_source_{options.cost_folder == nullptr ? "" : options.cost_folder,
                    options.device == nullptr ? "" : options.device},
       costs_(spec_),
-      planner_(*model_, costs_),
+      planner_(*model_, costs_, memory_),
       acceptor_(spec_.vocab_size, static_cast<size_t>(spec_.capacity + spec_.widest())),
       watch_(options.clock, options.clock_context) {
   statistics_.model_load_ms = options.model_load_ms;
   tokens_.reserve(static_cast<size_t>(spec_.capacity) + 1);
   block_.path.reserve(static_cast<size_t>(spec_.widest()) + 1);
+  begin_conversation();
 }
 
 void Session::check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const {
@@ -70,6 +74,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   if (!drafts) generation_.width = 1;
   const int64_t same = common_prefix(tokens_, ids, n);
   engine_.truncate(std::min({engine_.cached(), same, n - 1}));
+  if (same < static_cast<int64_t>(tokens_.size())) begin_conversation();
   tokens_.assign(ids, ids + n);
   statistics_.clear();
   statistics_.speculative = drafts;
@@ -238,7 +243,25 @@ void Session::end(const char* reason) {
   running_ = false;
   constraint_.reset();
   statistics_.finish_reason = reason;
+  remember();
   engine_.idle();
+}
+
+// Adds the answer to the memory. A text never fails because of it.
+void Session::remember() {
+  if (memory_ == nullptr || statistics_.generated_tokens == 0) return;
+  const size_t before = static_cast<size_t>(std::max(int64_t{0}, statistics_.prompt_tokens - Memory::kContext));
+  try {
+    memory_->add(owner_, std::span(tokens_).subspan(before));
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+// The text no longer contains what was said before, which may be drafted from now.
+void Session::begin_conversation() {
+  if (memory_ == nullptr) return;
+  owner_ = memory_->new_owner();
+  planner_.set_owner(owner_);
 }
 
 void Session::finish(const char* reason) {
@@ -257,6 +280,7 @@ void Session::discard() {
   finish(nullptr);
   engine_.truncate(0);
   tokens_.clear();
+  begin_conversation();
 }
 
 void Session::reset() { discard(); }

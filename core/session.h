@@ -24,7 +24,9 @@ namespace streamfuse {
 // passes these are all tokens except the last, which is the root of the next tree.
 class Session {
  public:
-  Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options);
+  // The memory may be null.
+  Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options,
+          std::shared_ptr<Memory> memory);
 
   // See streamfuse_core.h; all throw Failure.
   void prepare();
@@ -67,11 +69,15 @@ class Session {
   void learn();
   const char* at_limit(const char* reason) const;
   void end(const char* reason);
+  void remember();
+  void begin_conversation();
   void discard();
   Constraint* constraint() { return constraint_ ? &*constraint_ : nullptr; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
 
   std::shared_ptr<const Model> model_;
+  std::shared_ptr<Memory> memory_;
+  uint32_t owner_ = 0;  // of this conversation's answers in the memory
   const Spec& spec_;
   Engine engine_;
   CostSource cost_source_;

@@ -20,6 +20,7 @@ using streamfuse::known_part;
 
 struct sf_core_model {
   std::shared_ptr<const streamfuse::Model> model;  // null if opening failed
+  std::shared_ptr<streamfuse::Memory> memory;      // null: none
   std::string error;
 };
 
@@ -38,6 +39,8 @@ int on(sf_sequence* handle, Body body) noexcept {
     return body(*handle->session);
   });
 }
+
+constexpr int64_t kMemory = 65536, kMostMemory = 1 << 24;  // tokens: the default; the maximum
 
 sf_options defaults() { return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr, 0}; }
 
@@ -103,6 +106,25 @@ int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, int32_t co
 
 void sf_core_model_close(sf_core_model* model) { delete model; }
 
+int sf_core_model_remember(sf_core_model* model, const char* path, int64_t tokens) {
+  if (model == nullptr || model->model == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    if (tokens < 0 || tokens > kMostMemory)
+      bad("a memory has 1 to " + std::to_string(kMostMemory) + " tokens (0: " + std::to_string(kMemory) + ")");
+    model->memory = std::make_shared<streamfuse::Memory>(path == nullptr ? "" : path, tokens == 0 ? kMemory : tokens,
+                                                         model->model->spec.identity);
+    return SF_OK;
+  });
+}
+
+int sf_core_model_forget(sf_core_model* model) {
+  if (model == nullptr || model->model == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    if (model->memory != nullptr) model->memory->forget();
+    return SF_OK;
+  });
+}
+
 const char* sf_core_model_error(const sf_core_model* model) {
   return model == nullptr ? "out of memory" : model->error.c_str();
 }
@@ -121,7 +143,7 @@ int sf_sequence_new(sf_core_model* model, const sf_backend* backend, const sf_se
       bad("the bundle is deferred, but the engine has no streams");
     const sf_sequence_options known =
         known_part(options, sf_sequence_options{sizeof(sf_sequence_options), nullptr, nullptr, nullptr, nullptr, 0.0});
-    (*out)->session = std::make_unique<streamfuse::Session>(model->model, std::move(given), known);
+    (*out)->session = std::make_unique<streamfuse::Session>(model->model, std::move(given), known, model->memory);
     return SF_OK;
   });
 }

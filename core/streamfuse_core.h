@@ -154,6 +154,15 @@ SF_EXPORT int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, 
 SF_EXPORT void sf_core_model_close(sf_core_model*);
 SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL */
 
+/* Lets look-up also draft from the answers of this model's earlier sequences. `path` is a file that keeps their token
+ * ids between processes, readable by its owner only; NULL: none. It is created if it is missing, begun anew if another
+ * bundle wrote it, and SF_BAD_FILE if it is something else. `tokens` bounds the memory, 0 to the default of 65,536
+ * (2 MB of RAM and 0.3 MB of file); the oldest answers are dropped. Call it before sf_sequence_new. */
+SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
+
+/* Drops all of these answers, also from the file. Any thread may call it. */
+SF_EXPORT int sf_core_model_forget(sf_core_model*);
+
 /* ---- constraints ------------------------------------------------------------------------------------------------ */
 
 enum {

@@ -25,6 +25,10 @@ Model::Model(const char* folder, const sf_model_options& options)
   bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));
   code = sf_core_model_open(&spec_, tensors, count, Made(core_));
   check(code, sf_core_model_error(core_.get()));
+  if (options.memory_file != nullptr) {
+    const char* file = *options.memory_file == 0 ? nullptr : options.memory_file;
+    check(sf_core_model_remember(core_.get(), file, options.memory_tokens), sf_core_model_error(core_.get()));
+  }
   load_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
 }
 
@@ -41,6 +45,8 @@ void Model::load_program(int32_t threads) {
   code = sf_program_check(program_.get(), &spec_);
   check(code, sf_program_error(program_.get()));
 }
+
+void Model::forget() const { check(sf_core_model_forget(core_.get()), sf_core_model_error(core_.get())); }
 
 const char* Model::engine_facts() const {
   const char* json = nullptr;

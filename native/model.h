@@ -22,6 +22,7 @@ class Model {
   bool can_chat() const { return sf_bundle_can_chat(bundle_.get()) != 0; }
   const std::string& folder() const { return folder_; }
   double load_ms() const { return load_ms_; }
+  void forget() const;  // what earlier sessions wrote
 
   // A sequence's engine, with an empty cache.
   sf_backend make_engine() const;

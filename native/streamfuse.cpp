@@ -94,6 +94,14 @@ int32_t sf_model_can_chat(const sf_model* model) { return loaded(model) != nullp
 
 double sf_model_load_ms(const sf_model* model) { return loaded(model) == nullptr ? 0.0 : loaded(model)->load_ms(); }
 
+int sf_model_forget(sf_model* model) {
+  if (loaded(model) == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    loaded(model)->forget();
+    return SF_OK;
+  });
+}
+
 int sf_model_spec(const sf_model* model, sf_spec* out) {
   return loaded(model) == nullptr ? SF_BAD_ARGUMENT : sf_bundle_spec(loaded(model)->bundle(), out);
 }

@@ -58,6 +58,10 @@ typedef struct sf_model_options {
                               did not sign, and compare hashes; NULL: signatures are not checked */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
+  const char* memory_file; /* where the answers of this model are kept, so that later conversations draft from them: a
+                              private file of token ids, created if it is missing; "": in this process only; NULL: no
+                              answer outlives its session. sf_model_forget erases them */
+  int64_t memory_tokens;   /* how many, the latest; 0: 65,536, a file of 0.3 MB */
 } sf_model_options;
 
 /* Opens and checks the bundle in `folder` and loads its graphs, which takes from a tenth of a second to some seconds.
@@ -72,6 +76,9 @@ SF_EXPORT const char* sf_model_engine(const sf_model*);   /* the native engine's
                                                              instruction_set, cache_bytes, ...; {} without one */
 SF_EXPORT int32_t sf_model_can_chat(const sf_model*);     /* 1: the bundle has a chat template */
 SF_EXPORT double sf_model_load_ms(const sf_model*);       /* duration of sf_model_load */
+
+/* Erases the answers that sf_model_options.memory_file keeps. Any thread may call it, at any time. */
+SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */
 SF_EXPORT int sf_model_spec(const sf_model*, sf_spec* out);

@@ -37,7 +37,8 @@ class ModelOptions(_Sized):
     _fields_ = [
         ("size", c_size_t),
         *((name, c_int32) for name in ("threads", "skip_hashes", "own_engine")),
-        *((name, c_char_p) for name in ("public_key", "cost_folder")),
+        *((name, c_char_p) for name in ("public_key", "cost_folder", "memory_file")),
+        ("memory_tokens", c_int64),
     ]
 
 
@@ -87,6 +88,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "sf_model_can_chat": (c_int32, [_handle]),
     "sf_model_load_ms": (c_double, [_handle]),
+    "sf_model_forget": (c_int, [_handle]),
     "sf_model_spec": (c_int, [_handle, POINTER(Spec)]),
     "sf_model_default_options": (c_int, [_handle, POINTER(Options)]),
     "sf_backends": (c_char_p, []),

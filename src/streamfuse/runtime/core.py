@@ -93,9 +93,23 @@ class CoreModel:
             self.close()
             raise (TablesError if code == BAD_TABLES else CoreError)(sentence)
 
+    def remember(self, path: str | None = None, tokens: int = 0) -> None:
+        """Let later sessions also look up in the answers of earlier ones, the latest `tokens` (0: 65,536), which the
+        file `path` keeps between processes. CoreError for a file that is something else, or cannot be written."""
+        self._call(self.library.sf_core_model_remember, None if path is None else path_argument(path), tokens)
+
+    def forget(self) -> None:
+        """Drop these answers, also from the file. Any thread may call it."""
+        self._call(self.library.sf_core_model_forget)
+
     def close(self) -> None:
         """Sessions that were made from it go on."""
         self.handle.close()
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+        with self.handle as handle:
+            if function(handle, *arguments) != OK:
+                raise CoreError(self.library.sf_core_model_error(handle).decode(errors="replace"))
 
 
 class Token(NamedTuple):
@@ -294,6 +308,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_core_model_open": (ctypes.c_int, [c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
     "sf_core_model_close": (None, [_handle]),
     "sf_core_model_error": (_text, [_handle]),
+    "sf_core_model_remember": (ctypes.c_int, [_handle, _text, _number]),
+    "sf_core_model_forget": (ctypes.c_int, [_handle]),
     "sf_sequence_new": (ctypes.c_int, [_handle, c_void_p, c_void_p, POINTER(c_void_p)]),
     "sf_sequence_free": (None, [_handle]),
     "sf_sequence_error": (_text, [_handle]),

@@ -13,6 +13,10 @@ public struct LoadOptions: Sendable {
   /// 250 ms. Default: the app's caches folder.
   public var costFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
     .appending(path: "streamfuse/plans")
+  /// A private file that keeps the answers of this model, as token ids, so that answers to later conversations are
+  /// drafted from them and similar ones are generated faster. It holds about 0.3 MB, the latest answers; `Model.forget`
+  /// erases it. Nil: no answer outlives its session.
+  public var memoryFile: URL?
   /// Where compiled Core ML packages are stored; nil compiles them at each start. Default: the app's caches folder.
   public var compiledFolder: URL? = FileManager.default.urls(for: .cachesDirectory, in: .userDomainMask).first?
     .appending(path: "streamfuse/compiled")

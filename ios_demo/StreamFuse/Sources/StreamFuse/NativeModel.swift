@@ -34,9 +34,12 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
     do {
       let code = withCString(options.publicKey) { key in
         withCString(options.costFolder?.path(percentEncoded: false)) { costs in
-          asked.public_key = key
-          asked.cost_folder = costs
-          return folder.withUnsafeFileSystemRepresentation { sf_model_load($0, &asked, &made) }
+          withCString(options.memoryFile?.path(percentEncoded: false)) { memory in
+            asked.public_key = key
+            asked.cost_folder = costs
+            asked.memory_file = memory
+            return folder.withUnsafeFileSystemRepresentation { sf_model_load($0, &asked, &made) }
+          }
         }
       }
       try check(code, sf_model_error(made))
@@ -79,11 +82,15 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
   /// The model of the app. `engine` runs the graphs if the native engine does not; `engineMs` is its load time.
   func model(engine: (any Engine)? = nil, engineMs: Double = 0) -> Model {
     Model(
-      spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat
+      spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat,
+      forget: { try self.forget() }
     ) { use in
       try NativeSession(self, use, engine: engine, engineMs: engineMs)
     }
   }
+
+  /// Erases the answers that `LoadOptions.memoryFile` keeps.
+  func forget() throws { try check(sf_model_forget(handle), sf_model_error(handle)) }
 
   /// What the native engine says of the program.
   private struct EngineFacts: Decodable {

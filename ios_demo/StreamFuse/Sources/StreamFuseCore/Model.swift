@@ -25,6 +25,8 @@ public final class Model: Sendable {
   /// Whether it can chat.
   public let canChat: Bool
 
+  /// Erases the answers of earlier conversations.
+  private let forgetAnswers: @Sendable () throws -> Void
   /// Makes what writes the answers of one session.
   private let makeWriter: @Sendable (Use) throws -> any Writer
 
@@ -48,7 +50,7 @@ public final class Model: Sendable {
   /// A model whose sessions are written by what `makeWriter` makes.
   package init(
     spec: ModelSpec, defaults: GenerationConfig, manifest: Data, backend: String?, loadMs: Double, canChat: Bool,
-    makeWriter: @escaping @Sendable (Use) throws -> any Writer
+    forget: @escaping @Sendable () throws -> Void = {}, makeWriter: @escaping @Sendable (Use) throws -> any Writer
   ) {
     self.spec = spec
     self.defaults = defaults
@@ -56,8 +58,15 @@ public final class Model: Sendable {
     self.backend = backend
     self.loadMs = loadMs
     self.canChat = canChat
+    self.forgetAnswers = forget
     self.makeWriter = makeWriter
   }
+
+  /// Erases the answers that `LoadOptions.memoryFile` keeps, in memory and in the file. Answers that are being generated
+  /// are kept again when they end. It does nothing without a `memoryFile`.
+  ///
+  /// Throws `StreamFuseError` (`.badFile`) if the file cannot be written.
+  public func forget() throws { try forgetAnswers() }
 
   /// Maximum number of tokens of prompt and answer together.
   public var contextLength: Int { spec.capacity }

@@ -44,6 +44,30 @@ final class BundleTests: XCTestCase {
     XCTAssertNotNil(statistics.costMs["decode"] ?? nil)
   }
 
+  func testALaterChatDraftsFromWhatAnEarlierOneAnsweredUntilThatIsForgotten() async throws {
+    let file = temporaryFolder().appending(path: "memory")
+    try FileManager.default.createDirectory(at: file.deletingLastPathComponent(), withIntermediateDirectories: true)
+    func loaded() async throws -> Model {
+      try await StreamFuse.load(from: made("build/demo")) {
+        $0.memoryFile = file
+        $0.costFolder = nil
+        $0.checkHashes = false
+      }
+    }
+    func answer(_ model: Model) async throws -> (text: String, passes: Int) {
+      let answer = try await model.chat { $0.maxNewTokens = 40 }.respond(to: "Name three rivers of France.")
+      return (answer.text, answer.statistics.targetForwardPasses)
+    }
+    let first = try await answer(loaded())
+    let model = try await loaded()
+    let again = try await answer(model)
+    XCTAssertEqual(again.text, first.text)
+    XCTAssertLessThan(again.passes, first.passes)
+    try model.forget()
+    let size = try FileManager.default.attributesOfItem(atPath: file.path)[.size] as? Int
+    XCTAssertEqual(size, 16)  // the header
+  }
+
   func testADamagedBundleIsRefusedWithASentence() async throws {
     let good = try made("build/demo")
     let folder = temporaryFolder()

@@ -107,16 +107,17 @@ int guarded(Body body) noexcept {
 // Puts the handle into the reply's id, also where it fails; 0 where memory is out.
 NATIVE(jint, openModel)
 (JNIEnv* env, jclass, jbyteArray folder, jint threads, jboolean check_hashes, jbyteArray key, jbyteArray cost_folder,
- jobject buffer) {
+ jbyteArray memory_file, jobject buffer) {
   sf_model* model = nullptr;
   const int code = guarded([&] {
-    const Text path(env, folder), line(env, key), costs(env, cost_folder);
+    const Text path(env, folder), line(env, key), costs(env, cost_folder), memory(env, memory_file);
     sf_model_options options{};
     options.size = sizeof options;
     options.threads = threads;
     options.skip_hashes = !check_hashes;
     options.public_key = line.c_str();
     options.cost_folder = costs.c_str();
+    options.memory_file = memory.c_str();
     return sf_model_load(path.c_str(), &options, &model);
   });
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(model);
@@ -136,6 +137,8 @@ NATIVE(jbyteArray, manifest)(JNIEnv* env, jclass, jlong handle) {
 NATIVE(jbyteArray, description)(JNIEnv* env, jclass, jlong handle) {
   return bytes_of(env, sf_model_engine(of<sf_model>(handle)));
 }
+
+NATIVE(jint, forget)(JNIEnv*, jclass, jlong handle) { return sf_model_forget(of<sf_model>(handle)); }
 
 NATIVE(jdouble, loadMs)(JNIEnv*, jclass, jlong handle) { return sf_model_load_ms(of<sf_model>(handle)); }
 

@@ -127,6 +127,15 @@ public class Model internal constructor(
         openedOn(options.dispatcher) { completion(config) }
 
     /**
+     * Erases the answers that [Options.memoryFile] keeps, in memory and in the file. Answers that are being generated are
+     * kept again when they end. It does nothing without a `memoryFile`.
+     *
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if the file cannot be written, or this model is closed.
+     */
+    @Blocking
+    public fun forget(): Unit = memory.forget()
+
+    /**
      * Frees the memory and closes the model's chats. A running answer ends at its next token, and this call waits for
      * that. A second call does nothing.
      */

@@ -14,6 +14,11 @@ internal class ModelMemory(private val native: NativeModel) {
         Sequence(make(native)).also { open += it }
     }
 
+    fun forget(): Unit = synchronized(lock) {
+        if (closed) throw StreamFuseException(ErrorCode.CLOSED, "this model is closed; load it again")
+        native.forget()
+    }
+
     /** Frees one session; false if that was done already. */
     fun close(sequence: Sequence): Boolean {
         try {

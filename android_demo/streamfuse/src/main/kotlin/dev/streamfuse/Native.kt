@@ -20,6 +20,7 @@ internal object Native {
         checkHashes: Boolean,
         publicKey: ByteArray?,
         costFolder: ByteArray?,
+        memoryFile: ByteArray?,
         reply: ByteBuffer,
     ): Int
 
@@ -27,6 +28,7 @@ internal object Native {
     @JvmStatic external fun modelError(model: Long): ByteArray?
     @JvmStatic external fun manifest(model: Long): ByteArray?
     @JvmStatic external fun description(model: Long): ByteArray?
+    @JvmStatic external fun forget(model: Long): Int
     @JvmStatic external fun loadMs(model: Long): Double
     @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
     @JvmStatic external fun backends(): ByteArray?

@@ -25,6 +25,9 @@ internal interface NativeModel {
     /** @throws StreamFuseException if memory runs out. */
     fun newCompletion(): NativeSession
 
+    /** Erases the answers of earlier conversations, also from their file. */
+    fun forget()
+
     /** Frees the memory; its sessions must be freed first. */
     fun close()
 }
@@ -49,6 +52,8 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
     override fun newCompletion(): NativeSession =
         JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null), it) }
 
+    override fun forget() = check(Native.forget(handle))
+
     override fun close() = Native.closeModel(handle)
 
     private fun check(code: Int) {
@@ -60,8 +65,9 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
             val reply = Reply()
             val key = options.publicKey?.encodeToByteArray()
             val costs = options.cacheDir?.bytes()
+            val memory = options.memoryFile?.bytes()
             val threads = options.threads ?: 0
-            val code = Native.openModel(folder.bytes(), threads, options.checkHashes, key, costs, reply.buffer)
+            val code = Native.openModel(folder.bytes(), threads, options.checkHashes, key, costs, memory, reply.buffer)
             if (reply.handle == 0L) throw failure(Native.OUT_OF_MEMORY) { "" }
             val model = JniModel(reply.handle)
             try {

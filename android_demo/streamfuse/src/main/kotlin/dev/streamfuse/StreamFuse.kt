@@ -14,6 +14,10 @@ import org.jetbrains.annotations.Blocking
  * @property threads of the engine; null lets it choose (on phones, the number of big cores).
  * @property cacheDir a folder to store measured pass latencies in, for example Android's `context.cacheDir`. Null: the
  *   first drafted answer of each model measures them again, about 250 ms.
+ * @property memoryFile a private file that keeps the answers of this model, as token ids, so that answers to later
+ *   conversations are drafted from them and similar ones are generated faster. It holds about 0.3 MB, the latest
+ *   answers. Put it where backups do not reach, for example in Android's `context.noBackupFilesDir`, and erase it with
+ *   [Model.forget]. Null: no answer outlives its session.
  * @property checkHashes whether to read the whole bundle once and compare its SHA-256 sums. Turn it off only for a
  *   bundle that was checked when it was installed.
  * @property publicKey the line that `streamfuse bundle keygen` wrote: 64 hexadecimal digits. A bundle that this key did
@@ -24,6 +28,7 @@ import org.jetbrains.annotations.Blocking
 public data class Options(
     val threads: Int? = null,
     val cacheDir: File? = null,
+    val memoryFile: File? = null,
     val checkHashes: Boolean = true,
     val publicKey: String? = null,
     val dispatcher: CoroutineDispatcher = Dispatchers.IO,

@@ -269,4 +269,26 @@ class ChatTest {
         }
         assertNotNull(folder.listFiles()!!.single().readText().lines().firstOrNull { "engine" in it })
     }
+
+    @Test
+    fun `a later chat drafts from what an earlier one answered, until that is forgotten`(@TempDir folder: File) {
+        val file = File(folder, "memory")
+        val options = Options(cacheDir = Repository.scratch("costs"), memoryFile = file, checkHashes = false)
+        val config = fixed.copy(maxNewTokens = 40, width = null)
+        fun answers(model: Model) = model.chat().use { chat ->
+            chat.answer("Name three rivers of France.", config).text to chat.statistics!!.targetForwardPasses
+        }
+        val (text, passes) = StreamFuse.load(Repository.bundle("demo"), options).use(::answers)
+        val empty = 16L // the header
+        assertTrue(file.length() > empty)
+        StreamFuse.load(Repository.bundle("demo"), options).use { model ->
+            val (again, fewer) = answers(model)
+            assertEquals(text, again)
+            assertTrue(fewer < passes, "$fewer passes, $passes without a memory")
+            model.forget()
+            assertEquals(empty, file.length())
+        }
+        val closed = StreamFuse.load(Repository.bundle("demo"), options).also(Model::close)
+        assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { closed.forget() }.code)
+    }
 }

@@ -35,6 +35,8 @@ internal class FakeNative : NativeModel {
 
     override fun newCompletion() = newChat(null, emptyList(), null, null)
 
+    override fun forget() = Unit
+
     override fun close() {
         check(sessions.all { it.freed }) { "a session outlives its model" }
         closed = true

@@ -1,0 +1,191 @@
+#include "rounding.h"
+
+#include "memory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "atomic_file.h"
+#include "error.h"
+
+namespace streamfuse {
+namespace {
+
+// The file: this header, then answers, each an Entry and its tokens as int32. Little-endian, as in memory. Answers are
+// appended as they end, so the last one may be cut off after a crash; then it is dropped.
+struct Header {
+  char magic[8];
+  uint64_t identity;  // hash
+};
+struct Entry {
+  uint32_t count, sum;
+};
+constexpr char kMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
+
+uint64_t hash(const void* data, size_t size) {  // FNV-1a
+  uint64_t value = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3u;
+  return value;
+}
+
+Header header_of(const std::string& identity) {
+  Header header{{}, hash(identity.data(), identity.size())};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  return header;
+}
+
+Entry entry_of(std::span<const int32_t> tokens) {
+  return {static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(hash(tokens.data(), tokens.size_bytes()))};
+}
+
+}  // namespace
+
+Memory::Memory(std::string path, int64_t capacity, std::string identity)
+    : path_(std::move(path)), identity_(std::move(identity)), capacity_(static_cast<size_t>(capacity)) {
+  size_t slots = 16;
+  while (slots < 3 * capacity_) slots *= 2;
+  slots_.assign(slots, 0);
+  if (!path_.empty()) load();
+}
+
+void Memory::load() {
+  struct Closer {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  const std::unique_ptr<std::FILE, Closer> file(std::fopen(path_.c_str(), "rb"));
+  if (file == nullptr) {
+    if (errno != ENOENT) throw Failure(SF_BAD_FILE, path_ + " cannot be opened: " + std::strerror(errno));
+    write_file();
+    if (file_failed_) throw Failure(SF_BAD_FILE, path_ + " cannot be written");
+    return;
+  }
+  Header header;
+  if (std::fread(&header, 1, sizeof header, file.get()) != sizeof header ||
+      std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+    throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
+  const Header own = header_of(identity_);
+  bool whole = header.identity == own.identity;
+  Entry entry;
+  std::vector<int32_t> tokens;
+  while (whole && std::fread(&entry, 1, sizeof entry, file.get()) == sizeof entry) {
+    whole = entry.count > 0 && entry.count < capacity_;
+    if (!whole) break;
+    tokens.resize(entry.count);
+    whole = std::fread(tokens.data(), sizeof(int32_t), tokens.size(), file.get()) == tokens.size() &&
+            entry.sum == entry_of(tokens).sum && *std::min_element(tokens.begin(), tokens.end()) >= 0;
+    if (whole) append(0, tokens);
+  }
+  if (!whole || std::fgetc(file.get()) != EOF) write_file();
+}
+
+uint32_t Memory::new_owner() {
+  const auto locked = lock();
+  return ++owners_made_;
+}
+
+void Memory::add(uint32_t owner, std::span<const int64_t> tokens) {
+  tokens = tokens.last(std::min(tokens.size(), capacity_ - 1));
+  if (tokens.size() <= kKey) return;  // nothing could match
+  const std::vector<int32_t> narrow(tokens.begin(), tokens.end());
+  const auto locked = lock();
+  append(owner, narrow);
+  if (!path_.empty() && !file_failed_) append_to_file(narrow);
+}
+
+void Memory::forget() {
+  const auto locked = lock();
+  tokens_.clear();
+  owners_.clear();
+  before_.clear();
+  std::fill(slots_.begin(), slots_.end(), 0);
+  file_failed_ = false;
+  if (!path_.empty()) write_file();
+  if (file_failed_) throw Failure(SF_BAD_FILE, path_ + " cannot be written");
+}
+
+int64_t Memory::size() const {
+  const auto locked = lock();
+  return static_cast<int64_t>(tokens_.size());
+}
+
+size_t Memory::latest(const std::array<int64_t, kKey>& key) const { return static_cast<size_t>(slots_[slot(key)]); }
+
+// The slot of a key; its value is 0 if the key has not occurred.
+size_t Memory::slot(const std::array<int64_t, kKey>& key) const {
+  uint64_t mixed = 0;
+  for (const int64_t token : key) mixed = (mixed + static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u;
+  for (size_t at = static_cast<size_t>(mixed >> 32);; ++at) {
+    const size_t found = at & (slots_.size() - 1), end = static_cast<size_t>(slots_[found]);
+    if (end == 0) return found;
+    if (tokens_[end - 1] == key[0] && tokens_[end - 2] == key[1] && tokens_[end - 3] == key[2]) return found;
+  }
+}
+
+void Memory::append(uint32_t owner, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) push(owner, token);
+  push(owner, kBoundary);
+  if (tokens_.size() > capacity_ + capacity_ / 4) drop_oldest();
+}
+
+void Memory::push(uint32_t owner, int32_t token) {
+  tokens_.push_back(token);
+  owners_.push_back(owner);
+  before_.push_back(0);
+  index(tokens_.size() - 1);
+}
+
+void Memory::index(size_t place) {
+  before_[place] = 0;
+  if (place + 1 < kKey) return;
+  const std::array<int64_t, kKey> key = {tokens_[place], tokens_[place - 1], tokens_[place - 2]};
+  if (std::find(key.begin(), key.end(), kBoundary) != key.end()) return;
+  int32_t& end = slots_[slot(key)];
+  before_[place] = end;
+  end = static_cast<int32_t>(place) + 1;
+}
+
+// Drops the oldest answers until the rest fits, and writes the file anew.
+void Memory::drop_oldest() {
+  const auto least = tokens_.end() - static_cast<std::ptrdiff_t>(capacity_);
+  const auto kept = std::find(least - 1, tokens_.end(), kBoundary) + 1 - tokens_.begin();
+  tokens_.erase(tokens_.begin(), tokens_.begin() + kept);
+  owners_.erase(owners_.begin(), owners_.begin() + kept);
+  before_.resize(tokens_.size());
+  std::fill(slots_.begin(), slots_.end(), 0);
+  for (size_t place = 0; place < tokens_.size(); ++place) index(place);
+  if (!path_.empty()) write_file();
+}
+
+void Memory::write_file() {
+  AtomicFile file(path_);
+  const Header header = header_of(identity_);
+  file.write(&header, sizeof header);
+  for (auto begin = tokens_.begin(); begin != tokens_.end();) {
+    const auto end = std::find(begin, tokens_.end(), kBoundary);
+    const Entry entry = entry_of(std::span(begin, end));
+    file.write(&entry, sizeof entry);
+    file.write(&*begin, entry.count * sizeof(int32_t));
+    begin = end + 1;
+  }
+  file_failed_ = !file.commit();
+}
+
+void Memory::append_to_file(std::span<const int32_t> tokens) {
+  const Entry entry = entry_of(tokens);
+  std::vector<char> bytes(sizeof entry + tokens.size_bytes());
+  std::memcpy(bytes.data(), &entry, sizeof entry);
+  std::memcpy(bytes.data() + sizeof entry, tokens.data(), tokens.size_bytes());
+  const int file = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+  // In one call, so that answers of two processes do not mix.
+  file_failed_ = file < 0 || ::write(file, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size());
+  if (file >= 0) close(file);
+}
+
+}  // namespace streamfuse

@@ -1,0 +1,147 @@
+"""Look-up in the answers of earlier sequences: the same text in fewer passes, bounded, private, erasable.
+
+Run: pytest tests/core/test_memory.py
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from fakes import ArithmeticBackend, spec
+
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.core import CoreError, CoreModel, CoreSession
+from streamfuse.runtime.statistics import Statistics
+
+PROMPT, COUNT = [5, 11, 23, 42], 30
+
+
+def model_of(path: Path | None = None, tokens: int = 0, identity: str = "a") -> CoreModel:
+    model = CoreModel(spec(), identity=identity)
+    model.remember(None if path is None else str(path), tokens)
+    return model
+
+
+def open_session(model: CoreModel) -> CoreSession:
+    session = CoreSession(model, ArithmeticBackend(model.spec))
+    session.set_costs({"decode": 2.0, "verify_2": 2.1, "verify_4": 2.3, "verify_8": 3.0}, frozen=True)
+    return session
+
+
+def answer(session: CoreSession, prompt: list[int], count: int = COUNT) -> tuple[list[int], Statistics]:
+    """The tokens of a text, drafted by look-up alone."""
+    session.start(prompt, GenerationConfig(count, sources=("lookup",)))
+    tokens = []
+    while (token := session.next()) is not None:
+        tokens.append(token.id)
+    return tokens, session.statistics
+
+
+def ask(model: CoreModel, prompt: list[int] = PROMPT, count: int = COUNT) -> tuple[list[int], Statistics]:
+    with open_session(model) as session:
+        return answer(session, prompt, count)
+
+
+def test_a_second_conversation_drafts_from_the_first() -> None:
+    model = model_of()
+    first, alone = ask(model)
+    again, drafted = ask(model)
+    assert again == first
+    assert drafted.accepted_by_source["lookup"] > alone.accepted_by_source["lookup"]
+    assert drafted.target_forward_passes < alone.target_forward_passes / 2
+    model.forget()
+    forgotten, after = ask(model)
+    assert (forgotten, after.widths) == (first, alone.widths)
+
+
+def test_a_conversation_does_not_draft_from_itself_twice() -> None:
+    """Its own answers are in its text; counted again in the memory, one place would look like two that agree."""
+    with open_session(CoreModel(spec())) as session:
+        first, _ = answer(session, PROMPT)
+        without = answer(session, [*PROMPT, *first, 7, 7, *PROMPT])
+    with open_session(model_of()) as session:
+        assert answer(session, PROMPT)[0] == first
+        found = answer(session, [*PROMPT, *first, 7, 7, *PROMPT])
+    assert found[0] == without[0]
+    assert found[1].widths == without[1].widths
+
+
+def test_a_new_text_of_the_same_session_drafts_from_the_one_before() -> None:
+    with open_session(model_of()) as session:
+        first, alone = answer(session, PROMPT)
+        session.reset()
+        again, drafted = answer(session, PROMPT)
+    assert again == first
+    assert drafted.target_forward_passes < alone.target_forward_passes / 2
+
+
+def test_a_file_keeps_answers_for_the_next_process_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    first, alone = ask(model_of(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    second = model_of(path)
+    again, drafted = ask(second)
+    assert again == first
+    assert drafted.target_forward_passes < alone.target_forward_passes / 2
+    second.forget()
+    assert path.stat().st_size == 16  # the header
+    assert ask(model_of(path))[1].widths == alone.widths
+
+
+def test_another_bundle_begins_the_file_anew_and_another_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    _, alone = ask(model_of(path))
+    assert ask(model_of(path, identity="b"))[1].widths == alone.widths
+    photo = tmp_path / "photo"
+    photo.write_bytes(b"a picture of a cat")
+    with pytest.raises(CoreError, match="photo is not a memory of streamfuse; name another file"):
+        model_of(photo)
+    assert photo.read_bytes() == b"a picture of a cat"
+    with pytest.raises(CoreError, match="cannot be written"):
+        model_of(tmp_path / "none" / "memory")
+    with pytest.raises(CoreError, match="a memory has 1 to 16777216 tokens"):
+        model_of(tokens=1 << 25)
+
+
+def test_a_file_that_was_cut_off_keeps_its_whole_answers(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    first, alone = ask(model_of(path))
+    one = path.stat().st_size
+    ask(model_of(path), [50, 51, 52, 53])
+    whole = path.read_bytes()
+    for size in (one + 3, one + 30, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        again, drafted = ask(model_of(path), count=COUNT)
+        assert again == first
+        assert drafted.target_forward_passes < alone.target_forward_passes / 2
+    damaged = bytearray(whole)
+    damaged[16 + 8 + 4] ^= 1  # a token of the first answer: nothing after it is trusted
+    path.write_bytes(damaged)
+    assert ask(model_of(path))[1].widths == alone.widths
+
+
+def test_the_oldest_answers_make_room(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    model = model_of(path, tokens=100)
+    first, alone = ask(model)
+    for start in range(20, 28):
+        ask(model, [start, 3, start, 9])
+        assert path.stat().st_size <= 16 + 4 * 125 + 8 * 5
+    assert ask(model_of(path, tokens=100), [27, 3, 27, 9])[1].target_forward_passes < COUNT / 2
+    assert ask(model_of(tmp_path / "other"))[0] == first
+    assert ask(model, PROMPT)[1].target_forward_passes > alone.target_forward_passes / 2
+
+
+def test_a_memory_that_cannot_be_written_ends_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    model = model_of(path)
+    path.unlink()
+    first, alone = ask(model)
+    again, drafted = ask(model)
+    assert again == first
+    assert drafted.target_forward_passes < alone.target_forward_passes / 2
+    assert not path.exists()
+    model.forget()
+    assert path.exists()
