@@ -96,7 +96,7 @@ LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
   }
   if (memory_ != nullptr && known >= Memory::kKey) {
     const int64_t in_text = found.length;
-    end = memory_->latest({path[0], path[1], path[2]});
+    end = memory_->latest({path[0], path[1]});
     for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = memory_->before(end)) {
       if (memory_->owner(end) == owner_ || memory_->token(end) == Memory::kBoundary) continue;
       size_t same = Memory::kKey;

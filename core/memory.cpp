@@ -110,11 +110,6 @@ void Memory::forget() {
   if (file_failed_) throw Failure(SF_BAD_FILE, path_ + " cannot be written");
 }
 
-int64_t Memory::size() const {
-  const auto locked = lock();
-  return static_cast<int64_t>(tokens_.size());
-}
-
 size_t Memory::latest(const std::array<int64_t, kKey>& key) const { return static_cast<size_t>(slots_[slot(key)]); }
 
 // The slot of a key; its value is 0 if the key has not occurred.
@@ -124,7 +119,7 @@ size_t Memory::slot(const std::array<int64_t, kKey>& key) const {
   for (size_t at = static_cast<size_t>(mixed >> 32);; ++at) {
     const size_t found = at & (slots_.size() - 1), end = static_cast<size_t>(slots_[found]);
     if (end == 0) return found;
-    if (tokens_[end - 1] == key[0] && tokens_[end - 2] == key[1] && tokens_[end - 3] == key[2]) return found;
+    if (tokens_[end - 1] == key[0] && tokens_[end - 2] == key[1]) return found;
   }
 }
 
@@ -144,7 +139,7 @@ void Memory::push(uint32_t owner, int32_t token) {
 void Memory::index(size_t place) {
   before_[place] = 0;
   if (place + 1 < kKey) return;
-  const std::array<int64_t, kKey> key = {tokens_[place], tokens_[place - 1], tokens_[place - 2]};
+  const std::array<int64_t, kKey> key = {tokens_[place], tokens_[place - 1]};
   if (std::find(key.begin(), key.end(), kBoundary) != key.end()) return;
   int32_t& end = slots_[slot(key)];
   before_[place] = end;

@@ -14,7 +14,7 @@ namespace streamfuse {
 
 class Memory {
  public:
-  static constexpr size_t kKey = 3;         // tokens that must match; shorter matches say little about another text
+  static constexpr size_t kKey = 2;         // tokens that must match: one says little about another text
   static constexpr int64_t kContext = 8;    // tokens before an answer that are stored with it
   static constexpr int32_t kBoundary = -1;  // between two answers
 
@@ -28,7 +28,6 @@ class Memory {
   void add(uint32_t owner, std::span<const int64_t> tokens);
   // Drops everything, and the file.
   void forget();
-  int64_t size() const;
 
   // Locks the memory for the look-ups of one draft.
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
