@@ -71,18 +71,20 @@ void Memory::load() {
       std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
     throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
   const Header own = header_of(identity_);
-  bool whole = header.identity == own.identity;
+  bool whole = header.identity == own.identity, dropped = false;
   Entry entry;
   std::vector<int32_t> tokens;
-  while (whole && std::fread(&entry, 1, sizeof entry, file.get()) == sizeof entry) {
-    whole = entry.count > 0 && entry.count < capacity_;
+  while (whole) {
+    const size_t found = std::fread(&entry, 1, sizeof entry, file.get());
+    if (found == 0) break;
+    whole = found == sizeof entry && entry.count > 0 && entry.count < capacity_;
     if (!whole) break;
     tokens.resize(entry.count);
     whole = std::fread(tokens.data(), sizeof(int32_t), tokens.size(), file.get()) == tokens.size() &&
             entry.sum == entry_of(tokens).sum && *std::min_element(tokens.begin(), tokens.end()) >= 0;
-    if (whole) append(0, tokens);
+    if (whole) dropped |= append(0, tokens);
   }
-  if (!whole || std::fgetc(file.get()) != EOF) write_file();
+  if (dropped || !whole) write_file();
 }
 
 uint32_t Memory::new_owner() {
@@ -95,8 +97,12 @@ void Memory::add(uint32_t owner, std::span<const int64_t> tokens) {
   if (tokens.size() <= kKey) return;  // nothing could match
   const std::vector<int32_t> narrow(tokens.begin(), tokens.end());
   const auto locked = lock();
-  append(owner, narrow);
-  if (!path_.empty() && !file_failed_) append_to_file(narrow);
+  const bool dropped = append(owner, narrow);
+  if (path_.empty() || file_failed_) return;
+  if (dropped)
+    write_file();
+  else
+    append_to_file(narrow);
 }
 
 void Memory::forget() {
@@ -123,10 +129,12 @@ size_t Memory::slot(const std::array<int64_t, kKey>& key) const {
   }
 }
 
-void Memory::append(uint32_t owner, std::span<const int32_t> tokens) {
+bool Memory::append(uint32_t owner, std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) push(owner, token);
   push(owner, kBoundary);
-  if (tokens_.size() > capacity_ + capacity_ / 4) drop_oldest();
+  if (tokens_.size() <= capacity_ + capacity_ / 4) return false;
+  drop_oldest();
+  return true;
 }
 
 void Memory::push(uint32_t owner, int32_t token) {
@@ -146,7 +154,7 @@ void Memory::index(size_t place) {
   end = static_cast<int32_t>(place) + 1;
 }
 
-// Drops the oldest answers until the rest fits, and writes the file anew.
+// Drops the oldest answers until the rest fits.
 void Memory::drop_oldest() {
   const auto least = tokens_.end() - static_cast<std::ptrdiff_t>(capacity_);
   const auto kept = std::find(least - 1, tokens_.end(), kBoundary) + 1 - tokens_.begin();
@@ -155,7 +163,6 @@ void Memory::drop_oldest() {
   before_.resize(tokens_.size());
   std::fill(slots_.begin(), slots_.end(), 0);
   for (size_t place = 0; place < tokens_.size(); ++place) index(place);
-  if (!path_.empty()) write_file();
 }
 
 void Memory::write_file() {

@@ -42,7 +42,7 @@ class Memory {
   void load();
   void push(uint32_t owner, int32_t token);
   void index(size_t place);
-  void append(uint32_t owner, std::span<const int32_t> tokens);
+  bool append(uint32_t owner, std::span<const int32_t> tokens);  // true: older ones were dropped
   void drop_oldest();
   void write_file();
   void append_to_file(std::span<const int32_t> tokens);

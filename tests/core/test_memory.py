@@ -113,7 +113,9 @@ def test_a_file_that_was_cut_off_keeps_its_whole_answers(tmp_path: Path) -> None
     whole = path.read_bytes()
     for size in (one + 3, one + 30, len(whole) - 1):
         path.write_bytes(whole[:size])
-        again, drafted = ask(model_of(path), count=COUNT)
+        model = model_of(path)
+        assert path.read_bytes() == whole[:one], "the next answer is appended to a whole file"
+        again, drafted = ask(model)
         assert again == first
         assert drafted.target_forward_passes < alone.target_forward_passes / 2
     damaged = bytearray(whole)
@@ -129,6 +131,10 @@ def test_the_oldest_answers_make_room(tmp_path: Path) -> None:
     for start in range(20, 28):
         ask(model, [start, 3, start, 9])
         assert path.stat().st_size <= 16 + 4 * 125 + 8 * 5
+    kept = path.read_bytes()
+    model_of(path, tokens=60)  # drops while it reads
+    assert path.stat().st_size < len(kept)
+    assert kept.endswith(path.read_bytes()[16:])
     assert ask(model_of(path, tokens=100), [27, 3, 27, 9])[1].target_forward_passes < COUNT / 2
     assert ask(model_of(tmp_path / "other"))[0] == first
     assert ask(model, PROMPT)[1].target_forward_passes > alone.target_forward_passes / 2
