@@ -23,6 +23,7 @@ from streamfuse.bench.external.opening import trial
 from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
+    MEMORY,
     PLAIN,
     SPECULATIVE,
     WITHOUT,
@@ -313,6 +314,30 @@ def test_the_command_takes_each_source_away(
     assert "over without lookup" in stdout
     code, _, stderr = command(bundle, "--data", data, "--systems", "plain", "--sources")
     assert (code, "--sources needs speculative" in stderr) == (2, True)
+
+
+def test_a_memory_has_the_answers_of_this_repetition_alone(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    data = questions(tmp_path / "q.jsonl", "hi", "hi", "hi")
+    flags = ["--max-new-tokens", 8, "--repetitions", 2, "--systems", "plain,speculative", "--memory", "--json"]
+    code, stdout, stderr = command(bundle, "--data", data, *flags)
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert facts["equal"] is True
+    assert facts["memory_speedup"] is not None
+    with load(bundle, cost_cache=False, memory="") as model:
+        system = OwnRuntime(model, MEMORY)
+        request = Request([1, 2, 3, 4], 20)
+
+        def accepted() -> int:
+            statistics = system.answer(request).statistics
+            assert statistics is not None
+            return int(statistics["accepted_by_source"]["lookup"])
+
+        first, second = accepted(), accepted()
+        system.forget()
+        assert accepted() == first < second
 
 
 def test_adversarial_prompts_are_hot_and_repeatable(

@@ -68,6 +68,37 @@ def read(engine: fakes.ArithmeticBackend) -> int:
     return sum(rows for method, rows in engine.calls if method == "prefill")
 
 
+def test_answers_are_kept_for_later_conversations_until_they_are_forgotten(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    file = tmp_path / "memory"
+
+    def ask(model: streamfuse.Model) -> Result:
+        with model.chat(max_new_tokens=40) as chat:
+            return chat.send("hello")
+
+    with streamfuse.load(folder, memory=file) as model:
+        first, again = ask(model), ask(model)
+    with streamfuse.load(folder, memory=file) as model:
+        later = ask(model)
+        model.forget()
+        assert file.stat().st_size == 16
+    with streamfuse.load(folder) as model:
+        plain = ask(model)
+    assert first.tokens == again.tokens == later.tokens == plain.tokens
+    lookups = [one.statistics.accepted_by_source["lookup"] for one in (first, again, later, plain)]
+    assert lookups[1] > lookups[0] == lookups[3]
+    assert lookups[2] > lookups[0]
+    with streamfuse.load(folder, memory="") as model:
+        assert ask(model).tokens == first.tokens
+        assert ask(model).statistics.accepted_by_source["lookup"] > lookups[0]
+    with (
+        streamfuse.load(folder, memory=folder / "manifest.json") as model,
+        pytest.raises(CoreError, match="is not a memory of streamfuse"),
+    ):
+        ask(model)
+
+
 def test_an_answer_has_text_tokens_and_statistics(model: streamfuse.Model) -> None:
     answer = model.generate("hello")
     assert len(answer.text) == len(answer.tokens) == 16  # by the bundle's sampling defaults

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.constraint import Constraint
+    from streamfuse.runtime.core import CoreModel
     from streamfuse.runtime.session import Generation, Result, Session
     from streamfuse.runtime.text import TextStream, Tokenizer
 
@@ -32,6 +33,7 @@ def load(
     provider: str | None = None,
     cost_cache: bool = True,
     public_key: str | None = None,
+    memory: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Open a bundle folder. The graphs are loaded when they are first used.
 
@@ -43,6 +45,9 @@ def load(
         cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
         public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
             It is ignored with a Bundle: `open_bundle` checks it.
+        memory: a private file that keeps the answers of this model, as token ids, so that answers to later
+            conversations are drafted from them and similar ones are generated faster; "": in this process only. None:
+            no answer outlives its session. `Model.forget` erases it.
 
     Raises:
         BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
@@ -59,7 +64,7 @@ def load(
     bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
     need_engine(bundle)
     check_provider(bundle, provider)
-    return Model(bundle, threads=threads, provider=provider, cost_cache=cost_cache)
+    return Model(bundle, threads=threads, provider=provider, cost_cache=cost_cache, memory=memory)
 
 
 class Model:
@@ -69,11 +74,21 @@ class Model:
     `chat` has a sequence of its own. One thread at a time, but for `stop`.
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int | None, provider: str | None, cost_cache: bool) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        threads: int | None,
+        provider: str | None,
+        cost_cache: bool,
+        memory: str | os.PathLike[str] | None,
+    ) -> None:
         """`load` makes it."""
         self.bundle = bundle
         self.tokenizer = bundle.tokenizer
         self._threads, self._provider, self._cost_cache = threads, provider, cost_cache
+        self._memory = memory
+        self._core: CoreModel | None = None
         self._new_engine: Any = None
         self._load_ms = 0.0
         self._session: Session | None = None
@@ -142,7 +157,7 @@ class Model:
         Without `text` it gives no text, only ids. CoreError where the model is closed.
         """
         from streamfuse.engines import cost_folder, device_of
-        from streamfuse.runtime.core import CoreError, TablesError
+        from streamfuse.runtime.core import CoreError
         from streamfuse.runtime.session import Session
 
         if self._closed:
@@ -152,16 +167,12 @@ class Model:
         try:
             session = Session(
                 backend,
-                self.bundle.tables,
-                self.tokenizer if text else None,
-                identity=self.bundle.identity,
+                tokenizer=self.tokenizer if text else None,
+                model=self._core_model(),
                 cost_folder=cost_folder() if self._cost_cache else None,
                 device=device_of(self.bundle, self._threads, self._provider),
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
             )
-        except TablesError as error:
-            backend.close()
-            raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
         except BaseException:
             backend.close()
             raise
@@ -259,6 +270,11 @@ class Model:
         """Forget the sequence of `generate`: the next prompt is read from its first token."""
         self._shared().reset()
 
+    def forget(self) -> None:
+        """Erase the answers that `load(memory=)` keeps, also from their file. An answer that is being generated is kept
+        again when it ends. CoreError where the file cannot be written."""
+        self._core_model().forget()
+
     def stop(self) -> None:
         """End the generation that runs at its next token. Any thread may call it."""
         with self._lock:
@@ -281,7 +297,7 @@ class Model:
         for session in self._open:
             session.close()
         self._open.clear()
-        self._session = self._new_engine = None
+        self._session = self._new_engine = self._core = None
 
     def __enter__(self) -> Model:
         return self
@@ -303,6 +319,20 @@ class Model:
         with self._lock:
             self._running = None if self._running is session else self._running
         self._open = [other for other in self._open if other is not session]
+
+    def _core_model(self) -> CoreModel:
+        """What all sequences share: tables, measured costs, and the memory of answers."""
+        from streamfuse.runtime.core import CoreModel, TablesError
+
+        if self._core is None:
+            try:
+                core = CoreModel(self.bundle.spec(), self.bundle.tables, self.bundle.identity)
+            except TablesError as error:
+                raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
+            if self._memory is not None:
+                core.remember(os.fspath(self._memory) or None)
+            self._core = core
+        return self._core
 
     def _shared(self) -> Session:
         """The sequence of `generate` and `stream`."""

@@ -206,7 +206,8 @@ class Session:
     `tables` are the arrays of the bundle's draft.safetensors, `tokenizer` turns token ids into text (None: the session
     speaks ids alone). A generation without a width is planned by cost: `costs` (frozen), or what the core measures
     before the first of them and keeps in `cost_folder`, for the bundle `identity` on `device`. What a plan learns stays
-    for the next generations. The engine is closed with the session.
+    for the next generations. The engine is closed with the session. `model` replaces `tables` and `identity` where
+    several sessions share one.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class Session:
         tokenizer: Tokenizer | None = None,
         *,
         identity: str = "",
+        model: CoreModel | None = None,
         costs: Mapping[str, float | tuple[float, float]] | None = None,
         cost_folder: str | os.PathLike[str] | None = None,
         device: str = "",
@@ -224,7 +226,7 @@ class Session:
     ) -> None:
         self.backend = backend
         self.core = CoreSession(
-            CoreModel(backend.spec, tables, identity), backend, clock=clock,
+            CoreModel(backend.spec, tables, identity) if model is None else model, backend, clock=clock,
             cost_folder=None if cost_folder is None else os.fspath(cost_folder), device=device,
             model_load_ms=model_load_ms,
         )  # fmt: skip

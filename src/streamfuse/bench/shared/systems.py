@@ -17,6 +17,7 @@ PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
 ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
+MEMORY = "with memory"  # speculative, with look-up in the answers to earlier prompts of the data
 WITHOUT = {source: f"without {source}" for source in DRAFT_SOURCES}  # speculative, less one source of drafts
 
 
@@ -62,12 +63,17 @@ class System(Protocol):
 
 
 class OwnRuntime:
-    """A model of this project: plain, speculative, or one of WITHOUT. All may share one model, as they take turns."""
+    """A model of this project: plain, speculative, MEMORY, or one of WITHOUT. All may share one model, as they take
+    turns, but MEMORY, whose model was loaded with one."""
 
     def __init__(self, model: Model, name: str) -> None:
         self.name = name
         self._model, self._speculative = model, name != PLAIN
         self._sources = [] if name not in WITHOUT.values() else [one for one in DRAFT_SOURCES if WITHOUT[one] != name]
+
+    def forget(self) -> None:
+        """The answers so far, before all prompts are answered again."""
+        self._model.forget()
 
     def answer(self, request: Request) -> Answer:
         self._model.reset()

@@ -20,11 +20,13 @@ from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Spread, Timi
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     LOOP_PHASES,
+    MEMORY,
     PLAIN,
     SPECULATIVE,
     WITHOUT,
     Answer,
     ExternalSystemError,
+    OwnRuntime,
     Request,
     System,
 )
@@ -115,11 +117,12 @@ class TaskResult:
 
     @property
     def equal(self) -> bool | None:
-        """Whether plain and speculative, with all sources of drafts and less each, gave the same tokens everywhere.
-        None unless plain and speculative ran."""
+        """Whether plain and speculative, with a memory and less each source too, gave the same tokens everywhere. None
+        unless plain and speculative ran."""
         if not {PLAIN, SPECULATIVE} <= self.systems.keys():
             return None
-        own = [self.systems[name].texts for name in (PLAIN, SPECULATIVE, *WITHOUT.values()) if name in self.systems]
+        names = (PLAIN, SPECULATIVE, MEMORY, *WITHOUT.values())
+        own = [self.systems[name].texts for name in names if name in self.systems]
         return all(len(set().union(*texts)) == 1 for texts in zip(*own, strict=True))
 
     @property
@@ -167,6 +170,7 @@ class TaskResult:
         return {
             "systems": {name: self._system(name, rate) for name, rate in rates.items()},
             **_with_interval("speedup", speedup),
+            **_with_interval("memory_speedup", self.ratio(MEMORY, PLAIN)),
             "counted_speedup": self.counted_speedup,
             **_with_interval("speedup_over_llama_cpp", over_llama_cpp),
             **_with_interval("plain_over_llama_cpp", plain_over_llama_cpp),
@@ -248,6 +252,9 @@ def compare(
             answer(system, settings.request(0, prompts[0], _WARM_UP_TOKENS))
         for repetition in range(settings.repetitions):
             bandwidth.append(read_bandwidth())
+            for system in systems:
+                if isinstance(system, OwnRuntime):
+                    system.forget()
             for number, prompt_ids in enumerate(prompts):
                 progress(
                     f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}"

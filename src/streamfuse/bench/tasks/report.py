@@ -6,11 +6,11 @@ from streamfuse.bench.external.opening import trial_text
 from streamfuse.bench.shared.machine import distance_text
 from streamfuse.bench.shared.report import Report, interval_bars
 from streamfuse.bench.shared.statistics import Estimate
-from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
+from streamfuse.bench.shared.systems import LLAMA_CPP, MEMORY, PLAIN, SPECULATIVE, SYSTEMS
 
 from .measure import TaskResult
 
-_RATIOS = ((SPECULATIVE, PLAIN), (SPECULATIVE, LLAMA_CPP), (PLAIN, LLAMA_CPP))
+_RATIOS = ((SPECULATIVE, PLAIN), (MEMORY, SPECULATIVE), (MEMORY, PLAIN), (SPECULATIVE, LLAMA_CPP), (PLAIN, LLAMA_CPP))
 
 
 def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:

@@ -52,6 +52,10 @@ def tasks(
     sources: Annotated[
         bool, typer.Option("--sources", help="Also run speculation without streams, without look-up, without table.")
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Also run speculation with a memory of the answers to the prompts before."),
+    ] = False,
     gguf: Annotated[
         Path | None,
         typer.Option(
@@ -87,6 +91,8 @@ def tasks(
 
     --sources shows what each source of drafts brings, for each category of
     the data: the speed with all of them over the speed without that one.
+    --memory shows what `run --memory` brings for data whose answers resemble
+    each other; it is empty at the beginning of each repetition.
 
     [bold]Examples[/bold]
 
@@ -102,7 +108,7 @@ def tasks(
     from streamfuse.bench.external.opening import fastest_llama_cpp
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemDied, ExternalSystemError
+    from streamfuse.bench.shared.systems import LLAMA_CPP, MEMORY, ExternalSystemDied, ExternalSystemError, OwnRuntime
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import (
@@ -115,8 +121,8 @@ def tasks(
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
-    if sources and "speculative" not in names:
-        raise typer.BadParameter("--sources needs speculative among --systems")
+    if (sources or memory) and "speculative" not in names:
+        raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
     own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
@@ -141,6 +147,10 @@ def tasks(
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
         running, left_out = _own(names, sources, opened), dict[str, str]()
+        if memory:
+            remembering = stack.enter_context(load(opened.bundle, threads=threads, provider=provider, memory=""))
+            settle(remembering, plan=True)
+            running.append(OwnRuntime(remembering, MEMORY))
         if weights is not None:
             try:
                 fastest, rates = fastest_llama_cpp(

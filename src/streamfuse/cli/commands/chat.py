@@ -42,6 +42,7 @@ def chat(
     no_speculation: options.NoSpeculation = False,
     width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
+    memory: options.Memory = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
     show_drafts: options.ShowDrafts = False,
@@ -67,7 +68,9 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
+    model = load(
+        bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key, memory=memory
+    )
     if not model.tokenizer.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
     asked = GenerationOptions(

@@ -43,6 +43,7 @@ def run(
     no_speculation: options.NoSpeculation = False,
     width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
+    memory: options.Memory = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
     public_key: options.PublicKey = None,
@@ -76,13 +77,20 @@ def run(
     """
     if compare_ and no_speculation:
         raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
+    if compare_ and memory is not None:
+        raise typer.BadParameter(
+            "--compare answers twice, so with --memory the second answer would be drafted from the first; "
+            "`streamfuse bench tasks --memory` measures what a memory brings"
+        )
     if raw and system is not None:
         raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
     if show_drafts and (json_ or compare_):
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
         )
-    model = load(bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key)
+    model = load(
+        bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key, memory=memory
+    )
     asked = GenerationOptions(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,

@@ -97,6 +97,16 @@ Width = Annotated[
 NoCostCache = Annotated[
     bool, typer.Option("--no-cost-cache", help="Measure pass latencies again, and do not cache them.")
 ]
+Memory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep answers in this private file and draft later answers from them, so that similar ones are faster. "
+        "Delete the file to forget them.",
+        show_default="none",
+        dir_okay=False,
+    ),
+]
 ShowDrafts = Annotated[
     bool,
     typer.Option(
