@@ -252,6 +252,7 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
     assert "--width must be one of 4, 8 for this bundle, not 5" in refusal("run", bundle, "hi", "--width", "5", code=2)
     assert "--stop" in refusal("run", bundle, "hi", "--stop", "", code=2)
     assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
+    assert "bench tasks --memory" in refusal("run", bundle, "hi", "--compare", "--memory", "m", code=2)
     assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)
     assert "--sped" in refusal("run", bundle, "hi", "--sped", code=2)
     assert "PROMPT" in refusal("run", bundle, code=2)
