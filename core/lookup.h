@@ -22,7 +22,7 @@ class LookUp {
   static constexpr int64_t kPlaces = 64;  // maximum earlier occurrences of a token to compare, latest first
 
   // For texts of at most this many tokens, and trees of at most this many nodes. The memory may be null.
-  LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory);
+  LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory = nullptr);
 
   // Answers of this owner are not drafted from: the text contains them.
   void set_owner(uint32_t owner) { owner_ = owner; }

@@ -18,31 +18,31 @@
 namespace streamfuse {
 namespace {
 
-// The file: this header, then answers, each an Entry and its tokens as int32. Little-endian, as in memory. Answers are
-// appended as they end, so the last one may be cut off after a crash; then it is dropped.
-struct Header {
+// The file: this header, then answers, each a FileEntry and its tokens as int32. Little-endian, as in memory. Answers
+// are appended as they end, so the last one may be cut off after a crash; then it is dropped.
+struct FileHeader {
   char magic[8];
   uint64_t identity;  // hash
 };
-struct Entry {
+struct FileEntry {
   uint32_t count, sum;
 };
-constexpr char kMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
+constexpr char kFileMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
 
-uint64_t hash(const void* data, size_t size) {  // FNV-1a
+uint64_t fnv1a(const void* data, size_t size) {
   uint64_t value = 0xcbf29ce484222325u;
   for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3u;
   return value;
 }
 
-Header header_of(const std::string& identity) {
-  Header header{{}, hash(identity.data(), identity.size())};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+FileHeader header_of(const std::string& identity) {
+  FileHeader header{{}, fnv1a(identity.data(), identity.size())};
+  std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
   return header;
 }
 
-Entry entry_of(std::span<const int32_t> tokens) {
-  return {static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(hash(tokens.data(), tokens.size_bytes()))};
+FileEntry entry_of(std::span<const int32_t> tokens) {
+  return {static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(fnv1a(tokens.data(), tokens.size_bytes()))};
 }
 
 }  // namespace
@@ -66,13 +66,13 @@ void Memory::load() {
     if (file_failed_) throw Failure(SF_BAD_FILE, path_ + " cannot be written");
     return;
   }
-  Header header;
+  FileHeader header;
   if (std::fread(&header, 1, sizeof header, file.get()) != sizeof header ||
-      std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+      std::memcmp(header.magic, kFileMagic, sizeof kFileMagic) != 0)
     throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
-  const Header own = header_of(identity_);
+  const FileHeader own = header_of(identity_);
   bool whole = header.identity == own.identity, dropped = false;
-  Entry entry;
+  FileEntry entry;
   std::vector<int32_t> tokens;
   while (whole) {
     const size_t found = std::fread(&entry, 1, sizeof entry, file.get());
@@ -167,11 +167,11 @@ void Memory::drop_oldest() {
 
 void Memory::write_file() {
   AtomicFile file(path_);
-  const Header header = header_of(identity_);
+  const FileHeader header = header_of(identity_);
   file.write(&header, sizeof header);
   for (auto begin = tokens_.begin(); begin != tokens_.end();) {
     const auto end = std::find(begin, tokens_.end(), kBoundary);
-    const Entry entry = entry_of(std::span(begin, end));
+    const FileEntry entry = entry_of(std::span(begin, end));
     file.write(&entry, sizeof entry);
     file.write(&*begin, entry.count * sizeof(int32_t));
     begin = end + 1;
@@ -180,7 +180,7 @@ void Memory::write_file() {
 }
 
 void Memory::append_to_file(std::span<const int32_t> tokens) {
-  const Entry entry = entry_of(tokens);
+  const FileEntry entry = entry_of(tokens);
   std::vector<char> bytes(sizeof entry + tokens.size_bytes());
   std::memcpy(bytes.data(), &entry, sizeof entry);
   std::memcpy(bytes.data() + sizeof entry, tokens.data(), tokens.size_bytes());

@@ -26,7 +26,7 @@ class Session {
  public:
   // The memory may be null.
   Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options,
-          std::shared_ptr<Memory> memory);
+          std::shared_ptr<Memory> memory = nullptr);
 
   // See streamfuse_core.h; all throw Failure.
   void prepare();

@@ -27,7 +27,8 @@ Model::Model(const char* folder, const sf_model_options& options)
   check(code, sf_core_model_error(core_.get()));
   if (options.memory_file != nullptr) {
     const char* file = *options.memory_file == 0 ? nullptr : options.memory_file;
-    check(sf_core_model_remember(core_.get(), file, options.memory_tokens), sf_core_model_error(core_.get()));
+    code = sf_core_model_remember(core_.get(), file, options.memory_tokens);
+    check(code, sf_core_model_error(core_.get()));
   }
   load_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
 }
@@ -46,7 +47,10 @@ void Model::load_program(int32_t threads) {
   check(code, sf_program_error(program_.get()));
 }
 
-void Model::forget() const { check(sf_core_model_forget(core_.get()), sf_core_model_error(core_.get())); }
+void Model::forget() const {
+  const int code = sf_core_model_forget(core_.get());
+  check(code, sf_core_model_error(core_.get()));
+}
 
 const char* Model::engine_facts() const {
   const char* json = nullptr;

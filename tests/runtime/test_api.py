@@ -74,7 +74,7 @@ def test_answers_are_kept_for_later_conversations_until_they_are_forgotten(
     file = tmp_path / "memory"
 
     def ask(model: streamfuse.Model) -> Result:
-        with model.chat(max_new_tokens=40) as chat:
+        with model.chat(max_new_tokens=40, width=4, sources=["lookup"]) as chat:
             return chat.send("hello")
 
     with streamfuse.load(folder, memory=file) as model:
@@ -259,7 +259,13 @@ def test_an_option_out_of_range_is_named_by_its_keyword(
 
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:
     flags = {*inspect.signature(run).parameters}
-    assert {*GenerationOptions.__annotations__} - flags == {"stop_token_ids", "ignore_eos", "speculative", "documents"}
+    assert {*GenerationOptions.__annotations__} - flags == {
+        "stop_token_ids",
+        "ignore_eos",
+        "speculative",
+        "documents",
+        "sources",
+    }
     for use in (model.generate, model.stream, model.chat, model.chat().send):
         with pytest.raises(TypeError, match="there is no option temprature; the options are max_new_tokens, tempera"):
             use("hi", temprature=1.0)
