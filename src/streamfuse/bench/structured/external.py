@@ -1,4 +1,4 @@
-"""Other programs in the structured bench: the same prompts under the same constraints, each in its turn.
+"""Other programs in the structured bench: the same prompts under the same constraints.
 
 A program may refuse a constraint (a keyword that it does not have); its figures are of the questions that it answered,
 and its ratio is to our constrained plain answers to those. One that dies gives no further answers.
@@ -6,6 +6,7 @@ and its ratio is to our constrained plain answers to those. One that dies gives 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.bench.shared.comparison import SETTLE_S, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request, System
 
 from .questions import Question, problem_of
 
 _WARM_UP_TOKENS = 8
+_REST_S = 0.3  # after all of them
 
 
 class Externals:
@@ -90,19 +93,22 @@ class Asked:
         self._answers: dict[str, list[Answer]] = {name: [] for name in externals.names}
         self._refused: dict[str, str] = {}
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._answers)
+    def ask(self, turn: int) -> None:
+        """All of them once more, from another one on in each turn; one that has refused is not asked again.
 
-    def ask(self, name: str) -> None:
-        """Once more; nothing happens where the program has refused."""
-        if name in self._refused:
-            return
-        found = self._externals.answer(name, self._request)
-        if isinstance(found, str):
-            self._refused[name] = found
-        else:
-            self._answers[name].append(found)
+        They follow one another, and then rest: ours would pay for threads of theirs that still spin, and the one of
+        ours that came next would pay most.
+        """
+        for name in rotated(list(self._answers), turn) if self._answers else ():
+            time.sleep(SETTLE_S)
+            if name not in self._refused:
+                found = self._externals.answer(name, self._request)
+                if isinstance(found, str):
+                    self._refused[name] = found
+                else:
+                    self._answers[name].append(found)
+        if self._answers:
+            time.sleep(_REST_S)
 
     def replies(self) -> dict[str, Reply]:
         """By program, after at least one `ask` of each."""

@@ -2,8 +2,8 @@
 
 Three systems answer every question: constrained text with speculation, the same plainly, and plain text without the
 constraint, as many tokens as the constrained answer has. The prompt is processed once; decoding alone is timed. The
-first answer of a question is not timed: it gives the text that all others must equal. Other programs take turns with
-them (`external.py`).
+first answer of a question is not timed: it gives the text that all others must equal. Other programs follow in each
+repetition (`external.py`).
 """
 
 from __future__ import annotations
@@ -262,17 +262,15 @@ def _measure_question(
     request = replace(settings.request(number, encoded.prompt_ids), constraint=question.constraint.option)
     asked = Asked(externals, question, request, decode)
     for repetition in range(settings.repetitions):
-        for name in rotated([*SYSTEMS, *asked.names], number + repetition):
+        for name in rotated(SYSTEMS, number + repetition):
             time.sleep(SETTLE_S)
-            if name in asked.names:
-                asked.ask(name)
-                continue
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
             answer, started_ms, own_ms = _answer(stream, encoded, number, settings, name, room)
             answers[name].append(answer)
             cpu_ms[name].append(own_ms)
             if name == SPECULATIVE:
                 compile_ms.append(started_ms)
+        asked.ask(number + repetition)
     text = decode(first.token_ids)
     whole = (first.statistics or {})["finish_reason"] == "stop"
     problem = problem_of(question.constraint, text) if whole else None
