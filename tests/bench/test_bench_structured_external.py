@@ -84,6 +84,36 @@ def test_a_program_is_asked_the_same_under_the_same_constraint() -> None:
     assert asked == [Request([1, 2], 50, 0.0, 7, SCHEMA.option)] * 3
 
 
+def test_programs_follow_ours_in_turns_among_themselves_and_then_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Logged(Program):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def answer(self, request: Request) -> Answer:
+            log.append(self.name)
+            return super().answer(request)
+
+    class Own(Scripted):
+        def stream(self, prompt: Sequence[int], **options: Any) -> Any:
+            log.append("ours")
+            return super().stream(prompt, **options)
+
+    monkeypatch.setattr(
+        "streamfuse.bench.structured.external.time.sleep", lambda s: log.append("rest") if s > 0.1 else None
+    )
+    question = Question((user("?"),), SCHEMA)
+    todo = {"objects": ([EncodedQuestion(question, [1, 2])], 0)}
+    measure(
+        Own().stream, todo, TaskSettings(repetitions=2), lambda ids: RIGHT,
+        externals=Externals([Logged("a"), Logged("b")]),
+    )  # fmt: skip
+    ours = ["ours"] * 3
+    assert log == ["a", "b", "ours", *ours, "a", "b", "rest", *ours, "b", "a", "rest"]
+
+
 def test_its_ratio_is_to_constrained_plain_answers_of_the_same_run() -> None:
     found = figures(run(Program()))
     assert found["decode_token_per_sec"] == pytest.approx(1000 / MS_PER_TOKEN)

@@ -96,8 +96,8 @@ class Asked:
     def ask(self, turn: int) -> None:
         """All of them once more, from another one on in each turn; one that has refused is not asked again.
 
-        They follow one another, and then rest: ours would pay for threads of theirs that still spin, and the one of
-        ours that came next would pay most.
+        They follow one another, and then rest: threads of theirs may still spin, which would slow down the one of ours
+        that comes next.
         """
         for name in rotated(list(self._answers), turn) if self._answers else ():
             time.sleep(SETTLE_S)
