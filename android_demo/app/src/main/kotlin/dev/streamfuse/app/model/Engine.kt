@@ -45,7 +45,7 @@ interface OpenSession : AutoCloseable {
 /** The library itself. [cacheDir] keeps what passes cost on this device. */
 class LibraryEngine(private val cacheDir: File) : Engine {
     override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel =
-        LibraryModel(StreamFuse.loadInBackground(folder, Options(threads, cacheDir, checkHashes)))
+        LibraryModel(StreamFuse.loadInBackground(folder, Options(threads, cacheDir, checkHashes = checkHashes)))
 }
 
 private class LibraryModel(private val model: Model) : OpenModel, AutoCloseable by model {
