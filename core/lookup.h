@@ -43,7 +43,7 @@ class LookUp {
   struct Match {
     int64_t length = 0;
     Kind kind = kAlone;
-    bool remembered = false;              // it is not in the text, only in the memory
+    bool remembered = false;              // it is longer in the memory than in the text
     int64_t count = 0;                    // of `next`
     std::array<int64_t, kOffers> next{};  // different tokens, the latest first
     std::array<bool, kOffers> refused{};  // by the constraint: neither a hit nor a miss of look-up
@@ -66,7 +66,7 @@ class LookUp {
 
   std::vector<int32_t> slots_;   // hash table by token: its latest position in the text, counted from 1; 0: free
   std::vector<int32_t> before_;  // of each position: the previous one of the same token, counted from 1; 0: none
-  std::array<Seen, kLongest * 2 * kKinds * kOffers> seen_;  // of matches in the text, and of those in the memory only
+  std::array<Seen, kLongest * 2 * kKinds * kOffers> seen_;  // by `remembered` too
   std::shared_ptr<const Memory> memory_;
   uint32_t owner_ = 0;
   Tree tree_;                   // of the last join

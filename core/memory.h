@@ -1,6 +1,6 @@
-// Answers of earlier texts, which look-up drafts from as it does from the text itself. All sequences of a model share
-// one memory. After "SuffixDecoding" (Oliaro et al. 2024, arXiv 2411.04975): what a model wrote for one request is
-// often what it writes for the next.
+// Stores generated answers, so that look-up can draft from them as well as from the current text. All sequences of a
+// model share one memory. After "SuffixDecoding" (Oliaro et al. 2024, arXiv 2411.04975): what a model wrote for one
+// request is often what it writes for the next.
 #pragma once
 
 #include <array>
@@ -14,25 +14,28 @@ namespace streamfuse {
 
 class Memory {
  public:
-  static constexpr size_t kKey = 2;         // tokens that must match: one says little about another text
+  static constexpr size_t kKey = 2;         // minimum length of a match: a single token predicts little in another text
   static constexpr int64_t kContext = 8;    // tokens before an answer that are stored with it
   static constexpr int32_t kBoundary = -1;  // between two answers
 
-  // Holds about `capacity` tokens, the latest. `path`: the file that keeps them between processes; empty: none. A file
-  // of another `identity` is begun anew. Throws Failure(SF_BAD_FILE) for a file that is no memory.
+  // Keeps the most recent `capacity` to 1.25 * `capacity` tokens. `path`: the file that keeps them between processes;
+  // empty: none. A file written for another `identity` is replaced by an empty one. Throws Failure(SF_BAD_FILE) if the
+  // file is not a memory or cannot be written.
   Memory(std::string path, int64_t capacity, std::string identity);
 
-  // A conversation, or any other user whose own answers are not offered to it: its text contains them.
+  // An id for one conversation. Look-up skips entries with the caller's own id, because the text of the conversation
+  // already contains them.
   uint32_t new_owner();
-  // Adds an answer, with up to kContext tokens before it. The file gets it too; if that fails, it is not written again.
+  // Adds an answer, with up to kContext tokens before it, also to the file. After a write error the file is left alone
+  // until `forget`.
   void add(uint32_t owner, std::span<const int64_t> tokens);
-  // Drops everything, and the file.
+  // Removes all answers and empties the file. Throws Failure(SF_BAD_FILE) if it cannot be written.
   void forget();
 
   // Locks the memory for the look-ups of one draft.
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
-  // The place after the latest occurrence of the key, which is given last token first; 0: none. Needs the lock, as the
-  // functions below.
+  // The index after the most recent occurrence of `key`, or 0. `key` is in reverse order: last token first. The caller
+  // holds the lock for this and the functions below.
   size_t latest(const std::array<int64_t, kKey>& key) const;
   size_t before(size_t end) const { return static_cast<size_t>(before_[end - 1]); }  // the previous occurrence; 0: none
   int64_t token(size_t place) const { return tokens_[place]; }

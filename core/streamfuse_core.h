@@ -154,13 +154,14 @@ SF_EXPORT int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, 
 SF_EXPORT void sf_core_model_close(sf_core_model*);
 SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL */
 
-/* Lets look-up also draft from the answers of this model's earlier sequences. `path` is a file that keeps their token
- * ids between processes, readable by its owner only; NULL: none. It is created if it is missing, begun anew if another
- * bundle wrote it, and SF_BAD_FILE if it is something else. `tokens` bounds the memory, 0 to the default of 65,536
- * (2 MB of RAM and 0.3 MB of file); the oldest answers are dropped. Call it before sf_sequence_new. */
+/* Enables a memory of answers, shared by all sequences of the model: look-up also drafts from texts that ended earlier
+ * in any of them. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in
+ * RAM only. It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
+ * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (2 MB of RAM, 0.3 MB on disk). The oldest
+ * answers are dropped. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
-/* Drops all of these answers, also from the file. Any thread may call it. */
+/* Removes these answers from RAM and empties the file. SF_BAD_FILE if it cannot be written. Any thread may call it. */
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */
@@ -238,7 +239,8 @@ typedef struct sf_options {
                                       release when the text ends or its start fails. With a constraint, text with
                                       drafts still equals text without */
   int32_t sources; /* what may draft: a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP and 1 << SF_TABLE, to measure
-                      what each of them brings; 0: all. A constraint's forced tokens are always drafted */
+                      what each of them brings; 0: all. SF_LOOKUP includes the memory of answers. A constraint's
+                      forced tokens are always drafted */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */

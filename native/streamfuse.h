@@ -58,10 +58,9 @@ typedef struct sf_model_options {
                               did not sign, and compare hashes; NULL: signatures are not checked */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
-  const char* memory_file; /* where the answers of this model are kept, so that later conversations draft from them: a
-                              private file of token ids, created if it is missing; "": in this process only; NULL: no
-                              answer outlives its session. sf_model_forget erases them */
-  int64_t memory_tokens;   /* how many, the latest; 0: 65,536, a file of 0.3 MB */
+  const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
+                              are drafted from them; created if it is missing. "": in RAM only. NULL: off */
+  int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
 } sf_model_options;
 
 /* Opens and checks the bundle in `folder` and loads its graphs, which takes from a tenth of a second to some seconds.
@@ -77,7 +76,8 @@ SF_EXPORT const char* sf_model_engine(const sf_model*);   /* the native engine's
 SF_EXPORT int32_t sf_model_can_chat(const sf_model*);     /* 1: the bundle has a chat template */
 SF_EXPORT double sf_model_load_ms(const sf_model*);       /* duration of sf_model_load */
 
-/* Erases the answers that sf_model_options.memory_file keeps. Any thread may call it, at any time. */
+/* Removes the answers that sf_model_options.memory_file stores, from RAM and file. SF_BAD_FILE if the file cannot be
+ * written. Any thread may call it, at any time. */
 SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */

@@ -45,9 +45,9 @@ def load(
         cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
         public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
             It is ignored with a Bundle: `open_bundle` checks it.
-        memory: a private file that keeps the answers of this model, as token ids, so that answers to later
-            conversations are drafted from them and similar ones are generated faster; "": in this process only. None:
-            no answer outlives its session. `Model.forget` erases it.
+        memory: a file that stores the answers of this model as token ids, so that later, similar answers are drafted
+            from them; only its owner can read it. "" stores them in RAM only; None turns this off. `Model.forget`
+            removes them.
 
     Raises:
         BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
@@ -271,8 +271,8 @@ class Model:
         self._shared().reset()
 
     def forget(self) -> None:
-        """Erase the answers that `load(memory=)` keeps, also from their file. An answer that is being generated is kept
-        again when it ends. CoreError where the file cannot be written."""
+        """Remove the answers that `load(memory=)` stores, from RAM and file. An answer that is still being generated is
+        added when it ends. CoreError where the file cannot be written."""
         self._core_model().forget()
 
     def stop(self) -> None:

@@ -87,7 +87,7 @@ def structured(
     satisfy its constraint; the packages jsonschema and lark check this.
 
     llama.cpp with the task's JSON schema and ONNX Runtime GenAI with guidance
-    take turns with them where installed: pip install 'streamfuse\\[llama-cpp]'
+    answer after these three if installed: pip install 'streamfuse\\[llama-cpp]'
     and pip install 'streamfuse\\[onnx-genai]'.
 
     [bold]Tasks[/bold]

@@ -54,7 +54,7 @@ def tasks(
     ] = False,
     memory: Annotated[
         bool,
-        typer.Option("--memory", help="Also run speculation with a memory of the answers to the prompts before."),
+        typer.Option("--memory", help="Also run speculation that drafts from the answers to earlier prompts."),
     ] = False,
     gguf: Annotated[
         Path | None,
@@ -91,8 +91,8 @@ def tasks(
 
     --sources shows what each source of drafts brings, for each category of
     the data: the speed with all of them over the speed without that one.
-    --memory shows what `run --memory` brings for data whose answers resemble
-    each other; it is empty at the beginning of each repetition.
+    --memory shows what `run --memory` brings if answers resemble each other.
+    The memory is emptied before each repetition.
 
     [bold]Examples[/bold]
 

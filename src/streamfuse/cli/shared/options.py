@@ -101,8 +101,8 @@ Memory = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep answers in this private file and draft later answers from them, so that similar ones are faster. "
-        "Delete the file to forget them.",
+        help="Store answers in this file (readable by its owner only) and draft later answers from them, which speeds "
+        "up similar answers. Delete the file to discard them.",
         show_default="none",
         dir_okay=False,
     ),
