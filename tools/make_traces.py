@@ -116,6 +116,7 @@ def loop_trace(
         if stop is not None and count == stop.get("tokens"):
             stopped.set()
     sampling = asdict(config.sampling)
+    left_out = {"sampling", "sources", *CONSTRAINTS}
     sampling["seed"] = str(sampling["seed"])
     return {
         "format": FORMAT,
@@ -123,7 +124,7 @@ def loop_trace(
         "spec": spec_facts(backend.spec),
         "accuracy": backend.accuracy,
         "sampling": sampling,
-        "config": {key: value for key, value in asdict(config).items() if key not in ("sampling", *CONSTRAINTS)},
+        "config": {key: value for key, value in asdict(config).items() if key not in left_out},
         "prompt": prompt,
         **restricted,
         **ending,

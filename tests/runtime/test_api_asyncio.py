@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bundle_samples import PrintableBackend, fake_engines, write_bundle
 
 import streamfuse
 from streamfuse import engines
-from streamfuse.api import AsyncGeneration
+from streamfuse.api import AsyncGeneration, asynchronous
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
@@ -153,5 +154,25 @@ def test_what_is_wrong_is_raised_by_the_call_or_by_the_first_piece(model: stream
         for _ in range(2):  # an error frees the sequence
             with pytest.raises(CoreError, match="this model is closed"):
                 await tokens(model.astream("hi"))
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_was_left_is_gone_though_the_worker_still_holds_its_work(
+    model: streamfuse.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Holding(ThreadPoolExecutor):
+        """A worker that is always late to drop what it ran."""
+
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Any:
+            self.held = (function, arguments)
+            return super().submit(function, *arguments, **options)
+
+    monkeypatch.setattr(asynchronous, "ThreadPoolExecutor", Holding)
+
+    async def main() -> None:
+        async for _ in model.astream("hello"):
+            break
+        assert len(await tokens(model.astream("hi"))) == 16
 
     asyncio.run(main())

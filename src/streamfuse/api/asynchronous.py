@@ -88,7 +88,7 @@ class AsyncGeneration(AsyncIterator[Piece]):
             self._one.begin(self)
             self._worker = ThreadPoolExecutor(1, "streamfuse")
         try:
-            piece = await asyncio.wrap_future(self._worker.submit(self._step))
+            piece = await asyncio.wrap_future(self._worker.submit(_step, ref(self)))
         except BaseException:
             await self.aclose()
             raise
@@ -108,15 +108,23 @@ class AsyncGeneration(AsyncIterator[Piece]):
             self._worker.shutdown(wait=False)
             self._close()
 
-    def _step(self) -> Piece | None:
-        """In the worker: the next piece; None at the end."""
-        if self._generation is None:
-            self._generation = self._start()
-        return None if self._ended else next(self._generation, None)
-
     def _close(self) -> None:
         """In the worker, after the pass that runs."""
         if self._generation is not None:
             with suppress(CoreError):  # the model is closed
                 self._generation.close()
         self._one.end()
+
+
+def _step(of: Callable[[], AsyncGeneration | None]) -> Piece | None:
+    """In the worker: the next piece; None at the end.
+
+    The worker holds a weak reference, because it drops its work only after the event loop has the piece: a stream that
+    is left right after a piece would otherwise still count as running.
+    """
+    stream = of()
+    if stream is None or stream._ended:
+        return None
+    if stream._generation is None:
+        stream._generation = stream._start()
+    return next(stream._generation, None)
