@@ -257,7 +257,7 @@ void Session::remember() {
   }
 }
 
-// The text no longer contains what was said before, which may be drafted from now.
+// Earlier answers of this sequence are not part of the new text, so look-up may find them in the memory.
 void Session::begin_conversation() {
   if (memory_ == nullptr) return;
   owner_ = memory_->new_owner();

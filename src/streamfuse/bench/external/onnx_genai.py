@@ -127,7 +127,7 @@ class OnnxGenai:
         return generator, 1000 * (time.perf_counter() - started)
 
     def _answer(self, request: Request, generator: Any) -> tuple[Answer, float]:
-        """The answer, and the milliseconds of CPU time that decoding it took."""
+        """Generate an answer; returns it with the CPU time of decoding in milliseconds."""
         head, last = list(request.prompt_ids[:-1]), list(request.prompt_ids[-1:])
         prompt, most = len(request.prompt_ids), request.max_new_tokens
         began = time.perf_counter()

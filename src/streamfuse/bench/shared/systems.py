@@ -1,4 +1,4 @@
-"""What benches compare: systems that answer a prompt and say how long decoding took.
+"""The systems that benches compare: each answers a prompt and reports its decoding time.
 
 The clock of every system runs alike: from the pass of the last prompt token, the first that gives a token, to the end.
 Reading the rest of the prompt is not decoding.
