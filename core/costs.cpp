@@ -16,6 +16,7 @@
 
 #include "atomic_file.h"
 #include "error.h"
+#include "hash.h"
 
 namespace streamfuse {
 namespace {
@@ -37,12 +38,10 @@ std::string without_breaks(std::string text) {
   return text;
 }
 
-// The cost file. Its name differs with bundle and device, whose names the file repeats: a hash, FNV-1a.
+// The cost file. Its name is a hash of bundle and device, which the file repeats.
 std::string file_in(const std::string& folder, const std::string& identity, const std::string& device) {
-  uint64_t key = 0xcbf29ce484222325u;
-  for (const char letter : identity + "\n" + device) key = (key ^ static_cast<uint8_t>(letter)) * 0x100000001b3u;
   char name[32];
-  std::snprintf(name, sizeof name, "%016llx.costs", static_cast<unsigned long long>(key));
+  std::snprintf(name, sizeof name, "%016llx.costs", static_cast<unsigned long long>(fnv1a(identity + "\n" + device)));
   return (std::filesystem::path(folder) / name).string();
 }
 

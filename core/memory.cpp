@@ -14,6 +14,7 @@
 
 #include "atomic_file.h"
 #include "error.h"
+#include "hash.h"
 
 namespace streamfuse {
 namespace {
@@ -29,26 +30,24 @@ struct FileEntry {
 };
 constexpr char kFileMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
 
-uint64_t fnv1a(const void* data, size_t size) {
-  uint64_t value = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3u;
-  return value;
-}
-
 FileHeader header_of(const std::string& identity) {
-  FileHeader header{{}, fnv1a(identity.data(), identity.size())};
+  FileHeader header{{}, fnv1a(identity)};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
   return header;
 }
 
 FileEntry entry_of(std::span<const int32_t> tokens) {
-  return {static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(fnv1a(tokens.data(), tokens.size_bytes()))};
+  const std::string_view bytes(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
+  return {static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(fnv1a(bytes))};
 }
 
 }  // namespace
 
-Memory::Memory(std::string path, int64_t capacity, std::string identity)
-    : path_(std::move(path)), identity_(std::move(identity)), capacity_(static_cast<size_t>(capacity)) {
+Memory::Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size)
+    : path_(std::move(path)),
+      identity_(std::move(identity)),
+      capacity_(static_cast<size_t>(capacity)),
+      vocab_size_(vocab_size) {
   size_t slots = 16;
   while (slots < 3 * capacity_) slots *= 2;
   slots_.assign(slots, 0);
@@ -81,10 +80,14 @@ void Memory::load() {
     if (!whole) break;
     tokens.resize(entry.count);
     whole = std::fread(tokens.data(), sizeof(int32_t), tokens.size(), file.get()) == tokens.size() &&
-            entry.sum == entry_of(tokens).sum && *std::min_element(tokens.begin(), tokens.end()) >= 0;
+            entry.sum == entry_of(tokens).sum && is_valid(tokens);
     if (whole) dropped |= append(0, tokens);
   }
   if (dropped || !whole) write_file();
+}
+
+bool Memory::is_valid(std::span<const int32_t> tokens) const {
+  return std::all_of(tokens.begin(), tokens.end(), [&](int32_t token) { return token >= 0 && token < vocab_size_; });
 }
 
 uint32_t Memory::new_owner() {

@@ -21,7 +21,7 @@ class Memory {
   // Keeps the most recent `capacity` to 1.25 * `capacity` tokens. `path`: the file that keeps them between processes;
   // empty: none. A file written for another `identity` is replaced by an empty one. Throws Failure(SF_BAD_FILE) if the
   // file is not a memory or cannot be written.
-  Memory(std::string path, int64_t capacity, std::string identity);
+  Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size);
 
   // An id for one conversation. Look-up skips entries with the caller's own id, because the text of the conversation
   // already contains them.
@@ -43,6 +43,7 @@ class Memory {
 
  private:
   void load();
+  bool is_valid(std::span<const int32_t> tokens) const;  // all are tokens of the vocabulary
   void push(uint32_t owner, int32_t token);
   void index(size_t place);
   bool append(uint32_t owner, std::span<const int32_t> tokens);  // true: older ones were dropped
@@ -54,6 +55,7 @@ class Memory {
   mutable std::mutex mutex_;
   std::string path_, identity_;
   size_t capacity_;
+  int64_t vocab_size_;
   uint32_t owners_made_ = 0;
   bool file_failed_ = false;
   std::vector<int32_t> tokens_;   // answers, each followed by kBoundary

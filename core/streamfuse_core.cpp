@@ -112,7 +112,7 @@ int sf_core_model_remember(sf_core_model* model, const char* path, int64_t token
     if (tokens < 0 || tokens > kMostMemory)
       bad("a memory has 1 to " + std::to_string(kMostMemory) + " tokens (0: " + std::to_string(kMemory) + ")");
     model->memory = std::make_shared<streamfuse::Memory>(path == nullptr ? "" : path, tokens == 0 ? kMemory : tokens,
-                                                         model->model->spec.identity);
+                                                         model->model->spec.identity, model->model->spec.vocab_size);
     return SF_OK;
   });
 }

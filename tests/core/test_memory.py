@@ -6,8 +6,10 @@ Run: pytest tests/core/test_memory.py
 from __future__ import annotations
 
 import stat
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fakes import ArithmeticBackend, spec
 
@@ -122,6 +124,22 @@ def test_a_file_that_was_cut_off_keeps_its_whole_answers(tmp_path: Path) -> None
     damaged[16 + 8 + 4] ^= 1  # a token of the first answer: nothing after it is trusted
     path.write_bytes(damaged)
     assert ask(model_of(path))[1].widths == alone.widths
+
+
+@pytest.mark.parametrize("token", [-1, 64, 1 << 30])
+def test_a_token_outside_the_vocabulary_is_never_drafted(tmp_path: Path, token: int) -> None:
+    """Its entry is whole and its sum is right: only the vocabulary tells."""
+    path = tmp_path / "memory"
+    first, alone = ask(model_of(path))
+    header = path.read_bytes()[:16]
+    tokens = np.array([*PROMPT, token, *first], "<i4").tobytes()
+    total = 0xCBF29CE484222325
+    for byte in tokens:
+        total = (total ^ byte) * 0x100000001B3 % (1 << 64)
+    path.write_bytes(header + struct.pack("<II", len(tokens) // 4, total % (1 << 32)) + tokens)
+    again, drafted = ask(model_of(path))
+    assert again == first
+    assert drafted.widths == alone.widths
 
 
 def test_the_oldest_answers_make_room(tmp_path: Path) -> None:

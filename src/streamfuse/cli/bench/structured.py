@@ -58,20 +58,8 @@ def structured(
             autocompletion=complete.listed(*_PROGRAMS, _NO_PROGRAM),
         ),
     ] = None,
-    gguf: Annotated[
-        Path | None,
-        typer.Option(
-            help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"
-        ),
-    ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            help="Adapter that the bundle was exported with: a shipped one, by name, or a file.",
-            show_default="from the bundle",
-            autocompletion=complete.adapters,
-        ),
-    ] = None,
+    gguf: options.Gguf = None,
+    adapter: options.ExportedAdapter = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     threads: options.Threads = None,

@@ -56,20 +56,8 @@ def tasks(
         bool,
         typer.Option("--memory", help="Also run speculation that drafts from the answers to earlier prompts."),
     ] = False,
-    gguf: Annotated[
-        Path | None,
-        typer.Option(
-            help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"
-        ),
-    ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            help="Adapter that the bundle was exported with: a shipped one, by name, or a file.",
-            show_default="from the bundle",
-            autocompletion=complete.adapters,
-        ),
-    ] = None,
+    gguf: options.Gguf = None,
+    adapter: options.ExportedAdapter = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="0 is greedy.", show_default=f"0; 1.5 for {ADVERSARIAL}")
     ] = None,

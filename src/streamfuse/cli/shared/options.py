@@ -97,6 +97,18 @@ Width = Annotated[
 NoCostCache = Annotated[
     bool, typer.Option("--no-cost-cache", help="Measure pass latencies again, and do not cache them.")
 ]
+Gguf = Annotated[
+    Path | None,
+    typer.Option(help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"),
+]
+ExportedAdapter = Annotated[
+    str | None,
+    typer.Option(
+        help="Adapter that the bundle was exported with: a shipped one, by name, or a file.",
+        show_default="from the bundle",
+        autocompletion=complete.adapters,
+    ),
+]
 Memory = Annotated[
     Path | None,
     typer.Option(
