@@ -1,4 +1,4 @@
-"""The tables of flags in docs/export.md and docs/training.md, written from the declarations of the options.
+"""The tables of flags in docs/export.md, serve.md and training.md, written from the declarations of the options.
 
 python tools/option_tables.py            # writes them anew
 python tools/option_tables.py --check    # exit code 1 if one differs from what the declarations give
@@ -7,6 +7,7 @@ python tools/option_tables.py --check    # exit code 1 if one differs from what 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typer.main import get_command
 from streamfuse.cli import app
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {"export.md": "export", "training.md": "train"}
+PAGES = {"export.md": "export", "serve.md": "serve", "training.md": "train"}
 _BEGIN, _END = "<!-- table: flags of {}, written by tools/option_tables.py -->", "<!-- end of the table -->"
 _LEFT_OUT = {"help"}
 
@@ -35,8 +36,9 @@ def table(name: str) -> str:
 
 
 def _row(parameter: Any) -> str:
-    takes = (parameter.metavar or "").strip("[]")
-    flags = " ".join(filter(None, (", ".join((*parameter.opts, *parameter.secondary_opts)), takes)))
+    names = [] if parameter.param_type_name == "argument" else [*parameter.opts, *parameter.secondary_opts]
+    takes = re.sub(r"^\[(.*)\]$", r"\1", parameter.metavar or "")  # around a choice
+    flags = " ".join(filter(None, (", ".join(names), takes)))
     return f"| `{_cell(flags)}` | {_cell(_default(parameter))} | {_cell(parameter.help or '')} |"
 
 

@@ -46,6 +46,7 @@ NEEDS = {
     "export-openvino": Need("exporting for OpenVINO", (*_EXPORT, "openvino"), "openvino"),
     "transport": Need("the optimal transport plan", ("scipy",), "research"),
     "layer-skip": Need("the search for layers to leave out", ("optuna",), "research"),
+    "serve": Need("serving", ("starlette", "uvicorn"), "serve"),
     "sign": Need("a signature", ("cryptography",), "sign"),
     "run-coreml": Need("running a Core ML bundle on a Mac", ("coremltools",), "coreml"),
     "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),

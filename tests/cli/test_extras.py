@@ -32,7 +32,7 @@ else:
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("torch", "executorch", "transformers", "accelerate", "datasets", "coremltools", "onnx", "onnxruntime", "gguf",
           "huggingface_hub", "safetensors", "yaml", "filelock", "matplotlib", "rouge_score", "llama_cpp",
-          "cryptography", "scipy")  # fmt: skip
+          "cryptography", "scipy", "starlette", "uvicorn")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"  # None: not to be imported
 
 
@@ -73,6 +73,7 @@ def test_a_missing_part_is_one_sentence_with_the_line_to_install(monkeypatch: py
         ("export -o new --target onnx", "onnx", "exporting to ONNX needs onnx: pip install 'streamfuse[export,onnx]'"),
         ("export -o new --backend coreml", "coremltools", "pip install 'streamfuse[export,coreml]'"),
         ("export -o new --backend openvino", "openvino", "pip install 'streamfuse[openvino]'"),
+        ("serve bundle", "uvicorn", "serving needs uvicorn: pip install 'streamfuse[serve]'"),
         ("bundle keygen new", "cryptography", "a signature needs cryptography: pip install 'streamfuse[sign]'"),
         ("export -o new --sign-key file", "cryptography", "pip install 'streamfuse[sign]'"),
         ("data synthesize new", "torch", "writing prompts needs torch: pip install 'streamfuse[export]'"),

@@ -18,6 +18,7 @@ import option_tables  # noqa: E402 (a program in tools/, not a package)
 from streamfuse.export.config import ExportConfig  # noqa: E402
 from streamfuse.model.config import StreamConfig  # noqa: E402
 from streamfuse.options import declared  # noqa: E402
+from streamfuse.serve.options import ServeOptions  # noqa: E402
 from streamfuse.train.config import TrainConfig  # noqa: E402
 
 
@@ -27,8 +28,8 @@ def test_the_tables_of_the_docs_are_those_of_the_declarations() -> None:
 
 @pytest.mark.parametrize(
     ("command", "configs"),
-    [("export", (ExportConfig,)), ("train", (TrainConfig, StreamConfig))],
-    ids=["export", "train"],
+    [("export", (ExportConfig,)), ("serve", (ServeOptions,)), ("train", (TrainConfig, StreamConfig))],
+    ids=["export", "serve", "train"],
 )
 def test_every_declared_option_has_a_row_with_its_help(command: str, configs: tuple[type, ...]) -> None:
     rows = option_tables.table(command).splitlines()

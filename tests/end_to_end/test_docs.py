@@ -11,6 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from streamfuse.cli import app
 
 BUNDLE, NATIVE = ROOT / "build" / "demo", ROOT / "build" / "native"
 MAX_NEW_TOKENS = 12  # where a sample leaves it to the bundle
+SERVED = "http://127.0.0.1:8000/v1"
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,13 +47,30 @@ def whole(language: str) -> list[Sample]:
     return [sample for sample in samples(language) if not sample.fragment]
 
 
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": paths}
+
+
+@contextmanager
+def served(reader: Path) -> Iterator[str]:
+    """The URL of a server, which the reader has started on a free port instead of the usual one."""
+    command = [sys.executable, "-m", "streamfuse", "serve", "build/demo", "--port", "0"]
+    with subprocess.Popen(command, cwd=reader, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
+
+
 @pytest.mark.parametrize("sample", whole("python"), ids=lambda sample: sample.name)
 def test_python_samples_run_and_print_an_answer(sample: Sample, reader: Path) -> None:
-    paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-c", sample.text],
-        cwd=reader, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with served(reader) if SERVED in sample.text else nullcontext(SERVED) as url:
+        done = subprocess.run(
+            [sys.executable, "-c", sample.text.replace(SERVED, url)],
+            cwd=reader, env=environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.split()) >= 5
 

@@ -13,8 +13,8 @@ from streamfuse.cli.shared.errors import OneLineErrors
 from streamfuse.cli.shared.groups import register_all
 
 COMMANDS = (
-    "commands.pull", "commands.run", "commands.chat", "commands.export", "commands.bundle", "commands.data",
-    "commands.train", "commands.adapter", "bench", "commands.doctor", "commands.devices",
+    "commands.pull", "commands.run", "commands.chat", "commands.serve", "commands.export", "commands.bundle",
+    "commands.data", "commands.train", "commands.adapter", "bench", "commands.doctor", "commands.devices",
 )  # fmt: skip
 
 

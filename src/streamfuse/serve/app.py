@@ -1,0 +1,292 @@
+"""The HTTP side: endpoints, who may use them, and how answers and errors are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from streamfuse.api import Piece, Result
+from streamfuse.serve.answers import ChatAnswer, TextAnswer
+from streamfuse.serve.errors import RequestError, told
+from streamfuse.serve.options import ServeOptions, is_loopback
+from streamfuse.serve.requests import Request, read_chat, read_completion
+from streamfuse.serve.service import Service
+
+MOST_BODY_BYTES = 4 << 20  # no context holds that much text
+log = logging.getLogger("streamfuse.serve")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def application(service: Service, options: ServeOptions) -> Starlette:
+    """The ASGI application."""
+    created = int(time.time())
+    card = {"id": service.name, "object": "model", "created": created, "owned_by": "streamfuse"}
+    card |= {"max_model_len": service.context_tokens}
+
+    async def health(http: HttpRequest) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    async def models(http: HttpRequest) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def model(http: HttpRequest) -> JSONResponse:
+        if http.path_params["name"] != service.name:
+            raise RequestError(
+                404, f"there is no such model; this server has {service.name!r}", "model", "model_not_found"
+            )
+        return JSONResponse(card)
+
+    async def chat(http: HttpRequest) -> Answering:
+        return Answering(service, read_chat(await _json(http), service.name))
+
+    async def completion(http: HttpRequest) -> Answering:
+        return Answering(service, read_completion(await _json(http), service.name))
+
+    middleware = [Middleware(Log), Middleware(Guard, key=options.api_key)]
+    if options.cors_origin:
+        # Before the key is asked for: a browser sends none with its first question.
+        cors = Middleware(
+            CORSMiddleware, allow_origins=options.cors_origin, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+        middleware.insert(1, cors)
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", completion, methods=["POST"]),
+        ],
+        middleware=middleware,
+        exception_handlers={RequestError: _refusal, HTTPException: _refusal, Exception: _failure},
+    )
+
+
+class Answering:
+    """The response to one request: it waits for its turn, and ends the generation when the client leaves."""
+
+    def __init__(self, service: Service, request: Request) -> None:
+        self._service, self._request = service, request
+        form = ChatAnswer if request.is_chat else TextAnswer
+        self._answer = form(service.name, service.fingerprint, request.include_usage)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _while_connected(receive, self._respond(scope, receive, send))
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What is written waits here until it is sent: a client that reads slowly holds up nobody else."""
+        written: asyncio.Queue[Piece | Result | Exception] = asyncio.Queue()
+        writing = asyncio.ensure_future(self._write(written))
+        try:
+            part = _checked(await written.get())
+            if self._request.stream:
+                return await self._stream(part, written, scope, send)
+            while isinstance(part, Piece):
+                part = _checked(await written.get())
+            _note(scope, part)
+            await JSONResponse(self._answer.whole(part))(scope, receive, send)
+        except Exception as error:
+            raise self._told(error) from error
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _write(self, written: asyncio.Queue[Piece | Result | Exception]) -> None:
+        """The answer: its pieces, and at the end its result, or what went wrong."""
+        try:
+            async with self._service.generation(self._request) as generation:
+                async for piece in generation:
+                    written.put_nowait(piece)
+                result = generation.result
+            written.put_nowait(result)
+        except Exception as error:
+            written.put_nowait(error)
+
+    async def _stream(
+        self, part: Piece | Result, written: asyncio.Queue[Piece | Result | Exception], scope: Scope, send: Send
+    ) -> None:
+        """Server-sent events. What goes wrong before the first token is an error with its status, later an event."""
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+        async def event(data: object) -> None:
+            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
+
+        try:
+            for chunk in self._answer.opening():
+                await event(chunk)
+            while isinstance(part, Piece):
+                for chunk in self._answer.pieces(part):
+                    await event(chunk)
+                part = _checked(await written.get())
+            _note(scope, part)
+            for chunk in self._answer.closing(part):
+                await event(chunk)
+        except Exception as error:
+            await event(self._told(error).body)
+        await event("[DONE]")
+        await send({"type": "http.response.body", "body": b""})
+
+    def _told(self, error: Exception) -> RequestError:
+        known = told(error, self._request.limit)
+        if known is None or known.status == 500:
+            log.error("an answer failed: %s", error, exc_info=known is None)
+        return known or RequestError(500, "the server failed; its log says why")
+
+
+def _checked(part: Piece | Result | Exception) -> Piece | Result:
+    if isinstance(part, Exception):
+        raise part
+    return part
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or stop it when the client closes its connection."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        unfinished = [one for one in (task, leaving) if not one.done()]
+        for one in unfinished:
+            one.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+    if not task.cancelled():
+        task.result()
+
+
+def _note(scope: Scope, result: Result) -> None:
+    """What the log says of an answer."""
+    found = result.statistics
+    scope["streamfuse.note"] = (
+        f", {found.prompt_tokens} + {found.generated_tokens} tokens, {found.decode_token_per_sec:.0f} tokens/s, "
+        f"{found.finish_reason}"
+    )
+
+
+async def _json(http: HttpRequest) -> object:
+    """The body of a request. RequestError unless it is JSON of a bearable size."""
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # web pages may send other types to any server without asking it (CORS)
+        raise RequestError(415, "the header Content-Type must be application/json", code="unsupported_media_type")
+    body = b""
+    try:
+        async for part in http.stream():
+            body += part
+            if len(body) > MOST_BODY_BYTES:
+                raise RequestError(413, f"the body is larger than {MOST_BODY_BYTES >> 20} MiB", code="body_too_large")
+    except ClientDisconnect:
+        raise RequestError(400, "the body ended early", code="invalid_json") from None
+    try:
+        return json.loads(body, parse_constant=_not_json)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+
+
+def _not_json(word: str) -> object:
+    raise ValueError(f"{word} is no number")
+
+
+def _refusal(http: HttpRequest, error: Exception) -> JSONResponse:
+    if isinstance(error, HTTPException):
+        error = RequestError(error.status_code, f"{http.method} {http.url.path:.100}: {error.detail}")
+    assert isinstance(error, RequestError), "it is registered for these two"
+    return _response(error)
+
+
+def _failure(http: HttpRequest, error: Exception) -> JSONResponse:
+    """uvicorn logs the error."""
+    return _response(RequestError(500, "the server failed; its log says why"))
+
+
+def _response(error: RequestError) -> JSONResponse:
+    return JSONResponse(error.body, error.status, error.headers)
+
+
+def _host(header: str) -> str:
+    """The name or address in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """Lets nobody in without the key. Where there is none, only the names of this machine are served: a web page whose
+    name leads to a loopback address (DNS rebinding) is refused."""
+
+    def __init__(self, app: App, key: str | None) -> None:
+        self._app, self._key = app, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._objection(scope) if scope["type"] == "http" else None
+        await (self._app if error is None else _response(error))(scope, receive, send)
+
+    def _objection(self, scope: Scope) -> RequestError | None:
+        headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization")}
+        if self._key is None:
+            if is_loopback(_host(headers.get(b"host", b"localhost").decode("latin-1"))):
+                return None
+            return RequestError(
+                403, "this server answers to localhost only; start it with --api-key", code="foreign_host"
+            )
+        if scope["path"] == "/health":
+            return None
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key.encode()):
+            return None
+        challenge = {"WWW-Authenticate": "Bearer"}
+        return RequestError(401, "the API key is missing or wrong", code="invalid_api_key", headers=challenge)
+
+
+class Log:
+    """A line for each request, without what it says."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, status = time.monotonic(), "left by the client"
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception:
+            status = "500"
+            raise
+        finally:
+            seconds, path = time.monotonic() - started, ascii(scope["path"])[1:-1]
+            log.info(
+                "%s %.100s %s in %.2f s%s", scope["method"], path, status, seconds, scope.get("streamfuse.note", "")
+            )

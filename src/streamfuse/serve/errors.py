@@ -1,0 +1,64 @@
+"""What a client is told when a request fails, in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from streamfuse.options import OptionError
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.text import TextError
+
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+_FIELDS = {"schema": "response_format", "template_variables": "chat_template_kwargs"}  # of our options, in a request
+
+
+class ServeError(RuntimeError):
+    """The server cannot start; the message is one sentence."""
+
+
+class RequestError(Exception):
+    """A request that gets an error for an answer. `param` names the field, `code` is for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = headers or {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error object."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def told(error: Exception, limit: str = "max_tokens") -> RequestError | None:
+    """What a client is told of an error of the API; None for one that is a fault of the server.
+
+    Options have the names of a request's fields there, and `limit` is the name of the limit of tokens.
+    """
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, OptionError):
+        first = _FLAG.search(error.flags)
+        message = _FLAG.sub(lambda flag: _field(flag[1], limit), error.flags)
+        return RequestError(400, message, None if first is None else _field(first[1], limit), "invalid_value")
+    if isinstance(error, (PromptError, TextError)):
+        return RequestError(400, str(error), code="invalid_prompt")
+    if isinstance(error, BackendError):
+        return RequestError(500, str(error))
+    return None
+
+
+def _field(flag: str, limit: str) -> str:
+    name = flag.replace("-", "_")
+    return limit if name == "max_new_tokens" else _FIELDS.get(name, name)

@@ -1,0 +1,69 @@
+"""The options of `streamfuse serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from streamfuse.options import OptionError, check, option
+
+KEY_VARIABLE = "STREAMFUSE_API_KEY"
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How the server listens, and what it allows. OptionError names the option that is wrong."""
+
+    host: str = option("127.0.0.1", "Address to listen on. Any address but a loopback one needs --api-key.")
+    port: int = option(8000, "Port to listen on; 0: a free one. The URL is printed.", least=0, most=65535)
+    api_key: str | None = option(
+        None,
+        f"Refuse requests without this key. Better set {KEY_VARIABLE} in the environment: other users of the machine "
+        "can read the flag.",
+        shown=f"from {KEY_VARIABLE}",
+        metavar="KEY",
+    )
+    cors_origin: tuple[str, ...] = option(
+        (),
+        "Let web pages of this origin use the server, for example http://localhost:3000, or * for all. Repeat the flag "
+        "for several.",
+        shown="none",
+        metavar="ORIGIN",
+    )
+    model_name: str | None = option(
+        None, "Name of the model in requests and answers.", shown="from the bundle", metavar="NAME"
+    )
+    queue: int = option(
+        16, "Requests that may wait while another one is answered; further ones get status 429.", least=0, most=4096
+    )
+    max_new_tokens: int | None = option(
+        None, "Maximum number of tokens for requests that give none.", shown="what the context holds", least=1
+    )
+    grace: float = option(
+        10.0, "Seconds that an answer may still take after Ctrl-C or SIGTERM.", metavar="SECONDS", least=0, most=3600
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.api_key is not None and not re.fullmatch(r"[!-~]+", self.api_key):
+            raise OptionError(f"--api-key (or {KEY_VARIABLE}) must be printable ASCII characters without spaces")
+        if self.model_name == "":
+            raise OptionError("--model-name must not be empty; leave it out for the bundle's own name")
+        if self.api_key is None and not is_loopback(self.host):
+            raise OptionError(
+                f"--host {self.host} can be reached from other machines, so it needs --api-key (or {KEY_VARIABLE})"
+            )
+        for origin in self.cors_origin:
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise OptionError(f"--cors-origin must be like https://example.org, without a path, not {origin!r:.80}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address or name."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,323 @@
+"""Bodies of requests, as clients of OpenAI's API send them, read into the options of the public API.
+
+A field that would change the answer and cannot be obeyed is an error that names it. One that cannot change it is
+ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfuse.api import GenerationOptions
+from streamfuse.runtime.config import CONSTRAINTS
+from streamfuse.serve.errors import RequestError
+
+# Options of the same name and form; the API checks them.
+_OPTIONS = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop", "stop_token_ids", "width", "regex",
+    "grammar",
+)  # fmt: skip
+_SWITCHES = ("ignore_eos", "speculative")
+# Fields without a meaning here: they concern accounts, storage and speed.
+_IGNORED = (
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
+    "store", "user",
+)  # fmt: skip
+_ONE_ANSWER = "an answer is one text; send the request several times, each with its own seed"
+_NO_PROBABILITIES = "probabilities of tokens are not returned"
+# Fields that cannot be obeyed: the values that ask for nothing, and the reason and next step for all others.
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((1,), _ONE_ANSWER),
+    "frequency_penalty": ((0,), "use repetition_penalty"),
+    "presence_penalty": ((0,), "use repetition_penalty"),
+    "logit_bias": (({},), "use regex, grammar or response_format to restrict the answer"),
+}
+_REFUSED_CHAT = _REFUSED | {
+    "logprobs": ((False,), _NO_PROBABILITIES),
+    "top_logprobs": ((0,), _NO_PROBABILITIES),
+    "audio": ((), "answers are text"),
+    "modalities": ((["text"],), "answers are text"),
+    "functions": (([],), "use tools"),
+    "function_call": ((), "use tool_choice"),
+    "reasoning_effort": ((), "use chat_template_kwargs, if the model's chat template has such a variable"),
+    "verbosity": ((), "say in a message how long the answer should be"),
+    "web_search_options": ((), "describe a search as one of the tools"),
+}
+_REFUSED_TEXT = _REFUSED | {
+    "best_of": ((1,), _ONE_ANSWER),
+    "echo": ((False,), "the answer does not repeat the prompt"),
+    "logprobs": ((), _NO_PROBABILITIES),
+    "suffix": (("",), "the model continues texts, and does not fill gaps in them"),
+}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: messages of a chat, or a prompt as text or token ids, and how it is answered."""
+
+    options: GenerationOptions
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | list[int] | None = None
+    stream: bool = False
+    include_usage: bool = False
+    limit: str = "max_tokens"  # the field that limits the tokens
+
+    @property
+    def is_chat(self) -> bool:
+        return self.messages is not None
+
+
+def read_chat(body: object, model: str) -> Request:
+    """The request of a body for /v1/chat/completions. RequestError names the field that is wrong."""
+    fields = _Fields(body, model, _REFUSED_CHAT)
+    messages = _messages(fields.take("messages", list, "a list of messages"))
+    options = _options(fields)
+    if (variables := fields.take("chat_template_kwargs", dict, "an object")) is not None:
+        options["template_variables"] = variables
+    if (documents := fields.take("documents", list, "a list of objects")) is not None:
+        options["documents"] = documents
+    limit = _add_limit(fields, options)
+    _add_tools(fields, options)
+    stream, include_usage = _streaming(fields)
+    fields.end()
+    return Request(options, messages, None, stream, include_usage, limit)
+
+
+def read_completion(body: object, model: str) -> Request:
+    """The request of a body for /v1/completions. RequestError names the field that is wrong."""
+    fields = _Fields(body, model, _REFUSED_TEXT)
+    prompt = _prompt(fields.take("prompt", object, "text"))
+    options = _options(fields)
+    if (limit := fields.take("max_tokens", object, "")) is not None:
+        options["max_new_tokens"] = limit
+    stream, include_usage = _streaming(fields)
+    fields.end()
+    return Request(options, None, prompt, stream, include_usage)
+
+
+class _Fields:
+    """The fields of a body, each taken once; null is like leaving a field out."""
+
+    def __init__(self, body: object, model: str, refused: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
+        if not isinstance(body, dict):
+            raise RequestError(400, f"the body must be a JSON object, not {body!r:.40}", code="invalid_type")
+        self._left = {name: value for name, value in body.items() if value is not None}
+        asked = self.take("model", str, "text")
+        if asked not in (None, model):
+            raise RequestError(
+                404, f"there is no model {asked!r:.100}; this server has {model!r}", "model", "model_not_found"
+            )
+        for name in _IGNORED:
+            self._left.pop(name, None)
+        for name, (nothing, instead) in refused.items():
+            value = self._left.pop(name, None)
+            if value is not None and value not in nothing:
+                raise RequestError(
+                    400, f"{name} {value!r:.40} is not supported: {instead}", name, "unsupported_parameter"
+                )
+
+    def take(self, name: str, kind: type, what: str) -> Any:
+        """The value of a field, or None."""
+        value = self._left.pop(name, None)
+        if value is not None and not isinstance(value, kind):
+            raise _wrong(name, what, value)
+        return value
+
+    def end(self) -> None:
+        """RequestError for a field that nobody has taken."""
+        for name in self._left:
+            raise RequestError(400, f"there is no field {name:.100}; leave it out", f"{name:.100}", "unknown_parameter")
+
+
+def _wrong(param: str, what: str, value: object) -> RequestError:
+    return RequestError(400, f"{param} must be {what}, not {value!r:.40}", param, "invalid_type")
+
+
+def _options(fields: _Fields) -> GenerationOptions:
+    """What restricts and samples an answer, in both endpoints."""
+    options: dict[str, Any] = {name: fields.take(name, object, "") for name in _OPTIONS}
+    options |= {name: fields.take(name, bool, "true or false") for name in _SWITCHES}
+    if (form := fields.take("response_format", dict, "an object")) is not None:
+        options["schema"] = _schema(form)
+    found: GenerationOptions = {}
+    found.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]
+    return found
+
+
+def _schema(form: Mapping[str, Any]) -> Any:
+    """The schema of a response_format; None for free text."""
+    kind, given = form.get("type"), form.get("json_schema")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise _wrong("response_format.type", "text, json_object or json_schema", kind)
+    if not isinstance(given, Mapping) or not isinstance(given.get("schema"), (Mapping, bool)):
+        raise _wrong("response_format.json_schema", 'an object with a "schema"', given)
+    return given["schema"]
+
+
+def _add_limit(fields: _Fields, options: GenerationOptions) -> str:
+    """The limit of tokens, which has an old and a new name; the name that was used."""
+    given = {name: fields.take(name, object, "") for name in ("max_completion_tokens", "max_tokens")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) == 2 and given["max_tokens"] != given["max_completion_tokens"]:
+        raise RequestError(
+            400, "max_tokens and max_completion_tokens differ; give one of them", "max_tokens", "invalid_value"
+        )
+    for name, value in given.items():
+        options["max_new_tokens"] = value
+        return name
+    return "max_tokens"
+
+
+def _add_tools(fields: _Fields, options: GenerationOptions) -> None:
+    given = fields.take("tools", list, "a list of tools") or []
+    tools = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(given)]
+    choice = _choice(fields.take("tool_choice", object, ""))
+    several = fields.take("parallel_tool_calls", bool, "true or false")
+    restriction = next((name for name in CONSTRAINTS if name in options), None)
+    if tools:
+        options["tools"] = tools
+    if restriction is not None and choice != "none" and (tools or choice not in (None, "auto")):
+        raise RequestError(
+            400,
+            f"{'response_format' if restriction == 'schema' else restriction} restricts the whole answer, so the model "
+            "cannot call tools; set tool_choice to none, or leave one of them out",
+            "response_format" if restriction == "schema" else restriction,
+            "unsupported_parameter",
+        )
+    if tools and several is False and choice in (None, "auto"):
+        raise RequestError(
+            400,
+            "parallel_tool_calls false needs a tool_choice other than auto: with auto an answer may have several calls",
+            "parallel_tool_calls",
+            "unsupported_parameter",
+        )
+    if choice is not None and restriction is None:
+        options["tool_choice"] = choice
+
+
+def _tool(tool: object, param: str) -> dict[str, Any]:
+    if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+        raise _wrong(param, '{"type": "function", "function": {...}}', tool)
+    own = {name: value for name, value in tool["function"].items() if value is not None}
+    if not isinstance(own.get("name"), str):
+        raise _wrong(f"{param}.function.name", "text", own.get("name"))
+    return {"type": "function", "function": own}
+
+
+def _choice(choice: object) -> str | None:
+    """A tool_choice as our option has it."""
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice
+    own = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    if not isinstance(own, dict) or not isinstance(own.get("name"), str):
+        raise _wrong("tool_choice", 'auto, none, required or {"type": "function", "function": {"name": ...}}', choice)
+    if own["name"] in ("auto", "none", "required"):
+        message = f"tool_choice cannot name a tool {own['name']}, which is a choice of its own; rename the tool"
+        raise RequestError(400, message, "tool_choice", "invalid_value")
+    return str(own["name"])
+
+
+def _streaming(fields: _Fields) -> tuple[bool, bool]:
+    stream = fields.take("stream", bool, "true or false") or False
+    how = fields.take("stream_options", dict, "an object")
+    if how is not None and not stream:
+        raise RequestError(400, "stream_options needs stream: true", "stream_options", "invalid_value")
+    usage = (how or {}).get("include_usage") or False
+    if not isinstance(usage, bool):
+        raise _wrong("stream_options.include_usage", "true or false", usage)
+    return stream, usage
+
+
+def _prompt(prompt: object) -> str | list[int]:
+    """Text or token ids; a list of one of them, as some clients send it, is that one."""
+    one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)) else prompt
+    if isinstance(one, str) or (isinstance(one, list) and one and all(type(token) is int for token in one)):
+        return one
+    if isinstance(one, list) and len(one) > 1 and all(isinstance(item, (str, list)) for item in one):
+        raise RequestError(
+            400, f"prompt has {len(one)} prompts; send a request for each", "prompt", "unsupported_parameter"
+        )
+    raise _wrong("prompt", "text, or a list of token ids", one)
+
+
+def _messages(given: list[Any] | None) -> list[dict[str, Any]]:
+    if not given:
+        raise RequestError(400, "messages must be a list with at least one message", "messages", "invalid_type")
+    messages = [_message(message, f"messages[{place}]") for place, message in enumerate(given)]
+    called: dict[str, str] = {}  # the tool of each call, which clients do not repeat and some templates read
+    for message in messages:
+        called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ()) if "id" in call}
+        if message["role"] == "tool" and message.get("tool_call_id") in called:
+            message.setdefault("name", called[message["tool_call_id"]])
+    return messages
+
+
+def _message(message: object, param: str) -> dict[str, Any]:
+    """A message with what chat templates read of it."""
+    if not isinstance(message, dict):
+        raise _wrong(param, "an object", message)
+    role = _ROLES.get(str(message.get("role")))
+    if role is None:
+        raise _wrong(f"{param}.role", f"one of {', '.join(_ROLES)}", message.get("role"))
+    calls = message.get("tool_calls") or []
+    content = message.get("content")
+    made: dict[str, Any] = {"role": role, "content": None if content is None and calls else _text(content, param)}
+    for name in ("audio", "function_call"):
+        if message.get(name) is not None:
+            raise RequestError(400, f"{param}.{name} is not supported", f"{param}.{name}", "unsupported_parameter")
+    if calls:
+        if role != "assistant" or not isinstance(calls, list):
+            raise _wrong(f"{param}.tool_calls", "a list of calls, in a message of the assistant", calls)
+        made["tool_calls"] = [_call(call, f"{param}.tool_calls[{place}]") for place, call in enumerate(calls)]
+    kept = {"assistant": ("reasoning_content",), "tool": ("tool_call_id", "name")}.get(role, ())
+    for name in kept:
+        if (value := message.get(name)) is not None:
+            if not isinstance(value, str):
+                raise _wrong(f"{param}.{name}", "text", value)
+            made[name] = value
+    return made
+
+
+def _text(content: object, param: str) -> str:
+    """The text of a message, whose parts become lines."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _wrong(f"{param}.content", "text, or a list of parts", content)
+    lines = []
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            where = f"{param}.content[{place}]"
+            raise RequestError(
+                400, f"{where} is {part!r:.60}; the model reads text only", where, "unsupported_parameter"
+            )
+        lines.append(part["text"])
+    return "\n".join(lines)
+
+
+def _call(call: object, param: str) -> dict[str, Any]:
+    own = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(own, dict) or not isinstance(own.get("name"), str):
+        raise _wrong(param, '{"id", "type": "function", "function": {"name", "arguments"}}', call)
+    made = {"type": "function", "function": {"name": own["name"], "arguments": _arguments(own.get("arguments"), param)}}
+    return made if call.get("id") is None else {"id": str(call["id"]), **made}
+
+
+def _arguments(text: object, param: str) -> dict[str, Any]:
+    """The object that templates write; clients send its text."""
+    try:
+        found = json.loads(text or "{}") if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _wrong(f"{param}.function.arguments", "the text of a JSON object", text)
+    return found

@@ -1,0 +1,111 @@
+"""A model and those who wait for it: one answer at a time, in the order of the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from streamfuse.api import AsyncGeneration, GenerationOptions, Model
+from streamfuse.serve.errors import RequestError
+from streamfuse.serve.requests import Request
+
+_MOST_RETRY_SECONDS = 60
+
+
+class Service:
+    """Answers requests with one sequence of a model, so what a prompt shares with the last one is not read again.
+
+    `queue` requests may wait, `max_new_tokens` is the limit of those that have none (None: what the context holds), and
+    `speculative` is False for plain decoding. For one event loop, but for `close`.
+    """
+
+    def __init__(
+        self, model: Model, name: str, queue: int, max_new_tokens: int | None = None, speculative: bool = True
+    ) -> None:
+        self.name = name
+        self.fingerprint = f"fp_{model.bundle.identity[:16]}"
+        self.context_tokens = model.bundle.spec().capacity
+        self._model, self._most, self._max_new_tokens, self._speculative = model, queue + 1, max_new_tokens, speculative
+        self._line: list[asyncio.Event] = []  # first come, first served; the event of the first is set
+        self._seconds = 1.0  # of an answer, the latest counting most
+        self._closed = False
+
+    @asynccontextmanager
+    async def generation(self, request: Request) -> AsyncIterator[AsyncGeneration]:
+        """The generation that answers a request, when its turn has come; it ends with the block.
+
+        Raises:
+            RequestError: the queue is full, the server shuts down, or the prompt does not fit the context.
+            OptionError, PromptError, TextError: of the API, before it waits.
+        """
+        self._check_open()
+        if len(self._line) >= self._most:
+            seconds = min(math.ceil(len(self._line) * self._seconds), _MOST_RETRY_SECONDS)
+            message = f"the queue is full ({self.waiting} wait); try again in {seconds} seconds"
+            raise RequestError(429, message, code="queue_full", headers={"Retry-After": str(seconds)})
+        turn = asyncio.Event()
+        self._line.append(turn)
+        self._line[0].set()
+        try:
+            generation = await asyncio.to_thread(self._prepared, request)
+            await turn.wait()
+            self._check_open()
+            started = time.monotonic()
+            async with generation:
+                yield generation
+            self._seconds += 0.3 * (time.monotonic() - started - self._seconds)
+        finally:
+            self._line.remove(turn)
+            if self._line:
+                self._line[0].set()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return max(len(self._line) - 1, 0)
+
+    def close(self) -> None:
+        """Refuse requests from now on, those who wait included."""
+        self._closed = True
+
+    def stop(self) -> None:
+        """End the answer that is written."""
+        self._model.stop()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError(503, "the server shuts down", code="shutting_down", headers={"Retry-After": "5"})
+
+    def _prepared(self, request: Request) -> AsyncGeneration:
+        """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""
+        model, messages, prompt = self._model, request.messages, request.prompt
+        if request.is_chat and not model.tokenizer.can_chat:
+            raise RequestError(400, "this bundle has no chat template; use /v1/completions", code="no_chat_template")
+        options = GenerationOptions(**request.options)
+        options.setdefault("seed", secrets.randbits(63))
+        options.setdefault("speculative", self._speculative)
+        raw = not request.is_chat
+        ids = prompt if isinstance(prompt, list) else model.encode(prompt, messages=messages, raw=raw, **options)
+        room, asked = self.context_tokens - len(ids), options.get("max_new_tokens")
+        if room < 0:
+            raise RequestError(
+                400,
+                f"the prompt has {len(ids)} tokens, but the context holds {self.context_tokens}; shorten it",
+                "messages" if request.is_chat else "prompt",
+                "context_length_exceeded",
+            )
+        if isinstance(asked, int) and asked > room:
+            raise RequestError(
+                400,
+                f"the prompt has {len(ids)} tokens and {request.limit} is {asked}, but the context holds "
+                f"{self.context_tokens}; ask for at most {room}, or leave {request.limit} out",
+                request.limit,
+                "context_length_exceeded",
+            )
+        if asked is None:
+            options["max_new_tokens"] = max(min(room, self._max_new_tokens or room), 1)
+        return model.astream(prompt, messages=messages, raw=raw, **options)

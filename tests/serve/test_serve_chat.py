@@ -1,0 +1,273 @@
+"""Answers over HTTP, asked by OpenAI's own client: texts, streams, tools, schemas, usage.
+
+The engine is the arithmetic model of fakes.py, which likes the letters a to h; everything else is real.
+Run: python -m pytest tests/serve/test_serve_chat.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pydantic
+import pytest
+from bundle_samples import CHAT_TEMPLATE
+from served import CAPACITY, NAME, Served, serving
+from tool_samples import CLOCK, TOOLS
+
+THINKING = CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"
+CHOOSE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "choose",
+        "parameters": {
+            "type": "object",
+            "properties": {"letter": {"enum": ["a", "b"]}, "loud": {"type": "boolean"}},
+            "required": ["letter", "loud"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served")) as served:
+        yield served
+
+
+def joined(stream: Any, field: str = "content") -> str:
+    """The text of a stream's deltas."""
+    return "".join(getattr(chunk.choices[0].delta, field, None) or "" for chunk in stream if chunk.choices)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 20},
+        {"max_completion_tokens": 20, "temperature": 0.9, "top_p": 0.95, "seed": 3},
+        {"max_tokens": 30, "temperature": 1.1, "seed": 4, "extra_body": {"top_k": 5, "min_p": 0.01, "width": 4}},
+        {"max_tokens": 20, "extra_body": {"repetition_penalty": 1.3, "speculative": False}},
+        {"max_tokens": 20, "extra_body": {"regex": "[a-d]{7}"}},
+    ],
+    ids=["greedy", "sampled", "filters", "plain", "regex"],
+)
+def test_an_answer_is_that_of_the_public_api_in_one_piece_and_as_a_stream(
+    served: Served, options: dict[str, Any]
+) -> None:
+    own = {**options, **options.get("extra_body", {})}
+    own.pop("extra_body", None)
+    own["max_new_tokens"] = own.pop("max_tokens", None) or own.pop("max_completion_tokens")
+    expected = served.model.generate("hi", **own)
+    whole = served.ask(**options)
+    assert whole.choices[0].message.content == expected.text
+    assert whole.choices[0].finish_reason == expected.finish_reason
+    assert joined(served.ask(stream=True, **options)) == expected.text
+
+
+def test_messages_are_read_as_the_public_api_reads_them(served: Served) -> None:
+    turns = [
+        {"role": "system", "content": "be brief"}, {"role": "user", "content": "hi\nthere"},
+        {"role": "assistant", "content": "yes"}, {"role": "user", "content": "why"},
+    ]  # fmt: skip
+    expected = served.model.generate(messages=turns, max_new_tokens=12)
+    parts = [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]
+    as_sent: Any = [
+        {"role": "developer", "content": "be brief"}, {"role": "user", "content": parts, "name": "Ann"},
+        {"role": "assistant", "content": "yes", "refusal": None}, {"role": "user", "content": "why"},
+    ]  # fmt: skip
+    for messages in (turns, as_sent):
+        found = served.client.chat.completions.create(model=NAME, messages=messages, max_tokens=12)
+        assert found.choices[0].message.content == expected.text
+        assert found.usage.prompt_tokens == expected.statistics.prompt_tokens
+
+
+def test_usage_counts_tokens_those_of_the_cache_and_drafts(served: Served) -> None:
+    served.model.reset()
+    first, again = (served.ask("count", max_tokens=25, extra_body={"width": 4}).usage for _ in range(2))
+    found = served.model.generate("count", max_new_tokens=25).statistics
+    assert (first.prompt_tokens, first.completion_tokens) == (found.prompt_tokens, 25)
+    assert first.total_tokens == first.prompt_tokens + 25
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert again.prompt_tokens_details.cached_tokens == found.prompt_tokens - 1
+    details = again.completion_tokens_details
+    assert details.accepted_prediction_tokens > 0
+    assert details.rejected_prediction_tokens >= 0
+
+
+def test_a_stream_has_its_usage_at_the_end_where_it_is_asked_for(served: Served) -> None:
+    chunks = list(served.ask(stream=True, stream_options={"include_usage": True}, max_tokens=9))
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 9
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert [chunk.usage for chunk in served.ask(stream=True, max_tokens=9) if chunk.usage] == []
+
+
+def test_without_a_limit_an_answer_may_fill_the_context(served: Served) -> None:
+    found = served.ask("x" * (CAPACITY - 100))
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage.total_tokens == CAPACITY
+
+
+def test_a_seed_gives_the_same_text_and_none_gives_another(served: Served) -> None:
+    seeded = {served.ask(temperature=1.5, seed=7, max_tokens=16).choices[0].message.content for _ in range(2)}
+    free = {served.ask(temperature=1.5, max_tokens=16).choices[0].message.content for _ in range(3)}
+    assert (len(seeded), len(free)) == (1, 3)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_stop_string_ends_the_text_before_it(served: Served, as_list: bool) -> None:
+    whole = served.ask(max_tokens=20).choices[0].message.content
+    stop = whole[10:12]
+    found = served.ask(max_tokens=20, stop=[stop, "zzz"] if as_list else stop)
+    assert found.choices[0].message.content == whole[: whole.index(stop)]
+    assert found.choices[0].finish_reason == "stop"
+    assert joined(served.ask(max_tokens=20, stop=stop, stream=True)) == whole[: whole.index(stop)]
+
+
+class Choice(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    letter: Literal["a", "b"]
+    loud: bool
+
+
+def test_an_answer_with_a_schema_is_parsed_by_the_client(served: Served) -> None:
+    found = served.client.chat.completions.parse(
+        model=NAME, messages=[{"role": "user", "content": "hi"}], response_format=Choice, max_tokens=60
+    )
+    assert isinstance(found.choices[0].message.parsed, Choice)
+    assert found.choices[0].finish_reason == "stop"
+    streamed = joined(
+        served.ask(
+            stream=True, max_tokens=60,
+            response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": Choice.model_json_schema()}},
+        )
+    )  # fmt: skip
+    assert Choice.model_validate_json(streamed)
+    assert served.ask(response_format={"type": "text"}, max_tokens=5).choices[0].finish_reason == "length"
+
+
+def test_a_json_object_is_an_object(served: Served) -> None:
+    answer = served.ask(response_format={"type": "json_object"}, max_tokens=200, temperature=0.8, seed=5).choices[0]
+    if answer.finish_reason == "stop":
+        assert isinstance(json.loads(answer.message.content), dict)
+    assert answer.message.content.startswith("{")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "choose"}}])
+def test_a_required_call_and_a_named_one_are_made(served: Served, choice: Any) -> None:
+    found = served.ask(tools=[CHOOSE], tool_choice=choice, parallel_tool_calls=False).choices[0]
+    (call,) = found.message.tool_calls
+    assert (found.finish_reason, found.message.content, call.type) == ("tool_calls", None, "function")
+    assert (call.function.name, bool(call.id)) == ("choose", True)
+    assert json.loads(call.function.arguments)["letter"] in ("a", "b")
+    chunks = list(served.ask(tools=[CHOOSE], tool_choice=choice, stream=True))
+    (streamed,) = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or []]
+    assert (streamed.index, streamed.id, streamed.function.name) == (0, call.id, "choose")
+    assert streamed.function.arguments == call.function.arguments
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    assert joined(chunks) == ""
+
+
+def test_tools_that_the_model_does_not_call_leave_an_answer_of_text(served: Served) -> None:
+    for choice in ("auto", "none"):
+        found = served.ask(tools=[CHOOSE, *TOOLS], tool_choice=choice, max_tokens=10).choices[0]
+        assert (found.message.tool_calls, len(found.message.content)) == (None, 10)
+    as_sent = {"type": "function", "function": {**CHOOSE["function"], "strict": True, "description": None}}
+    tokens = len(served.model.encode("hi", tools=[CHOOSE]))
+    assert served.ask(tools=[as_sent], max_tokens=1).usage.prompt_tokens == tokens
+
+
+def test_results_of_tools_go_back_in_and_the_model_answers(served: Served) -> None:
+    messages: list[Any] = [{"role": "user", "content": "hi"}]
+    first = served.client.chat.completions.create(
+        model=NAME, messages=messages, tools=[CHOOSE], tool_choice="required"
+    ).choices[0]
+    call = first.message.tool_calls[0]
+    messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
+    last = served.client.chat.completions.create(model=NAME, messages=messages, tools=[CHOOSE], max_tokens=12)
+    assert len(last.choices[0].message.content) == 12
+    with served.model.chat(tools=[CHOOSE], max_new_tokens=200) as chat:
+        chat.send("hi", tool_choice="required")
+        expected = chat.send_tool_results(["done"], max_new_tokens=12)
+    assert last.choices[0].message.content == expected.text
+    again = served.client.chat.completions.create(
+        model=NAME, messages=messages, tools=[CHOOSE], tool_choice="required"
+    ).choices[0]
+    assert again.message.tool_calls[0].id != call.id  # one of its own within the conversation
+
+
+def test_a_schema_goes_with_tools_where_none_may_be_called(served: Served) -> None:
+    found = served.ask(
+        tools=[{"type": "function", "function": CLOCK}], tool_choice="none", max_tokens=60,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": Choice.model_json_schema()}},
+    )  # fmt: skip
+    assert Choice.model_validate_json(found.choices[0].message.content)
+
+
+def test_what_the_model_thinks_is_reasoning_content(tmp_path_factory: pytest.TempPathFactory) -> None:
+    pattern = {"regex": "[a-c]{3}</think>[d-e]{2}"}
+    with serving(tmp_path_factory.mktemp("thinks"), template=THINKING) as served:
+        message = served.ask(extra_body=pattern).choices[0].message
+        chunks = list(served.ask(extra_body=pattern, stream=True))
+        assert re.fullmatch("[a-c]{3}", message.reasoning_content)
+        assert re.fullmatch("[d-e]{2}", message.content)
+        assert joined(chunks, "reasoning_content") == message.reasoning_content
+        assert joined(chunks) == message.content
+
+
+def test_variables_and_documents_reach_the_template(tmp_path_factory: pytest.TempPathFactory) -> None:
+    template = CHAT_TEMPLATE + "{{ mood }}{% for one in documents or [] %}[{{ one.text }}]{% endfor %}"
+    given = {"chat_template_kwargs": {"mood": "glad"}, "documents": [{"text": "snow"}]}
+    with serving(tmp_path_factory.mktemp("varies"), template=template) as served:
+        plain = served.ask(max_tokens=1).usage.prompt_tokens
+        assert served.ask(max_tokens=1, extra_body=given).usage.prompt_tokens == plain + len("glad[snow]")
+
+
+@pytest.mark.parametrize("form", ["text", "ids", "list of text", "list of ids"])
+def test_a_prompt_is_continued_without_the_template(served: Served, form: str) -> None:
+    ids = served.model.tokenizer.encode("a few words")
+    prompts: dict[str, Any] = {
+        "text": "a few words", "ids": ids, "list of text": ["a few words"], "list of ids": [ids],
+    }  # fmt: skip
+    expected = served.model.generate("a few words", raw=True, max_new_tokens=14)
+    whole = served.client.completions.create(model=NAME, prompt=prompts[form], max_tokens=14)
+    assert (whole.object, whole.choices[0].text, whole.choices[0].finish_reason) == (
+        "text_completion", expected.text, "length",
+    )  # fmt: skip
+    assert whole.usage.prompt_tokens == len(ids)
+    chunks = list(
+        served.client.completions.create(
+            model=NAME, prompt=prompts[form], max_tokens=14, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected.text
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].usage.completion_tokens == 14
+
+
+def test_characters_of_several_tokens_stay_whole(served: Served) -> None:
+    words = "café 日本語 😀"
+    assert served.ask(extra_body={"regex": words}).choices[0].message.content == words
+    chunks = list(served.ask(extra_body={"regex": words}, stream=True))
+    assert joined(chunks) == words
+    assert len(chunks) > 8
+
+
+def test_the_model_is_listed_by_its_name(served: Served) -> None:
+    (card,) = served.client.models.list().data
+    assert (card.id, card.object, card.owned_by) == (NAME, "model", "streamfuse")
+    assert served.client.models.retrieve(NAME) == card
+    assert served.send("GET", "/health")[::2] == (200, '{"status":"ok"}')
+
+
+def test_fields_without_a_meaning_here_are_ignored(served: Served) -> None:
+    plain = served.ask(max_tokens=8).choices[0].message.content
+    found = served.ask(
+        max_tokens=8, user="me", store=False, metadata={"a": "b"}, n=1, logprobs=False, frequency_penalty=0,
+        logit_bias={}, service_tier="auto", parallel_tool_calls=True, modalities=["text"], tools=[], top_p=None,
+    )  # fmt: skip
+    assert found.choices[0].message.content == plain

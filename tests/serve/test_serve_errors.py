@@ -1,0 +1,243 @@
+"""Requests that cannot be answered: each is an error in OpenAI's form that names the field.
+
+Run: python -m pytest tests/serve/test_serve_errors.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from bundle_samples import PrintableBackend
+from served import CAPACITY, NAME, Served, serving
+from tool_samples import TOOLS
+
+from streamfuse.runtime.backend import BackendError
+from streamfuse.serve.app import MOST_BODY_BYTES
+
+ASK = [{"role": "user", "content": "hi"}]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+ODD = {"name": "odd", "parameters": {"type": "object", "properties": {"x": {"uniqueItems": True}}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served")) as served:
+        yield served
+
+
+def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any]]:
+    """Status and error object."""
+    status, found = served.post(path, body)
+    assert list(found) == ["error"]
+    assert set(found["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in found["error"]["message"]
+    return status, found["error"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param", "sentence"),
+    [
+        ({"n": 2}, "n", "an answer is one text; send the request several times"),
+        ({"logprobs": True}, "logprobs", "logprobs True is not supported: probabilities of tokens are not returned"),
+        ({"top_logprobs": 3}, "top_logprobs", "probabilities of tokens"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "use repetition_penalty"),
+        ({"presence_penalty": -1}, "presence_penalty", "use repetition_penalty"),
+        ({"logit_bias": {"1": 5}}, "logit_bias", "use regex, grammar or response_format"),
+        ({"modalities": ["text", "audio"]}, "modalities", "answers are text"),
+        ({"functions": [{"name": "f"}]}, "functions", "use tools"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "use chat_template_kwargs"),
+        ({"max_token": 5}, "max_token", "there is no field max_token"),
+        ({"temperature": "hot"}, "temperature", "temperature must be a number, not 'hot'"),
+        ({"temperature": -1}, "temperature", "temperature must be at least 0"),
+        ({"top_p": 0}, "top_p", "top_p must be above 0 and at most 1"),
+        ({"top_k": 1.5}, "top_k", "top_k must be an integer"),
+        ({"seed": -3}, "seed", "seed must be an integer from 0"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens must be an integer of at least 1"),
+        ({"max_completion_tokens": "9"}, "max_completion_tokens", "max_completion_tokens must be an integer"),
+        ({"max_completion_tokens": 5, "max_tokens": 6}, "max_tokens", "differ; give one of them"),
+        ({"stop": 5}, "stop", "stop must be text, or a list of texts, not 5"),
+        ({"stop": [""]}, "stop", "stop must not be empty"),
+        ({"width": 5}, "width", "width must be one of"),
+        ({"ignore_eos": 1}, "ignore_eos", "ignore_eos must be true or false, not 1"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids", "stop_token_ids must be a list of token ids"),
+        ({"stream_options": 4}, "stream_options", "stream_options must be an object"),
+        ({"tools": {}}, "tools", "tools must be a list of tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]", "tools[0] must be"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "must be text, not None"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "there are two tools with the name get_weather"),
+        ({"tools": [{"type": "function", "function": ODD}], "tool_choice": "required"}, "tools", "uniqueItems"),
+        ({"tool_choice": "required"}, "tool_choice", "tool_choice required needs tools"),
+        ({"tools": TOOLS, "tool_choice": "often"}, "tool_choice", "tool_choice must be auto, none, required or"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "snow"}}},
+            "tool_choice", "tool_choice must be one of auto, required, none, get_weather, now, not 'snow'",
+        ),
+        ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "needs a tool_choice other than auto"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "set tool_choice to none"),
+        ({"tools": TOOLS, "regex": "a", "tool_choice": "required"}, "regex", "the model cannot call tools"),
+        ({"response_format": "json"}, "response_format", "response_format must be an object"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "text, json_object or json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", 'an object with a "schema"'),
+        ({"response_format": SCHEMA}, "response_format", 'response_format: #/type: "nothing" is no type'),
+        ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format", "do not go together"),
+        ({"regex": "("}, "regex", "regex: "),
+        ({"grammar": "start: nowhere"}, "grammar", "grammar: "),
+        ({"chat_template_kwargs": 3}, "chat_template_kwargs", "chat_template_kwargs must be an object"),
+    ],
+)  # fmt: skip
+def test_a_field_that_cannot_be_obeyed_is_named(
+    served: Served, fields: dict[str, Any], param: str, sentence: str, stream: bool
+) -> None:
+    status, error = refused(served, "/chat/completions", {"messages": ASK, "stream": stream, **fields})
+    assert (status, error["param"], error["type"]) == (400, param, "invalid_request_error")
+    assert sentence in error["message"]
+    assert "--" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "sentence"),
+    [
+        (None, "messages", "messages must be a list with at least one message"),
+        ([], "messages", "at least one message"),
+        ("hi", "messages", "messages must be a list of messages, not 'hi'"),
+        (["hi"], "messages[0]", "messages[0] must be an object"),
+        ([{"content": "hi"}], "messages[0].role", "messages[0].role must be one of system, developer, user"),
+        ([{"role": "function", "content": "hi"}], "messages[0].role", "not 'function'"),
+        ([{"role": "user"}], "messages[0].content", "messages[0].content must be text, or a list of parts, not None"),
+        ([{"role": "assistant"}, *ASK], "messages[0].content", "not None"),
+        ([*ASK, {"role": "user", "content": [IMAGE]}], "messages[1].content[0]", "the model reads text only"),
+        ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]", "the model reads text only"),
+        ([{"role": "user", "content": "hi", "audio": {"id": "1"}}], "messages[0].audio", "not supported"),
+        ([{"role": "user", "content": "hi", "tool_calls": [1]}], "messages[0].tool_calls", "of the assistant"),
+        (
+            [*ASK, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages[1].tool_calls[0].function.arguments", "must be the text of a JSON object, not '[1]'",
+        ),
+        ([*ASK, {"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[1].tool_calls[0]", "must be"),
+        ([{"role": "tool", "content": "x", "tool_call_id": 4}], "messages[0].tool_call_id", "must be text"),
+        ([{"role": "user", "content": "\ud800"}], None, "is not UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_a_message_that_is_none_is_named(served: Served, messages: Any, param: str | None, sentence: str) -> None:
+    status, error = refused(served, "/chat/completions", {"messages": messages})
+    assert (status, error["param"]) == (400, param)
+    assert sentence in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "sentence"),
+    [
+        ({}, "prompt", "prompt must be text, or a list of token ids, not None"),
+        ({"prompt": {}}, "prompt", "prompt must be text"),
+        ({"prompt": ["a", "b"]}, "prompt", "prompt has 2 prompts; send a request for each"),
+        ({"prompt": [1.5]}, "prompt", "prompt must be text"),
+        ({"prompt": [999999]}, None, "token 999999, outside this bundle's vocabulary"),
+        ({"prompt": "a", "echo": True}, "echo", "the answer does not repeat the prompt"),
+        ({"prompt": "a", "best_of": 2}, "best_of", "one text"),
+        ({"prompt": "a", "logprobs": 0}, "logprobs", "probabilities"),
+        ({"prompt": "a", "suffix": "b"}, "suffix", "does not fill gaps"),
+        ({"prompt": "a", "tools": TOOLS}, "tools", "there is no field tools"),
+        ({"prompt": "a", "messages": ASK}, "messages", "there is no field messages"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "needs stream: true"),
+        (
+            {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage",
+            "tru",
+        ),
+    ],
+)
+def test_completions_name_their_fields_too(
+    served: Served, fields: dict[str, Any], param: str | None, sentence: str
+) -> None:
+    status, error = refused(served, "/completions", fields)
+    assert (status, error["param"]) == (400, param)
+    assert sentence in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_does_not_fit_is_refused_before_it_is_read(served: Served, stream: bool) -> None:
+    runs = [len(engine.calls) for engine in served.engines]
+    long = [{"role": "user", "content": "word " * CAPACITY}]
+    status, error = refused(served, "/chat/completions", {"messages": long, "stream": stream})
+    assert (status, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
+    assert f"but the context holds {CAPACITY}" in error["message"]
+    body = {"messages": ASK, "max_completion_tokens": CAPACITY, "stream": stream}
+    status, error = refused(served, "/chat/completions", body)
+    assert (status, error["param"], error["code"]) == (400, "max_completion_tokens", "context_length_exceeded")
+    tokens = len(served.model.encode("hi"))
+    assert f"ask for at most {CAPACITY - tokens}, or leave max_completion_tokens out" in error["message"]
+    assert refused(served, "/completions", {"prompt": [1] * (CAPACITY + 1)})[1]["param"] == "prompt"
+    assert [len(engine.calls) for engine in served.engines] == runs
+    most = served.post("/chat/completions", {"messages": ASK, "max_tokens": CAPACITY - tokens})
+    assert most[0] == 200
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "[1]", '"hi"', '{"seed": NaN}', "[" * 100000, b'{"model": "\xff"}'])
+def test_a_body_that_is_no_json_object_is_refused(served: Served, body: str | bytes) -> None:
+    status, _, text = served.send("POST", "/v1/chat/completions", body)
+    assert status == 400
+    assert json.loads(text)["error"]["message"].startswith(("the body is not JSON: ", "the body must be a JSON object"))
+
+
+def test_a_large_body_and_one_of_another_type_are_refused(served: Served) -> None:
+    large = {"messages": [{"role": "user", "content": "x" * MOST_BODY_BYTES}]}
+    status, error = refused(served, "/chat/completions", large)
+    assert (status, error["code"]) == (413, "body_too_large")
+    status, _, text = served.send("POST", "/v1/chat/completions", "{}", Content_Type="text/plain")
+    assert (status, json.loads(text)["error"]["code"]) == (415, "unsupported_media_type")
+
+
+def test_another_model_path_or_method_is_an_error_in_the_same_form(served: Served) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        served.client.chat.completions.create(model="gpt-9", messages=ASK)  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+    assert repr(NAME) in str(caught.value)
+    with pytest.raises(openai.NotFoundError, match="there is no such model"):
+        served.client.models.retrieve("gpt-9")
+    for method, path, expected in (("GET", "/v2", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)):
+        status, _, text = served.send(method, path)
+        assert status == expected
+        assert json.loads(text)["error"]["type"] == "invalid_request_error"
+        assert path in text
+
+
+def test_a_bundle_without_a_chat_template_completes_only(tmp_path: Path) -> None:
+    with serving(tmp_path, template=None) as served:
+        status, error = refused(served, "/chat/completions", {"messages": ASK})
+        assert (status, error["code"]) == (400, "no_chat_template")
+        assert served.post("/completions", {"prompt": "hi", "max_tokens": 3})[0] == 200
+
+
+class FailingBackend(PrintableBackend):
+    """Fails at the pass that is one too many, once."""
+
+    passes_left = 1000
+
+    def run(self, *arguments: Any, **named: Any) -> Any:
+        self.passes_left -= 1
+        if self.passes_left == 0:
+            raise BackendError("the engine has no more power")
+        return super().run(*arguments, **named)
+
+
+def test_an_engine_that_fails_is_an_error_of_the_server_and_the_next_request_is_answered(tmp_path: Path) -> None:
+    with serving(tmp_path, FailingBackend) as served:
+        body = {"messages": ASK, "max_tokens": 10, "width": 4}
+        (_, expected), (engine,) = served.post("/chat/completions", body), served.engines
+        engine.passes_left = 1
+        status, error = refused(served, "/chat/completions", body)
+        assert (status, error["type"]) == (500, "server_error")
+        assert "the engine has no more power" in error["message"]
+        engine.passes_left = 3
+        events = served.events(body)
+        assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+        assert "the engine has no more power" in events[-2]["error"]["message"]
+        assert events[-1] == "[DONE]"
+        assert served.post("/chat/completions", body)[1]["choices"] == expected["choices"]
