@@ -97,10 +97,10 @@ def serving(
 
 
 @contextmanager
-def running(model: streamfuse.Model, made: list[Any], **options: Any) -> Iterator[Served]:
+def running(model: streamfuse.Model, made: list[Any], *, speculative: bool = True, **options: Any) -> Iterator[Served]:
     """The same with a model that is open."""
     config = ServeOptions(**{"port": 0, "grace": 0.3, **options})
-    server = Server(model, config)
+    server = Server(model, config, speculative=speculative)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 from bundle_samples import CHAT_TEMPLATE
-from served import CAPACITY, NAME, Served, serving
+from served import CAPACITY, NAME, Served, running, serving
 from tool_samples import CLOCK, TOOLS
 
 THINKING = CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"
@@ -95,6 +95,15 @@ def test_usage_counts_tokens_those_of_the_cache_and_drafts(served: Served) -> No
     details = again.completion_tokens_details
     assert details.accepted_prediction_tokens > 0
     assert details.rejected_prediction_tokens >= 0
+
+
+def test_a_server_without_speculation_drafts_where_a_request_wants_it(served: Served) -> None:
+    def drafted(**fields: Any) -> int:
+        details = plain.ask(max_tokens=20, extra_body={"width": 4, **fields}).usage.completion_tokens_details
+        return int(details.accepted_prediction_tokens + details.rejected_prediction_tokens)
+
+    with running(served.model, served.engines, speculative=False) as plain:
+        assert drafted() == 0 < drafted(speculative=True)
 
 
 def test_a_stream_has_its_usage_at_the_end_where_it_is_asked_for(served: Served) -> None:
