@@ -32,46 +32,50 @@ void flush_folder(const std::string& path) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return;
   flush(descriptor);
-  close(descriptor);
+  ::close(descriptor);
 }
 
 }  // namespace
 
+bool LockedFile::lock(const std::string& path, int flags) {
+  opened_ = false;
+  while (true) {
+    if (descriptor_ < 0) {
+      descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+      opened_ = true;
+    }
+    if (descriptor_ < 0) return false;
+    int locked;
+    do {
+      locked = flock(descriptor_, LOCK_EX);
+    } while (locked != 0 && errno == EINTR);
+    struct stat opened, named;
+    if (fstat(descriptor_, &opened) == 0 && stat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino &&
+        named.st_dev == opened.st_dev)
+      return true;
+    close();  // another holder has replaced or removed the file
+  }
+}
+
+void LockedFile::unlock() {
+  if (descriptor_ >= 0) flock(descriptor_, LOCK_UN);
+}
+
+void LockedFile::close() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
   held_.reserve(kMostHeld);
-  while (!open()) {
-  }
+  // A file left behind by another process may have been readable by others.
+  if (!file_.lock(temporary_, O_WRONLY | O_CREAT) || ftruncate(file_.descriptor(), 0) != 0 ||
+      fchmod(file_.descriptor(), 0600) != 0)
+    fail();
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  std::remove(temporary_.c_str());  // before the lock is released: afterwards it may be another writer's
-  close(descriptor_);
-}
-
-bool AtomicFile::open() {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (descriptor_ < 0) {
-    fail();
-    return true;
-  }
-  int locked;
-  do {
-    locked = flock(descriptor_, LOCK_EX);
-  } while (locked != 0 && errno == EINTR);  // without locks in the file system, the caller must ensure one writer
-  struct stat opened, named;
-  if (fstat(descriptor_, &opened) != 0) {
-    fail();
-    return true;
-  }
-  if (stat(temporary_.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
-    close(descriptor_);
-    descriptor_ = -1;
-    return false;
-  }
-  // A file left behind by another process may have been readable by others.
-  if (ftruncate(descriptor_, 0) != 0 || fchmod(descriptor_, 0600) != 0) fail();
-  return true;
+  if (file_.descriptor() >= 0) std::remove(temporary_.c_str());  // before the lock is released: then it is another's
 }
 
 void AtomicFile::fail() { error_ = error_ == 0 ? errno : error_; }
@@ -91,7 +95,7 @@ void AtomicFile::write(const void* data, size_t size) {
 void AtomicFile::put(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
   while (ok() && size > 0) {
-    const ssize_t written = ::write(descriptor_, bytes, std::min(size, kMostAtOnce));
+    const ssize_t written = ::write(file_.descriptor(), bytes, std::min(size, kMostAtOnce));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return fail();
     bytes += written;
@@ -102,13 +106,12 @@ void AtomicFile::put(const void* data, size_t size) {
 bool AtomicFile::commit() {
   put(held_.data(), held_.size());
   if (!ok()) return false;
-  if (flush(descriptor_) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (flush(file_.descriptor()) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail();
     return false;
   }
   flush_folder(path_);
-  close(descriptor_);
-  descriptor_ = -1;
+  file_.close();
   return true;
 }
 

@@ -1,4 +1,5 @@
-// Atomic replacement of a file: after a crash or a power cut its path has either the old or the new content.
+// Files that several processes may write: one that is locked, and the atomic replacement of one, whose path has either
+// the old or the new content after a crash or a power cut.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,27 @@
 #include <vector>
 
 namespace streamfuse {
+
+// A file that is readable by its owner only. `lock` waits for other holders of the lock, also in other processes. On a
+// file system without locks, the caller must ensure one writer.
+class LockedFile {
+ public:
+  LockedFile() = default;
+  ~LockedFile() { close(); }
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
+
+  // Locks the file that has this path now, and opens it if it is not open. False, with errno: it cannot be opened.
+  bool lock(const std::string& path, int flags);
+  void unlock();
+  void close();
+  int descriptor() const { return descriptor_; }  // -1: closed
+  bool opened() const { return opened_; }         // whether the last `lock` opened it
+
+ private:
+  int descriptor_ = -1;
+  bool opened_ = false;
+};
 
 // Writes to `path` + ".tmp", readable only by its owner, and renames it in `commit`. The temporary name is fixed, so
 // that files left by killed processes are overwritten and do not pile up. Writers of one path wait for each other.
@@ -24,12 +46,12 @@ class AtomicFile {
 
  private:
   void put(const void* data, size_t size);
-  bool open();  // false: another writer renamed the file in between
   void fail();
 
   std::string path_, temporary_;
   std::vector<unsigned char> held_;  // buffers small parts
-  int descriptor_ = -1, error_ = 0;
+  LockedFile file_;
+  int error_ = 0;
 };
 
 }  // namespace streamfuse

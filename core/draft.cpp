@@ -41,12 +41,12 @@ Drafter::Drafter(const Model& model, std::shared_ptr<const Memory> memory)
 void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources) {
   sources_ = sources;
   streams_ready_ = false;
-  look_up_.follow(tokens, kept);
+  look_up_.begin(tokens, kept);
   guide_.begin(constraint);
 }
 
 void Drafter::begin_draft(const std::vector<int64_t>& tokens) {
-  look_up_.follow(tokens, static_cast<int64_t>(tokens.size()));
+  look_up_.follow(tokens);
   guide_.begin_draft(spec_.widest());
   guide_.forced_log_prob = logarithm(forced_hits_ / forced_trials_);
 }
@@ -62,8 +62,7 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
   joiner_.join(out.table, widest, out.tree);
   out.from_lookup = false;
   if (uses(SF_LOOKUP))
-    attempt(look_up_failed_, out.tree,
-            [&] { out.from_lookup = look_up_.join(tokens, widest, depth, guide_, out.tree); });
+    attempt(look_up_failed_, out.tree, [&] { out.from_lookup = look_up_.join(widest, depth, guide_, out.tree); });
   guide_.end_draft();
 }
 
@@ -77,7 +76,7 @@ bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, 
     out.set_root(tokens.back());
     found = false;
     attempt(look_up_failed_, out, [&] {
-      found = look_up_.join(tokens, width, depth, guide_, out) && out.size() > 1;  // all candidates may be refused
+      found = look_up_.join(width, depth, guide_, out) && out.size() > 1;  // all candidates may be refused
     });
   }
   guide_.end_draft();

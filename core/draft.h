@@ -35,8 +35,6 @@ class Drafter {
   // The constraint, null for none, must outlive the text; its state is the end of `tokens` whenever a draft begins.
   // `sources`: see Generation.
   void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources);
-  // The owner of this text in the memory (see LookUp).
-  void set_owner(uint32_t owner) { look_up_.set_owner(owner); }
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
   // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases

@@ -23,11 +23,8 @@ constexpr double kOthers[LookUp::kOffers - 1][4] = {{0.0, 0.17, 0.12, 0.05}, {0.
 
 }  // namespace
 
-LookUp::LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory) : memory_(std::move(memory)) {
-  size_t slots = 16;
-  while (slots < 2 * static_cast<size_t>(capacity)) slots *= 2;
-  slots_.assign(slots, 0);
-  before_.reserve(static_cast<size_t>(capacity) + 1);
+LookUp::LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory)
+    : text_(static_cast<size_t>(capacity)), memory_(std::move(memory)) {
   for (int64_t length = 1; length <= kLongest; ++length) {
     for (int64_t kind = 0; kind < kKinds; ++kind) {
       for (int64_t rank = 0; rank < kOffers; ++rank) {
@@ -43,25 +40,16 @@ LookUp::LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> m
   open_.reserve(most * kOffers);
 }
 
-// The slot of a token; its value is 0 if the token has not occurred yet.
-int32_t& LookUp::latest(int64_t token, const std::vector<int64_t>& tokens) {
-  const uint64_t hash = (static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u;
-  for (size_t at = static_cast<size_t>(hash >> 32);; ++at) {
-    int32_t& place = slots_[at & (slots_.size() - 1)];
-    if (place == 0 || tokens[static_cast<size_t>(place) - 1] == token) return place;
-  }
+void LookUp::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+  text_.shorten(static_cast<size_t>(kept));
+  follow(tokens);
+  if (memory_ == nullptr) return;
+  const auto locked = memory_->lock();
+  memory_->find_in(text_, own_);
 }
 
-void LookUp::follow(const std::vector<int64_t>& tokens, int64_t kept) {
-  if (kept < static_cast<int64_t>(before_.size())) {
-    std::fill(slots_.begin(), slots_.end(), 0);
-    before_.clear();
-  }
-  for (size_t place = before_.size(); place < tokens.size(); ++place) {
-    int32_t& last = latest(tokens[place], tokens);
-    before_.push_back(last);
-    last = static_cast<int32_t>(place) + 1;
-  }
+void LookUp::follow(const std::vector<int64_t>& tokens) {
+  for (size_t place = text_.size(); place < tokens.size(); ++place) text_.add(static_cast<int32_t>(tokens[place]));
 }
 
 // Counts an occurrence of `same` tokens of the path, and the token after it, if none so far is longer.
@@ -80,28 +68,24 @@ void LookUp::Match::add(int64_t same, int64_t token) {
 void LookUp::Match::set_kind() { kind = places < 2 ? kAlone : agree < 2 ? kDiffer : agree < 3 ? kTwice : kThrice; }
 
 // Finds the longest match of the path to this row in the text and in the memory, and what followed it there.
-LookUp::Match LookUp::match(const std::vector<int64_t>& tokens, int64_t row) {
+LookUp::Match LookUp::match(int64_t row) const {
   std::array<int64_t, kLongest> path;  // the last token first
-  size_t known = 0, size = tokens.size();
+  size_t known = 0;
   for (; known < kLongest && row > 0; row = tree_[row].parent) path[known++] = tree_[row].token;
-  for (size_t place = size; known < kLongest && place > 0; --place) path[known++] = tokens[place - 1];
+  for (size_t place = text_.size(); known < kLongest && place > 0; --place) path[known++] = text_[place - 1];
 
   Match found;
-  size_t end = static_cast<size_t>(latest(path[0], tokens));     // of a run of tokens that ends with this one
-  if (end == size) end = static_cast<size_t>(before_[end - 1]);  // nothing follows it yet
-  for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = static_cast<size_t>(before_[end - 1])) {
-    size_t same = 1;
-    while (same < std::min(known, end) && tokens[end - 1 - same] == path[same]) ++same;
-    found.add(static_cast<int64_t>(same), tokens[end]);
-  }
-  if (memory_ != nullptr && known >= Memory::kKey) {
+  SuffixIndex::Match at = text_.longest({path.data(), known});
+  for (int64_t n = 0; at.place > 0 && n < kPlaces; ++n, at.place = text_.before(at.length, at.place))
+    found.add(static_cast<int64_t>(at.length), text_[at.place]);
+  if (memory_ != nullptr) {
+    const SuffixIndex& answers = memory_->answers();
     const int64_t in_text = found.length;
-    end = memory_->latest({path[0], path[1]});
-    for (int64_t n = 0; end > 0 && n < kPlaces; ++n, end = memory_->before(end)) {
-      if (memory_->owner(end) == owner_ || memory_->token(end) == Memory::kBoundary) continue;
-      size_t same = Memory::kKey;
-      while (same < std::min(known, end) && memory_->token(end - 1 - same) == path[same]) ++same;
-      found.add(static_cast<int64_t>(same), memory_->token(end));
+    at = answers.longest({path.data(), known});
+    if (at.length < Memory::kShortest || static_cast<int64_t>(at.length) < in_text) at.place = 0;
+    for (int64_t n = 0; at.place > 0 && n < kPlaces; ++n, at.place = answers.before(at.length, at.place)) {
+      if (!std::binary_search(own_.begin(), own_.end(), memory_->answer(at.place)))
+        found.add(static_cast<int64_t>(at.length), answers[at.place]);
     }
     found.remembered = found.length > in_text;
   }
@@ -127,11 +111,11 @@ void LookUp::offer(int64_t row, Guide& guide) {
   }
 }
 
-bool LookUp::join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Guide& guide, Tree& tree) {
+bool LookUp::join(int64_t width, int64_t depth, Guide& guide, Tree& tree) {
   std::unique_lock<std::mutex> locked;
   if (memory_ != nullptr) locked = memory_->lock();
-  tree_.set_root(tokens.back());
-  matches_.assign(1, match(tokens, 0));
+  tree_.set_root(text_[text_.size() - 1]);
+  matches_.assign(1, match(0));
   if (matches_[0].count == 0 && guide.forced(0) < 0) return false;
   open_.clear();
   if (depth > 0) offer(0, guide);
@@ -143,7 +127,7 @@ bool LookUp::join(const std::vector<int64_t>& tokens, int64_t width, int64_t dep
         forced >= 0 ? forced : matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
     const int64_t row = tree_.add(token, best.parent, best.log_prob, forced >= 0 ? SF_GRAMMAR : SF_LOOKUP, true,
                                   guide.after(state, token));
-    matches_.push_back(match(tokens, row));
+    matches_.push_back(match(row));
     if (tree_[row].depth < depth) offer(row, guide);
   }
   joiner_.join(tree_, width, tree);

@@ -1,4 +1,4 @@
-// Prompt look-up (Saxena 2023): drafts what followed earlier occurrences of the last tokens, in prompt and text and in
+// Prompt look-up (Saxena 2023): drafts what followed the longest match of the last tokens, in prompt and text and in
 // the answers of earlier texts (memory.h), here as a tree of several continuations. runtime/reference/lookup.py is the
 // same algorithm without a memory, written to be read.
 #pragma once
@@ -11,28 +11,29 @@
 
 #include "guide.h"
 #include "memory.h"
+#include "suffix_index.h"
 #include "tree.h"
 
 namespace streamfuse {
 
 class LookUp {
  public:
-  static constexpr int64_t kLongest = 8;  // maximum length of a match
-  static constexpr int64_t kOffers = 3;   // maximum children of a node
-  static constexpr int64_t kPlaces = 64;  // maximum earlier occurrences of a token to compare, latest first
+  static constexpr int64_t kLongest = SuffixIndex::kLongest;  // maximum length of a match
+  static constexpr int64_t kOffers = 3;                       // maximum children of a node
+  static constexpr int64_t kPlaces = 64;                      // maximum places of the longest match that are read
 
   // For texts of at most this many tokens, and trees of at most this many nodes. The memory may be null.
   LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory = nullptr);
 
-  // Answers of this owner are not drafted from: the text contains them.
-  void set_owner(uint32_t owner) { owner_ = owner; }
-
-  // The text is now `tokens`; the first `kept` are the same as at the last call.
-  void follow(const std::vector<int64_t>& tokens, int64_t kept);
+  // A text begins with these tokens; the first `kept` are the same as at the last call. Answers in the memory that the
+  // text contains are not drafted from a second time.
+  void begin(const std::vector<int64_t>& tokens, int64_t kept);
+  // The text has grown to `tokens`.
+  void follow(const std::vector<int64_t>& tokens);
 
   // Grows the most probable tree of at most `width` nodes and `depth` levels, and merges it into `tree`, best first.
   // False if nothing matches and nothing is forced; if it is true, the constraint may still refuse all that matches.
-  bool join(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Guide& guide, Tree& tree);
+  bool join(int64_t width, int64_t depth, Guide& guide, Tree& tree);
 
   // The model chose these tokens after the root of the last `join` that found something.
   void learn(std::span<const int64_t> chosen);
@@ -55,8 +56,7 @@ class LookUp {
   struct Seen {
     double hits, trials;
   };
-  int32_t& latest(int64_t token, const std::vector<int64_t>& tokens);
-  Match match(const std::vector<int64_t>& tokens, int64_t row);
+  Match match(int64_t row) const;
   // How often a token of this rank was right after such a match.
   Seen& seen(const Match& match, int64_t rank) {
     const int64_t kind = match.kind + (match.remembered ? int64_t{kKinds} : 0);
@@ -64,11 +64,10 @@ class LookUp {
   }
   void offer(int64_t row, Guide& guide);
 
-  std::vector<int32_t> slots_;   // hash table by token: its latest position in the text, counted from 1; 0: free
-  std::vector<int32_t> before_;  // of each position: the previous one of the same token, counted from 1; 0: none
+  SuffixIndex text_;
   std::array<Seen, kLongest * 2 * kKinds * kOffers> seen_;  // by `remembered` too
   std::shared_ptr<const Memory> memory_;
-  uint32_t owner_ = 0;
+  std::vector<uint32_t> own_;   // answers in the memory that the text contains, ascending
   Tree tree_;                   // of the last join
   std::vector<Match> matches_;  // of its rows
   Candidates open_;

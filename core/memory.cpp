@@ -3,16 +3,14 @@
 #include "memory.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
 #include <utility>
 
-#include "atomic_file.h"
 #include "error.h"
 #include "hash.h"
 
@@ -20,7 +18,8 @@ namespace streamfuse {
 namespace {
 
 // The file: this header, then answers, each a FileEntry and its tokens as int32. Little-endian, as in memory. Answers
-// are appended as they end, so the last one may be cut off after a crash; then it is dropped.
+// are appended as they end, so the last one may be cut off after a crash; then it is dropped. Processes that share the
+// file lock it. One that drops answers or forgets them replaces the file, and the others then read it anew.
 struct FileHeader {
   char magic[8];
   uint64_t identity;  // hash
@@ -29,6 +28,10 @@ struct FileEntry {
   uint32_t count, sum;
 };
 constexpr char kFileMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
+
+constexpr int kFileFlags = O_RDWR | O_APPEND;
+constexpr size_t kFirstRoom = 1024;  // tokens
+constexpr int kPlaces = 64;          // of the end of an answer in a text that are compared with it
 
 FileHeader header_of(const std::string& identity) {
   FileHeader header{{}, fnv1a(identity)};
@@ -41,145 +44,181 @@ FileEntry entry_of(std::span<const int32_t> tokens) {
   return {static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(fnv1a(bytes))};
 }
 
+bool read_at(int file, size_t offset, void* data, size_t size) {
+  return ::pread(file, data, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
+}
+
+// Unlocks a file at the end of a block, also after an exception.
+struct Unlock {
+  LockedFile& file;
+  ~Unlock() { file.unlock(); }
+};
+
+[[noreturn]] void bad_file(const std::string& path, const char* problem) {
+  throw Failure(SF_BAD_FILE, path + problem + std::strerror(errno));
+}
+
 }  // namespace
 
 Memory::Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size)
     : path_(std::move(path)),
       identity_(std::move(identity)),
       capacity_(static_cast<size_t>(capacity)),
-      vocab_size_(vocab_size) {
-  size_t slots = 16;
-  while (slots < 3 * capacity_) slots *= 2;
-  slots_.assign(slots, 0);
-  if (!path_.empty()) load();
-}
-
-void Memory::load() {
-  struct Closer {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  const std::unique_ptr<std::FILE, Closer> file(std::fopen(path_.c_str(), "rb"));
-  if (file == nullptr) {
-    if (errno != ENOENT) throw Failure(SF_BAD_FILE, path_ + " cannot be opened: " + std::strerror(errno));
-    write_file();
-    if (file_failed_) throw Failure(SF_BAD_FILE, path_ + " cannot be written");
-    return;
-  }
-  FileHeader header;
-  if (std::fread(&header, 1, sizeof header, file.get()) != sizeof header ||
-      std::memcmp(header.magic, kFileMagic, sizeof kFileMagic) != 0)
-    throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
-  const FileHeader own = header_of(identity_);
-  bool whole = header.identity == own.identity, dropped = false;
-  FileEntry entry;
-  std::vector<int32_t> tokens;
-  while (whole) {
-    const size_t found = std::fread(&entry, 1, sizeof entry, file.get());
-    if (found == 0) break;
-    whole = found == sizeof entry && entry.count > 0 && entry.count < capacity_;
-    if (!whole) break;
-    tokens.resize(entry.count);
-    whole = std::fread(tokens.data(), sizeof(int32_t), tokens.size(), file.get()) == tokens.size() &&
-            entry.sum == entry_of(tokens).sum && is_valid(tokens);
-    if (whole) dropped |= append(0, tokens);
-  }
-  if (dropped || !whole) write_file();
+      limit_(capacity_ + capacity_ / 4),
+      vocab_size_(vocab_size),
+      answers_(0) {
+  if (path_.empty()) return;
+  const Unlock at_end{file_};
+  if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
+  if (read_file()) replace_file();
+  if (file_failed_) bad_file(path_, " cannot be written: ");
 }
 
 bool Memory::is_valid(std::span<const int32_t> tokens) const {
   return std::all_of(tokens.begin(), tokens.end(), [&](int32_t token) { return token >= 0 && token < vocab_size_; });
 }
 
-uint32_t Memory::new_owner() {
-  const auto locked = lock();
-  return ++owners_made_;
+std::span<const int32_t> Memory::fitting(std::span<const int32_t> answer) const {
+  answer = answer.last(std::min(answer.size(), capacity_ - 1));
+  return answer.size() > kShortest ? answer : std::span<const int32_t>();
 }
 
-void Memory::add(uint32_t owner, std::span<const int64_t> tokens) {
-  tokens = tokens.last(std::min(tokens.size(), capacity_ - 1));
-  if (tokens.size() <= kKey) return;  // nothing could match
+void Memory::add(std::span<const int64_t> tokens) {
   const std::vector<int32_t> narrow(tokens.begin(), tokens.end());
+  const std::span<const int32_t> answer = fitting(narrow);
+  if (answer.empty()) return;
   const auto locked = lock();
-  const bool dropped = append(owner, narrow);
-  if (path_.empty() || file_failed_) return;
-  if (dropped)
-    write_file();
+  const Unlock at_end{file_};
+  bool replace = false;
+  if (!path_.empty() && !file_failed_) {
+    try {
+      file_failed_ = !file_.lock(path_, kFileFlags);
+      replace = !file_failed_ && read_file();
+    } catch (const Failure&) {
+      file_failed_ = true;
+    }
+  }
+  replace |= append(answer);
+  if (path_.empty() || file_failed_) return file_.close();
+  if (replace)
+    replace_file();
   else
-    append_to_file(narrow);
+    append_to_file(answer);
 }
 
 void Memory::forget() {
   const auto locked = lock();
-  tokens_.clear();
-  owners_.clear();
-  before_.clear();
-  std::fill(slots_.begin(), slots_.end(), 0);
+  rebuild(answers_.size(), 0);
   file_failed_ = false;
-  if (!path_.empty()) write_file();
-  if (file_failed_) throw Failure(SF_BAD_FILE, path_ + " cannot be written");
+  if (path_.empty()) return;
+  const Unlock at_end{file_};
+  if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
+  replace_file();
+  if (file_failed_) bad_file(path_, " cannot be written: ");
 }
 
-size_t Memory::latest(const std::array<int64_t, kKey>& key) const { return static_cast<size_t>(slots_[slot(key)]); }
-
-// The slot of a key; its value is 0 if the key has not occurred.
-size_t Memory::slot(const std::array<int64_t, kKey>& key) const {
-  uint64_t mixed = 0;
-  for (const int64_t token : key) mixed = (mixed + static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u;
-  for (size_t at = static_cast<size_t>(mixed >> 32);; ++at) {
-    const size_t found = at & (slots_.size() - 1), end = static_cast<size_t>(slots_[found]);
-    if (end == 0) return found;
-    if (tokens_[end - 1] == key[0] && tokens_[end - 2] == key[1]) return found;
+void Memory::find_in(const SuffixIndex& text, std::vector<uint32_t>& found) const {
+  found.clear();
+  for (size_t begin = 0, end = 0; begin < answers_.size(); begin = ++end) {
+    while (answers_[end] != SuffixIndex::kBoundary) ++end;
+    if (is_in(text, begin, end)) found.push_back(answer_of_[begin]);
   }
+  std::sort(found.begin(), found.end());
 }
 
-bool Memory::append(uint32_t owner, std::span<const int32_t> tokens) {
-  for (const int32_t token : tokens) push(owner, token);
-  push(owner, kBoundary);
-  if (tokens_.size() <= capacity_ + capacity_ / 4) return false;
-  drop_oldest();
-  return true;
+// Whether a text contains an answer. The last tokens of answers differ more than the first ones.
+bool Memory::is_in(const SuffixIndex& text, size_t begin, size_t end) const {
+  const size_t size = end - begin;
+  std::array<int64_t, SuffixIndex::kLongest> path;
+  const size_t known = std::min(path.size(), size);
+  for (size_t i = 0; i < known; ++i) path[i] = answers_[end - 1 - i];
+  SuffixIndex::Match at = text.longest({path.data(), known});
+  if (at.length < known) return false;
+  for (int n = 0; at.place >= size && n < kPlaces; ++n, at.place = text.before(known, at.place)) {
+    size_t same = known;
+    while (same < size && text[at.place - 1 - same] == answers_[end - 1 - same]) ++same;
+    if (same == size) return true;
+  }
+  return false;
 }
 
-void Memory::push(uint32_t owner, int32_t token) {
-  tokens_.push_back(token);
-  owners_.push_back(owner);
-  before_.push_back(0);
-  index(tokens_.size() - 1);
+bool Memory::append(std::span<const int32_t> tokens) {
+  const size_t needed = answers_.size() + tokens.size() + 1;
+  const bool drops = needed > limit_;
+  if (drops) {
+    size_t first = needed - capacity_;
+    while (answers_[first - 1] != SuffixIndex::kBoundary) ++first;
+    rebuild(first, limit_);
+  } else if (needed > room_) {
+    rebuild(0, std::min(limit_, std::max({needed, 2 * room_, kFirstRoom})));
+  }
+  const uint32_t hash = entry_of(tokens).sum;
+  for (const int32_t token : tokens) answers_.add(token);
+  answers_.add(SuffixIndex::kBoundary);
+  answer_of_.resize(answers_.size(), hash);
+  return drops;
 }
 
-void Memory::index(size_t place) {
-  before_[place] = 0;
-  if (place + 1 < kKey) return;
-  const std::array<int64_t, kKey> key = {tokens_[place], tokens_[place - 1]};
-  if (std::find(key.begin(), key.end(), kBoundary) != key.end()) return;
-  int32_t& end = slots_[slot(key)];
-  before_[place] = end;
-  end = static_cast<int32_t>(place) + 1;
+// Keeps the tokens from `first` on, and has room for `capacity`.
+void Memory::rebuild(size_t first, size_t capacity) {
+  SuffixIndex kept(capacity);
+  for (size_t place = first; place < answers_.size(); ++place) kept.add(answers_[place]);
+  answers_ = std::move(kept);
+  answer_of_.erase(answer_of_.begin(), answer_of_.begin() + static_cast<std::ptrdiff_t>(first));
+  room_ = capacity;
 }
 
-// Drops the oldest answers until the rest fits.
-void Memory::drop_oldest() {
-  const auto least = tokens_.end() - static_cast<std::ptrdiff_t>(capacity_);
-  const auto kept = std::find(least - 1, tokens_.end(), kBoundary) + 1 - tokens_.begin();
-  tokens_.erase(tokens_.begin(), tokens_.begin() + kept);
-  owners_.erase(owners_.begin(), owners_.begin() + kept);
-  before_.resize(tokens_.size());
-  std::fill(slots_.begin(), slots_.end(), 0);
-  for (size_t place = 0; place < tokens_.size(); ++place) index(place);
+// Reads what is new in the locked file. True: the file has to be replaced.
+bool Memory::read_file() {
+  const int file = file_.descriptor();
+  struct stat status;
+  if (fstat(file, &status) != 0) bad_file(path_, " cannot be read: ");
+  const size_t size = static_cast<size_t>(status.st_size);
+  FileHeader header;
+  if (size > 0 &&
+      (!read_at(file, 0, &header, sizeof header) || std::memcmp(header.magic, kFileMagic, sizeof kFileMagic) != 0))
+    throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
+  const bool mine = size > 0 && header.identity == header_of(identity_).identity;
+  if (file_.opened() || size < read_to_ || !mine) {
+    rebuild(answers_.size(), 0);
+    read_to_ = sizeof header;
+  }
+  if (!mine) return true;
+  bool dropped = false;
+  FileEntry entry;
+  std::vector<int32_t> tokens;
+  while (size - read_to_ > sizeof entry) {
+    if (!read_at(file, read_to_, &entry, sizeof entry)) bad_file(path_, " cannot be read: ");
+    const size_t begin = read_to_ + sizeof entry;
+    if (entry.count == 0 || entry.count > (size - begin) / sizeof(int32_t)) break;
+    tokens.resize(entry.count);
+    if (!read_at(file, begin, tokens.data(), tokens.size() * sizeof(int32_t))) bad_file(path_, " cannot be read: ");
+    if (entry.sum != entry_of(tokens).sum || !is_valid(tokens)) break;
+    read_to_ = begin + tokens.size() * sizeof(int32_t);
+    if (const auto answer = fitting(tokens); !answer.empty()) dropped |= append(answer);
+  }
+  // The rest is damaged, or was cut off.
+  if (read_to_ < size && ftruncate(file, static_cast<off_t>(read_to_)) != 0) bad_file(path_, " cannot be written: ");
+  return dropped;
 }
 
-void Memory::write_file() {
-  AtomicFile file(path_);
+void Memory::replace_file() {
+  AtomicFile replacement(path_);
   const FileHeader header = header_of(identity_);
-  file.write(&header, sizeof header);
-  for (auto begin = tokens_.begin(); begin != tokens_.end();) {
-    const auto end = std::find(begin, tokens_.end(), kBoundary);
-    const FileEntry entry = entry_of(std::span(begin, end));
-    file.write(&entry, sizeof entry);
-    file.write(&*begin, entry.count * sizeof(int32_t));
-    begin = end + 1;
+  replacement.write(&header, sizeof header);
+  std::vector<int32_t> tokens;
+  for (size_t place = 0; place < answers_.size(); ++place) {
+    if (answers_[place] != SuffixIndex::kBoundary) {
+      tokens.push_back(answers_[place]);
+      continue;
+    }
+    const FileEntry entry = entry_of(tokens);
+    replacement.write(&entry, sizeof entry);
+    replacement.write(tokens.data(), tokens.size() * sizeof(int32_t));
+    tokens.clear();
   }
-  file_failed_ = !file.commit();
+  file_failed_ = !replacement.commit();
+  file_.close();
 }
 
 void Memory::append_to_file(std::span<const int32_t> tokens) {
@@ -187,10 +226,8 @@ void Memory::append_to_file(std::span<const int32_t> tokens) {
   std::vector<char> bytes(sizeof entry + tokens.size_bytes());
   std::memcpy(bytes.data(), &entry, sizeof entry);
   std::memcpy(bytes.data() + sizeof entry, tokens.data(), tokens.size_bytes());
-  const int file = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
-  // In one call, so that answers of two processes do not mix.
-  file_failed_ = file < 0 || ::write(file, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size());
-  if (file >= 0) close(file);
+  file_failed_ = ::write(file_.descriptor(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size());
+  read_to_ += bytes.size();
 }
 
 }  // namespace streamfuse

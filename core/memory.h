@@ -3,65 +3,62 @@
 // request is often what it writes for the next.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "atomic_file.h"
+#include "suffix_index.h"
+
 namespace streamfuse {
 
 class Memory {
  public:
-  static constexpr size_t kKey = 2;         // minimum length of a match: a single token predicts little in another text
-  static constexpr int64_t kContext = 8;    // tokens before an answer that are stored with it
-  static constexpr int32_t kBoundary = -1;  // between two answers
+  static constexpr size_t kShortest = 2;  // length of a match: a single token predicts little in another text
+  static constexpr int64_t kContext = 8;  // tokens before an answer that are stored with it
 
   // Keeps the most recent `capacity` to 1.25 * `capacity` tokens. `path`: the file that keeps them between processes;
   // empty: none. A file written for another `identity` is replaced by an empty one. Throws Failure(SF_BAD_FILE) if the
   // file is not a memory or cannot be written.
   Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size);
 
-  // An id for one conversation. Look-up skips entries with the caller's own id, because the text of the conversation
-  // already contains them.
-  uint32_t new_owner();
-  // Adds an answer, with up to kContext tokens before it, also to the file. After a write error the file is left alone
-  // until `forget`.
-  void add(uint32_t owner, std::span<const int64_t> tokens);
+  // Adds an answer, with up to kContext tokens before it, also to the file, and reads what other processes have added
+  // to the file. After an error of the file it is left alone until `forget`.
+  void add(std::span<const int64_t> tokens);
   // Removes all answers and empties the file. Throws Failure(SF_BAD_FILE) if it cannot be written.
   void forget();
 
-  // Locks the memory for the look-ups of one draft.
+  // Locks the memory for the look-ups of one draft. The caller holds the lock for the functions below.
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
-  // The index after the most recent occurrence of `key`, or 0. `key` is in reverse order: last token first. The caller
-  // holds the lock for this and the functions below.
-  size_t latest(const std::array<int64_t, kKey>& key) const;
-  size_t before(size_t end) const { return static_cast<size_t>(before_[end - 1]); }  // the previous occurrence; 0: none
-  int64_t token(size_t place) const { return tokens_[place]; }
-  uint32_t owner(size_t place) const { return owners_[place]; }
+  const SuffixIndex& answers() const { return answers_; }            // each followed by a boundary
+  uint32_t answer(size_t place) const { return answer_of_[place]; }  // a hash of the answer that a place is in
+  // The hashes of all answers that a text contains, ascending.
+  void find_in(const SuffixIndex& text, std::vector<uint32_t>& found) const;
 
  private:
-  void load();
   bool is_valid(std::span<const int32_t> tokens) const;  // all are tokens of the vocabulary
-  void push(uint32_t owner, int32_t token);
-  void index(size_t place);
-  bool append(uint32_t owner, std::span<const int32_t> tokens);  // true: older ones were dropped
-  void drop_oldest();
-  void write_file();
+  // The last tokens of an answer that the memory has room for; none if nothing could match.
+  std::span<const int32_t> fitting(std::span<const int32_t> answer) const;
+  bool is_in(const SuffixIndex& text, size_t begin, size_t end) const;
+  bool append(std::span<const int32_t> tokens);  // true: older answers were dropped
+  void rebuild(size_t first, size_t capacity);
+  bool read_file();
+  void replace_file();
   void append_to_file(std::span<const int32_t> tokens);
-  size_t slot(const std::array<int64_t, kKey>& key) const;
 
   mutable std::mutex mutex_;
   std::string path_, identity_;
-  size_t capacity_;
+  size_t capacity_, limit_;  // tokens that are kept when answers are dropped; the most tokens
   int64_t vocab_size_;
-  uint32_t owners_made_ = 0;
+  SuffixIndex answers_;
+  size_t room_ = 0;  // of `answers_`
+  std::vector<uint32_t> answer_of_;
+
+  LockedFile file_;
+  size_t read_to_ = 0;  // bytes of the file that are in `answers_`
   bool file_failed_ = false;
-  std::vector<int32_t> tokens_;   // answers, each followed by kBoundary
-  std::vector<uint32_t> owners_;  // of each token; 0: of another process
-  std::vector<int32_t> before_;   // of each place: the end of the previous occurrence of its last kKey tokens; 0: none
-  std::vector<int32_t> slots_;    // hash table by key: the end of its latest occurrence; 0: free
 };
 
 }  // namespace streamfuse

@@ -39,7 +39,6 @@ Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_s
   statistics_.model_load_ms = options.model_load_ms;
   tokens_.reserve(static_cast<size_t>(spec_.capacity) + 1);
   block_.path.reserve(static_cast<size_t>(spec_.widest()) + 1);
-  begin_conversation();
 }
 
 void Session::check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const {
@@ -74,7 +73,6 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   if (!drafts) generation_.width = 1;
   const int64_t same = common_prefix(tokens_, ids, n);
   engine_.truncate(std::min({engine_.cached(), same, n - 1}));
-  if (same < static_cast<int64_t>(tokens_.size())) begin_conversation();
   tokens_.assign(ids, ids + n);
   statistics_.clear();
   statistics_.speculative = drafts;
@@ -252,16 +250,9 @@ void Session::remember() {
   if (memory_ == nullptr || statistics_.generated_tokens == 0) return;
   const size_t before = static_cast<size_t>(std::max(int64_t{0}, statistics_.prompt_tokens - Memory::kContext));
   try {
-    memory_->add(owner_, std::span(tokens_).subspan(before));
+    memory_->add(std::span(tokens_).subspan(before));
   } catch (const std::bad_alloc&) {
   }
-}
-
-// Earlier answers of this sequence are not part of the new text, so look-up may find them in the memory.
-void Session::begin_conversation() {
-  if (memory_ == nullptr) return;
-  owner_ = memory_->new_owner();
-  planner_.set_owner(owner_);
 }
 
 void Session::finish(const char* reason) {
@@ -280,7 +271,6 @@ void Session::discard() {
   finish(nullptr);
   engine_.truncate(0);
   tokens_.clear();
-  begin_conversation();
 }
 
 void Session::reset() { discard(); }

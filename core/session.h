@@ -70,14 +70,12 @@ class Session {
   const char* at_limit(const char* reason) const;
   void end(const char* reason);
   void remember();
-  void begin_conversation();
   void discard();
   Constraint* constraint() { return constraint_ ? &*constraint_ : nullptr; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
 
   std::shared_ptr<const Model> model_;
   std::shared_ptr<Memory> memory_;
-  uint32_t owner_ = 0;  // of this conversation's answers in the memory
   const Spec& spec_;
   Engine engine_;
   CostSource cost_source_;

@@ -296,6 +296,25 @@ int64_t sf_grow_table(sf_core_model* handle, const int64_t* text, int64_t n, int
   return code == SF_OK ? rows : -code;
 }
 
+int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens, int64_t* parents,
+                       double* log_probs) {
+  if (text == nullptr || n < 1 || width < 1) return -SF_BAD_ARGUMENT;
+  int64_t rows = 0;
+  std::string error;
+  const int code = guarded(error, [&] {
+    const std::vector<int64_t> given(text, text + n);
+    streamfuse::LookUp look_up(n, width);
+    streamfuse::Tree tree;
+    streamfuse::Guide unrestricted;
+    tree.set_root(given.back());
+    look_up.begin(given, 0);
+    look_up.join(width, depth, unrestricted, tree);
+    rows = copy_tree(tree, tokens, parents, log_probs);
+    return SF_OK;
+  });
+  return code == SF_OK ? rows : -code;
+}
+
 int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n, int64_t position,
                   const sf_options* options, double* distance) {
   std::string error;

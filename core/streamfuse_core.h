@@ -157,8 +157,8 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL *
 /* Enables a memory of answers, shared by all sequences of the model: look-up also drafts from texts that ended earlier
  * in any of them. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in
  * RAM only. It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
- * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (2 MB of RAM, 0.3 MB on disk). The oldest
- * answers are dropped. Call it before sf_sequence_new. */
+ * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The
+ * oldest answers are dropped. Several processes may share the file. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
 /* Removes these answers from RAM and empties the file. SF_BAD_FILE if it cannot be written. Any thread may call it. */

@@ -50,6 +50,10 @@ SF_EXPORT int64_t sf_grow_streams(sf_core_model*, int64_t root, const int64_t* s
 SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
                                 int64_t* tokens, int64_t* parents, double* log_probs);
 
+/* The same by look-up in a text of `n` tokens alone, before anything is known about how often look-up is right. */
+SF_EXPORT int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens,
+                                 int64_t* parents, double* log_probs);
+
 /* The token that docs/random.md chooses from a row of logits; minus an error code if the best is not finite.
  * `distance`: of the choice to another token, as a share of the total. */
 SF_EXPORT int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n,

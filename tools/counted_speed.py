@@ -17,11 +17,17 @@ What a bundle is worth whose streams cost more, in plain passes:
 What it is worth on an accelerator, at costs that are computed from the bundle and a published figure:
 
     python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --costs "flat by bytes" --costs "Hexagon"
+
+What a memory of the answers to earlier prompts is worth, at one device's costs:
+
+    python tools/counted_speed.py build/demo --data e2e_nlg/test.jsonl --limit 40 --memory --costs "Zen 4, AVX-512" \\
+        --template "Write one sentence about a restaurant with these attributes: {prompt}"
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,9 +42,11 @@ from streamfuse.adapters import find
 from streamfuse.api import load
 from streamfuse.bench.shared.work import rows_per_layer, work_of
 from streamfuse.bundle.manifest import DECODE, Manifest
+from streamfuse.cli.shared.options import data_template
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.ngrams import ARRAYS, bytes_of, pruned
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.core import CoreModel
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
 from streamfuse.train.readers import encode_prompt, read_samples, spread
@@ -78,7 +86,8 @@ Tables = dict[str, npt.NDArray[Any]]  # of draft.safetensors
 def speed(
     session: Session, prompts: Sequence[Sequence[int]], config: GenerationConfig, costs: Mapping[str, Cost]
 ) -> dict[str, Any]:
-    """Tokens per cost over those of plain decoding, tokens per decode or verify pass, the accepted drafts by source."""
+    """Tokens per cost over those of plain decoding, tokens per decode or verify pass, the accepted drafts by source, a
+    hash of the texts, which no draft may change."""
     widths = {"decode": 1, **{name: rows for name, (rows, _) in session.backend.spec.widths.items()}}
     methods = {*widths, "streams"} if session.backend.spec.deferred else {*widths}
     costs = {name: cost for name, cost in costs.items() if name in methods}
@@ -91,19 +100,26 @@ def speed(
         few, all_rows = np.broadcast_to(costs[name], 2)
         return float(few + (all_rows - few) * max(0, rows - least[name]) / max(1, widths[name] - least[name]))
 
-    spent, tokens, count, sources = 0.0, 0, 0, Counter[str]()
+    spent, tokens, count, sources, texts = 0.0, 0, 0, Counter[str](), hashlib.sha256()
     for prompt in prompts:
         session.reset()
         passes: list[Pass] = []
         generation = session.generate(prompt, config, passes.append)
         generation.finish()
+        texts.update(str(generation.token_ids).encode())
         found = generation.statistics
         spent += sum(cost_of(one.method, max(1, len(one.tokens))) for one in passes)
         spent += found.streams_passes * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
         tokens, count = tokens + found.generated_tokens, count + len(passes)
         sources.update(found.accepted_by_source)
     over_plain = tokens * cost_of("decode", 1) / spent
-    return {"over_plain": round(over_plain, 3), "tokens_per_pass": round(tokens / count, 3), "accepted": sources}
+    return {
+        "over_plain": round(over_plain, 3),
+        "tokens_per_pass": round(tokens / count, 3),
+        "passes": count,
+        "accepted": sources,
+        "texts": texts.hexdigest()[:8],
+    }
 
 
 def with_ngrams(tables: Mapping[str, npt.NDArray[Any]], adapter: Path, megabytes: float, vocab_size: int) -> Tables:
@@ -154,12 +170,14 @@ def main() -> None:
     parser.add_argument(
         "--cost", type=change, action="append", default=[], metavar="METHOD=PASSES", help="another cost"
     )
+    parser.add_argument("--memory", action="store_true", help="draft from the answers to earlier prompts too")
+    parser.add_argument("--template", type=data_template, help="the prompt of a row, as in `streamfuse bench tasks`")
     parser.add_argument("--ngram-table", type=find, metavar="ADAPTER", help="whose n-gram table drafts")
     parser.add_argument("--ngram-table-mb", type=float, nargs="+", default=[24.0], help="megabytes of it to take")
     given = parser.parse_args()
     sampling = SamplingConfig(temperature=given.temperature, seed=1)
     config = GenerationConfig(max_new_tokens=given.max_new_tokens, sampling=sampling)
-    samples = spread(read_samples(given.data), given.limit)
+    samples = spread(read_samples(given.data, template=given.template, split="test"), given.limit)
     with load(given.bundle, cost_cache=False) as model:
         longest = model.manifest.cache.capacity - given.max_new_tokens
         prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.tokenizer)) < longest]
@@ -171,11 +189,16 @@ def main() -> None:
             for name in given.costs or devices:
                 costs = costs_of(name, model.manifest, dict(given.cost))
                 # a session of its own, since a plan learns from what it did
-                session = Session(new_engine(), tables or None, None)
+                engine = new_engine()
+                drafts = CoreModel(engine.spec, tables)
+                if given.memory:
+                    drafts.remember()
+                session = Session(engine, model=drafts)
                 try:
                     print(json.dumps({"costs": name, **speed(session, prompts, config, costs)}), flush=True)
                 finally:
                     session.close()
+                    drafts.close()
 
 
 if __name__ == "__main__":

@@ -286,14 +286,14 @@ void refused_candidates_of_look_up_are_no_misses() {
   for (const int64_t token : {5, 6, 7}) constraint.accept(token);
   const std::vector<int64_t> tokens = {3, 30, 3};
   LookUp look_up(kCapacity, 8);
-  look_up.follow(tokens, 0);
+  look_up.begin(tokens, 0);
   const auto drafted = [&](Constraint* under) {
     Guide guide;
     guide.begin(under);
     guide.begin_draft(8);
     Tree tree;
     tree.set_root(3);
-    expect(look_up.join(tokens, 8, 1, guide, tree), "what followed the last token is found");
+    expect(look_up.join(8, 1, guide, tree), "what followed the last token is found");
     guide.end_draft();
     return tree;
   };

@@ -3,6 +3,7 @@
 #include "../decide.h"
 #include "../engine.h"
 #include "../error.h"
+#include "../suffix_index.h"
 #include "hash_engine.h"
 
 using namespace streamfuse;
@@ -179,6 +180,42 @@ void streams_that_do_not_pay_are_backed_off() {
   expect(state.retry <= retry && state.retry <= state.position + 64, "a new text is tried soon");
 }
 
+// What an index finds, by comparing all places.
+std::vector<size_t> places_of_the_longest_match(const SuffixIndex& index, const std::vector<int64_t>& path) {
+  std::vector<size_t> places;
+  size_t longest = 1;
+  for (size_t place = index.size() - 1; place > 0 && place < index.size(); --place) {
+    size_t same = 0;
+    while (same < std::min({SuffixIndex::kLongest, path.size(), place}) && index[place - 1 - same] == path[same])
+      ++same;
+    if (same < longest || index[place] == SuffixIndex::kBoundary) continue;
+    if (same > longest) places.clear();
+    longest = same;
+    places.push_back(place);
+  }
+  return places;
+}
+
+void an_index_finds_the_longest_match_after_any_changes() {
+  std::mt19937 random(3);
+  for (int repeat = 0; repeat < 300; ++repeat) {
+    const int64_t tokens = 1 + static_cast<int64_t>(random() % 5);
+    const size_t capacity = 1 + random() % 120;
+    SuffixIndex index(capacity);
+    for (int change = 0; change < 20; ++change) {
+      if (random() % 3 == 0) index.shorten(random() % (index.size() + 2));
+      for (size_t more = random() % 40; more > 0 && index.size() < capacity; --more)
+        index.add(random() % 12 == 0 ? SuffixIndex::kBoundary : static_cast<int32_t>(random() % 5) % tokens);
+      std::vector<int64_t> path(random() % 10);
+      for (int64_t& token : path) token = static_cast<int64_t>(random() % 5) % tokens;
+      SuffixIndex::Match found = index.longest(path);
+      std::vector<size_t> places;
+      for (; found.place > 0; found.place = index.before(found.length, found.place)) places.push_back(found.place);
+      expect(places == places_of_the_longest_match(index, path), "all places of the longest match, the latest first");
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -187,6 +224,7 @@ int main() {
   a_failing_engine_leaves_text_and_cache_together();
   decisions_follow_expected_gain_and_budget();
   streams_that_do_not_pay_are_backed_off();
+  an_index_finds_the_longest_match_after_any_changes();
   if (failures > 0) return EXIT_FAILURE;
   std::puts("core: all tests passed");
   return EXIT_SUCCESS;

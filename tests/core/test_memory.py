@@ -5,8 +5,11 @@ Run: pytest tests/core/test_memory.py
 
 from __future__ import annotations
 
+import os
 import stat
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +44,18 @@ def answer(session: CoreSession, prompt: list[int], count: int = COUNT) -> tuple
     return tokens, session.statistics
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """For a process that imports this file."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+
+
+def fnv1a(content: bytes) -> int:
+    total = 0xCBF29CE484222325
+    for byte in content:
+        total = (total ^ byte) * 0x100000001B3 % (1 << 64)
+    return total
+
+
 def ask(model: CoreModel, prompt: list[int] = PROMPT, count: int = COUNT) -> tuple[list[int], Statistics]:
     with open_session(model) as session:
         return answer(session, prompt, count)
@@ -68,6 +83,25 @@ def test_a_conversation_does_not_draft_from_itself_twice() -> None:
         found = answer(session, [*PROMPT, *first, 7, 7, *PROMPT])
     assert found[0] == without[0]
     assert found[1].widths == without[1].widths
+
+
+def test_a_restored_or_repeated_conversation_does_not_draft_from_itself_twice(tmp_path: Path) -> None:
+    path, saved = tmp_path / "memory", tmp_path / "session"
+    with open_session(CoreModel(spec(), identity="a")) as session:
+        first, _ = answer(session, PROMPT)
+        later = [*PROMPT, *first, 7, 7, *PROMPT]
+        without = answer(session, later)
+    with open_session(model_of(path)) as session:
+        answer(session, PROMPT)
+        session.save(str(saved))
+    with open_session(model_of(path)) as session:
+        session.restore(str(saved))
+        restored = answer(session, later)
+    assert (restored[0], restored[1].widths) == (without[0], without[1].widths)
+    path.unlink()
+    ask(model_of(path))
+    repeated = ask(model_of(path), later)
+    assert (repeated[0], repeated[1].widths) == (without[0], without[1].widths)
 
 
 def test_a_new_text_of_the_same_session_drafts_from_the_one_before() -> None:
@@ -133,10 +167,7 @@ def test_a_token_outside_the_vocabulary_is_never_drafted(tmp_path: Path, token: 
     first, alone = ask(model_of(path))
     header = path.read_bytes()[:16]
     tokens = np.array([*PROMPT, token, *first], "<i4").tobytes()
-    total = 0xCBF29CE484222325
-    for byte in tokens:
-        total = (total ^ byte) * 0x100000001B3 % (1 << 64)
-    path.write_bytes(header + struct.pack("<II", len(tokens) // 4, total % (1 << 32)) + tokens)
+    path.write_bytes(header + struct.pack("<II", len(tokens) // 4, fnv1a(tokens) % (1 << 32)) + tokens)
     again, drafted = ask(model_of(path))
     assert again == first
     assert drafted.widths == alone.widths
@@ -156,6 +187,90 @@ def test_the_oldest_answers_make_room(tmp_path: Path) -> None:
     assert ask(model_of(path, tokens=100), [27, 3, 27, 9])[1].target_forward_passes < COUNT / 2
     assert ask(model_of(tmp_path / "other"))[0] == first
     assert ask(model, PROMPT)[1].target_forward_passes > alone.target_forward_passes / 2
+
+
+def answers_in(path: Path) -> list[tuple[int, ...]]:
+    """The answers of a file, which must be whole."""
+    content, found, at = path.read_bytes(), [], 16
+    while at < len(content):
+        count, total = struct.unpack_from("<II", content, at)
+        tokens = content[at + 8 : at + 8 + 4 * count]
+        assert len(tokens) == 4 * count
+        assert total == fnv1a(tokens) % (1 << 32)
+        found.append(struct.unpack(f"<{count}i", tokens))
+        at += 8 + 4 * count
+    return found
+
+
+def test_models_that_share_a_file_keep_each_others_answers(tmp_path: Path) -> None:
+    """Also where one of them drops the oldest answers, holds fewer than the other, or forgets all."""
+    path, rng = tmp_path / "memory", np.random.default_rng(3)
+    models, given = [model_of(path, tokens=400), model_of(path, tokens=300)], []
+    for number in range(60):
+        prompt = rng.integers(0, 64, 3).tolist()
+        model = models[int(rng.integers(2))]
+        given.append((*prompt, *ask(model, prompt, int(rng.integers(3, 30)))[0]))
+        kept = answers_in(path)
+        assert kept == given[-len(kept) :], f"the latest answers, after {number}"
+        assert len(kept) == len(given) or sum(len(one) + 1 for one in kept) > 250
+    ask(models[0])
+    ask(models[1], [1, 2, 1])
+    assert ask(models[1])[1].target_forward_passes < COUNT / 2, "each drafts from what the other one added"
+    models[0].forget()
+    assert answers_in(path) == []
+    ask(models[1], PROMPT)
+    assert len(answers_in(path)) == 1, "what one forgot does not come back from the other"
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from test_memory import ask, model_of
+model = model_of(Path(sys.argv[1]), tokens=int(sys.argv[2]))
+for number in range(60):
+    ask(model, [int(sys.argv[3]), number, 63 - number], 12)
+"""
+
+
+@pytest.mark.parametrize("tokens", [10_000, 640])
+def test_processes_that_write_one_file_lose_no_answer(tmp_path: Path, tokens: int) -> None:
+    """With room for all answers, and where both drop the oldest ones again and again."""
+    path = tmp_path / "memory"
+    arguments = [sys.executable, "-c", _WRITER, str(path), str(tokens)]
+    folder = Path(__file__).parent
+    writers = [subprocess.Popen([*arguments, str(number)], cwd=folder, env=environment(folder)) for number in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    kept = answers_in(path)
+    of_writer = [[one[1] for one in kept if one[0] == number] for number in range(3)]
+    for numbers in of_writer:
+        assert numbers == list(range(60 - len(numbers), 60)), "the latest ones of each, in order"
+    if tokens == 10_000:
+        assert len(kept) == 180
+    else:
+        assert 640 - 17 < sum(len(one) + 1 for one in kept) <= 800
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 9, 12])
+def test_a_memory_smaller_than_an_answer_keeps_its_end(tmp_path: Path, tokens: int) -> None:
+    path = tmp_path / "memory"
+    model = model_of(path, tokens=tokens)
+    for _ in range(3):
+        first, _ = ask(model)
+        assert [list(one) for one in answers_in(path)] == ([first[-(tokens - 1) :]] if tokens > 3 else [])
+    assert model_of(path, tokens=tokens) is not None
+
+
+def test_a_file_that_was_overwritten_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    model = model_of(path)
+    first, alone = ask(model)
+    picture = b"a picture of a cat" * 100
+    path.write_bytes(picture)
+    for _ in range(2):
+        again, drafted = ask(model)
+        assert again == first
+        assert drafted.target_forward_passes < alone.target_forward_passes / 2
+    assert path.read_bytes() == picture
 
 
 def test_a_memory_that_cannot_be_written_ends_no_text(tmp_path: Path) -> None:

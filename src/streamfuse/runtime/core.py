@@ -325,6 +325,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_sequence_restore": (ctypes.c_int, [_handle, _text, TAKE, c_void_p]),
     "sf_sequence_set_costs": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, c_int32]),
     "sf_grow_streams": (_number, [_handle, _number, c_void_p, c_void_p, _number, _number, *[c_void_p] * 3]),
+    "sf_grow_lookup": (_number, [c_void_p, *[_number] * 3, *[c_void_p] * 3]),
     "sf_grow_table": (_number, [_handle, c_void_p, *[_number] * 3, *[c_void_p] * 3]),
     "sf_choose": (_number, [c_void_p, _number, c_void_p, _number, _number, c_void_p, c_void_p]),
     "sf_uniform": (c_double, [c_uint64, c_uint64]),

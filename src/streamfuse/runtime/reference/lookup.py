@@ -1,7 +1,7 @@
 """Prompt look-up (Saxena 2023): what followed the end of the text where it stood in the text before, as a tree.
 
-core/lookup.* is the same with an index of places. There it also counts how often its drafts come true, and joins other
-trees.
+core/lookup.* is the same with an index (core/suffix_index.*). There it also counts how often its drafts come true, and
+joins other trees.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamfuse.runtime.reference.tree import Tree
 
 LONGEST = 8  # tokens of a match that are compared
 OFFERS = 3  # different tokens that are drafted after one node
-PLACES = 64  # earlier places of a token that are compared, the latest first
+PLACES = 64  # places of the longest match that are read, the latest first
 
 ALONE, DIFFER, TWICE, THRICE = range(4)  # one place; the latest two differ; two agree; three agree
 # The first guess of how often a token comes true: rank 0 by length of the match and kind, the others by kind alone.
@@ -97,12 +97,13 @@ class Match:
 def find(text: Sequence[int], path: Sequence[int]) -> Match:
     """The longest match of the last tokens of `path` in the text; of length 0 where nothing matches.
 
-    Of equally long ones all count, the latest first. The end of the text itself is none: nothing follows there yet.
+    Of equally long ones the latest `PLACES` count, the latest first. The end of the text itself is none: nothing
+    follows there yet.
     """
-    ends = [end for end in range(len(text) - 1, 0, -1) if text[end - 1] == path[-1]][:PLACES]
-    lengths = [_common(text[:end], path) for end in ends]
+    ends = [end for end in range(len(text) - 1, 0, -1) if text[end - 1] == path[-1]]
+    lengths = [_common(text, end, path) for end in ends]
     longest = max(lengths, default=0)
-    nexts = [text[end] for end, length in zip(ends, lengths, strict=True) if length == longest]
+    nexts = [text[end] for end, length in zip(ends, lengths, strict=True) if length == longest][:PLACES]
     if not nexts:
         return Match(0, ALONE, ())
     agree = next((n for n, token in enumerate(nexts) if token != nexts[0]), len(nexts))
@@ -110,9 +111,9 @@ def find(text: Sequence[int], path: Sequence[int]) -> Match:
     return Match(longest, kind, tuple(dict.fromkeys(nexts))[:OFFERS])
 
 
-def _common(text: Sequence[int], path: Sequence[int]) -> int:
-    """How many of the last tokens are the same, at most `LONGEST`."""
+def _common(text: Sequence[int], end: int, path: Sequence[int]) -> int:
+    """How many tokens before `end` are the last ones of the path, at most `LONGEST`."""
     length = 0
-    while length < min(LONGEST, len(text), len(path)) and text[-1 - length] == path[-1 - length]:
+    while length < min(LONGEST, end, len(path)) and text[end - 1 - length] == path[-1 - length]:
         length += 1
     return length
