@@ -5,6 +5,7 @@ Run: pytest tests/core/test_memory.py
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import struct
@@ -18,6 +19,7 @@ from fakes import ArithmeticBackend, spec
 
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.core import CoreError, CoreModel, CoreSession
+from streamfuse.runtime.reference.watch import observe
 from streamfuse.runtime.statistics import Statistics
 
 PROMPT, COUNT = [5, 11, 23, 42], 30
@@ -73,35 +75,35 @@ def test_a_second_conversation_drafts_from_the_first() -> None:
     assert (forgotten, after.widths) == (first, alone.widths)
 
 
-def test_a_conversation_does_not_draft_from_itself_twice() -> None:
-    """Its own answers are in its text; counted again in the memory, one place would look like two that agree."""
-    with open_session(CoreModel(spec())) as session:
-        first, _ = answer(session, PROMPT)
-        without = answer(session, [*PROMPT, *first, 7, 7, *PROMPT])
-    with open_session(model_of()) as session:
-        assert answer(session, PROMPT)[0] == first
-        found = answer(session, [*PROMPT, *first, 7, 7, *PROMPT])
-    assert found[0] == without[0]
-    assert found[1].widths == without[1].widths
+def drafts(session: CoreSession, prompt: list[int]) -> list[tuple[list[int], list[float]]]:
+    """The trees of all passes of a text: tokens and log-probabilities."""
+    seen: list[tuple[list[int], list[float]]] = []
+    observe(session, lambda one: seen.append((one.tokens, one.log_probs)))
+    answer(session, prompt)
+    observe(session, None)
+    return seen
 
 
-def test_a_restored_or_repeated_conversation_does_not_draft_from_itself_twice(tmp_path: Path) -> None:
+def test_a_conversation_does_not_draft_from_itself_twice(tmp_path: Path) -> None:
+    """Its own answers are in its text; counted again in the memory, one place would look like two that agree. This
+    holds for the session that wrote them, for one that restored it, and for one that gets the whole text."""
     path, saved = tmp_path / "memory", tmp_path / "session"
     with open_session(CoreModel(spec(), identity="a")) as session:
-        first, _ = answer(session, PROMPT)
-        later = [*PROMPT, *first, 7, 7, *PROMPT]
-        without = answer(session, later)
+        later = [*PROMPT, *answer(session, PROMPT)[0], 7, 7, *PROMPT]
+        without = drafts(session, later)
+    with open_session(CoreModel(spec(), identity="a")) as session:
+        anew = drafts(session, later)
     with open_session(model_of(path)) as session:
         answer(session, PROMPT)
         session.save(str(saved))
-    with open_session(model_of(path)) as session:
-        session.restore(str(saved))
-        restored = answer(session, later)
-    assert (restored[0], restored[1].widths) == (without[0], without[1].widths)
-    path.unlink()
-    ask(model_of(path))
-    repeated = ask(model_of(path), later)
-    assert (repeated[0], repeated[1].widths) == (without[0], without[1].widths)
+        written = path.read_bytes()
+        assert drafts(session, later) == without
+    for restored in (True, False):
+        path.write_bytes(written)
+        with open_session(model_of(path)) as session:
+            if restored:
+                session.restore(str(saved))
+            assert drafts(session, later) == anew
 
 
 def test_a_new_text_of_the_same_session_drafts_from_the_one_before() -> None:
@@ -190,8 +192,10 @@ def test_the_oldest_answers_make_room(tmp_path: Path) -> None:
 
 
 def answers_in(path: Path) -> list[tuple[int, ...]]:
-    """The answers of a file, which must be whole."""
-    content, found, at = path.read_bytes(), [], 16
+    """The answers of a file, which must be whole while nobody writes."""
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        content, found, at = file.read(), [], 16
     while at < len(content):
         count, total = struct.unpack_from("<II", content, at)
         tokens = content[at + 8 : at + 8 + 4 * count]
@@ -225,10 +229,13 @@ def test_models_that_share_a_file_keep_each_others_answers(tmp_path: Path) -> No
 _WRITER = """
 import sys
 from pathlib import Path
-from test_memory import ask, model_of
-model = model_of(Path(sys.argv[1]), tokens=int(sys.argv[2]))
+from test_memory import answers_in, ask, model_of
+path, tokens, own = Path(sys.argv[1]), *map(int, sys.argv[2:])
+model = model_of(path, tokens=tokens)
 for number in range(60):
-    ask(model, [int(sys.argv[3]), number, 63 - number], 12)
+    ask(model, [own, number, 63 - number], 12)
+    kept = {one[:2] for one in answers_in(path)}
+    assert {(own, before) for before in range(max(0, number - 1), number + 1)} <= kept, (number, kept)
 """
 
 
