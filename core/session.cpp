@@ -72,12 +72,16 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   if (!drafts) generation_.width = 1;
   const int64_t same = common_prefix(tokens_, ids, n);
+  const int64_t leaves_cache = static_cast<int64_t>(tokens_.size()) - 1 - same;  // the last token never entered it
   engine_.truncate(std::min({engine_.cached(), same, n - 1}));
   tokens_.assign(ids, ids + n);
   statistics_.clear();
   statistics_.speculative = drafts;
   statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
   statistics_.prompt_tokens = n;
+  statistics_.dropped_turns = generation.dropped_turns;
+  if (generation.dropped_turns > 0)
+    statistics_.reread_tokens = std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
   statistics_.measure_ms = measure_ms;
   if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
   planner_.begin(tokens_, same, constraint(), generation.sources);

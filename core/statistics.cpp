@@ -173,6 +173,8 @@ std::string Statistics::json(const Spec& spec) const {
   out.member("forced_tokens", forced);
   out.member("refused_drafts", refused);
   out.member("mask_ms", mask_ms);
+  out.member("dropped_turns", dropped_turns);
+  out.member("reread_tokens", reread_tokens);
   out.close('}');
   return out.done();
 }

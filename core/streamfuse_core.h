@@ -49,7 +49,7 @@ enum {
   SF_BAD_ARGUMENT = 1,     /* the caller's arguments: ranges, lengths, a null pointer, an unknown name */
   SF_BAD_PROGRAM = 2,      /* a graph file: missing, damaged, or not as docs/contracts.md specifies */
   SF_MISSING_OPERATOR = 3, /* a graph needs an operator or backend that the engine does not contain */
-  SF_CONTEXT_FULL = 4,     /* the cache has no room for these rows */
+  SF_CONTEXT_FULL = 4,     /* the cache has no room for these rows, or the context none for a chat's question */
   SF_NOT_KEPT = 5,         /* a row to commit was pruned, or there was no run to read or commit from */
   SF_EXECUTION = 6,        /* the engine reported an error while running */
   SF_OUT_OF_MEMORY = 7,
@@ -241,6 +241,8 @@ typedef struct sf_options {
   int32_t sources; /* what may draft: a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP and 1 << SF_TABLE, to measure
                       what each of them brings; 0: all. SF_LOOKUP includes the memory of answers. A constraint's
                       forced tokens are always drafted */
+  int64_t dropped_turns;  /* for the statistics: turns of the conversation that were dropped for this text, */
+  int64_t dropped_tokens; /* and their length in tokens, as in sf_text_dropped; 0: none */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */
@@ -264,6 +266,10 @@ typedef struct sf_token {
                      n-gram table), or SF_GRAMMAR (forced by the constraint) */
   int32_t reserved;
 } sf_token;
+
+/* What happens to a question that does not fit into the context, for text/streamfuse_bundle.h and native/streamfuse.h.
+ */
+enum { SF_CONTEXT_FAIL = 0, SF_CONTEXT_DROP_OLDEST = 1 };
 
 /* Channels of an answer, for text/streamfuse_bundle.h and native/streamfuse.h. */
 enum { SF_ANSWER = 0, SF_THINKING = 1, SF_TOOL_CALL = 2 };

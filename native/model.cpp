@@ -52,6 +52,16 @@ void Model::forget() const {
   check(code, sf_core_model_error(core_.get()));
 }
 
+int64_t Model::count_tokens(const char* text, size_t bytes) const {
+  Handle<sf_text, sf_free_text> own;  // a text is for one thread at a time
+  int code = sf_new_text(bundle_.get(), Made(own));
+  check(code, sf_text_error(own.get()));
+  int64_t n = 0;
+  code = sf_text_count(own.get(), text, bytes, &n);
+  check(code, sf_text_error(own.get()));
+  return n;
+}
+
 const char* Model::engine_facts() const {
   const char* json = nullptr;
   return program_ != nullptr && sf_program_describe(program_.get(), &json) == SF_OK ? json : "{}";

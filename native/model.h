@@ -23,6 +23,7 @@ class Model {
   const std::string& folder() const { return folder_; }
   double load_ms() const { return load_ms_; }
   void forget() const;  // what earlier sessions wrote
+  int64_t count_tokens(const char* text, size_t bytes) const;
 
   // A sequence's engine, with an empty cache.
   sf_backend make_engine() const;

@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,18 +17,21 @@ Owned<sf_constraint> own_constraint(const sf_answer_options& options) {
 }  // namespace
 
 Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, Backend own)
-    : model_(std::move(model)), chat_(chat) {
+    : model_(std::move(model)), chat_(chat), context_policy_(options.context_policy) {
   if (model_ == nullptr) bad("a session needs a model that was loaded");
   if (chat_ && !model_->can_chat()) bad(model_->folder() + " has no chat template; use a completion for plain text");
   if (!chat_ && (options.system != nullptr || options.history != nullptr))
     bad("a completion has no turns; system and history are options of a chat");
   if (!chat_ && (options.tools != nullptr || options.template_variables != nullptr))
     bad("a completion has no chat template; tools and template_variables are options of a chat");
+  if (!chat_ && context_policy_ != SF_CONTEXT_FAIL)
+    bad("a completion has no turns; context_policy is an option of a chat");
   int code = sf_new_text(model_->bundle(), Made(text_));
   text_needs(code);
   has_tools_ = options.tools != nullptr && options.tools_bytes > 0;
   text_needs(sf_text_set_tools(text_.get(), has_tools_ ? options.tools : nullptr, options.tools_bytes));
   text_needs(sf_text_set_variables(text_.get(), options.template_variables, options.template_variables_bytes));
+  text_needs(sf_text_set_limit(text_.get(), model_->spec().capacity, 0, context_policy_));  // now, to refuse others
   text_needs(
       sf_text_set_first(text_.get(), options.system, options.system_bytes, options.history, options.history_bytes));
 
@@ -71,6 +75,10 @@ void Session::start_turn(const sf_answer_options& options, Ask ask) {
   finish();
   const int64_t* ids = nullptr;
   int64_t n = 0;
+  if (chat_) {
+    const int64_t most = sampling_of(options).max_new_tokens;
+    text_needs(sf_text_set_limit(text_.get(), model_->spec().capacity, std::max(int64_t{0}, most), context_policy_));
+  }
   text_needs(ask(&ids, &n));
   const std::vector<int64_t> context(ids, ids + n);  // the ids are the text's until its next call
   begin(context.data(), n, options, std::move(own));
@@ -83,14 +91,21 @@ void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_option
   begin(ids, n, options, std::move(own));
 }
 
+// Those of the caller, or the bundle's defaults.
+sf_options Session::sampling_of(const sf_answer_options& options) const {
+  sf_options sampling{};
+  sampling.size = sizeof sampling;
+  check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
+  if (options.sampling != nullptr) sampling = known_part(options.sampling, sampling);
+  sampling.size = sizeof sampling;
+  return sampling;
+}
+
 void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own) {
   held_.clear();
   try {
-    sf_options sampling{};
-    sampling.size = sizeof sampling;
-    check(sf_bundle_defaults(model_->bundle(), &sampling), "the bundle's defaults cannot be read");
-    if (options.sampling != nullptr) sampling = known_part(options.sampling, sampling);
-    sampling.size = sizeof sampling;
+    sf_options sampling = sampling_of(options);
+    text_needs(sf_text_dropped(text_.get(), &sampling.dropped_turns, &sampling.dropped_tokens));
     // What a schema restricts may look like a call, but is none.
     const bool is_restricted = own->size > 0 || options.schema || options.regex || options.grammar;
     const sf_constraint constraint = constrain(options, std::move(own)).take();
@@ -213,6 +228,12 @@ void Session::tool_calls(const char** json, size_t* bytes) { text_needs(sf_text_
 
 void Session::tokens(const int64_t** ids, int64_t* n, int64_t* cached) {
   need(sf_sequence_tokens(sequence_.get(), ids, n, cached));
+}
+
+int64_t Session::used_tokens() {
+  int64_t n = 0;
+  need(sf_sequence_tokens(sequence_.get(), nullptr, &n, nullptr));
+  return n;
 }
 
 void Session::reset() {

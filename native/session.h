@@ -30,6 +30,8 @@ class Session {
   void messages(const char** json, size_t* bytes);
   void tool_calls(const char** json, size_t* bytes);
   void tokens(const int64_t** ids, int64_t* n, int64_t* cached);
+  int64_t used_tokens();
+  int64_t remaining_tokens() { return model_->spec().capacity - used_tokens(); }
   void reset();
   void save(const char* path);
   void restore(const char* path);
@@ -38,6 +40,7 @@ class Session {
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
   void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
+  sf_options sampling_of(const sf_answer_options& options) const;
   template <typename Ask>
   void start_turn(const sf_answer_options& options, Ask ask);
   Owned<sf_constraint> constrain(const sf_answer_options& options, Owned<sf_constraint> own);
@@ -49,6 +52,7 @@ class Session {
   std::shared_ptr<const Model> model_;
   bool chat_;
   bool has_tools_ = false;  // the model may call functions
+  int32_t context_policy_;
   Handle<sf_text, sf_free_text> text_;
   Handle<sf_sequence, sf_sequence_free> sequence_;
 

@@ -102,6 +102,15 @@ int sf_model_forget(sf_model* model) {
   });
 }
 
+int sf_model_count_tokens(sf_model* model, const char* text, size_t bytes, int64_t* n) {
+  if (loaded(model) == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    if (n == nullptr) bad("count_tokens needs a place for the number");
+    *n = loaded(model)->count_tokens(text, bytes);
+    return SF_OK;
+  });
+}
+
 int sf_model_spec(const sf_model* model, sf_spec* out) {
   return loaded(model) == nullptr ? SF_BAD_ARGUMENT : sf_bundle_spec(loaded(model)->bundle(), out);
 }
@@ -181,6 +190,18 @@ int sf_session_messages(sf_session* handle, const char** json, size_t* bytes) {
 
 int sf_session_tokens(sf_session* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
   return on(handle, [&](auto& session) { return session.tokens(ids, n, cached), SF_OK; });
+}
+
+int64_t sf_session_used_tokens(sf_session* handle) {
+  int64_t n = 0;
+  on(handle, [&](auto& session) { return n = session.used_tokens(), SF_OK; });
+  return n;
+}
+
+int64_t sf_session_remaining_tokens(sf_session* handle) {
+  int64_t n = 0;
+  on(handle, [&](auto& session) { return n = session.remaining_tokens(), SF_OK; });
+  return n;
 }
 
 int sf_session_reset(sf_session* handle) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ STATS_KEYS = [
     "draft_tokens_accepted", "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths",
     "speculative", "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
     "accepted_by_source", "prefilled_tokens", "streams_passes", "near_ties", "forced_tokens",
-    "refused_drafts", "mask_ms",
+    "refused_drafts", "mask_ms", "dropped_turns", "reread_tokens",
 ]  # fmt: skip
 
 
@@ -310,6 +311,21 @@ def test_reset_forgets_and_a_full_context_is_survived(bundle: Path, backends: li
     assert "cleared" in stderr
     text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
     assert text.startswith("<|im_start|>user\nyo")
+
+
+def test_a_chat_that_drops_its_oldest_turns_says_so_and_goes_on(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    lines = "".join(f"{number}\n" for number in range(6)) + "/stats\n"
+    flags = ["--max-new-tokens", "2", "--context-policy", "drop-oldest"]
+    code, stdout, stderr = streamfuse_command("chat", bundle, *flags, stdin=lines)
+    assert code == 0, stderr
+    assert "starts over" not in stderr
+    assert re.search(r"\(The context is full: the oldest turn was dropped, and \d+ tokens are read again.\)", stderr)
+    assert re.search(r"dropped turns +\S? *1 \(\d+ tokens read again\)", stdout)
+    text = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
+    assert "user\n5<" in text
+    assert "user\n0<" not in text
 
 
 def test_ctrl_c_ends_an_answer_and_then_the_program(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:

@@ -20,9 +20,21 @@ from streamfuse.runtime.core import SOURCES, view
 from streamfuse.runtime.structures import EngineTable, Options, Spec
 from streamfuse.runtime.text_library import CHANNELS
 
-__all__ = ["BAD_ARGUMENT", "BAD_FILE", "BUILT", "LIBRARY", "AppModel", "AppSession", "LibraryFailure", "SessionOptions"]
+__all__ = [
+    "BAD_ARGUMENT",
+    "BAD_FILE",
+    "BUILT",
+    "CONTEXT_FULL",
+    "DROP_OLDEST",
+    "LIBRARY",
+    "AppModel",
+    "AppSession",
+    "LibraryFailure",
+    "SessionOptions",
+]
 
 
+CONTEXT_FULL, DROP_OLDEST = 4, 1  # of core/streamfuse_core.h
 BUILT = Path(__file__).parents[2] / "build" / "mobile" / file_name("streamfuse")
 LIBRARY = Path(os.environ.get("STREAMFUSE_TESTED_LIBRARY", BUILT))  # another one: with checks, by a test of them
 
@@ -56,6 +68,7 @@ class SessionOptions(_Sized):
         ("tools_bytes", c_size_t),
         ("template_variables", c_char_p),
         ("template_variables_bytes", c_size_t),
+        ("context_policy", c_int32),
     ]
 
 
@@ -89,6 +102,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_model_can_chat": (c_int32, [_handle]),
     "sf_model_load_ms": (c_double, [_handle]),
     "sf_model_forget": (c_int, [_handle]),
+    "sf_model_count_tokens": (c_int, [_handle, c_char_p, c_size_t, _int64]),
     "sf_model_spec": (c_int, [_handle, POINTER(Spec)]),
     "sf_model_default_options": (c_int, [_handle, POINTER(Options)]),
     "sf_backends": (c_char_p, []),
@@ -108,6 +122,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_session_statistics": (c_char_p, [_handle]),
     "sf_session_messages": (c_int, [_handle, _place, POINTER(c_size_t)]),
     "sf_session_tokens": (c_int, [_handle, _place, _int64, _int64]),
+    **dict.fromkeys(("sf_session_used_tokens", "sf_session_remaining_tokens"), (c_int64, [_handle])),
     "sf_session_reset": (c_int, [_handle]),
     "sf_session_save": (c_int, [_handle, c_char_p]),
     "sf_session_restore": (c_int, [_handle, c_char_p]),
@@ -151,6 +166,13 @@ class AppModel:
     def free(self) -> None:
         library().sf_model_free(self.handle)
         self.handle = c_void_p()
+
+    def count_tokens(self, text: bytes) -> int:
+        n = c_int64()
+        code = library().sf_model_count_tokens(self.handle, text, len(text), byref(n))
+        if code != OK:
+            raise LibraryFailure(code, library().sf_model_error(self.handle).decode())
+        return n.value
 
     def options(self, **changes: Any) -> Options:
         """The bundle's defaults with changes."""
@@ -283,6 +305,11 @@ class AppSession:
         ids, n = c_void_p(), c_int64()
         self._check(library().sf_session_tokens(self.handle, byref(ids), byref(n), None))
         return list(view(ids.value, "int64", n.value))
+
+    @property
+    def used_and_remaining(self) -> tuple[int, int]:
+        used = library().sf_session_used_tokens(self.handle)
+        return used, library().sf_session_remaining_tokens(self.handle)
 
     def reset(self) -> None:
         self._check(library().sf_session_reset(self.handle))

@@ -143,6 +143,20 @@ class PrintableBackend(fakes.ArithmeticBackend):
         return replace(output, logits=logits, best=logits.argmax(axis=1))
 
 
+class SavingBackend(PrintableBackend):
+    """An engine whose cache can be saved: eight bytes a token."""
+
+    def cache_bytes(self, length: int) -> int:
+        return 8 * length
+
+    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+        for token in self.cache[:length]:
+            write(token.to_bytes(8, "little"))
+
+    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
+        self.cache = [int.from_bytes(read(8), "little") for _ in range(length)]
+
+
 def fake_engines(
     kind: Callable[..., fakes.ArithmeticBackend] = fakes.ArithmeticBackend,
 ) -> tuple[list[fakes.ArithmeticBackend], Callable[..., Callable[[], fakes.ArithmeticBackend]]]:

@@ -5,7 +5,8 @@ Run: PYTHONPATH=src python tests/helpers/peer.py
 Reads one JSON object per line, and writes one for each:
 
     {"bundle": folder, "turns": [prompt, ...], "config": options of a generation, "system": text or null, "raw": false,
-     "restore": file or null, "save": file or null, "stops": null or for each turn a number of tokens or null}
+     "context_policy": of a chat or null, "restore": file or null, "save": file or null,
+     "stops": null or for each turn a number of tokens or null}
     {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
 
 Each request has a sequence of its own: a chat, or for raw prompts a session. A turn with a number in `stops` is
@@ -67,7 +68,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         asked["config"]["seed"] %= 1 << 64  # other languages have signed numbers
     model = opened(asked["bundle"])
     if not asked.get("raw"):
-        with model.chat(asked.get("system")) as chat:
+        with model.chat(asked.get("system"), context_policy=asked.get("context_policy") or "fail") as chat:
             return chat_turns(chat, asked)
     session, config = model.session(), model.config(**asked["config"])
     prompts = [model.encode(prompt, raw=True) for prompt in asked["turns"]]

@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_library import BAD_ARGUMENT, BAD_FILE, BUILT, LIBRARY, AppModel, AppSession, LibraryFailure
+from app_library import (
+    BAD_ARGUMENT,
+    BAD_FILE,
+    BUILT,
+    CONTEXT_FULL,
+    DROP_OLDEST,
+    LIBRARY,
+    AppModel,
+    AppSession,
+    LibraryFailure,
+)
 from bundle_samples import edit_manifest
 from pages import ROOT, samples
 from tokenizer_samples import words_of
@@ -97,6 +107,59 @@ def test_turns_are_python_s_with_speculation_and_without(model: AppModel, chat_b
                 assert chat.statistics["finish_reason"] == turn["statistics"]["finish_reason"]
             assert chat.messages == expected["messages"]
             chat.free()
+
+
+@pytest.mark.parametrize("drafts", [{"speculative": 0}, {"width": 4}, {}])
+def test_a_chat_longer_than_the_context_is_python_s(
+    model: AppModel, chat_bundle: Path, tmp_path: Path, drafts: dict[str, int]
+) -> None:
+    questions = [f"Who keeps lamp {number}?" for number in range(12)]
+    config = {**SHORT, "temperature": 0.9, "seed": 4}
+    policy = {"context_policy": "drop_oldest", "system": "Be brief."}
+    (expected,) = python({"bundle": str(chat_bundle), "turns": questions, "config": config, **policy})
+    chat = model.chat(system="Be brief.", context_policy=DROP_OLDEST)
+    dropped = 0
+    for question, turn in zip(questions, expected["turns"], strict=True):
+        found = [chat.ask(question, **config, **drafts)]
+        statistics = chat.statistics
+        dropped += statistics["dropped_turns"]
+        numbers = ["dropped_turns", "reread_tokens", "prompt_tokens"]
+        found += [statistics[name] for name in numbers]
+        assert found == [turn["text"], *(turn["statistics"][name] for name in numbers)]
+        assert chat.used_and_remaining == (len(chat.tokens), 128 - len(chat.tokens))
+        chat.save(tmp_path / "chat")
+        chat.free()
+        chat = model.chat(system="Be brief.", context_policy=DROP_OLDEST)
+        chat.restore(tmp_path / "chat")
+    assert dropped > 2
+    assert chat.messages == expected["messages"]
+    with pytest.raises(LibraryFailure, match=r"the question has .* context holds 128") as refused:
+        chat.ask("lamp " * 200)
+    assert refused.value.code == CONTEXT_FULL
+    assert chat.messages == expected["messages"]
+    chat.free()
+
+
+def test_tokens_of_a_text_are_counted_as_in_a_message(model: AppModel) -> None:
+    chat = model.chat()
+    assert chat.used_and_remaining == (0, 128)
+    lengths = []
+    for text in ("", "Who keeps the lamp?", "<|im_end|>"):
+        chat.start(text)
+        lengths.append((chat.used_and_remaining[0], model.count_tokens(text.encode())))
+        chat.reset()
+    chat.free()
+    assert lengths[0][1] == 0
+    assert all(used - lengths[0][0] == count for used, count in lengths)
+    with pytest.raises(LibraryFailure, match="UTF-8"):
+        model.count_tokens(b"\xff")
+
+
+def test_a_policy_that_does_not_exist_or_has_no_turns_is_refused(model: AppModel) -> None:
+    with pytest.raises(LibraryFailure, match="no context policy 2"):
+        model.chat(context_policy=2)
+    with pytest.raises(LibraryFailure, match="context_policy is an option of a chat"):
+        model.completion(context_policy=DROP_OLDEST)
 
 
 def test_a_completion_is_python_s(model: AppModel, chat_bundle: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import fakes
 import numpy as np
 import pytest
-from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+from bundle_samples import CAPACITY, IM_END, SavingBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
 from engine_fixtures import made_engines
 
 import streamfuse
@@ -33,20 +33,6 @@ from streamfuse.runtime.core import CoreError
 from streamfuse.runtime.text import TextError
 
 IMPORT_SECONDS = 0.3
-
-
-class SavingBackend(PrintableBackend):
-    """An engine whose cache can be saved: eight bytes a token."""
-
-    def cache_bytes(self, length: int) -> int:
-        return 8 * length
-
-    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
-        for token in self.cache[:length]:
-            write(token.to_bytes(8, "little"))
-
-    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
-        self.cache = [int.from_bytes(read(8), "little") for _ in range(length)]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::control_tokens::CUT;
 use crate::error::{bad_argument, bad_file, Failure, Result};
 use crate::json::Json;
+use crate::limit::{Dropped, Limit, Policy, Turns};
 use crate::message::Message;
 use crate::template::Setting;
 use crate::tools::channels::Answer;
@@ -33,11 +34,21 @@ pub struct Conversation {
     asked: Option<Asked>,
 }
 
-/// The last question until it is answered: the context, rendered and as tokens, and the number of its messages.
+/// The last question until it is answered: the context, rendered and as tokens, and the messages before the question,
+/// with those that were dropped for it.
 struct Asked {
     text: String,
     ids: Vec<u32>,
-    count: usize,
+    before: Vec<Message>,
+    dropped: Dropped,
+}
+
+/// Messages as the model reads them, up to where its answer begins.
+struct Context {
+    dropped_turns: usize, // before them
+    messages: Vec<Message>,
+    text: String,
+    ids: Vec<u32>,
 }
 
 impl Conversation {
@@ -54,19 +65,61 @@ impl Conversation {
         self.asked.as_ref().map_or("", |asked| asked.text.as_str())
     }
 
-    /// Adds turns that the model answers; the whole context as token ids.
-    pub fn ask(&mut self, turns: Vec<Message>, writer: &impl Writer) -> Result<&[u32]> {
+    /// What was dropped for the last question, until it is answered.
+    pub fn dropped(&self) -> Dropped {
+        self.asked.as_ref().map_or_else(Dropped::default, |asked| asked.dropped)
+    }
+
+    /// Adds turns that the model answers; the whole context as token ids. Where it exceeds the limit, older turns are
+    /// dropped or the question is refused.
+    pub fn ask(&mut self, turns: Vec<Message>, limit: &Limit, writer: &impl Writer) -> Result<&[u32]> {
         if self.is_asked() {
             return Err(bad_argument(
                 "the last question is not answered: write its answer with sf_text_begin, sf_text_push and sf_text_end, \
                  or forget it with sf_text_take_back",
             ));
         }
-        let count = turns.len();
         let messages = [self.messages.clone(), turns].concat();
         let (text, ids) = self.context(&messages, writer)?;
-        self.messages = messages;
-        Ok(&self.asked.insert(Asked { text, ids, count }).ids)
+        let whole = Context { dropped_turns: 0, messages, text, ids };
+        let length = whole.ids.len();
+        let context = if limit.holds(length) { whole } else { self.shortened(whole, limit, writer)? };
+        let Context { dropped_turns: turns, messages, text, ids } = context;
+        let dropped = Dropped { turns, tokens: length.saturating_sub(ids.len()) };
+        let before = std::mem::replace(&mut self.messages, messages);
+        Ok(&self.asked.insert(Asked { text, ids, before, dropped }).ids)
+    }
+
+    /// A context that the limit does not hold, without the fewest oldest turns that leave room for an answer; without
+    /// all turns but the last, where no number of them does. What follows dropped turns is encoded anew, as in a
+    /// conversation that begins with the messages that are left.
+    fn shortened(&self, whole: Context, limit: &Limit, writer: &impl Writer) -> Result<Context> {
+        let turns = Turns::new(&whole.messages);
+        let without = |dropped_turns: usize| -> Result<Context> {
+            let messages = turns.without(dropped_turns);
+            let text = writer.render(&messages, &self.setting)?;
+            let ids = writer.encode(&text)?;
+            Ok(Context { dropped_turns, messages, text, ids })
+        };
+        let shortest = if turns.droppable() > 0 { Some(without(turns.droppable())?) } else { None };
+        let least = shortest.as_ref().map_or(whole.ids.len(), |shortest| shortest.ids.len());
+        if least > limit.capacity {
+            return Err(limit.refusal(least, false));
+        }
+        let Some(mut found) = shortest else { return Ok(whole) };
+        if limit.policy == Policy::Fail {
+            return Err(limit.refusal(whole.ids.len(), true));
+        }
+        let mut fewest = 1; // fewer leave too little room; `found` may have too many dropped
+        while fewest < found.dropped_turns {
+            let tried = without((fewest + found.dropped_turns) / 2)?;
+            if limit.holds(tried.ids.len()) {
+                found = tried;
+            } else {
+                fewest = tried.dropped_turns + 1;
+            }
+        }
+        Ok(found)
     }
 
     fn context(&self, messages: &[Message], writer: &impl Writer) -> Result<(String, Vec<u32>)> {
@@ -93,7 +146,7 @@ impl Conversation {
             Default::default()
         };
         self.asked = None;
-        let earlier: usize = self.messages.iter().map(|message| message.calls().len()).sum();
+        let earlier = Message::last_call(&self.messages);
         self.messages.push(Message::answer(&answer.content, answer.calls, earlier));
     }
 
@@ -105,7 +158,7 @@ impl Conversation {
     /// The last question was not answered: forgets it.
     pub fn take_back(&mut self) {
         if let Some(asked) = self.asked.take() {
-            self.messages.truncate(self.messages.len() - asked.count);
+            self.messages = asked.before;
         }
     }
 
@@ -117,8 +170,8 @@ impl Conversation {
             read_text: &'a str,
             read_ids: &'a [u32],
         }
-        let answered = self.messages.len() - self.asked.as_ref().map_or(0, |asked| asked.count);
-        let note = Note { messages: &self.messages[..answered], read_text: &self.read_text, read_ids: &self.read_ids };
+        let messages = self.asked.as_ref().map_or(&self.messages, |asked| &asked.before);
+        let note = Note { messages, read_text: &self.read_text, read_ids: &self.read_ids };
         serde_json::to_vec(&note).expect("texts and numbers are always JSON")
     }
 

@@ -2,6 +2,7 @@
 
 pub const OK: i32 = 0;
 pub const BAD_ARGUMENT: i32 = 1;
+pub const CONTEXT_FULL: i32 = 4;
 pub const BROKEN: i32 = 8;
 pub const BAD_TABLES: i32 = 9;
 pub const BAD_FILE: i32 = 10;
@@ -18,6 +19,10 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 pub fn bad_argument(sentence: impl Into<String>) -> Failure {
     Failure { code: BAD_ARGUMENT, sentence: sentence.into() }
+}
+
+pub fn context_full(sentence: impl Into<String>) -> Failure {
+    Failure { code: CONTEXT_FULL, sentence: sentence.into() }
 }
 
 pub fn bad_file(sentence: impl Into<String>) -> Failure {

@@ -14,6 +14,7 @@ mod files;
 mod jinja;
 mod json;
 mod language;
+mod limit;
 mod manifest;
 mod message;
 mod panics;

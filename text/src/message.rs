@@ -63,6 +63,13 @@ impl Message {
         message
     }
 
+    /// The number of the last call, where ids are those of `answer`; at least the number of calls.
+    pub fn last_call(messages: &[Message]) -> usize {
+        let calls = || messages.iter().flat_map(Message::calls);
+        let number = |call: &Json| call.get("id")?.text()?.strip_prefix("call")?.parse().ok();
+        calls().filter_map(number).fold(calls().count(), usize::max)
+    }
+
     /// {"id", "type": "function", "function": {"name", "arguments"}}
     pub fn calls(&self) -> &[Json] {
         self.0.get("tool_calls").and_then(Json::list).unwrap_or_default()

@@ -7,6 +7,7 @@ use crate::control_tokens::CUT;
 use crate::error::{bad_argument, Result};
 use crate::json::Json;
 use crate::language::Language;
+use crate::limit::{Dropped, Limit};
 use crate::message::Message;
 use crate::stream::{shown, Stream};
 use crate::tools::channels::{Channel, Channels, Part};
@@ -20,12 +21,13 @@ pub struct Text {
     channels: Option<Channels>, // of the stream, if it is an answer
     parts: Vec<Part>,           // of the last push or end
     first: Vec<Message>,        // what a conversation begins with
+    limit: Limit,               // of later questions
 }
 
 impl Text {
     pub fn new(language: Arc<Language>) -> Text {
-        let (conversation, parts, first) = Default::default();
-        Text { language, conversation, stream: None, channels: None, parts, first }
+        let (conversation, parts, first, limit) = Default::default();
+        Text { language, conversation, stream: None, channels: None, parts, first, limit }
     }
 
     pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
@@ -69,7 +71,22 @@ impl Text {
 
     pub fn ask(&mut self, question: &str) -> Result<&[u32]> {
         self.end(false);
-        self.conversation.ask(vec![Message::new("user", question)], &*self.language)
+        self.conversation.ask(vec![Message::new("user", question)], &self.limit, &*self.language)
+    }
+
+    pub fn set_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+    }
+
+    /// What was dropped for the last question, until it is answered.
+    pub fn dropped(&self) -> Dropped {
+        self.conversation.dropped()
+    }
+
+    /// The number of tokens of a text in a message, or of a raw text where there is no chat template.
+    pub fn count(&self, text: &str) -> Result<usize> {
+        let language = &self.language;
+        Ok(if language.can_chat() { language.encode(&language.cut(text))? } else { language.encode(text)? }.len())
     }
 
     pub fn set_tools(&mut self, tools: Option<&str>) -> Result<()> {
@@ -85,7 +102,7 @@ impl Text {
     pub fn ask_results(&mut self, results: &str) -> Result<&[u32]> {
         self.end(false);
         let turns = tools::results::results(results, self.conversation.calls())?;
-        self.conversation.ask(turns, &*self.language)
+        self.conversation.ask(turns, &self.limit, &*self.language)
     }
 
     /// A JSON list of {"id", "name", "arguments"}.

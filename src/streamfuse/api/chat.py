@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.runtime.session import Generation, Result, Session, ToolCall
-    from streamfuse.runtime.text import Conversation
+    from streamfuse.runtime.text import ContextPolicy, Conversation
 
 
 ToolResult = str | Mapping[str, Any]  # a text, or {"content"} with the call's "tool_call_id" or the tool's "name"
@@ -27,16 +27,34 @@ ToolResult = str | Mapping[str, Any]  # a text, or {"content"} with the call's "
 class Chat:
     """Turns of a conversation over one cache, made by `Model.chat`. `options` are the defaults of every turn."""
 
-    def __init__(self, model: Model, session: Session, conversation: Conversation, options: GenerationOptions) -> None:
+    def __init__(
+        self,
+        model: Model,
+        session: Session,
+        conversation: Conversation,
+        options: GenerationOptions,
+        context_policy: ContextPolicy,
+    ) -> None:
         self._model, self._session, self._conversation, self._options = model, session, conversation, options
+        self._context_policy = context_policy
         self._generation: Generation | None = None
         self._one = OneStream()
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The turns so far, {"role", "content"}, with "tool_calls" where an answer has some. An answer that is being
-        written comes when it ends."""
+        """The turns so far, {"role", "content"}, with "tool_calls" where an answer has some, without those that
+        `context_policy` dropped. An answer that is being written comes when it ends."""
         return list(self._conversation.messages)
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens of the context that the last prompt and its answer occupy; 0 before the first."""
+        return self._session.core.token_count
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Tokens of the context that are left."""
+        return self._model.context_length - self.used_tokens
 
     @property
     def backend(self) -> Backend:
@@ -70,7 +88,8 @@ class Chat:
         runs is ended by the next.
 
         Raises:
-            PromptError: the conversation outgrew the context; it is as before, and `reset` begins anew.
+            PromptError: the conversation does not fit into the context, or with `context_policy="drop_oldest"` not even
+                the question alone; the conversation is as before, and `reset` begins anew.
         """
         turn = self._turn(options)
         self._one.check()
@@ -116,11 +135,14 @@ class Chat:
     def _ask(self, ask: Callable[[], list[int]], config: GenerationConfig, setting: PromptConfig) -> Generation:
         self._end_turn()
         self._conversation.set(setting.descriptions, setting.variables)
+        self._conversation.set_limit(self._model.context_length, config.max_new_tokens, self._context_policy)
         ids = ask()
         try:
             constraint = self._model._constraint(config, setting, self._conversation)
             text = self._conversation.stream(config.stop_strings, calls=not config.restricted)
-            self._generation = self._model._start(self._session, ids, config, constraint=constraint, text=text)
+            self._generation = self._model._start(
+                self._session, ids, config, constraint=constraint, text=text, dropped=self._conversation.dropped
+            )
         except BaseException:
             self._conversation.take_back()
             raise

@@ -14,7 +14,7 @@ from streamfuse.api.options import GenerationOptions, PromptConfig, config_of, p
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, token_ids_of
-from streamfuse.runtime.text import Conversation, TextError, checked
+from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -102,6 +102,16 @@ class Model:
     def manifest(self) -> Manifest:
         """All that the bundle says of itself."""
         return self.bundle.manifest
+
+    @property
+    def context_length(self) -> int:
+        """Maximum number of tokens of prompt and answer together."""
+        return self.bundle.spec().capacity
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text in a message of a chat, without what the chat template adds; `encode` gives those of a whole
+        prompt. TextError where it is not text."""
+        return self.tokenizer.count_tokens(text)
 
     def config(self, **options: Unpack[GenerationOptions]) -> GenerationConfig:
         """What these options mean for this bundle. OptionError names the one that is out of range."""
@@ -237,6 +247,8 @@ class Model:
         self,
         system: str | None = None,
         history: Sequence[Mapping[str, Any]] = (),
+        *,
+        context_policy: ContextPolicy = "fail",
         **options: Unpack[GenerationOptions],
     ) -> Chat:
         """A conversation with a cache of its own, so that only new words are read.
@@ -244,10 +256,14 @@ class Model:
         Args:
             system: a system message; it stays through `reset`.
             history: earlier turns, {"role", "content"} each, for example another chat's `messages`; they stay too.
+            context_policy: what happens when the next question does not fit into the context. "fail" raises
+                PromptError. "drop_oldest" drops the oldest turns, as few as leave `max_new_tokens` for the answer, and
+                prefills the remaining ones again; the system message and the tools are kept (docs/python.md).
             options: the defaults of every turn.
 
         Raises:
             TextError: the bundle has no chat template, or `history` holds something else.
+            OptionError: an option out of its range.
         """
         if not self.tokenizer.can_chat:
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
@@ -255,7 +271,8 @@ class Model:
         if config.restricted:
             self._constraint(config, setting, None)
         conversation = Conversation(self.tokenizer, system, history)
-        return Chat(self, self.session(), conversation, options)
+        conversation.set_limit(self.context_length, config.max_new_tokens, context_policy)
+        return Chat(self, self.session(), conversation, options, context_policy)
 
     @property
     def backend(self) -> Backend:
@@ -387,10 +404,11 @@ class Model:
         raw: bool = False,
         constraint: Constraint | None = None,
         text: TextStream | None = None,
+        dropped: tuple[int, int] = (0, 0),
     ) -> Generation:
         with self._lock:
             self._running = session
-        return session.generate(ids, config, raw=raw, constraint=constraint, text=text)
+        return session.generate(ids, config, raw=raw, constraint=constraint, text=text, dropped=dropped)
 
 
 def _refuse(setting: PromptConfig, prompt: str) -> None:

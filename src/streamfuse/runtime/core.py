@@ -173,9 +173,11 @@ class CoreSession:
         token_ids: Sequence[int] | npt.NDArray[np.int64],
         config: GenerationConfig,
         constraint: Constraint | None = None,
+        dropped: tuple[int, int] = (0, 0),
     ) -> None:
         """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was. The
-        text takes the constraint over: it cannot be given to another one."""
+        text takes the constraint over: it cannot be given to another one. `dropped` is for the statistics: turns that
+        were dropped for this text, and their length in tokens."""
         ids = np.array(token_ids_of(token_ids), np.int64)
         stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
         options = Options(
@@ -184,6 +186,7 @@ class CoreSession:
             seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
             speculative=config.speculative, width=config.width or 0,
             sources=sum(1 << SOURCES.index(source) for source in config.sources),
+            dropped_turns=dropped[0], dropped_tokens=dropped[1],
         )  # fmt: skip
         restricted = None if constraint is None else table_of_constraint(constraint, self.failure)
         if restricted is not None:
@@ -246,6 +249,13 @@ class CoreSession:
             self._call(self.library.sf_sequence_tokens, byref(ids), byref(n), None)
             found: list[int] = view(ids.value, np.int64, n.value).tolist()
         return found
+
+    @property
+    def token_count(self) -> int:
+        """The length of `tokens`."""
+        n = c_int64()
+        self._call(self.library.sf_sequence_tokens, None, byref(n), None)
+        return n.value
 
     @property
     def cached(self) -> int:

@@ -255,6 +255,7 @@ class Session:
         raw: bool = False,
         constraint: Constraint | None = None,
         text: TextStream | None = None,
+        dropped: tuple[int, int] = (0, 0),
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
@@ -262,7 +263,8 @@ class Session:
         closed. `observe` sees every pass. A `raw` prompt is continued, with a space before the first word where one
         belongs there; otherwise the text is one of its own. The generation takes `constraint` over, which restricts the
         text instead of the configuration's schema, regex or grammar. The answer is written to `text` instead of a new
-        stream. PromptError or ValueError leave the session as it was.
+        stream. `dropped` is for the statistics, as in `Conversation`. PromptError or ValueError leave the session as it
+        was.
         """
         config = config or GenerationConfig()
         if config.stop_strings and self._tokenizer is None:
@@ -274,7 +276,7 @@ class Session:
 
             watch(self.core, observe)
             self._observed = observe is not None
-        self.core.start(prompt_ids, config, constraint)
+        self.core.start(prompt_ids, config, constraint, dropped)
         if text is None and self._tokenizer is not None:
             text = self._tokenizer.stream(config.stop_strings, prompt_ids if raw else ())
         self._generation = Generation(self.core, text, config.schema)

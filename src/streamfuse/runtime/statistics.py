@@ -40,6 +40,8 @@ class Statistics:
     forced_tokens: int
     refused_drafts: int
     mask_ms: float
+    dropped_turns: int
+    reread_tokens: int
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys and order in every language: the object of `--json`."""

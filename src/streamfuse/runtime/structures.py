@@ -125,6 +125,7 @@ class Options(Sized):
         *((n, c_int32) for n in ("stop_count", "ignore_eos", "speculative", "width")),
         ("constraint", POINTER(ConstraintTable)),
         ("sources", c_int32),
+        *((n, c_int64) for n in ("dropped_turns", "dropped_tokens")),
     ]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from streamfuse.native.library import path_argument
+from streamfuse.options import OptionError
 from streamfuse.runtime.text_library import (
     END,
     BundleHandle,
@@ -24,11 +25,14 @@ from streamfuse.runtime.text_library import (
 if TYPE_CHECKING:
     from streamfuse.runtime.grammar import Grammar
 
-__all__ = ["Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
+__all__ = ["ContextPolicy", "Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
 
 # {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
 # The content may be None beside `tool_calls`.
 Message = dict[str, Any]
+
+# What happens to a question that does not fit into the context: an error, or the oldest turns are dropped.
+ContextPolicy = Literal["fail", "drop_oldest"]
 
 
 class Tokenizer:
@@ -103,9 +107,11 @@ class Tokenizer:
         """Text of tokens, without special ones."""
         return self._handle.text("sf_text_decode", *ids_argument(token_ids))
 
-    def count(self, text: str) -> int:
-        """Tokens of a raw prompt."""
-        return len(self.encode(text))
+    def count_tokens(self, text: str) -> int:
+        """The number of tokens of a text in a message: without what the chat template adds, and with the characters of
+        a control token as text. Without a template, that of a raw prompt without the tokens around it."""
+        data = _utf8(text, "text").encode()
+        return self._handle.numbers(1, "sf_text_count", data, len(data))[0]
 
     def render(
         self,
@@ -240,8 +246,29 @@ class Conversation:
         self._handle.call("sf_text_set_tools", *_json(list(tools)))
         self._handle.call("sf_text_set_variables", *_json(dict(variables)))
 
+    def set_limit(self, capacity: int, max_new_tokens: int, policy: ContextPolicy = "fail") -> None:
+        """What happens to a question that does not fit into a context of `capacity` tokens: PromptError (fail), or the
+        oldest turns are dropped until `max_new_tokens` are left for the answer (drop_oldest), as sf_text_set_limit
+        (text/streamfuse_bundle.h) says. Before the first call no question is refused. OptionError for another policy.
+        """
+        policies = get_args(ContextPolicy)
+        if policy not in policies:
+            raise OptionError(f"--context-policy must be one of {', '.join(policies)}, not {policy!r:.40}")
+        most = min(max_new_tokens, capacity)  # larger ones mean the same
+        self._handle.call("sf_text_set_limit", capacity, most, policies.index(policy))
+
+    @property
+    def dropped(self) -> tuple[int, int]:
+        """Turns that were dropped for the question that is asked, and by how many tokens that shortened the context."""
+        turns, tokens = self._handle.numbers(2, "sf_text_dropped")
+        return turns, tokens
+
     def ask(self, user: str) -> list[int]:
-        """Add a turn of the user; the whole context as token ids. Follow it with `stream`, `answer` or `take_back`."""
+        """Add a turn of the user; the whole context as token ids. Follow it with `stream`, `answer` or `take_back`.
+
+        Raises:
+            PromptError: it does not fit into the context (`set_limit`); the conversation is as before.
+        """
         data = _utf8(user, "user message").encode()
         return self._handle.ids("sf_text_ask", data, len(data))
 

@@ -16,7 +16,7 @@ from typing import Any
 from streamfuse.native.library import find_text, load_typed
 from streamfuse.runtime.structures import Spec, Tensor
 
-OK, BAD_ARGUMENT, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE = 0, 1, 6, 8, 9, 10  # core/streamfuse_core.h
+OK, BAD_ARGUMENT, CONTEXT_FULL, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE = 0, 1, 4, 6, 8, 9, 10  # core/streamfuse_core.h
 BAD_GRAMMAR, END = 11, 100
 CHANNELS = ("answer", "thinking", "tool_call")  # of a part of an answer
 
@@ -49,6 +49,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_set_variables": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_ask_results": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
+    "sf_text_set_limit": (c_int, [c_void_p, c_int64, c_int64, c_int32]),
+    "sf_text_dropped": (c_int, [c_void_p, _count, _count]),
+    "sf_text_count": (c_int, [c_void_p, c_char_p, c_size_t, _count]),
     "sf_text_tool_calls": (c_int, [c_void_p, _place, _size]),
     "sf_text_take_back": (c_int, [c_void_p]),
     "sf_text_messages": (c_int, [c_void_p, _place, _size]),
@@ -131,15 +134,20 @@ class GrammarError(TextError):
     """A schema or grammar that is invalid, not supported or too large; one line, with the keyword and its path."""
 
 
-def text_error(code: int, message: str) -> TextError:
+def text_error(code: int, message: str) -> ValueError:
     """What a function of the library failed with."""
+    if code == CONTEXT_FULL:
+        from streamfuse.runtime.config import PromptError  # needs numpy, which text alone does not
+
+        return PromptError(message)
     return (GrammarError if code == BAD_GRAMMAR else TextError)(message)
 
 
 class TextHandle:
     """sf_text. Threads take turns: what a function hands out is copied before the next call.
 
-    `make` is the function that fills in the pointer. A failure is a TextError with the library's sentence.
+    `make` is the function that fills in the pointer. A failure is a TextError with the library's sentence, or a
+    PromptError for a question that does not fit into the context.
     """
 
     def __init__(self, make: Callable[[Any], int]) -> None:
@@ -172,6 +180,12 @@ class TextHandle:
         with self._lock:
             self._check(getattr(self._library, function)(self.pointer, *arguments, byref(place), byref(count)))
             return array("q", ctypes.string_at(place, 8 * count.value)).tolist() if count.value else []
+
+    def numbers(self, count: int, function: str, *arguments: Any) -> list[int]:
+        """The `count` numbers that the function hands out."""
+        places = [c_int64() for _ in range(count)]
+        self.call(function, *arguments, *map(byref, places))
+        return [place.value for place in places]
 
     def data(self, function: str, *arguments: Any) -> tuple[bytes, int]:
         """The bytes that the function hands out, and its code."""

@@ -65,6 +65,8 @@ pub struct Options {
     width: i32,
     constraint: *const c_void,
     sources: i32,
+    dropped_turns: i64,
+    dropped_tokens: i64,
 }
 
 extern "C" {

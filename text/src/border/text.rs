@@ -15,6 +15,7 @@ use crate::constraint::Constraint;
 use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK};
 use crate::files;
 use crate::language::Language;
+use crate::limit::{Limit, Policy};
 use crate::text::Text;
 use crate::tools::channels::Part;
 
@@ -260,6 +261,50 @@ pub unsafe extern "C" fn sf_text_ask_results(
         need(n)?;
         let found = own.ask_results(unsafe { utf8(results, bytes) }?)?;
         unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_set_limit(
+    handle: *mut TextHandle,
+    capacity: i64,
+    max_new_tokens: i64,
+    policy: i32,
+) -> c_int {
+    on(handle, |own, _| {
+        let policy = match policy {
+            0 => Policy::Fail,
+            1 => Policy::DropOldest,
+            other => return Err(bad_argument(format!("there is no context policy {other}; 0 is fail, 1 drop_oldest"))),
+        };
+        own.set_limit(Limit { capacity: count(capacity)?, max_new_tokens: count(max_new_tokens)?, policy });
+        Ok(OK)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_dropped(handle: *mut TextHandle, turns: *mut i64, tokens: *mut i64) -> c_int {
+    on(handle, |own, _| {
+        need(turns)?;
+        need(tokens)?;
+        let dropped = own.dropped();
+        unsafe { (*turns, *tokens) = (dropped.turns as i64, dropped.tokens as i64) };
+        Ok(OK)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_text_count(
+    handle: *mut TextHandle,
+    text: *const c_char,
+    bytes: usize,
+    n: *mut i64,
+) -> c_int {
+    on(handle, |own, _| {
+        need(n)?;
+        let found = own.count(unsafe { utf8(text, bytes) }?)?;
+        unsafe { *n = found as i64 };
+        Ok(OK)
     })
 }
 

@@ -66,6 +66,10 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let refusedDrafts: Int
   /// Part of `accept` in `timeMs`: computing which tokens the constraint allows next.
   public let maskMs: Double
+  /// Turns that `ContextPolicy.dropOldest` dropped for this answer.
+  public let droppedTurns: Int
+  /// Tokens of the remaining turns that were prefilled again for that reason.
+  public let rereadTokens: Int
 
   /// Names as in every language.
   enum CodingKeys: String, CodingKey {
@@ -98,6 +102,8 @@ public struct Statistics: Sendable, Equatable, Codable {
     case forcedTokens = "forced_tokens"
     case refusedDrafts = "refused_drafts"
     case maskMs = "mask_ms"
+    case droppedTurns = "dropped_turns"
+    case rereadTokens = "reread_tokens"
   }
 
   /// Parses the JSON object of any language's statistics; unknown keys are ignored.

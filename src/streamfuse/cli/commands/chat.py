@@ -17,7 +17,7 @@ from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, t
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.text import TextError
+from streamfuse.runtime.text import ContextPolicy, TextError
 
 _HELP = "/reset clears the conversation, /stats shows statistics of the last answer, /exit (or Ctrl-D) quits."
 
@@ -39,6 +39,7 @@ def chat(
     tools: options.Tools = None,
     template_variables: options.TemplateVariables = None,
     system: options.System = None,
+    context_policy: options.ContextPolicy = options.ContextPolicyName.fail,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
@@ -82,7 +83,8 @@ def chat(
     plan = options.checked(model.manifest, asked).needs_plan
     tell_emulated(model.bundle)
     tell_defaults(options.defaults(model.manifest, asked))
-    with model, model.chat(system, **asked) as conversation:
+    policy: ContextPolicy = "drop_oldest" if context_policy is options.ContextPolicyName.drop_oldest else "fail"
+    with model, model.chat(system, context_policy=policy, **asked) as conversation:
         settle(conversation, plan=plan)
         tell_provider(conversation.backend)
         say(f"{model.manifest.model.name}. {_HELP}")
@@ -156,6 +158,7 @@ class _Terminal:
         except PromptError as error:  # the conversation no longer fits the context
             say(f"{error}. /reset starts over.", "yellow")
             return
+        self._tell_dropped(generation.statistics)
         with stop_on_interrupt(generation.stop) as interrupted:
             drafts.write(generation, self._show_drafts)
         self._last, self._calls = generation.statistics, generation.result.tool_calls
@@ -164,6 +167,11 @@ class _Terminal:
         elif self._last.finish_reason == "context":
             say("The context is full. /reset starts over.", "yellow")
         tell_limit(self._last)
+
+    def _tell_dropped(self, started: Statistics) -> None:
+        if started.dropped_turns:
+            turns = "oldest turn was" if started.dropped_turns == 1 else f"{started.dropped_turns} oldest turns were"
+            say(f"(The context is full: the {turns} dropped, and {started.reread_tokens} tokens are read again.)")
 
 
 def read_line() -> str:

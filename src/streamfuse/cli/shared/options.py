@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,6 +172,20 @@ TemplateVariables = Annotated[
         metavar="JSON",
         help="Variables of the chat template, for example '{\"enable_thinking\": false}'.",
         show_default="none",
+    ),
+]
+
+
+class ContextPolicyName(str, Enum):
+    fail = "fail"
+    drop_oldest = "drop-oldest"
+
+
+ContextPolicy = Annotated[
+    ContextPolicyName,
+    typer.Option(
+        help="When a question no longer fits into the context: fail, or drop the oldest turns and prefill the others "
+        "again."
     ),
 ]
 Threads = Annotated[

@@ -115,6 +115,8 @@ def _rows(facts: Statistics, restricted: bool) -> list[tuple[str, str]]:
         ("prompt tokens", f"{facts.prompt_tokens} ({facts.prefill_token_per_sec:.0f}/s)"),
         ("first token", f"{facts.first_token_ms:.0f} ms"),
     ]
+    if facts.dropped_turns:
+        rows.append(("dropped turns", f"{facts.dropped_turns} ({facts.reread_tokens} tokens read again)"))
     if restricted:
         rows += [
             ("tokens forced by the grammar", str(facts.forced_tokens)),

@@ -43,6 +43,8 @@ import kotlinx.serialization.json.Json
  * @property forcedTokens drafted tokens that the constraint forces.
  * @property refusedDrafts candidates for drafts that the constraint refused.
  * @property maskMs part of `accept` in [timeMs]: computing which tokens the constraint allows next.
+ * @property droppedTurns turns that [ContextPolicy.DROP_OLDEST] dropped for this answer.
+ * @property rereadTokens tokens of the remaining turns that were prefilled again for that reason.
  */
 @Serializable
 public data class Statistics(
@@ -76,6 +78,8 @@ public data class Statistics(
     @SerialName("forced_tokens") val forcedTokens: Int = 0,
     @SerialName("refused_drafts") val refusedDrafts: Int = 0,
     @SerialName("mask_ms") val maskMs: Double = 0.0,
+    @SerialName("dropped_turns") val droppedTurns: Int = 0,
+    @SerialName("reread_tokens") val rereadTokens: Int = 0,
 ) {
     /** The JSON object as the core wrote it, including keys of later versions. */
     @Transient
