@@ -6,6 +6,7 @@
 #include <jni.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -140,6 +141,15 @@ NATIVE(jbyteArray, description)(JNIEnv* env, jclass, jlong handle) {
 
 NATIVE(jint, forget)(JNIEnv*, jclass, jlong handle) { return sf_model_forget(of<sf_model>(handle)); }
 
+NATIVE(jlong, countTokens)(JNIEnv* env, jclass, jlong handle, jbyteArray bytes) {
+  int64_t n = 0;
+  const int code = guarded([&] {
+    const Text text(env, bytes);
+    return sf_model_count_tokens(of<sf_model>(handle), text.c_str(), text.size(), &n);
+  });
+  return code == SF_OK ? n : -std::abs(code);
+}
+
 NATIVE(jdouble, loadMs)(JNIEnv*, jclass, jlong handle) { return sf_model_load_ms(of<sf_model>(handle)); }
 
 NATIVE(jint, defaults)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
@@ -159,15 +169,15 @@ NATIVE(jbyteArray, backends)(JNIEnv* env, jclass) { return bytes_of(env, sf_back
 
 // Puts the handle into the reply's id, also where it fails; 0 where memory is out.
 NATIVE(jint, newSession)
-(JNIEnv* env, jclass, jlong model, jboolean chat, jobjectArray all, jobject buffer) {
+(JNIEnv* env, jclass, jlong model, jboolean chat, jobjectArray all, jint context_policy, jobject buffer) {
   Session* session = new (std::nothrow) Session;
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(session);
   if (session == nullptr) return -SF_OUT_OF_MEMORY;
   return guarded([&] {
     const Text system(env, all, 0), history(env, all, 1), tools(env, all, 2), variables(env, all, 3);
-    const sf_session_options options{sizeof options, system.c_str(), system.size(),     history.c_str(),
-                                     history.size(), nullptr,        nullptr,           0.0,
-                                     tools.c_str(),  tools.size(),   variables.c_str(), variables.size()};
+    const sf_session_options options{
+        sizeof options, system.c_str(), system.size(),     history.c_str(),  history.size(), nullptr, nullptr, 0.0,
+        tools.c_str(),  tools.size(),   variables.c_str(), variables.size(), context_policy};
     return (chat ? sf_chat_new : sf_completion_new)(of<sf_model>(model), &options, &session->session);
   });
 }
@@ -191,10 +201,13 @@ NATIVE(jint, start)
     const jsize count = env->GetArrayLength(stop_ids);
     std::vector<int64_t> ids(static_cast<size_t>(count));
     env->GetLongArrayRegion(stop_ids, 0, count, reinterpret_cast<jlong*>(ids.data()));
-    const uint64_t seed = static_cast<uint64_t>(o.seed);
-    const sf_options sampling{sizeof sampling, o.max_new_tokens,     o.temperature, o.top_k,    o.top_p,
-                              o.min_p,         o.repetition_penalty, seed,          ids.data(), count,
-                              o.ignore_eos,    o.speculative,        o.width,       nullptr,    0};
+    sf_options sampling{};
+    sampling.size = sizeof sampling;
+    sampling.max_new_tokens = o.max_new_tokens;
+    sampling.temperature = o.temperature, sampling.top_k = o.top_k, sampling.top_p = o.top_p, sampling.min_p = o.min_p;
+    sampling.repetition_penalty = o.repetition_penalty, sampling.seed = static_cast<uint64_t>(o.seed);
+    sampling.stop_ids = ids.data(), sampling.stop_count = count, sampling.ignore_eos = o.ignore_eos;
+    sampling.speculative = o.speculative, sampling.width = o.width;
     const sf_answer_options options{sizeof options,  &sampling,      stops.c_str(), stops.size(),
                                     schema.c_str(),  schema.size(),  regex.c_str(), regex.size(),
                                     grammar.c_str(), grammar.size(), choice.c_str()};
@@ -230,6 +243,10 @@ NATIVE(jbyteArray, statistics)(JNIEnv* env, jclass, jlong handle) {
 NATIVE(jbyteArray, messages)(JNIEnv* env, jclass, jlong handle) { return list_of(env, handle, sf_session_messages); }
 
 NATIVE(jbyteArray, toolCalls)(JNIEnv* env, jclass, jlong handle) { return list_of(env, handle, sf_session_tool_calls); }
+
+NATIVE(jlong, usedTokens)(JNIEnv*, jclass, jlong handle) {
+  return sf_session_used_tokens(of<Session>(handle)->session);
+}
 
 NATIVE(jint, reset)(JNIEnv*, jclass, jlong handle) { return sf_session_reset(of<Session>(handle)->session); }
 

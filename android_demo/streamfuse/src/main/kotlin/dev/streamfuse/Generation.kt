@@ -67,7 +67,7 @@ internal class Generation(
         sequence.begin(this)
         native.start(prompt, config)
         state = State.RUNNING
-        session.readMessages(native)
+        session.readState(native)
         if (stopped) native.stop() // requested before it began; beginning clears the request
     }
 
@@ -76,7 +76,7 @@ internal class Generation(
             native.finish()
             while (true) heldBack += native.next() ?: break
         } finally {
-            session.readMessages(native)
+            session.readState(native)
             toolCalls = session.lastToolCalls
             statistics = Statistics.of(native.statistics()).also { session.statistics = it }
         }

@@ -80,6 +80,7 @@ public class Model internal constructor(
      * @param maxToolRounds maximum number of answers to results per request, 4 by default; calls beyond it are left in
      *   [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
      * @param templateVariables of the chat template, such as `{"enable_thinking": false}`, and `documents`.
+     * @param contextPolicy what happens when the next question does not fit into the context.
      * @throws StreamFuseException if the bundle has no chat template, memory runs out, or this model is closed.
      */
     @JvmOverloads
@@ -91,10 +92,11 @@ public class Model internal constructor(
         tools: List<Tool> = emptyList(),
         maxToolRounds: Int = MAX_TOOL_ROUNDS,
         templateVariables: JsonObject? = null,
+        contextPolicy: ContextPolicy = ContextPolicy.FAIL,
     ): Chat {
         val declared = if (tools.isEmpty()) null else JsonArray(tools.map { it.declaration }).toString()
         val variables = templateVariables?.toString()
-        return open("a chat", { it.newChat(system, history, declared, variables) }) {
+        return open("a chat", { it.newChat(system, history, declared, variables, contextPolicy) }) {
             Chat(this, it, config.over(defaults), tools, maxToolRounds)
         }
     }
@@ -107,7 +109,10 @@ public class Model internal constructor(
         tools: List<Tool> = emptyList(),
         maxToolRounds: Int = MAX_TOOL_ROUNDS,
         templateVariables: JsonObject? = null,
-    ): Chat = openedOn(options.dispatcher) { chat(system, history, config, tools, maxToolRounds, templateVariables) }
+        contextPolicy: ContextPolicy = ContextPolicy.FAIL,
+    ): Chat = openedOn(options.dispatcher) {
+        chat(system, history, config, tools, maxToolRounds, templateVariables, contextPolicy)
+    }
 
     /**
      * A session that continues plain text, without a chat template. Prompts are independent; a prefix that a prompt
@@ -125,6 +130,14 @@ public class Model internal constructor(
     /** [completion] on [Options.dispatcher]. If the caller is cancelled meanwhile, it is closed. */
     public suspend fun completionInBackground(config: GenerationConfig = GenerationConfig()): Completion =
         openedOn(options.dispatcher) { completion(config) }
+
+    /**
+     * The number of tokens of a text in a message of a chat, without what the chat template adds. Any thread may call
+     * it.
+     *
+     * @throws StreamFuseException if this model is closed.
+     */
+    public fun countTokens(text: String): Int = memory.countTokens(text)
 
     /**
      * Erases the answers that [Options.memoryFile] keeps, in memory and in the file. Answers that are being generated are
@@ -153,7 +166,7 @@ public class Model internal constructor(
         val sequence = memory.open(native)
         try {
             return make(sequence).also { session ->
-                sequence.use(session::readMessages)
+                sequence.use(session::readState)
                 val memory = memory // the watch must not hold the model
                 session.watch = Leaks.watch(session, "$kind of $folder") { memory.close(sequence) }
             }

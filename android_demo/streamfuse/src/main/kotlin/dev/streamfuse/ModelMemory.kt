@@ -9,14 +9,17 @@ internal class ModelMemory(private val native: NativeModel) {
     private val open = mutableSetOf<Sequence>() // guarded by the lock, like `closed`
     private var closed = false
 
-    fun open(make: (NativeModel) -> NativeSession): Sequence = synchronized(lock) {
-        if (closed) throw StreamFuseException(ErrorCode.CLOSED, "this model is closed; load it again")
+    fun open(make: (NativeModel) -> NativeSession): Sequence = withOpen { native ->
         Sequence(make(native)).also { open += it }
     }
 
-    fun forget(): Unit = synchronized(lock) {
+    fun forget(): Unit = withOpen(NativeModel::forget)
+
+    fun countTokens(text: String): Int = withOpen { it.countTokens(text) }
+
+    private fun <T> withOpen(body: (NativeModel) -> T): T = synchronized(lock) {
         if (closed) throw StreamFuseException(ErrorCode.CLOSED, "this model is closed; load it again")
-        native.forget()
+        body(native)
     }
 
     /** Frees one session; false if that was done already. */

@@ -29,12 +29,21 @@ internal object Native {
     @JvmStatic external fun manifest(model: Long): ByteArray?
     @JvmStatic external fun description(model: Long): ByteArray?
     @JvmStatic external fun forget(model: Long): Int
+
+    /** The number of tokens; an error code, negated, where it fails. */
+    @JvmStatic external fun countTokens(model: Long, text: ByteArray): Long
     @JvmStatic external fun loadMs(model: Long): Double
     @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
     @JvmStatic external fun backends(): ByteArray?
 
     /** [texts]: system message, history, tools, template variables. */
-    @JvmStatic external fun newSession(model: Long, chat: Boolean, texts: Array<ByteArray?>, reply: ByteBuffer): Int
+    @JvmStatic external fun newSession(
+        model: Long,
+        chat: Boolean,
+        texts: Array<ByteArray?>,
+        contextPolicy: Int,
+        reply: ByteBuffer,
+    ): Int
 
     @JvmStatic external fun freeSession(session: Long)
     @JvmStatic external fun error(session: Long): ByteArray?
@@ -55,6 +64,7 @@ internal object Native {
     @JvmStatic external fun statistics(session: Long): ByteArray?
     @JvmStatic external fun messages(session: Long): ByteArray?
     @JvmStatic external fun toolCalls(session: Long): ByteArray?
+    @JvmStatic external fun usedTokens(session: Long): Long
     @JvmStatic external fun reset(session: Long): Int
     @JvmStatic external fun save(session: Long, path: ByteArray): Int
     @JvmStatic external fun restore(session: Long, path: ByteArray): Int

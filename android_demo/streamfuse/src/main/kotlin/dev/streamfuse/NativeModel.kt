@@ -20,10 +20,19 @@ internal interface NativeModel {
      * @param variables of the chat template, a JSON object; null if there are none.
      * @throws StreamFuseException if memory runs out or the bundle has no chat template.
      */
-    fun newChat(system: String?, history: List<Message>, tools: String?, variables: String?): NativeSession
+    fun newChat(
+        system: String?,
+        history: List<Message>,
+        tools: String?,
+        variables: String?,
+        policy: ContextPolicy,
+    ): NativeSession
 
     /** @throws StreamFuseException if memory runs out. */
     fun newCompletion(): NativeSession
+
+    /** The number of tokens of a text in a message. */
+    fun countTokens(text: String): Int
 
     /** Erases the answers of earlier conversations, also from their file. */
     fun forget()
@@ -44,13 +53,25 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
         return reply.config to reply.canChat
     }
 
-    override fun newChat(system: String?, history: List<Message>, tools: String?, variables: String?): NativeSession {
+    override fun newChat(
+        system: String?,
+        history: List<Message>,
+        tools: String?,
+        variables: String?,
+        policy: ContextPolicy,
+    ): NativeSession {
         val texts = bytesOf(system, Message.write(history), tools, variables)
-        return JniSession.open { Native.newSession(handle, true, texts, it) }
+        return JniSession.open { Native.newSession(handle, true, texts, policy.ordinal, it) }
     }
 
     override fun newCompletion(): NativeSession =
-        JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null), it) }
+        JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null), 0, it) }
+
+    override fun countTokens(text: String): Int {
+        val count = Native.countTokens(handle, text.encodeToByteArray())
+        if (count < 0) throw failure(count.toInt()) { Native.modelError(handle).text() }
+        return count.toInt()
+    }
 
     override fun forget() = check(Native.forget(handle))
 

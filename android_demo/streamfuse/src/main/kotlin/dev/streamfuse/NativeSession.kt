@@ -35,6 +35,9 @@ internal interface NativeSession {
     /** The tool calls of the last answer, JSON. */
     fun toolCalls(): String
 
+    /** Tokens of the last prompt and its answer. */
+    fun usedTokens(): Int
+
     fun reset()
 
     fun save(file: File)
@@ -70,6 +73,8 @@ internal class JniSession private constructor(private val handle: Long, private 
     override fun messages() = Native.messages(handle).text()
 
     override fun toolCalls() = Native.toolCalls(handle).text()
+
+    override fun usedTokens() = Native.usedTokens(handle).toInt()
 
     override fun reset() = check(Native.reset(handle))
 

@@ -38,6 +38,14 @@ public sealed class Session(
     public var statistics: Statistics? = null
         internal set
 
+    /** Tokens of the context that the last prompt and its answer occupy; an answer in progress counts when it ends. */
+    @Volatile
+    public var usedTokens: Int = 0
+        private set
+
+    /** Tokens of the context that are left: [Model.contextLength] without [usedTokens]. */
+    public val remainingTokens: Int get() = model.contextLength - usedTokens
+
     /** Why the last answer was not drafted, in whole or in part; null if it was. */
     public val fallbackReason: String? get() = statistics?.fallbackReason
 
@@ -146,7 +154,7 @@ public sealed class Session(
     @Blocking
     public fun reset(): Unit = sequence.alone { native ->
         native.reset()
-        readMessages(native)
+        readState(native)
     }
 
     /** [reset] on [Options.dispatcher]. */
@@ -173,7 +181,7 @@ public sealed class Session(
     @Blocking
     public fun restore(file: File): Unit = sequence.alone { native ->
         native.restore(file)
-        readMessages(native)
+        readState(native)
     }
 
     /** [restore] on [Options.dispatcher]. */
@@ -189,10 +197,16 @@ public sealed class Session(
     /** [close] on [Options.dispatcher], even if the caller is cancelled. */
     public suspend fun closeInBackground(): Unit = withContext(NonCancellable + dispatcher) { close() }
 
-    /** Copies the turns from the native side; the caller holds the sequence's lock. */
+    /** Copies the turns and counts from the native side; the caller holds the sequence's lock. */
+    internal fun readState(native: NativeSession) {
+        usedTokens = native.usedTokens()
+        readMessages(native)
+    }
+
+    /** Copies the turns. */
     internal abstract fun readMessages(native: NativeSession)
 
-    /** The tool calls of the last answer, as [readMessages] found them. */
+    /** The tool calls of the last answer, as [readState] found them. */
     internal abstract val lastToolCalls: List<ToolCall>
 
     /** Calls the tools that an ended answer asks for: what to continue with; null if nothing is to follow. */

@@ -3,7 +3,8 @@ package dev.streamfuse
 /** The error codes of core/streamfuse_core.h, and three of this library. */
 public enum class ErrorCode(internal val value: Int?) {
     /**
-     * Invalid numbers or text from the caller: a range, a length, an unknown name, a prompt longer than the context.
+     * Invalid numbers or text from the caller: a range, a length, an unknown name, a completion's prompt that is longer
+     * than the context.
      */
     BAD_ARGUMENT(1),
 
@@ -13,7 +14,7 @@ public enum class ErrorCode(internal val value: Int?) {
     /** A graph needs an operator or backend that this library does not contain. */
     MISSING_OPERATOR(3),
 
-    /** The cache has no room for these rows. */
+    /** A chat's question does not fit into the context: [ContextPolicy]. */
     CONTEXT_FULL(4),
 
     /** Rows to commit were pruned. */

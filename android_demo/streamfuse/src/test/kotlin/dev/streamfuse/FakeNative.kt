@@ -27,13 +27,16 @@ internal class FakeNative : NativeModel {
         history: List<Message>,
         tools: String?,
         variables: String?,
+        policy: ContextPolicy,
     ): FakeNativeSession {
         declared = tools to variables
         val first = listOfNotNull(system?.let { Message(Role.SYSTEM, it) }) + history
         return FakeNativeSession(first).also { sessions += it }
     }
 
-    override fun newCompletion() = newChat(null, emptyList(), null, null)
+    override fun newCompletion() = newChat(null, emptyList(), null, null, ContextPolicy.FAIL)
+
+    override fun countTokens(text: String) = text.length
 
     override fun forget() = Unit
 
@@ -132,6 +135,8 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
     override fun messages() = Message.write(turns)
 
     override fun toolCalls() = Json.encodeToString(json, calls)
+
+    override fun usedTokens() = turns.sumOf { it.content.length }
 
     override fun reset() {
         turns = first

@@ -3,6 +3,7 @@ package dev.streamfuse
 import java.io.File
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.runBlocking
+import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonObject
@@ -41,6 +42,7 @@ object Python {
         val raw: Boolean = false,
         val restore: String? = null,
         val save: String? = null,
+        @SerialName("context_policy") val contextPolicy: String? = null,
     )
 
     @Serializable
