@@ -83,7 +83,7 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
   func model(engine: (any Engine)? = nil, engineMs: Double = 0) -> Model {
     Model(
       spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat,
-      forget: { try self.forget() }
+      forget: { try self.forget() }, countTokens: { try self.countTokens($0) }
     ) { use in
       try NativeSession(self, use, engine: engine, engineMs: engineMs)
     }
@@ -91,6 +91,17 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
 
   /// Erases the answers that `LoadOptions.memoryFile` keeps.
   func forget() throws { try check(sf_model_forget(handle), sf_model_error(handle)) }
+
+  /// The number of tokens of a text in a message.
+  func countTokens(_ text: String) throws -> Int {
+    var text = text
+    var count: Int64 = 0
+    let code = text.withUTF8 { bytes in
+      bytes.withMemoryRebound(to: CChar.self) { sf_model_count_tokens(handle, $0.baseAddress, $0.count, &count) }
+    }
+    try check(code, sf_model_error(handle))
+    return Int(count)
+  }
 
   /// What the native engine says of the program.
   private struct EngineFacts: Decodable {

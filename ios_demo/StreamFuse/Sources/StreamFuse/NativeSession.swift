@@ -24,10 +24,11 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
         options.backend = engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self)
         switch use {
         case .completion: return sf_completion_new(model.handle, &options, &made)
-        case .chat(let instructions, let history, let tools, let variables):
+        case .chat(let instructions, let history, let tools, let variables, let policy):
           let texts = [
             instructions ?? "", try json(history), "[\(tools.map(\.json).joined(separator: ","))]", try json(variables),
           ]
+          options.context_policy = policy.rawValue
           return withCharacters(texts) { places in
             if instructions != nil { (options.system, options.system_bytes) = places[0] }
             (options.history, options.history_bytes) = places[1]
@@ -121,6 +122,9 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     try need(sf_session_tokens(handle, &ids, &count, nil))
     return UnsafeBufferPointer(start: ids, count: Int(count)).map(Int.init)
   }
+
+  /// The number of these.
+  func usedTokens() -> Int { Int(sf_session_used_tokens(handle)) }
 
   /// The turns so far.
   func messages() throws -> [Message] {

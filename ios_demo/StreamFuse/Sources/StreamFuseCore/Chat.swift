@@ -12,6 +12,16 @@ extension TextSession {
     get async throws { try await session.statistics }
   }
 
+  /// Tokens of the context that the last prompt and its answer occupy; 0 before the first.
+  public var usedTokens: Int {
+    get async throws { try await session.usedTokens }
+  }
+
+  /// Tokens of the context that are left: `Model.contextLength` without `usedTokens`.
+  public var remainingTokens: Int {
+    get async throws { try await session.remainingTokens }
+  }
+
   /// Ends all requested answers at their next token, including those that have not begun; delivered tokens are kept.
   /// Any thread may call it.
   public func stop() { session.stop() }
@@ -44,7 +54,7 @@ public final class Chat: TextSession {
   }
 
   /// Sends a request and streams the answer in pieces. A request that does not fit into the context is refused and
-  /// leaves the conversation unchanged.
+  /// leaves the conversation unchanged, unless `ContextPolicy.dropOldest` makes room for it.
   public func stream(to words: String, _ configure: (inout GenerationConfig) -> Void = { _ in }) -> Answer {
     session.stream(.turn(words), configure)
   }

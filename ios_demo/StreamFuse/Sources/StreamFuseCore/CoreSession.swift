@@ -74,6 +74,13 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     return UnsafeBufferPointer(start: ids, count: Int(count)).map(Int.init)
   }
 
+  /// The number of these.
+  func usedTokens() throws -> Int {
+    var count: Int64 = 0
+    try check(sf_sequence_tokens(handle, nil, &count, nil), sf_sequence_error(handle))
+    return Int(count)
+  }
+
   /// Statistics of the last text.
   func statistics() throws -> Statistics {
     guard let json = sf_sequence_statistics(handle) else { throw StreamFuseError(.outOfMemory, "no memory for the statistics") }

@@ -6,7 +6,9 @@ public final class Model: Sendable {
   /// What a session is for.
   package enum Use: Sendable {
     /// A conversation that begins with these turns.
-    case chat(instructions: String?, history: [Message], tools: [Tool], templateVariables: [String: JSONValue])
+    case chat(
+      instructions: String?, history: [Message], tools: [Tool], templateVariables: [String: JSONValue],
+      contextPolicy: ContextPolicy)
     /// A continuation of plain text.
     case completion
   }
@@ -27,6 +29,8 @@ public final class Model: Sendable {
 
   /// Erases the answers of earlier conversations.
   private let forgetAnswers: @Sendable () throws -> Void
+  /// Counts the tokens of a text in a message.
+  private let tokensOf: @Sendable (String) throws -> Int
   /// Makes what writes the answers of one session.
   private let makeWriter: @Sendable (Use) throws -> any Writer
 
@@ -50,7 +54,11 @@ public final class Model: Sendable {
   /// A model whose sessions are written by what `makeWriter` makes.
   package init(
     spec: ModelSpec, defaults: GenerationConfig, manifest: Data, backend: String?, loadMs: Double, canChat: Bool,
-    forget: @escaping @Sendable () throws -> Void = {}, makeWriter: @escaping @Sendable (Use) throws -> any Writer
+    forget: @escaping @Sendable () throws -> Void = {},
+    countTokens: @escaping @Sendable (String) throws -> Int = { _ in
+      throw StreamFuseError(.badArgument, "this model has no tokenizer; load a bundle to count the tokens of a text")
+    },
+    makeWriter: @escaping @Sendable (Use) throws -> any Writer
   ) {
     self.spec = spec
     self.defaults = defaults
@@ -59,6 +67,7 @@ public final class Model: Sendable {
     self.loadMs = loadMs
     self.canChat = canChat
     self.forgetAnswers = forget
+    self.tokensOf = countTokens
     self.makeWriter = makeWriter
   }
 
@@ -67,6 +76,10 @@ public final class Model: Sendable {
   ///
   /// Throws `StreamFuseError` (`.badFile`) if the file cannot be written.
   public func forget() throws { try forgetAnswers() }
+
+  /// The number of tokens of a text in a message of a chat, without what the chat template adds. Throws
+  /// `StreamFuseError` for a model that was made by hand, which has no tokenizer.
+  public func countTokens(_ text: String) throws -> Int { try tokensOf(text) }
 
   /// Maximum number of tokens of prompt and answer together.
   public var contextLength: Int { spec.capacity }
@@ -86,13 +99,16 @@ public final class Model: Sendable {
   ///   - tools: functions that the model may call.
   ///   - templateVariables: of the chat template, such as `["enable_thinking": .boolean(false)]`, which may include
   ///     `documents`.
+  ///   - contextPolicy: what happens when the next question does not fit into the context.
   ///   - configure: defaults of its answers.
   public func chat(
     instructions: String? = nil, history: [Message] = [], tools: [Tool] = [],
-    templateVariables: [String: JSONValue] = [:], _ configure: (inout GenerationConfig) -> Void = { _ in }
+    templateVariables: [String: JSONValue] = [:], contextPolicy: ContextPolicy = .fail,
+    _ configure: (inout GenerationConfig) -> Void = { _ in }
   ) -> Chat {
     let use = Use.chat(
-      instructions: instructions, history: history, tools: tools, templateVariables: templateVariables)
+      instructions: instructions, history: history, tools: tools, templateVariables: templateVariables,
+      contextPolicy: contextPolicy)
     return Chat(session(use, configure), tools: tools)
   }
 
@@ -108,6 +124,6 @@ public final class Model: Sendable {
   private func session(_ use: Use, _ configure: (inout GenerationConfig) -> Void) -> Session {
     var config = GenerationConfig()
     configure(&config)
-    return Session(defaults: config.over(defaults)) { [makeWriter] in try makeWriter(use) }
+    return Session(defaults: config.over(defaults), capacity: spec.capacity) { [makeWriter] in try makeWriter(use) }
   }
 }

@@ -23,6 +23,8 @@ public actor Session {
   private let makeWriter: @Sendable () throws -> any Writer
   /// The defaults of all requests: those of the bundle, and what the session was made with.
   nonisolated let defaults: GenerationConfig
+  /// The context length.
+  private let capacity: Int
   /// What `stop` must reach from any thread.
   private let running = Mutex(Running())
   /// Whether a request has begun.
@@ -34,8 +36,9 @@ public actor Session {
   public nonisolated var unownedExecutor: UnownedSerialExecutor { executor.asUnownedSerialExecutor() }
 
   /// A session that has not begun.
-  init(defaults: GenerationConfig, makeWriter: @escaping @Sendable () throws -> any Writer) {
+  init(defaults: GenerationConfig, capacity: Int, makeWriter: @escaping @Sendable () throws -> any Writer) {
     self.makeWriter = makeWriter
+    self.capacity = capacity
     self.defaults = defaults
   }
 
@@ -68,6 +71,19 @@ public actor Session {
       endLeftTurn()
       return try writer?.tokens() ?? []
     }
+  }
+
+  /// Tokens of the context that the last prompt and its answer occupy; 0 before the first.
+  public var usedTokens: Int {
+    get throws {
+      endLeftTurn()
+      return try writer?.usedTokens() ?? 0
+    }
+  }
+
+  /// Tokens of the context that are left.
+  public var remainingTokens: Int {
+    get throws { try capacity - usedTokens }
   }
 
   /// The turns so far; an answer in progress is added when it ends.

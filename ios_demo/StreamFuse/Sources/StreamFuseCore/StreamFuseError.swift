@@ -11,7 +11,7 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case badProgram = 2
     /// A graph needs an operator or backend that the engine does not contain.
     case missingOperator = 3
-    /// The prompt does not fit into the context.
+    /// A chat's question does not fit into the context: `ContextPolicy`.
     case contextFull = 4
     /// A row to commit was pruned.
     case notKept = 5

@@ -15,6 +15,8 @@ package protocol Writer: AnyObject, Sendable {
   func prepare() throws
   /// The context and all tokens delivered after it.
   func tokens() throws -> [Int]
+  /// The number of these.
+  func usedTokens() throws -> Int
   /// The turns so far.
   func messages() throws -> [Message]
   /// The tool calls of the last answer.

@@ -12,6 +12,7 @@ struct Request: Decodable {
   let config: GenerationConfig
   let system: String?
   let raw: Bool?
+  let context_policy: String?
   let save: String?
   /// For each turn, after how many tokens it is stopped; 0: before its prompt is read.
   let stops: [Int?]?
@@ -22,8 +23,10 @@ struct Request: Decodable {
   /// A sequence of its own on the request's bundle.
   func session() async throws -> any TextSession {
     let model = try await opened(bundle)
-    return raw == true
-      ? model.completion { $0 = config } : model.chat(instructions: system) { $0 = config }
+    if raw == true { return model.completion { $0 = config } }
+    return model.chat(instructions: system, contextPolicy: context_policy == "drop_oldest" ? .dropOldest : .fail) {
+      $0 = config
+    }
   }
 }
 

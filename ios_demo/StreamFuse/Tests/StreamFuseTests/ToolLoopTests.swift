@@ -42,6 +42,8 @@ private final class ScriptedWriter: Writer {
     }
   }
 
+  func usedTokens() -> Int { 0 }
+
   func toolCalls() -> [ToolCall] { state.withLock { $0.calls } }
 
   func statistics() throws -> Statistics {
