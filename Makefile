@@ -136,6 +136,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -187,14 +188,10 @@ $(ENGINE_STAMP): $(NATIVE_SOURCES) $(BUNDLE_SOURCES) $(VENV)/.demo $(VENV)/.rust
 	@$(STEP) "Native libraries: C++ and Rust, three to five minutes" $(BIN)/python -m streamfuse.native.build
 	@touch $@
 
-# Both are found in PATH, as Maven and CMake themselves do.
-build/mobile/libstreamfuse_jni.so: $(wildcard android_demo/streamfuse/src/main/cpp/*) $(MOBILE_STAMP)
+build/mobile/libstreamfuse_jni.so: android_demo/streamfuse/src/main/cpp/streamfuse_jni.cpp $(MOBILE_STAMP)
 	@command -v javac >/dev/null && command -v mvn >/dev/null || \
 		{ echo "error: make android needs JDK 17 and Maven (Debian: apt-get install openjdk-17-jdk-headless maven)" >&2; exit 1; }
-	@$(STEP) "Native half of the Kotlin library" env PATH="$(BIN):$$PATH" sh -c "cmake -S android_demo/streamfuse/src/main/cpp \
-		-B build/mobile/jni -DSTREAMFUSE_LIBRARY=$(CURDIR)/build/mobile/libstreamfuse.so \
-		-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/mobile && cmake --build build/mobile/jni"
-	@touch $@
+	@$(STEP) "Native half of the Kotlin library" $(BIN)/python -m streamfuse.native.mobile --jni
 
 $(MOBILE_STAMP): $(ENGINE_STAMP)
 	@$(STEP) "Library for apps: links the native libraries into one" $(BIN)/python -m streamfuse.native.mobile

@@ -1,7 +1,15 @@
-// Versions of plugins, once for all modules. Kotlin's is that of pom.xml.
+// Android's plugin compiles Kotlin itself; this line makes it the version that the library is compiled with (pom.xml).
+buildscript {
+    repositories {
+        google()
+        mavenCentral()
+    }
+    dependencies {
+        classpath(libs.kotlin.gradle.plugin)
+    }
+}
+
 plugins {
-    id("com.android.application") version "8.13.0" apply false
-    id("com.android.library") version "8.13.0" apply false
-    kotlin("android") version "2.2.21" apply false
-    kotlin("plugin.serialization") version "2.2.21" apply false
+    alias(libs.plugins.android.application) apply false
+    alias(libs.plugins.kotlin.serialization) apply false
 }

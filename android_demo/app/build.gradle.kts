@@ -2,21 +2,20 @@
 import org.jetbrains.kotlin.gradle.dsl.JvmTarget
 
 plugins {
-    id("com.android.application")
-    kotlin("android")
-    kotlin("plugin.serialization")
+    alias(libs.plugins.android.application)
+    alias(libs.plugins.kotlin.serialization)
 }
 
 android {
     namespace = "dev.streamfuse.app"
-    compileSdk = 36
+    compileSdk = libs.versions.compileSdk.get().toInt()
 
     defaultConfig {
         applicationId = "dev.streamfuse.app"
-        minSdk = 26
-        targetSdk = 35
+        minSdk = libs.versions.minSdk.get().toInt()
+        targetSdk = libs.versions.targetSdk.get().toInt()
         versionCode = 1
-        versionName = "0.1.0"
+        versionName = libs.versions.streamfuse.get()
         ndk {
             abiFilters += listOf("arm64-v8a", "x86_64")
         }
@@ -32,6 +31,8 @@ android {
         sourceCompatibility = JavaVersion.VERSION_11
         targetCompatibility = JavaVersion.VERSION_11
     }
+    // These tests run with Maven, whose tools stand for the device.
+    sourceSets.getByName("test").kotlin.setSrcDirs(emptyList<String>())
 }
 
 kotlin {
@@ -41,7 +42,6 @@ kotlin {
 }
 
 dependencies {
-    implementation(project(":streamfuse"))
-    implementation("org.jetbrains.kotlinx:kotlinx-coroutines-android:1.10.2")
-    implementation("org.jetbrains.kotlinx:kotlinx-serialization-json:1.9.0")
+    implementation(libs.streamfuse)
+    implementation(libs.coroutines.android)
 }

@@ -14,6 +14,7 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#ifndef STREAMFUSE_NO_XNNPACK
 // The wheel has the symbols of the thread pool (libexecutorch_threadpool) but not its headers. The declarations are
 // those of executorch/extension/threadpool/threadpool.h and pthreadpool.h, release 1.5. The wheel for macOS does not
 // export the functions of pthreadpool, so there the pool's size is not changed.
@@ -30,6 +31,7 @@ size_t pthreadpool_set_threads_count(pthreadpool*, size_t);
 namespace executorch::extension::threadpool {
 pthreadpool* get_pthreadpool();
 }  // namespace executorch::extension::threadpool
+#endif
 
 namespace streamfuse {
 namespace {
@@ -67,10 +69,6 @@ void install() {
   table->emit_log_message = emit;
   table->abort = abort_or_throw;
 }
-
-std::mutex pool_lock;
-int pool_leases = 0;
-size_t pool_threads = 0;  // before the first lease
 
 }  // namespace
 
@@ -117,6 +115,16 @@ std::string PlatformScope::missing_operators() const {
   return names;
 }
 
+#ifdef STREAMFUSE_NO_XNNPACK  // what has threads of its own is that delegate
+PoolLease::PoolLease(int) {}
+PoolLease::~PoolLease() {}
+#else
+namespace {
+std::mutex pool_lock;
+int pool_leases = 0;
+size_t pool_threads = 0;  // before the first lease
+}  // namespace
+
 PoolLease::PoolLease(int num_threads) {
   const std::lock_guard<std::mutex> guard(pool_lock);
   pthreadpool* const pool = executorch::extension::threadpool::get_pthreadpool();
@@ -130,6 +138,7 @@ PoolLease::~PoolLease() {
   pthreadpool* const pool = executorch::extension::threadpool::get_pthreadpool();
   if (--pool_leases == 0 && pool != nullptr) pthreadpool_set_threads_count(pool, pool_threads);
 }
+#endif
 
 std::string executorch_folder() {
   Dl_info where{};

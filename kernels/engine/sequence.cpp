@@ -266,10 +266,17 @@ void Sequence::load(int64_t length, const std::function<void(void* data, uint64_
   can_commit_ = false;
 }
 
+#ifdef STREAMFUSE_NO_ETDUMP
+void Sequence::profile(bool on) {
+  if (on) bad_argument("this library has no profiler: it was built with STREAMFUSE_ETDUMP=OFF");
+}
+
+const std::vector<uint8_t>& Sequence::profile_data() { bad_argument("no profile is being taken"); }
+#else
 void Sequence::profile(bool on) {
   if (on == (tracer_ != nullptr)) return;
   free_methods();
-  tracer_ = on ? std::make_unique<executorch::etdump::ETDumpGen>() : nullptr;
+  tracer_ = on ? std::make_unique<Tracer>() : nullptr;
   load_methods();
 }
 
@@ -282,5 +289,6 @@ const std::vector<uint8_t>& Sequence::profile_data() {
   tracer_->reset();
   return profile_data_;
 }
+#endif
 
 }  // namespace streamfuse

@@ -7,12 +7,20 @@
 #include <string>
 #include <vector>
 
+#ifndef STREAMFUSE_NO_ETDUMP
 #include <executorch/devtools/etdump/etdump_flatcc.h>
+#endif
 
 #include "method.h"
 #include "streamfuse_engine.h"
 
 namespace streamfuse {
+
+#ifdef STREAMFUSE_NO_ETDUMP
+using Tracer = executorch::runtime::EventTracer;  // there is never one
+#else
+using Tracer = executorch::etdump::ETDumpGen;
+#endif
 
 class Sequence {
  public:
@@ -52,7 +60,7 @@ class Sequence {
   Block arena_;          // activations, shared by all methods, of which one runs at a time
   Block streams_arena_;  // so that `streams` does not overwrite the outputs of the previous pass
   std::vector<Block> caches_;
-  std::unique_ptr<executorch::etdump::ETDumpGen> tracer_;  // while profiling
+  std::unique_ptr<Tracer> tracer_;  // while profiling
   std::map<std::string, std::unique_ptr<GraphMethod>> methods_;
   std::vector<uint8_t> profile_data_;
   int64_t length_ = 0;

@@ -18,6 +18,8 @@ from pages import ROOT, Sample, commands, pages, samples, without_samples
 
 from streamfuse.api import GenerationOptions, Statistics
 from streamfuse.cli import app
+from streamfuse.native import xcframework
+from streamfuse.native.android import __main__ as aar
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 _SOURCES = ("core", "kernels", "native", "src/streamfuse", "tests", "text", "tools")
@@ -179,6 +181,8 @@ def flags_of(command: Any) -> set[str]:
 
 def test_every_flag_in_the_prose_is_one_of_some_command() -> None:
     known = flags_of(command_line()) | _OTHER_FLAGS
+    for parser in (aar.make_parser(), xcframework.make_parser()):
+        known |= set(re.findall(r"--[a-z]+", parser.format_help()))
     named = {
         (page.name, flag.replace("_", "-"))
         for page in pages()

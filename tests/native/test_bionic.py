@@ -31,8 +31,8 @@ def sources() -> list[Path]:
 
 
 def test_the_lowest_version_is_the_one_that_the_app_names() -> None:
-    build = (ROOT / "android_demo/streamfuse/build.gradle.kts").read_text(encoding="utf-8")
-    assert re.findall(r"minSdk\s*=\s*(\d+)", build) == [str(LOWEST)]
+    catalog = (ROOT / "android_demo/gradle/libs.versions.toml").read_text(encoding="utf-8")
+    assert re.findall(r'^minSdk = "(\d+)"', catalog, re.MULTILINE) == [str(LOWEST)]
 
 
 def test_the_native_code_calls_nothing_that_came_later() -> None:

@@ -80,7 +80,7 @@ def fetch_executorch(requirement: str, folder: Path, platform: str | None = None
     return root
 
 
-def _tool(name: str) -> str:
+def find_program(name: str) -> str:
     """A program of this Python environment, else of PATH."""
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.is_file() else shutil.which(name)
@@ -91,7 +91,7 @@ def _tool(name: str) -> str:
 
 def cmake_program() -> str:
     """cmake of this Python environment, else of PATH; refused where it is too old."""
-    cmake = _tool("cmake")
+    cmake = find_program("cmake")
     output = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"(\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < MINIMUM_CMAKE:
@@ -112,21 +112,24 @@ def build(
 ) -> Path:
     """Configure where needed, compile `targets` (everything where none is named), and return the path of the library.
 
-    `executorch` is the package folder to build against, the installed one by default. `toolchain` is a CMake toolchain
-    file, for another machine. `sanitize` is what `-fsanitize` takes. `options` are further variables of CMake.
+    `executorch` is the package folder to build against, the installed one by default; kernels/executorch for one that
+    was built from source. `toolchain` is a CMake toolchain file, for another machine. `sanitize` is what `-fsanitize`
+    takes. `options` are further variables of CMake.
     """
     from streamfuse.native.library import library_name
 
     if not SOURCE.is_dir():
         raise BuildError("an installed package has no C++ sources: build in a clone of the repository")
     build_dir = build_dir or default_build_dir()
-    cmake, ninja = cmake_program(), _tool("ninja")
+    cmake, ninja = cmake_program(), find_program("ninja")
     if not toolchain and not any(
         shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")
     ):
         raise BuildError("there is no C++ compiler: install g++ or clang, or set CXX")
     configure = [cmake, "-S", str(SOURCE), "-B", str(build_dir), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    configure += [f"-Dexecutorch_DIR={((executorch or executorch_root()) / CMAKE_CONFIG).parent}"]
+    executorch = executorch or executorch_root()
+    config = executorch / CMAKE_CONFIG if (executorch / CMAKE_CONFIG).is_file() else executorch / CMAKE_CONFIG.name
+    configure += [f"-Dexecutorch_DIR={config.parent}"]
     configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DSTREAMFUSE_SANITIZE={sanitize}"]
     configure += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain else []
     configure += [f"-D{name}={value}" for name, value in (options or {}).items()]

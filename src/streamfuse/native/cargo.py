@@ -80,6 +80,26 @@ def cargo_build(
     return target_dir.joinpath(*([rust_target] if rust_target else []), profile, "libstreamfuse_bundle.a")
 
 
+def add_rust_target(target: str) -> str:
+    """`target`, whose standard library rustup adds where it is missing.
+
+    Raises:
+        BuildError: it is missing, and there is no rustup or it fails.
+    """
+    environment = os.environ | need_cargo()[1]
+    command = ["rustc", "--print", "target-libdir", "--target", target]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if shown.returncode == 0 and any(Path(shown.stdout.strip()).glob("libstd-*")):
+        return target
+    rustup = shutil.which("rustup", path=environment["PATH"])
+    if rustup is None or subprocess.run([rustup, "target", "add", target], env=environment).returncode != 0:
+        raise BuildError(
+            f"Rust has no standard library for {target}: install rustup (https://rustup.rs), and run "
+            f"`rustup target add {target}`"
+        )
+    return target
+
+
 def _version(cargo: str, environment: Mapping[str, str]) -> tuple[int, int]:
     shown = subprocess.run([cargo, "--version"], capture_output=True, text=True, env=os.environ | dict(environment))
     version = re.search(r"(\d+)\.(\d+)", shown.stdout)

@@ -1,5 +1,5 @@
-"""Cross-compile libstreamfuse and its JNI half for 64-bit ARM Linux, by the same CMake as for Android, and find a Java
-virtual machine that runs them under the emulator.
+"""Cross-compile libstreamfuse_jni, the native half of the Kotlin library, for 64-bit ARM Linux, and find a Java virtual
+machine that runs it under the emulator.
 
     python -m streamfuse.native.arm.mobile [--build-dir build/arm]
 
@@ -16,14 +16,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from streamfuse.native.arm.build import TOOLS, build_arm, missing_tools
+from streamfuse.native.arm.build import build_arm, missing_tools
 from streamfuse.native.arm.debian import unpack
-from streamfuse.native.build import REPOSITORY, cmake_program, default_build_dir
+from streamfuse.native.build import default_build_dir
 from streamfuse.native.cargo import cargo_build, find_cargo, need_cargo
 from streamfuse.native.command import BuildError, build_parser, run_build
+from streamfuse.native.mobile import jni_options
 
 RUST_TARGET = "aarch64-unknown-linux-gnu"
-JNI_SOURCE = REPOSITORY / "android_demo" / "streamfuse" / "src" / "main" / "cpp"
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "libc6", "libgcc-s1", "libstdc++6", "zlib1g")
 JAVA = Path("usr", "lib", "jvm", "java-17-openjdk-arm64", "bin", "java")
 
@@ -67,26 +67,14 @@ def build_bundle_arm(
 def build_mobile_arm(
     build_dir: Path | None = None, *, profile: str = "release", jobs: int | None = None, quiet: bool = False
 ) -> Path:
-    """Compile into `build_dir` (build/arm by default) and return libstreamfuse_jni.so, beside libstreamfuse.so.
+    """Compile into `build_dir` (build/arm by default) and return libstreamfuse_jni.so.
 
     `profile` is that of build_bundle_arm.
     """
     build_dir = (build_dir or default_build_dir().with_name("arm")).resolve()
     bundle = build_bundle_arm(build_dir, profile=profile, jobs=jobs, quiet=quiet)
-    options = {"STREAMFUSE_BUNDLE_LIBRARY": str(bundle)}
-    build_arm(build_dir, targets=["streamfuse"], options=options, jobs=jobs, quiet=quiet)
-    javac = shutil.which("javac")
-    if javac is None:
-        raise BuildError("jni.h is missing: install a JDK (Debian: openjdk-17-jdk-headless)")
-    configure = [cmake_program(), "-S", str(JNI_SOURCE), "-B", str(build_dir / "jni")]
-    configure += [f"-DCMAKE_TOOLCHAIN_FILE={TOOLS / 'toolchain.cmake'}"]
-    configure += [f"-DSTREAMFUSE_LIBRARY={build_dir / 'libstreamfuse.so'}"]
-    configure += [f"-DJNI_HEADERS={Path(javac).resolve().parents[1] / 'include'}"]
-    configure += [f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={build_dir}"]
-    for command in (configure, [cmake_program(), "--build", str(build_dir / "jni")]):
-        done = subprocess.run(command, text=True, capture_output=quiet)
-        if done.returncode != 0:
-            raise BuildError(f"{' '.join(command[:2])} failed" + (f":\n{done.stdout}{done.stderr}" if quiet else ""))
+    options = {"STREAMFUSE_BUNDLE_LIBRARY": str(bundle)} | jni_options()
+    build_arm(build_dir, targets=["streamfuse_jni"], options=options, jobs=jobs, quiet=quiet)
     return build_dir / "libstreamfuse_jni.so"
 
 

@@ -1,7 +1,9 @@
 package dev.streamfuse
 
 import java.io.File
+import java.io.IOException
 import java.nio.ByteBuffer
+import java.nio.file.Files
 import kotlin.math.abs
 
 /**
@@ -74,13 +76,35 @@ internal object Native {
 internal object NativeLibrary {
     private val failure: UnsatisfiedLinkError? by lazy {
         try {
-            // An app has the library in its package; a desktop JVM is told where it lies.
-            val file = System.getProperty("streamfuse.library.path")
+            // An app has the library in its package; a desktop JVM is told where it lies, or has it in streamfuse-jvm.
+            val file = System.getProperty("streamfuse.library.path") ?: unpacked()
             if (file == null) System.loadLibrary("streamfuse_jni") else System.load(file)
             null
         } catch (error: UnsatisfiedLinkError) {
             error
+        } catch (error: IOException) {
+            UnsatisfiedLinkError("it cannot be unpacked: $error").apply { initCause(error) }
         }
+    }
+
+    /** The path of the library for this processor that streamfuse-jvm has among its resources, unpacked; null: none. */
+    private fun unpacked(): String? {
+        val system = System.getProperty("os.name").orEmpty().lowercase()
+        val processor = System.getProperty("os.arch").let { if (it == "amd64") "x86_64" else it }
+        val resources = "native/$system-$processor"
+        val names = javaClass.getResource("$resources/files")?.readText()?.lines()?.filter(String::isNotEmpty)
+        if (names.isNullOrEmpty()) return null
+        val folder = Files.createTempDirectory("streamfuse").toFile()
+        folder.deleteOnExit() // after the files in it, which are registered later
+        for (name in names) {
+            val file = folder.resolve(name)
+            file.deleteOnExit()
+            javaClass.getResourceAsStream("$resources/$name").use { from ->
+                if (from == null) throw IOException("$resources/$name is not in the jar")
+                Files.copy(from, file.toPath())
+            }
+        }
+        return folder.resolve(names.first()).path
     }
 
     val isLoaded: Boolean get() = failure == null

@@ -1,0 +1,206 @@
+"""Build StreamFuseNative.xcframework, the library that Package.swift takes on Apple's systems, on a Mac.
+
+    ios_demo/tools/xcframework [--zip] [--executorch FOLDER] [--jobs N]
+
+For iPhones, the simulator and Macs, all arm64, it holds core, native/, engine, text/ (Rust) and ExecuTorch's runtime,
+joined into one object file that shows the C interfaces and nothing else. So an app links it without flags: whatever
+refers to the interface brings the operators along, which register themselves, and no name of Rust's or ExecuTorch's
+meets another library's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamfuse.native import executorch_source
+from streamfuse.native.build import REPOSITORY, SOURCE, build, find_program
+from streamfuse.native.cargo import add_rust_target, cargo_build, need_cargo
+from streamfuse.native.command import BuildError
+from streamfuse.native.executorch_source import Parts
+
+BUILD = REPOSITORY / "build" / "apple-package"
+OUT = BUILD / "StreamFuseNative.xcframework"
+TOOLCHAIN = "third-party/ios-cmake"  # a submodule of ExecuTorch
+HEADERS = {  # the modules that Swift imports, and their headers
+    "CStreamFuse": ("core/streamfuse_core.h", "core/streamfuse_low.h", "core/module.modulemap"),
+    "CStreamFuseNative": ("native/streamfuse.h", "native/module.modulemap"),
+}
+# What registers itself and is referred to by nothing comes whole.
+WHOLE: tuple[str, ...] = ("native/libstreamfuse_archive.a", "native/libstreamfuse_ops.a", "install/lib/libexecutorch.a")
+WHOLE += ("install/lib/libportable_ops_lib.a",)
+PLAIN: tuple[str, ...] = (
+    "native/libstreamfuse_kernels.a",
+    "install/lib/libexecutorch_core.a",
+    "install/lib/libextension_data_loader.a",
+)
+PLAIN += ("install/lib/libportable_kernels.a", "install/lib/libkernels_util_all_deps.a")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One system: names of its SDK, of Rust's target, of the toolchain's platform, of Clang's target."""
+
+    sdk: str
+    rust: str
+    platform: str
+    clang: str
+    lowest: str
+
+    @property
+    def deployment(self) -> dict[str, str]:
+        """The environment in which compilers build for the lowest version, Rust's C code too."""
+        name = "MACOSX" if self.sdk == "macosx" else "IPHONEOS"
+        return {f"{name}_DEPLOYMENT_TARGET": self.lowest}
+
+
+SLICES = (
+    Slice("iphoneos", "aarch64-apple-ios", "OS64", "arm64-apple-ios18.0", "18.0"),
+    Slice("iphonesimulator", "aarch64-apple-ios-sim", "SIMULATORARM64", "arm64-apple-ios18.0-simulator", "18.0"),
+    Slice("macosx", "aarch64-apple-darwin", "MAC_ARM64", "arm64-apple-macos15.0", "15.0"),
+)
+
+
+def check_tools() -> None:
+    """Fail with one sentence that names all programs that are missing.
+
+    Raises:
+        BuildError: this is no Mac, or something is missing.
+    """
+    if sys.platform != "darwin":
+        raise BuildError("the framework for Apple's systems is built on a Mac, with Xcode 16 or newer")
+    missing = []
+    if subprocess.run(["xcrun", "--sdk", "iphoneos", "--show-sdk-path"], capture_output=True).returncode != 0:
+        missing.append("Xcode with the iOS SDK (App Store; then sudo xcode-select --switch /Applications/Xcode.app)")
+    for name in ("cmake", "ninja"):
+        try:
+            find_program(name)
+        except BuildError:
+            missing.append(f"{name} (pip install {name})")
+    try:
+        need_cargo()
+    except BuildError as error:
+        missing.append(str(error))
+    if missing:
+        raise BuildError("this needs\n  " + "\n  ".join(missing))
+
+
+def write_headers(folder: Path) -> Path:
+    """Write the headers with their module maps: a folder per module, as another framework may have a map at the top."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for module, files in HEADERS.items():
+        (folder / module).mkdir(parents=True)
+        for name in files:
+            text = (REPOSITORY / name).read_text(encoding="utf-8")
+            text = text.replace('#include "streamfuse_core.h"', '#include "../CStreamFuse/streamfuse_core.h"')
+            (folder / module / Path(name).name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def join_command(part: Slice, folder: Path, bundle: Path, out: Path) -> list[str]:
+    """The command that joins the archives below `folder` and `bundle`, that of text/, into the object file `out`."""
+    command = ["xcrun", "--sdk", part.sdk, "clang++", "-target", part.clang, "-nostdlib", "-r", "-o", str(out)]
+    command += ["-Wl,-exported_symbol,_sf_*"]
+    command += [f"-Wl,-force_load,{folder / name}" for name in WHOLE]
+    return [*command, *(str(folder / name) for name in PLAIN), str(bundle)]
+
+
+def build_slice(part: Slice, checkout: Path, jobs: int | None = None) -> Path:
+    """Compile everything for one system and return its static library."""
+    folder = BUILD / part.sdk
+    add_rust_target(part.rust)
+    bundle = cargo_build(BUILD / "cargo", part.rust, environment=part.deployment, jobs=jobs)
+    platform = {
+        "CMAKE_TOOLCHAIN_FILE": str(checkout / TOOLCHAIN / "ios.toolchain.cmake"),
+        "PLATFORM": part.platform,
+        "DEPLOYMENT_TARGET": part.lowest,
+    }
+    parts = Parts()
+    prefix = executorch_source.install(checkout, folder, parts, platform, jobs=jobs)
+    options = {"EXECUTORCH_INSTALL": str(prefix), "STREAMFUSE_BUNDLE_LIBRARY": str(bundle), "STREAMFUSE_COREML": "OFF"}
+    build(
+        folder / "native",
+        executorch=SOURCE / "executorch",
+        targets=["streamfuse_archive"],
+        options=options | parts.kernels_options() | platform,
+        jobs=jobs,
+    )
+    joined, library = folder / "StreamFuseNative.o", folder / "libStreamFuseNative.a"
+    _run(join_command(part, folder, bundle, joined))
+    check_symbols(_run(["xcrun", "nm", "-gU", str(joined)]))
+    _run(["xcrun", "libtool", "-static", "-o", str(library), str(joined)])
+    return library
+
+
+def check_symbols(listing: str) -> None:
+    """Refuse an object file whose defined global symbols, as nm lists them, are others than the C interfaces'.
+
+    Raises:
+        BuildError: it shows others, or none.
+    """
+    names = re.findall(r"^[0-9a-f]+ [A-Z] (\S+)$", listing, re.MULTILINE)
+    stray = sorted(name for name in names if not name.startswith("_sf_"))
+    if stray or "_sf_model_load" not in names:
+        raise BuildError(f"the joined library exports {', '.join(stray[:5]) or 'nothing'} instead of _sf_* only")
+
+
+def build_xcframework(*, checkout: Path | None = None, archive: bool = False, jobs: int | None = None) -> list[str]:
+    """Build and return lines to print: the framework's path, and with `archive` that of a zip and its checksum."""
+    check_tools()
+    checkout = checkout or executorch_source.clone(REPOSITORY / "build" / "executorch", Parts(), [TOOLCHAIN])
+    headers = write_headers(BUILD / "headers")
+    command = ["xcodebuild", "-create-xcframework"]
+    for part in SLICES:
+        command += ["-library", str(build_slice(part, checkout.resolve(), jobs)), "-headers", str(headers)]
+    shutil.rmtree(OUT, ignore_errors=True)
+    _run([*command, "-output", str(OUT)])
+    if not archive:
+        return [str(OUT)]
+    zipped = OUT.with_suffix(".xcframework.zip")
+    zipped.unlink(missing_ok=True)
+    _run(["ditto", "-c", "-k", "--keepParent", str(OUT), str(zipped)])
+    checksum = _run(["swift", "package", "compute-checksum", str(zipped)]).strip()
+    return [str(OUT), str(zipped), f"checksum for Package.swift: {checksum}"]
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise BuildError(f"{command[0]} is not installed") from None
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of ios_demo/tools/xcframework."""
+    parser = argparse.ArgumentParser(prog="ios_demo/tools/xcframework", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--zip", action="store_true", help="also a zip with its checksum, for a release")
+    parser.add_argument(
+        "--executorch",
+        type=Path,
+        metavar="CHECKOUT",
+        help=f"ExecuTorch's sources with {TOOLCHAIN}; default: a clone of {executorch_source.TAG}",
+    )
+    parser.add_argument("--jobs", type=int, default=None, help="parallel compilations; default: all cores")
+    return parser
+
+
+def main() -> int:
+    given = make_parser().parse_args()
+    try:
+        print("\n".join(build_xcframework(checkout=given.executorch, archive=given.zip, jobs=given.jobs)))
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
