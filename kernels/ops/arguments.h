@@ -37,6 +37,11 @@ class Arguments {
     return stack_[i]->toInt();
   }
 
+  bool flag(size_t i, const char* name) const {
+    if (!stack_[i]->isBool()) throw BadArgument{std::string(name) + " must be a bool"};
+    return stack_[i]->toBool();
+  }
+
   float number(size_t i, const char* name) const {
     if (!stack_[i]->isDouble()) throw BadArgument{std::string(name) + " must be a float"};
     return static_cast<float>(stack_[i]->toDouble());

@@ -127,6 +127,7 @@ struct AttentionWork {
   const float* scales;           // of its values
   int64_t group, queries, blocks;
   int64_t whole;  // number of full cached blocks; the tail starts after them
+  int64_t begin;  // number of full cached blocks before the windows of all rows; they are not read
 
   SF_INLINE_MEMBER int64_t seen(int64_t row) const { return task.starts[row + 1] - task.starts[row]; }
   SF_INLINE_MEMBER const int32_t* visible(int64_t row) const { return task.visible_rows + task.starts[row]; }
@@ -143,8 +144,9 @@ void score(const AttentionWork& w) {
   const AttentionBuffers& buffers = w.buffers;
   const Lanes scale = splat(w.a.scale);
   // A product prefetches kAhead bytes ahead, so its first kAhead bytes are prefetched here.
-  const int64_t bytes = (length + kTileRows - 1) / kTileRows * groups * kQ8TileBytes;
-  for (int64_t byte = 0; byte < kAhead && byte < bytes; byte += 64) __builtin_prefetch(w.keys + byte);
+  const int64_t first = w.begin * kCacheBlock, skipped = first / kTileRows * groups * kQ8TileBytes;
+  const int64_t bytes = (length + kTileRows - 1) / kTileRows * groups * kQ8TileBytes - skipped;
+  for (int64_t byte = 0; byte < kAhead && byte < bytes; byte += 64) __builtin_prefetch(w.keys + skipped + byte);
   for (int64_t q = 0; q < w.queries; ++q) {
     float* const padded = buffers.padded;
     memset(padded, 0, (size_t)(groups * kGroupSize) * sizeof(float));
@@ -152,7 +154,7 @@ void score(const AttentionWork& w) {
     kProducts.round(padded, buffers.query, q);
   }
   const Packed cached = {w.keys, 0, groups, true};
-  for (int64_t t = 0; t < length; t += kTileRows) {
+  for (int64_t t = first; t < length; t += kTileRows) {
     prefetch_values(w.values, w.a.cache.value_tiles(), w.blocks, t);
     kProducts.product(cached, t / kTileRows, buffers.query, 0, w.queries, buffers.tile, false);
     for (int64_t q = 0; q < w.queries; ++q)
@@ -179,13 +181,15 @@ void score(const AttentionWork& w) {
 void mix_cached(const AttentionWork& w) {
   const AttentionBuffers& buffers = w.buffers;
   const int64_t tiles = w.a.cache.value_tiles();
+  const int64_t first = w.begin * kCacheBlock;
   Rounded weights = buffers.weights;
-  weights.groups = w.whole;
+  weights.groups = w.whole - w.begin;
   for (int64_t q = 0; q < w.queries; ++q) {
-    scale_by(buffers.scores + q * buffers.line, w.scales, w.whole * kCacheBlock);
-    kProducts.round(buffers.scores + q * buffers.line, weights, q);
+    float* const line = buffers.scores + q * buffers.line + first;
+    scale_by(line, w.scales + first, weights.groups * kCacheBlock);
+    kProducts.round(line, weights, q);
   }
-  const Packed cached = {w.values, tiles, w.blocks, true};
+  const Packed cached = {w.values + w.begin * kQ8TileBytes, tiles, w.blocks, true};  // groups of zeros add nothing
   for (int64_t tile = 0; tile < tiles; ++tile)
     kProducts.product(cached, tile, weights, 0, w.queries, buffers.sums + tile * w.queries * kLanes, false);
 }
@@ -239,12 +243,15 @@ void attend(const TreeAttention& a, const AttentionTask& task, uint8_t* scratch)
                            group,
                            task.rows * group,
                            a.cache.blocks(),
-                           a.cache_length / kCacheBlock};
+                           a.cache_length / kCacheBlock,
+                           a.first_of(a.cache_length) / kCacheBlock};
   const AttentionBuffers& buffers = w.buffers;
   score(w);
   for (int64_t q = 0; q < w.queries; ++q) {
     const int64_t length = a.cache_length + w.seen(q / group);
-    buffers.totals[q] = length == 0 ? 1.0f : weigh(buffers.scores + q * buffers.line, length);
+    float* const line = buffers.scores + q * buffers.line;
+    for (int64_t t = 0; t < a.first_of(length); ++t) line[t] = -__builtin_inff();  // weight 0
+    buffers.totals[q] = length == 0 ? 1.0f : weigh(line, length);
   }
   mix_cached(w);
   mix_tails(w);

@@ -13,7 +13,7 @@ void gated_mlp(const GatedMlp& args) {
                  args.down_proj,
                  args.input.inputs,
                  nullptr,
-                 args.input.x,
+                 args.adds_input ? args.input.x : nullptr,
                  args.out};
   const int64_t adapted = down.input.adapted_rows(), first = rows - adapted;
   Scratch scratch(prepared_bytes(args.input) + Scratch::size_of<float>(team_limit() * 4 * tile_floats) +
@@ -30,7 +30,7 @@ void gated_mlp(const GatedMlp& args) {
     for (int64_t group = begin; group < end; ++group) {
       for (int64_t t = 0; t < 4; ++t)
         product_tile(args.gate_up, args.input, ready, 4 * group + t, t % 2, acc + t * tile_floats);
-      kernels.gate(acc, rows, gated, group, gated_floats, first, inner_size);
+      kernels.gate(args.activation, acc, rows, gated, group, gated_floats, first, inner_size);
     }
   };
   share_out_prepared(args.input, scratch, gated.groups, prefetch, groups);

@@ -11,6 +11,9 @@ struct Best {
   int64_t id;
 };
 
+// SiLU, or GELU in its approximation with tanh.
+enum class Activation { kSilu, kGelu };
+
 struct ProductKernels {
   // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1 over the first x.groups groups: out [rows, 16].
   // If `onto` is set, adds to the values in `out`.
@@ -27,10 +30,10 @@ struct ProductKernels {
   void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
-  // silu(gate) * up of one group of 32, quantized, from tiles gate, up, gate, up [4, rows, 16]. If `gated` is not null,
-  // it receives the floats of the rows from `first` on, [rows - first, stride].
-  void (*gate)(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
-               int64_t stride);
+  // activation(gate) * up of one group of 32, quantized, from tiles gate, up, gate, up [4, rows, 16]. If `gated` is not
+  // null, it receives the floats of the rows from `first` on, [rows - first, stride].
+  void (*gate)(Activation activation, const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated,
+               int64_t first, int64_t stride);
   // Updates `best` with `count` <= 16 values whose ids start at first_id; on ties the smallest id wins, whatever the
   // order of the calls. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);

@@ -13,6 +13,7 @@
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/log.h>
 
+#include "add_normed.h"
 #include "arguments.h"
 #include "embedding_q8.h"
 #include "gated_mlp.h"
@@ -37,6 +38,7 @@ struct Operator {
   void (*run)(const Arguments&);
 };
 
+template <bool kWindowed>
 void run_tree_attention(const Arguments& a) {
   const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
   const int64_t kv_heads = a.size(1, "key", 3, 1), capacity = a.size(3, "key_cache", 3, 1);
@@ -52,7 +54,8 @@ void run_tree_attention(const Arguments& a) {
   args.cache_length = a.read<int64_t>(5, "cache_length", {1})[0];
   args.visible = a.read<bool>(6, "visible", {rows, rows});
   args.scale = a.number(7, "scale");
-  args.out = a.write<float>(8, "out", {rows, heads * dim});
+  args.window = kWindowed ? a.integer(8, "window", 1) : 0;
+  args.out = a.write<float>(8 + kWindowed, "out", {rows, heads * dim});
   args.rows = RealRows::of(rows);
   args.visible_stride = rows;
   args.query_heads = heads;
@@ -100,8 +103,10 @@ void run_qkv(const Arguments& a) {
   args.weight = a.weight(3, "weight", outputs, inputs);
   args.cos = a.read<float>(4, "cos", {rows, dim});
   args.sin = a.read<float>(5, "sin", {rows, dim});
-  args.q_norm = a.optional(8, "q_norm", {dim});
-  args.k_norm = a.optional(9, "k_norm", {dim});
+  args.norms_rows = !a.absent(8) && a.size(8, "q_norm", 1, 0) != dim;
+  args.q_norm = a.optional(8, "q_norm", {args.norms_rows ? args.heads * dim : dim});
+  args.k_norm = a.optional(9, "k_norm", {args.norms_rows ? args.kv_heads * dim : dim});
+  if (args.norms_rows && args.k_norm == nullptr) throw BadArgument{"norms over all heads need q_norm and k_norm"};
   args.input.adapter = a.adapter(10, 12, 3, outputs, inputs);
   args.bias = kBiased ? a.read<float>(13, "bias", {outputs}) : nullptr;
   args.query = a.write<float>(13 + kBiased, "out_query", {rows, args.heads, dim});
@@ -111,6 +116,8 @@ void run_qkv(const Arguments& a) {
   qkv(args);
 }
 
+// gated_branch has an activation, and does not add x.
+template <bool kBranch>
 void run_gated_mlp(const Arguments& a) {
   GatedMlp args;
   args.input = a.normed_input();
@@ -121,10 +128,22 @@ void run_gated_mlp(const Arguments& a) {
   args.down_proj = a.weight(4, "down_proj", hidden, intermediate);
   args.input.adapter = a.adapter(6, 10, 2, 2 * intermediate, hidden);
   args.down_adapter = a.adapter(8, 10, 1, hidden, intermediate);
-  args.out = a.write<float>(11, "out", {rows, hidden});
+  if (kBranch) args.activation = a.flag(11, "gelu") ? Activation::kGelu : Activation::kSilu;
+  args.adds_input = !kBranch;
+  args.out = a.write<float>(11 + kBranch, "out", {rows, hidden});
   args.input.rows = RealRows::of(rows);
   gated_mlp(args);
   RealRows::clear_others(args.out, rows, hidden);
+}
+
+void run_add_normed(const Arguments& a) {
+  const ProductInput input = a.normed_input();
+  if (input.norm == nullptr) throw BadArgument{"norm is missing"};
+  AddNormed args = {input.x, input.norm, input.eps, nullptr, RealRows::of(input.rows), input.inputs, nullptr};
+  args.residual = a.read<float>(3, "residual", {input.rows, input.inputs});
+  args.out = a.write<float>(4, "out", {input.rows, input.inputs});
+  add_normed(args);
+  RealRows::clear_others(args.out, input.rows, input.inputs);
 }
 
 void run_head(const Arguments& a) {
@@ -153,13 +172,16 @@ void run_stream_top_k(const Arguments& a) {
 }
 
 constexpr Operator kOperators[] = {
-    {"streamfuse::tree_attention.out", 9, run_tree_attention},
+    {"streamfuse::tree_attention.out", 9, run_tree_attention<false>},
+    {"streamfuse::window_attention.out", 10, run_tree_attention<true>},
     {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
     {"streamfuse::linear.out", 10, run_linear<false>},
     {"streamfuse::biased_linear.out", 11, run_linear<true>},
     {"streamfuse::qkv.out", 16, run_qkv<false>},
     {"streamfuse::biased_qkv.out", 17, run_qkv<true>},
-    {"streamfuse::gated_mlp.out", 12, run_gated_mlp},
+    {"streamfuse::gated_mlp.out", 12, run_gated_mlp<false>},
+    {"streamfuse::gated_branch.out", 13, run_gated_mlp<true>},
+    {"streamfuse::add_normed.out", 5, run_add_normed},
     {"streamfuse::head.out", 8, run_head},
     {"streamfuse::stream_top_k.out", 8, run_stream_top_k},
 };

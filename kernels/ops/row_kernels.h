@@ -201,13 +201,22 @@ void rotate(float* head, const float* cos, const float* sin, int64_t dim) {
   }
 }
 
-SF_INLINE Lanes silu(Lanes x) {
-  const Lanes e = exp_of_nonpositive(mul(magnitude(x), splat(-1.0f)));
-  return div(positive_or(x, x, mul(x, e)), add(splat(1.0f), e));
+// x / (1 + exp(-z)).
+SF_INLINE Lanes times_sigmoid(Lanes x, Lanes z) {
+  const Lanes e = exp_of_nonpositive(mul(magnitude(z), splat(-1.0f)));
+  return div(positive_or(z, x, mul(x, e)), add(splat(1.0f), e));
 }
 
-void gate(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
-          int64_t stride) {
+SF_INLINE Lanes silu(Lanes x) { return times_sigmoid(x, x); }
+
+// x (1 + tanh(y)) / 2 with y = sqrt(2 / pi) (x + 0.044715 x^3), which is x / (1 + exp(-2 y)).
+SF_INLINE Lanes gelu(Lanes x) {
+  return times_sigmoid(x, mul(x, fma(mul(x, x), splat(0.0713548162726f), splat(1.59576912161f))));
+}
+
+template <Activation kActivation>
+void gate_by(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
+             int64_t stride) {
   constexpr int64_t kTogether = 16;  // rows that stay in the L1 cache until they are quantized
   alignas(64) float values[kTogether * kGroupSize];
   for (int64_t begin = 0; begin < rows; begin += kTogether) {
@@ -215,13 +224,22 @@ void gate(const float* tiles, int64_t rows, const Rounded& to, int64_t group, fl
     for (int64_t i = 0; i < count; ++i)
       for (int64_t half = 0; half < 2; ++half) {
         const float* const gate = tiles + (2 * half * rows + begin + i) * kLanes;
-        store(values + i * kGroupSize + half * kLanes, mul(silu(load(gate)), load(gate + rows * kLanes)));
+        const Lanes x = load(gate), activated = kActivation == Activation::kSilu ? silu(x) : gelu(x);
+        store(values + i * kGroupSize + half * kLanes, mul(activated, load(gate + rows * kLanes)));
       }
     for (int64_t i = first > begin ? first - begin : 0; gated != nullptr && i < count; ++i)
       memcpy(gated + (begin + i - first) * stride + group * kGroupSize, values + i * kGroupSize,
              kGroupSize * sizeof(float));
     round_groups(values, count, to, group * to.rows + begin, 1);
   }
+}
+
+void gate(Activation activation, const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated,
+          int64_t first, int64_t stride) {
+  if (activation == Activation::kSilu)
+    gate_by<Activation::kSilu>(tiles, rows, to, group, gated, first, stride);
+  else
+    gate_by<Activation::kGelu>(tiles, rows, to, group, gated, first, stride);
 }
 
 void keep_best(const float* values, int64_t count, int64_t first_id, Best* best) {

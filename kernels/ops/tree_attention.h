@@ -14,6 +14,9 @@
 //   total    = lane t % 16 adds its weights in order of t, then the fixed tree of lanes.h
 //   out      = (V^T . round(weight_t * scale of v_t)) / total, a packed product: groups of 32 positions in order
 // A row that attends to nothing is zeros.
+//
+// window_attention: the same over the last `window` positions of each row's sequence. Weights of the others are 0, so
+// groups stay where they are in the sequence.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +40,10 @@ struct TreeAttention {
   int64_t query_heads;  // a multiple of kv_heads
   KvShape cache;
   float scale;
+  int64_t window = 0;  // 0: the whole sequence
+
+  // The first position of a sequence of `length` that is attended to.
+  int64_t first_of(int64_t length) const { return window == 0 || length < window ? 0 : length - window; }
 };
 
 // Uses the thread pool (team.h) if there is enough work to distribute.

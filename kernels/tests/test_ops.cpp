@@ -42,7 +42,7 @@ void expect(bool condition, const char* what) {
 
 // A pass with its own memory; sizes are exact so that the address sanitizer detects every access outside.
 struct Pass {
-  int64_t rows, query_heads, kv_heads, dim, capacity, length;
+  int64_t rows, query_heads, kv_heads, dim, capacity, length, window = 0;
   std::vector<float> query, key, value, key_cache, value_cache, out;  // caches before quantization
   std::vector<uint8_t> keys, values;                                  // and as they are stored
   std::unique_ptr<bool[]> visible;
@@ -87,7 +87,7 @@ struct Pass {
   }
   void attend() {
     streamfuse::tree_attention({query.data(), key.data(), value.data(), keys.data(), values.data(), visible.get(), rows,
-                                out.data(), length, rows, query_heads, shape(), 1.0f / std::sqrt(float(dim))});
+                                out.data(), length, rows, query_heads, shape(), 1.0f / std::sqrt(float(dim)), window});
   }
   void run() { store(), attend(); }
 
@@ -103,6 +103,8 @@ struct Pass {
       keys.push_back(&key[j * stride + kv * dim]);
       values.push_back(&value[j * stride + kv * dim]);
     }
+    const size_t seen = keys.size(), from = window > 0 && seen > size_t(window) ? seen - size_t(window) : 0;
+    keys.erase(keys.begin(), keys.begin() + from), values.erase(values.begin(), values.begin() + from);
     std::vector<double> scores, result(dim, 0.0);
     double best = -1e300, total = 0;
     for (const float* k : keys) {
@@ -123,6 +125,7 @@ void attention_equals_double_reference() {
   const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6);
   pass = Pass(pass.rows, kv_heads * group, kv_heads, 4 * any_of(1, 24), any_of(1, 90), 0);
   pass.length = any_of(0, pass.capacity);
+  pass.window = any_of(0, 1) * any_of(1, 70);
   pass.random_tree();
   if (pass.rows > 2) std::fill_n(&pass.visible[(pass.rows - 1) * pass.rows], pass.rows, false);  // a padding row
   pass.run();
@@ -143,6 +146,7 @@ void attention_is_row_invariant() {
   const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), dim = 4 * any_of(1, 24), rows = any_of(2, 40);
   const int64_t capacity = any_of(1, 90) + rows, length = any_of(0, capacity - rows), stride = kv_heads * dim;
   Pass tree(rows, kv_heads * group, kv_heads, dim, capacity, length);
+  tree.window = any_of(0, 1) * any_of(1, 70);
   tree.random_tree();
   tree.run();
 
@@ -153,6 +157,7 @@ void attention_is_row_invariant() {
   const int64_t kept_new = any_of(1, static_cast<int64_t>(path.size()));
   const int64_t moved = static_cast<int64_t>(path.size()) - kept_new, noise = any_of(0, 5);
   Pass chain(kept_new + noise, tree.query_heads, kv_heads, dim, capacity + any_of(0, 9), length + moved);
+  chain.window = tree.window;
   std::copy_n(tree.key_cache.data(), length * stride, chain.key_cache.data());
   std::copy_n(tree.value_cache.data(), length * stride, chain.value_cache.data());
   // The new rows are at random positions among other rows, in order.

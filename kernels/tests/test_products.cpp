@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "ops/add_normed.h"
 #include "ops/embedding_q8.h"
 #include "ops/gated_mlp.h"
 #include "ops/head.h"
@@ -168,11 +169,11 @@ void linear_equals_double_precision() {
 // The results of all operators for rows [first, first + count) of a model.
 struct Model {
   int64_t rows, hidden = 544, heads = 4, kv_heads = 2, dim = 32, inner = 96, vocabulary = 203;
-  bool with_norms, with_biases;
+  bool with_norms, with_biases, norms_rows, gelu;
   Matrix qkv_weight{(heads + 2 * kv_heads) * dim, hidden, false}, gate_up{2 * inner, hidden, false},
       down{hidden, inner, false}, o{hidden, hidden, false}, embedding{vocabulary, hidden, true};
   Input input;
-  Floats cos, sin, q_norm = floats(dim), k_norm = floats(dim);
+  Floats cos, sin, q_norm = floats(heads * dim), k_norm = floats(kv_heads * dim);
   Floats qkv_bias = floats(qkv_weight.outputs, 5.0f), o_bias = floats(hidden, 5.0f);
   Adapter qkv_adapter, up_adapter, down_adapter;
   std::vector<int64_t> ids;
@@ -181,6 +182,8 @@ struct Model {
       : rows(rows),
         with_norms(any_of(0, 1)),
         with_biases(any_of(0, 1)),
+        norms_rows(with_norms && any_of(0, 1)),
+        gelu(any_of(0, 1)),
         input(rows, hidden),
         cos(floats(rows * dim)),
         sin(floats(rows * dim)),
@@ -191,22 +194,26 @@ struct Model {
     for (int64_t& id : ids) id = any_of(0, vocabulary - 1);
   }
 
-  // Row by row: query, key, value, linear, MLP, logits, best, streams, embedding.
+  // Row by row: query, key, value, linear, MLP, its branch, sum with a norm, logits, best, streams, embedding.
   std::vector<Floats> outputs(int64_t first, int64_t count, bool with_logits = true) const {
     const int64_t k = 5;
-    Floats q(count * heads * dim), key(count * kv_heads * dim), value(key), y(count * hidden), mlp(y), embedded(y);
+    Floats q(count * heads * dim), key(count * kv_heads * dim), value(key), y(count * hidden), mlp(y), branch(y),
+        sum(y), embedded(y);
     Floats logits(count * vocabulary), log_probs(count * k);
     std::vector<int64_t> best(count), top(count * k), columns(vocabulary);
     for (int64_t c = 0; c < vocabulary; ++c) columns[c] = 2 * c;
     qkv({input.part(first, count, true, qkv_adapter.low_rank), qkv_weight.packed, &cos[first * dim], &sin[first * dim],
          with_biases ? qkv_bias.data() : nullptr, with_norms ? q_norm.data() : nullptr,
-         with_norms ? k_norm.data() : nullptr, heads, kv_heads, dim, q.data(), key.data(), value.data()});
+         with_norms ? k_norm.data() : nullptr, heads, kv_heads, dim, q.data(), key.data(), value.data(), norms_rows});
     linear({input.part(first, count, false), o.packed, hidden, with_biases ? o_bias.data() : nullptr,
             &input.x[first * hidden], y.data()});
     LowRank second = down_adapter.low_rank;
     second.first_row = std::max<int64_t>(0, second.first_row - first);
     gated_mlp(
         {input.part(first, count, true, up_adapter.low_rank), gate_up.packed, down.packed, second, inner, mlp.data()});
+    gated_mlp({input.part(first, count, with_norms, up_adapter.low_rank), gate_up.packed, down.packed, second, inner,
+               branch.data(), gelu ? Activation::kGelu : Activation::kSilu, false});
+    add_normed({branch.data(), input.norm.data(), 1e-5f, &input.x[first * hidden], count, hidden, sum.data()});
     head({input.part(first, count, true), embedding.packed, vocabulary, with_logits ? logits.data() : nullptr,
           best.data()});
     stream_top_k({input.part(first, count, true), embedding.packed, columns.data(), vocabulary, k, top.data(),
@@ -218,7 +225,8 @@ struct Model {
       for (int64_t r = 0; r < count; ++r)
         found[r].insert(found[r].end(), values.begin() + r * size, values.begin() + (r + 1) * size);
     };
-    take(q), take(key), take(value), take(y), take(mlp), take(best), take(top), take(log_probs), take(embedded);
+    take(q), take(key), take(value), take(y), take(mlp), take(branch), take(sum), take(best), take(top),
+        take(log_probs), take(embedded);
     if (with_logits) take(logits);
     return found;
   }
@@ -296,7 +304,7 @@ void equal_logits_give_the_smallest_id() {
 }
 
 // The gate in double precision may round differently, so the tolerance is large.
-void the_mlp_is_its_parts() {
+void the_mlp_is_its_parts(bool gelu) {
   const Model model(3);
   Floats both(model.rows * 2 * model.inner), gated(model.rows * model.inner), expected(model.rows * model.hidden),
       out(expected);
@@ -304,15 +312,24 @@ void the_mlp_is_its_parts() {
   for (int64_t r = 0; r < 3; ++r)
     for (int64_t i = 0; i < model.inner; ++i) {
       const float* block = &both[r * 2 * model.inner + i / 16 * 32 + i % 16];
-      gated[r * model.inner + i] = static_cast<float>(block[0] / (1 + std::exp(-double(block[0]))) * block[16]);
+      const double x = block[0], silu = x / (1 + std::exp(-x));
+      const double tanh = x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) / 2;
+      gated[r * model.inner + i] = static_cast<float>((gelu ? tanh : silu) * block[16]);
     }
   linear({{gated.data(), nullptr, 0, 3, model.inner, {}},
           model.down.packed,
           model.hidden,
           nullptr,
-          model.input.x.data(),
+          gelu ? nullptr : model.input.x.data(),
           expected.data()});
-  gated_mlp({model.input.part(0, 3, true), model.gate_up.packed, model.down.packed, {}, model.inner, out.data()});
+  gated_mlp({model.input.part(0, 3, true),
+             model.gate_up.packed,
+             model.down.packed,
+             {},
+             model.inner,
+             out.data(),
+             gelu ? Activation::kGelu : Activation::kSilu,
+             !gelu});
   double worst = 0, largest = 0;
   for (size_t i = 0; i < out.size(); ++i)
     worst = std::max(worst, std::fabs(double(out[i]) - expected[i])),
@@ -328,7 +345,7 @@ int test_products(int cases) {
     rows_do_not_know_their_company();
     heads_agree_with_their_logits();
     equal_logits_give_the_smallest_id();
-    the_mlp_is_its_parts();
+    the_mlp_is_its_parts(i % 2 != 0);
   }
   return failures;
 }

@@ -32,11 +32,37 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 2.5], "long_factor": [2.0] * 6}
+MULTIPLIERS = {
+    "embedding_multiplier": 4.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 2.0,
+}
 # Each with all that its reader takes; a plain Llama is in every other test.
 FAMILIES: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"attention_bias": True, "rope_scaling": LLAMA3, "tie_word_embeddings": False},
-    "Qwen2ForCausalLM": {"model_type": "qwen2"},
-    "Qwen3ForCausalLM": {"model_type": "qwen3", "head_dim": 32, "attention_bias": True, "rope_scaling": YARN},
+    "Qwen2ForCausalLM": {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1},
+    "Qwen3ForCausalLM": {"head_dim": 32, "attention_bias": True, "rope_scaling": YARN},
+    "MistralForCausalLM": {"head_dim": 16, "sliding_window": 9, "tie_word_embeddings": False},
+    "MinistralForCausalLM": {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]},
+    "SmolLM3ForCausalLM": {"no_rope_layers": [0, 1], "head_dim": 32},
+    "Olmo2ForCausalLM": {"head_dim": 32, "tie_word_embeddings": False, "attention_bias": True},
+    "GraniteForCausalLM": MULTIPLIERS,
+    "GraniteMoeHybridForCausalLM": {
+        **MULTIPLIERS,
+        "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+        "position_embedding_type": "rope",
+    },
+    "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 20, "rope_scaling": LONGROPE},
+    "Gemma3ForCausalLM": {
+        "head_dim": 32,
+        "query_pre_attn_scalar": 20,
+        "sliding_window": 7,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
 }
 FORMS: dict[str, dict[str, Any]] = {
     "kernels": {"target": "executorch", "backend": "kernels"},
@@ -52,7 +78,9 @@ FORMS: dict[str, dict[str, Any]] = {
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
 SIZES: dict[str, Any] = {"num_hidden_layers": 2}
-DEFAULT = {"kernels": ARCHITECTURES, "onnx": ARCHITECTURES, **dict.fromkeys(HERE[1:4], ("Qwen2ForCausalLM",))}
+# Those without a new part are on two backends by default, those with one on all that run here.
+NEW_PARTS = ("Qwen2ForCausalLM", "Olmo2ForCausalLM", "Gemma3ForCausalLM")
+DEFAULT = {"kernels": ARCHITECTURES, "onnx": ARCHITECTURES, **dict.fromkeys(HERE[1:4], NEW_PARTS)}
 CASES = [
     pytest.param(family, form, marks=[] if family in DEFAULT.get(form, ()) else pytest.mark.full)
     for family in FAMILIES

@@ -11,7 +11,7 @@ SIZES = {
     "vocab_size": 48,
     "hidden_size": 32,
     "intermediate_size": 40,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
@@ -34,7 +34,8 @@ def hf_model(family: str, changes: dict[str, Any]) -> Any:
     """Weights that are all random: norms and biases too, which start at one and zero."""
     import transformers
 
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
+    kind = {"Gemma3": "Gemma3Text"}.get(family, family)
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **changes})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -67,7 +67,7 @@ class Source:
             ("head_count", writer.add_head_count, config.num_heads),
             ("head_count_kv", writer.add_head_count_kv, config.num_kv_heads),
             ("rms_eps", writer.add_layer_norm_rms_eps, config.rms_norm_eps),
-            ("freq_base", writer.add_rope_freq_base, config.rope_theta),
+            ("freq_base", writer.add_rope_freq_base, config.rotaries[0].theta),
             ("context_length", writer.add_context_length, config.max_position_embeddings),
             ("tokenizer", writer.add_tokenizer_model, "gpt2"),
             ("pre", writer.add_tokenizer_pre, self.pre),

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from streamfuse.model.config import ARCHITECTURES, ModelConfig, StreamConfig
+from streamfuse.model.families import to_checkpoint
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
@@ -62,9 +63,5 @@ def write_base(folder: Path, model: Transformer, **changes: Any) -> Path:
     """The model as a Hugging Face folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config(**changes)))
-    state = {f"model.{name}": value.contiguous() for name, value in model.state_dict().items()}
-    head = state.pop("model.lm_head.weight")
-    if not model.config.tie_word_embeddings:
-        state["lm_head.weight"] = head
-    save_file(state, folder / "model.safetensors")
+    save_file(to_checkpoint(model.state_dict(), model.config), folder / "model.safetensors")
     return folder

@@ -83,7 +83,9 @@ def packed(arguments: list) -> list:
     return [*arguments[:3], *caches, *arguments[5:]]
 
 
-def obvious_attention(query, key, value, key_cache, value_cache, cache_length, visible, scale) -> torch.Tensor:
+def obvious_attention(
+    query, key, value, key_cache, value_cache, cache_length, visible, scale, window=None
+) -> torch.Tensor:
     """Row by row, head by head, in double precision."""
     rows, heads, dim = query.shape
     group, length = heads // key.shape[1], int(cache_length)
@@ -93,6 +95,8 @@ def obvious_attention(query, key, value, key_cache, value_cache, cache_length, v
             seen = visible[i]
             keys = torch.cat([key_cache[:length, h // group], key[seen][:, h // group]]).double()
             values = torch.cat([value_cache[:length, h // group], value[seen][:, h // group]]).double()
+            if window is not None:
+                keys, values = keys[-window:], values[-window:]
             if len(keys):
                 out[i, h] = torch.softmax(keys @ query[i, h].double() * scale, dim=0) @ values
     return out.reshape(rows, heads * dim)
@@ -108,6 +112,11 @@ def test_the_reference_equals_the_obvious_attention(shape: tuple[int, ...]) -> N
     found = torch.ops.streamfuse.tree_attention(*arguments)
     torch.testing.assert_close(found.double(), obvious_attention(*arguments), atol=0.05, rtol=0)
     assert torch.equal(torch.ops.streamfuse.tree_attention(*packed(arguments)), found)
+    for window in (1, 4, 33, 1000):
+        found = torch.ops.streamfuse.window_attention(*arguments, window)
+        expected = obvious_attention(*arguments, window)
+        torch.testing.assert_close(found.double(), expected, atol=0.05, rtol=0)
+        assert torch.equal(torch.ops.streamfuse.window_attention(*packed(arguments), window), found)
 
 
 def test_a_packed_cache_holds_what_was_rounded() -> None:

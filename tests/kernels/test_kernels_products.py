@@ -25,6 +25,7 @@ from streamfuse.export.operators.layout import cache_shapes
 OPS = torch.ops.streamfuse
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, CAPACITY = 96, 3, 1, 32, 160, 1000, 64
 STREAM_VOCAB, TOP_K, ROWS, RANK, EPS = 200, 7, 6, 5, 1e-5
+WINDOW = 3  # of positions: a node's window begins among the tree's nodes or in the cache
 CACHED = 37  # positions before the passes that are compared: a whole block of the cache and a part of one
 DEPTHS = [0, 1, 1, 2, 2, 3]
 TREE = np.array([list(map(int, row)) for row in ("100000", "110000", "101000", "110100", "101010", "110101")], bool)
@@ -45,11 +46,14 @@ def q8_0(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
 
 
 class Layer(nn.Module):
-    """Every operator once, with adapters in the rows from `first` on and norms per head; with biases or without."""
+    """Every operator once, with adapters in the rows from `first` on and norms per head; with biases or without.
 
-    def __init__(self, biased: bool) -> None:
+    `norms_after`: norms over all heads and before residual additions, none before a product, a window, and GELU.
+    """
+
+    def __init__(self, biased: bool, norms_after: bool) -> None:
         super().__init__()
-        self.biased = biased
+        self.biased, self.norms_after = biased, norms_after
         wide = (HEADS + 2 * KV_HEADS) * DIM
         buffers = {
             "embedding": packing.pack_q8_0(*q8_0(VOCAB, HIDDEN)),
@@ -65,7 +69,8 @@ class Layer(nn.Module):
             buffers[f"{name}_a"] = (torch.randn(parts * RANK, inputs) * 0.1).half()
             buffers[f"{name}_b"] = packing.tile_adapters(torch.randn(outputs, RANK) * 0.1)
         buffers |= {name: torch.rand(HIDDEN) + 0.5 for name in ("norm_1", "norm_2", "norm_3")}
-        buffers |= {name: torch.rand(DIM) + 0.5 for name in ("q_norm", "k_norm")}
+        of_heads = (HEADS, KV_HEADS) if norms_after else (1, 1)
+        buffers |= {f"{n}_norm": torch.rand(k * DIM) + 0.5 for n, k in zip("qk", of_heads, strict=True)}
         buffers |= {"qkv_bias": torch.randn(wide) * 3, "o_bias": torch.randn(HIDDEN) * 3}
         angle = torch.arange(CAPACITY)[:, None] * torch.rand(DIM // 2)
         buffers |= {"cos": torch.cat([angle.cos()] * 2, 1), "sin": torch.cat([angle.sin()] * 2, 1)}
@@ -85,14 +90,21 @@ class Method(nn.Module):
         qkv, linear, biases = OPS.qkv, OPS.linear, ([], [])
         if w.biased:
             qkv, linear, biases = OPS.biased_qkv, OPS.biased_linear, ([w.qkv_bias], [w.o_bias])
+        before = (None, None) if w.norms_after else (w.norm_1, w.norm_2)
         q, k, v = qkv(
-            x, w.norm_1, EPS, w.qkv, cos, sin, HEADS, KV_HEADS, w.q_norm, w.k_norm, w.qkv_a, w.qkv_b, first, *biases[0]
+            x, before[0], EPS, w.qkv, cos, sin, HEADS, KV_HEADS, w.q_norm, w.k_norm, w.qkv_a, w.qkv_b, first, *biases[0]
         )
-        mixed = OPS.tree_attention(q, k, v, *caches, length, ancestors, DIM**-0.5)
-        x = linear(mixed, None, EPS, w.o, HIDDEN, x, w.o_a, w.o_b, first, *biases[1])
-        x = OPS.gated_mlp(
-            x, w.norm_2, EPS, w.gate_up, w.down, INNER, w.gate_up_a, w.gate_up_b, w.down_a, w.down_b, first
-        )
+        if w.norms_after:
+            mixed = OPS.window_attention(q, k, v, *caches, length, ancestors, DIM**-0.5, WINDOW)
+        else:
+            mixed = OPS.tree_attention(q, k, v, *caches, length, ancestors, DIM**-0.5)
+        residual = None if w.norms_after else x
+        y = linear(mixed, None, EPS, w.o, HIDDEN, residual, w.o_a, w.o_b, first, *biases[1])
+        x = OPS.add_normed(y, w.norm_1, EPS, x) if w.norms_after else y
+        adapters = w.gate_up_a, w.gate_up_b, w.down_a, w.down_b, first
+        mlp = OPS.gated_branch if w.norms_after else OPS.gated_mlp
+        y = mlp(x, before[1], EPS, w.gate_up, w.down, INNER, *adapters, *([True] if w.norms_after else []))
+        x = OPS.add_normed(y, w.norm_2, EPS, x) if w.norms_after else y
         logits, best = OPS.head(x, w.norm_3, EPS, w.embedding, VOCAB, want)
         kept = positions * 0 + torch.arange(self.rows)
         if self.rows == 1:
@@ -109,13 +121,15 @@ def inputs_of(rows: int) -> tuple[Tensor, ...]:
     return (ids, torch.arange(rows), visible, length, torch.tensor([True]), *caches)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "biased"])
+@pytest.fixture(
+    scope="module", params=[(False, False), (True, False), (False, True)], ids=["plain", "biased", "norms after"]
+)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Method]]:
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
     from executorch.exir.passes import MemoryPlanningPass
 
     torch.manual_seed(5)
-    layer = Layer(request.param)
+    layer = Layer(*request.param)
     methods = {"prefill": Method(layer, 1, 1), "decode": Method(layer, 1, 1), "verify_6": Method(layer, ROWS, 3)}
     exported = {name: torch.export.export(m, inputs_of(m.rows), strict=False) for name, m in methods.items()}
     edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))

@@ -174,14 +174,49 @@ def test_a_field_that_changes_nothing_in_transformers_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"max_window_layers": 1}, {"layer_types": ["full_attention"] * 2 + ["sliding_attention"]}, {}]
+    ("changes", "windows"),
+    [
+        ({"max_window_layers": 1}, (None, 8, 8, 8)),
+        ({"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (None, None, None, 8)),
+        ({"sliding_window": 256}, (None,) * 4),  # no text is longer
+        ({"sliding_window": None}, (None,) * 4),
+        ({}, (None, None, 8, 8)),
+    ],
 )
-def test_layers_with_a_sliding_window_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_layers_have_the_window_that_a_config_says(
+    changes: dict[str, Any], windows: tuple[int | None, ...], tmp_path: Path
+) -> None:
     hf_model("Qwen3", {"head_dim": 8}).save_pretrained(tmp_path)
     sliding = {"use_sliding_window": True, "sliding_window": 8, "layer_types": None, "max_window_layers": 2}
     change(tmp_path, **{**sliding, **changes})
-    with pytest.raises(CheckpointError, match=r"(use_sliding_window|layer_types) .* is not supported"):
-        load_config(tmp_path)
+    assert load_config(tmp_path).layer_windows == windows
+    if changes.get("sliding_window", 8) is not None:
+        assert_same_logits(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}, "parts for images or sound"),
+        ({"hidden_activation": "gelu"}, "hidden_activation 'gelu' is not supported .only 'gelu_pytorch_tanh' is"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not supported"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),
+        ({"layer_types": ["chunked_attention"] * 4}, "layer_types .* is not supported .full_attention and sliding_att"),
+        ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters must have settings per layer type"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, "'dynamic' is not supported"),
+    ],
+)
+def test_what_a_gemma_has_beyond_the_text_model_is_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        ModelConfig.from_hf({**SIZES, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", **changes})
+
+
+def test_experts_are_refused_where_a_family_has_them_by_default() -> None:
+    config = {**SIZES, "architectures": ["GraniteMoeHybridForCausalLM"], "shared_intermediate_size": 40}
+    with pytest.raises(CheckpointError, match=r"num_local_experts 8 is not supported .only 0 is"):
+        ModelConfig.from_hf(config)
+    with pytest.raises(CheckpointError, match=r"layer_types .* is not supported"):
+        ModelConfig.from_hf({**config, "num_local_experts": 0, "layer_types": ["mamba", "attention"] * 2})
 
 
 def test_what_a_file_leaves_out_has_the_familys_own_default() -> None:

@@ -15,11 +15,45 @@ import torch
 from family_samples import FLOOR, LLAMA3, SIZES, hf_model
 from safetensors.torch import load_file, save_file
 
-from streamfuse.model.checkpoint import load_base
+from streamfuse.model.checkpoint import load_base, load_config
 from streamfuse.model.config import CheckpointError, ModelConfig
+from streamfuse.model.families import to_checkpoint
 
 transformers = pytest.importorskip("transformers")
 
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.15,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+}
+GRANITE_4 = {
+    **MULTIPLIERS,
+    "mamba_n_heads": 4,
+    "num_local_experts": 0,
+    "shared_intermediate_size": 48,
+    "layer_types": ["attention"] * 4,
+}
+LONGROPE = {
+    "partial_rotary_factor": 0.75,
+    "original_max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 2.5],
+        "long_factor": [2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+    },
+}
+GEMMA_3 = {
+    "head_dim": 16,
+    "sliding_window": 12,
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
@@ -31,18 +65,59 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "qwen3 with biases": ("Qwen3", {"head_dim": 8, "attention_bias": True}),
+    "qwen2 with windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+    "mistral": ("Mistral", {"sliding_window": None, "head_dim": 16}),
+    "mistral with a window": ("Mistral", {"sliding_window": 9, "rope_parameters": YARN}),
+    "ministral": (
+        "Ministral",
+        {"head_dim": 8, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1, 0]}),
+    "smollm3 by interval": ("SmolLM3", {"no_rope_layer_interval": 2, "rope_parameters": YARN}),
+    "smollm3 with windows": ("SmolLM3", {"use_sliding_window": True, "sliding_window": 6, "no_rope_layer_interval": 2}),
+    "olmo2": ("Olmo2", {"rope_parameters": LINEAR}),
+    "olmo2 with biases": ("Olmo2", {"attention_bias": True, "tie_word_embeddings": True}),
+    "granite": ("Granite", {**MULTIPLIERS, "tie_word_embeddings": True}),
+    "granite, every default": ("Granite", {"rope_parameters": YARN}),
+    "granite 4": ("GraniteMoeHybrid", {**GRANITE_4, "position_embedding_type": "rope"}),
+    "granite 4 without positions": ("GraniteMoeHybrid", {**GRANITE_4, "attention_bias": True}),
+    "phi3": ("Phi3", {"num_key_value_heads": 4, "sliding_window": 11}),
+    "phi3, a part of each head rotated": ("Phi3", {"head_dim": 8, "partial_rotary_factor": 0.75}),
+    "phi3 with longrope": ("Phi3", {**LONGROPE, "hidden_size": 64}),
+    "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2}),
+    "gemma3, another scale": ("Gemma3", {**GEMMA_3, "query_pre_attn_scalar": 40}),
 }
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """Of a whole text, and of one token after another with transformers' cache."""
     reference = hf_model(*FAMILIES[name])
     reference.save_pretrained(tmp_path)
-    ids = torch.randint(0, SIZES["vocab_size"], (2, 90))
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 60))
     with torch.no_grad():
         expected, found = reference(ids).logits, load_base(tmp_path)(ids)
-    difference = (expected - found).abs()
-    assert difference.max() <= FLOOR, f"max {difference.max():.2e}, mean {difference.mean():.2e}"
+        cache, steps = None, []
+        for i in range(ids.shape[1]):
+            out = reference(ids[:, i : i + 1], cache=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    for what in (expected, torch.cat(steps, 1)):
+        difference = (what - found).abs()
+        scale = max(1.0, float(expected.abs().max()) / 10)  # of the float32 numbers that are compared
+        assert difference.max() <= FLOOR * scale, f"max {difference.max():.2e}, mean {difference.mean():.2e}"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_checkpoint_is_written_as_it_was_read(name: str, tmp_path: Path) -> None:
+    reference = hf_model(*FAMILIES[name])
+    reference.save_pretrained(tmp_path)
+    base, stored = load_base(tmp_path), load_file(tmp_path / "model.safetensors")
+    written = to_checkpoint(base.state_dict(), base.config)
+    assert written.keys() == stored.keys()
+    for key, value in written.items():
+        torch.testing.assert_close(value, stored[key], atol=1e-6, rtol=1e-6)
+    assert load_config(tmp_path) == base.config
 
 
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:
@@ -60,13 +135,13 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
     del flat["rope_type"]
     new = ModelConfig.from_hf({**tiny.CONFIG, "rope_parameters": LLAMA3})
     old = ModelConfig.from_hf({**tiny.CONFIG, "rope_scaling": flat, "rope_theta": theta})
-    assert (new.rope_theta, new.rope_scaling["factor"]) == (old.rope_theta, old.rope_scaling["factor"])
+    assert new.rotaries == old.rotaries
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, "architecture 'MistralForCausalLM' is not one of"),
+        ({"architectures": ["MambaForCausalLM"]}, "architecture 'MambaForCausalLM' is not one of"),
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "field 'factor' is missing"),

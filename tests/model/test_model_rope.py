@@ -82,7 +82,7 @@ def config(**changes: Any) -> dict[str, Any]:
 def test_a_base_that_a_scaling_replaces_is_said() -> None:
     with pytest.warns(CheckpointWarning, match=r"rope_scaling replaces rope_parameters with their rope_theta 500000"):
         found = ModelConfig.from_hf(config(**WRITTEN_BY_5, rope_scaling=YARN))
-    assert found.rope_theta == 10000.0
+    assert found.rotaries[0].theta == 10000.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ModelConfig.from_hf(config(**WRITTEN_BY_5, rope_scaling={**YARN, "rope_theta": 500000.0}))
@@ -93,7 +93,12 @@ def test_a_base_that_a_scaling_replaces_is_said() -> None:
     ("changes", "words"),
     [
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported .* up to 256 tokens"),
-        ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1], "long_factor": [2]}}, "'longrope' is not"),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1], "long_factor": [2]}},
+            "must have 4 numbers",
+        ),
+        ({"rope_parameters": {"rope_type": "longrope", "short_factor": "x"}}, "short_factor must be a list of numbers"),
+        ({"rope_scaling": {"type": "proportional", "factor": 2.0}}, "'proportional' is not supported"),
         ({**WRITTEN_BY_5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "settings per layer type .full_attention"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),

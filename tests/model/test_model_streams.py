@@ -18,10 +18,17 @@ from streamfuse.export.graphs import GraphShapes, Weights, build_methods
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.streams import Segments, StreamFused
-from streamfuse.model.transformer import Block, rotary_table, rotate
+from streamfuse.model.transformer import Block, normed, rotary_tables, rotate
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
+GEMMA = {  # windows shorter than the rows of a token with its streams
+    "architectures": ["Gemma3ForCausalLM"],
+    "head_dim": 8,
+    "query_pre_attn_scalar": 12,
+    "sliding_window": 3,
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "embeddings": {},
     "value rotation": {"value_rotation": 0.02},
@@ -31,9 +38,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tuned base": {"base_rank": 2, "base_layers": 3},
     "tuned base, no adapters of its own": {"base_rank": 2, "base_layers": 2, "adapter_rank": 0},
     "three layers, one stream": {"num_msa_layers": 3, "num_streams": 1},
+    "windows and two rotary embeddings": {"base": GEMMA},
 }
 LENGTH = 9
 AT = [2, 4, 8]
+
+
+def variant(name: str, vocab: Tensor | None = None) -> StreamFused:
+    settings = dict(VARIANTS[name])
+    return tiny.fused(tiny.base(**settings.pop("base", {})), vocab, **settings)
 
 
 def lower_of(model: StreamFused, ids: Tensor) -> Tensor:
@@ -45,8 +58,8 @@ class Oracle:
 
     def __init__(self, model: StreamFused, ids: list[int]) -> None:
         self.model, self.ids = model, ids
-        self.cos, self.sin = rotary_table(model.base.config, len(ids) + 16)
-        rows = list(model.base.embed_tokens(torch.tensor(ids)))
+        self.rotary = rotary_tables(model.base.config, len(ids) + 16)
+        rows = list(model.base.embed_tokens(torch.tensor(ids)) * model.base.config.embedding_scale)
         self.below: list[list[Tensor]] = []  # main rows before each top layer
         for i, block in enumerate(model.base.blocks):
             if i >= model.num_lower_layers:
@@ -55,18 +68,22 @@ class Oracle:
         self.main = rows
 
     def project(self, block: Block, row: Tensor, position: int, adapt: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        attention, y = block.self_attn, block.input_layernorm(row)
-        out = []
+        attention, y = block.self_attn, normed(block.input_layernorm, row)
+        out, (cos, sin) = [], self.rotary[block.rotary]
         for name, heads in (("q_proj", 4), ("k_proj", 2), ("v_proj", 2)):
             flat = getattr(attention, name)(y)
             if adapt is not None:
                 flat = flat + adapt.adapt(name, y)
             x = flat.view(heads, 8)
-            out.append(x if name == "v_proj" else rotate(x, self.cos[position], self.sin[position]))
+            if attention.query_key_norm == "head" and name != "v_proj":
+                x = (attention.q_norm if name == "q_proj" else attention.k_norm)(x)
+            out.append(x if name == "v_proj" else rotate(x, cos[position], sin[position]))
         return out[0], out[1], out[2]
 
-    def attend(self, query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    def attend(self, query: Tensor, keys: list[Tensor], values: list[Tensor], window: int | None) -> Tensor:
+        """Keys and values in the order of their positions, the row's own last."""
         heads = []
+        keys, values = (keys, values) if window is None else (keys[-window:], values[-window:])
         for head in range(4):
             scores = torch.stack([query[head] @ key[head // 2] for key in keys]) / math.sqrt(8)
             weights = torch.softmax(scores, 0)
@@ -77,18 +94,21 @@ class Oracle:
         def through(layer: Any, name: str, x: Tensor) -> Tensor:
             return layer(x) if adapt is None else layer(x) + adapt.adapt(name, x)
 
-        row = row + through(block.self_attn.o_proj, "o_proj", attended)
-        y = block.post_attention_layernorm(row)
+        row = row + normed(block.attention_output_norm, through(block.self_attn.o_proj, "o_proj", attended))
+        y = normed(block.post_attention_layernorm, row)
         gate = through(block.mlp.gate_proj, "gate_proj", y)
-        gated = gate * torch.sigmoid(gate) * through(block.mlp.up_proj, "up_proj", y)
-        return row + through(block.mlp.down_proj, "down_proj", gated)
+        share = torch.sigmoid(gate)
+        if block.mlp.activation == "gelu_tanh":
+            share = (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
+        gated = gate * share * through(block.mlp.up_proj, "up_proj", y)
+        return row + normed(block.mlp_output_norm, through(block.mlp.down_proj, "down_proj", gated))
 
     def layer(self, block: Block, rows: list[Tensor]) -> list[Tensor]:
         projected = [self.project(block, row, t) for t, row in enumerate(rows)]
         out = []
         for t, row in enumerate(rows):
             keys, values = [p[1] for p in projected[: t + 1]], [p[2] for p in projected[: t + 1]]
-            out.append(self.finish(block, row, self.attend(projected[t][0], keys, values)))
+            out.append(self.finish(block, row, self.attend(projected[t][0], keys, values, block.window)))
         return out
 
     def rotate_value(self, value: Tensor, j: int) -> Tensor:
@@ -120,6 +140,7 @@ class Oracle:
                         own[j - 1][0],
                         [p[1] for p in main] + [p[1] for p in own[:j]],
                         [p[2] for p in main] + own_values[:j],
+                        block.window,
                     ),
                     adapt,
                 )
@@ -131,7 +152,7 @@ class Oracle:
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
 def test_streams_see_what_eq_2_says(name: str) -> None:
-    model = tiny.fused(tiny.base(), **VARIANTS[name])
+    model = variant(name)
     ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH + 1))
     found = model.stream_states(
         lower_of(model, ids[:, :LENGTH]), torch.tensor([AT, AT]), known=ids[:, [t + 1 for t in AT]]
@@ -184,7 +205,7 @@ def test_streams_of_one_token_do_not_depend_on_which_others_carry_streams() -> N
 @torch.no_grad()
 def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) -> None:
     vocab = torch.arange(1, tiny.VOCAB_SIZE, 2)
-    model = tiny.fused(tiny.base(), vocab, **VARIANTS[name])
+    model = variant(name, vocab)
     streams = model.streams_config.num_streams
     shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((8, 8),), top_k=5)
     spec = ModelSpec(40, tiny.VOCAB_SIZE, streams, 5, 8, {"verify_8": (8, 8)})

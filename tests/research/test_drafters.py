@@ -100,7 +100,7 @@ def test_the_method_draft_is_the_model_without_the_sub_layers_left_out(
         rows.append(out.logits[0])
         backend.commit([0])
     x = model.base.embed_tokens(torch.tensor([TEXT[:30]]))
-    cos, sin = model.base.rotary(torch.arange(30))
+    ((cos, sin),) = model.base.rotary(torch.arange(30))
     for i, block in enumerate(model.base.blocks):
         if i != 1:
             q, k, v = block.qkv(x, cos, sin)
@@ -234,7 +234,7 @@ def test_a_shorter_model_is_searched_for_over_the_whole_models_cache(model: Stre
     caches = read(base, [(list(TEXT), 5)])[0].caches
     for end in range(5, len(TEXT)):
         x = base.embed_tokens(torch.tensor([[TEXT[end - 1]]]))  # the pass of a first draft, as the engine runs it
-        cos, sin = base.rotary(torch.arange(end - 1, end))
+        ((cos, sin),) = base.rotary(torch.arange(end - 1, end))
         for i, (block, (keys, values)) in enumerate(zip(base.blocks, caches, strict=True)):
             if f"attention.{i}" not in skip:
                 q, k, v = block.qkv(x, cos, sin)

@@ -12,14 +12,17 @@ pub const NAME: &str = "manifest.json";
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), zero: true };
 
 /// Custom operators of this version's engine; the same list as in manifest.py.
-const OPERATORS: [&str; 9] = [
+const OPERATORS: [&str; 12] = [
     "tree_attention",
+    "window_attention",
     "embedding_q8",
     "linear",
     "biased_linear",
     "qkv",
     "biased_qkv",
     "gated_mlp",
+    "gated_branch",
+    "add_normed",
     "head",
     "stream_top_k",
 ];

@@ -25,12 +25,15 @@ OPERATORS = tuple(
     f"streamfuse::{name}.out"
     for name in (
         "tree_attention",
+        "window_attention",
         "embedding_q8",
         "linear",
         "biased_linear",
         "qkv",
         "biased_qkv",
         "gated_mlp",
+        "gated_branch",
+        "add_normed",
         "head",
         "stream_top_k",
     )

@@ -39,7 +39,7 @@ class Plain(nn.Module):
         super().__init__()
         lower, layers = weights.num_lower_layers, weights.config.num_layers
         self.rows, self.split = rows, 2 * lower
-        self.embedding, self.rotary = weights.embedding, weights.rotary
+        self.embedding, self.start, self.rotary = weights.embedding, weights.start, weights.rotary
         self.lower = weights.span(0, lower, rows, close_last=logits or lower < layers)
         self.top = weights.span(lower, layers, rows, close_last=logits)
         self.head = weights.head if logits else None
@@ -54,9 +54,9 @@ class Plain(nn.Module):
         want_logits: Tensor,
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
-        rotary = self.rotary(position_ids)
-        hidden, new = self.lower(self.embedding(input_ids), rotary, cache_length, ancestors, caches[: self.split])
-        x, top_new = self.top(hidden, rotary, cache_length, ancestors, caches[self.split :])
+        positions, x = self.rotary(position_ids), self.start(self.embedding(input_ids))
+        hidden, new = self.lower(x, positions, cache_length, ancestors, caches[: self.split])
+        x, top_new = self.top(hidden, positions, cache_length, ancestors, caches[self.split :])
         if self.head is None:
             return (*new, *top_new)
         return (*self.head(x, want_logits), *new, *top_new, *((hidden,) if self.gives_hidden else ()))
@@ -80,7 +80,8 @@ class Verify(nn.Module):
         self.num_streams, self.top_k = weights.streams_config.num_streams, weights.shapes.top_k
         lower, layers = weights.num_lower_layers, weights.config.num_layers
         self.split = 2 * lower
-        self.embedding, self.rotary, self.head = weights.embedding, weights.rotary, weights.head
+        self.embedding, self.start = weights.embedding, weights.start
+        self.rotary, self.head = weights.rotary, weights.head
         self.lower = weights.span(0, lower, rows)
         added = carrying * self.num_streams
         self.top = weights.span(lower, layers, keep + added, adapted_from=keep)
@@ -106,7 +107,8 @@ class Verify(nn.Module):
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
         embedded = self.embedding(input_ids)
-        x, new = self.lower(embedded, self.rotary(position_ids), cache_length, ancestors, caches[: self.split])
+        positions = self.rotary(position_ids)
+        x, new = self.lower(self.start(embedded), positions, cache_length, ancestors, caches[: self.split])
         kept, order = position_ids * 0 + self.arange, None
         if self.survivors is not None:
             drafted = embedded if self.candidates is None else self.candidates(input_ids)

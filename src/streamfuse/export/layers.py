@@ -8,14 +8,16 @@ reference uses the model's own layers, so that a mistake here is detected (refer
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from streamfuse.model.families import Activation
 from streamfuse.model.streams import LowRank, StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm
+from streamfuse.model.transformer import Block, RMSNorm, activated, normed
 
 from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
 from .schemes import Part
@@ -71,10 +73,18 @@ class Form:
         """x [R, n_in] -> [R, n_out], for stream rows only."""
         return TurnedLowRank(low_rank)
 
-    def gated(self, gate_up: Tensor, size: int) -> Tensor:
-        """gate and up concatenated on axis 1, each of `size` -> SiLU(gate) * up."""
-        gate, up = gate_up[:, :size], gate_up[:, size:]
-        return F.silu(gate) * up
+    def norm_of(self, norm: RMSNorm | None) -> nn.Module | None:
+        """`norm`, for a norm that a model may not have."""
+        return None if norm is None else self.norm(norm)
+
+    def activation(self, kind: Activation) -> nn.Module:
+        """gate -> the activated gate."""
+        return Activated(kind)
+
+    def gated(self, gate_up: Tensor, size: int, activation: nn.Module) -> Tensor:
+        """gate and up concatenated on axis 1, each of `size` -> activation(gate) * up."""
+        gated: Tensor = activation(gate_up[:, :size]) * gate_up[:, size:]
+        return gated
 
     def embedding(self, weight: Tensor) -> nn.Module:
         """ids int64 [R] -> float32 [R, h]."""
@@ -115,9 +125,12 @@ class Form:
         """The pruner of a method of `rows` nodes."""
         return Survivors(edges, rows, keep, ordered, threshold)
 
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        """query, key, value, key cache, value cache, cache_length, visible -> [R, Hq * D]."""
-        return Attention(capacity, scale)
+    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+        """query, key, value, key cache, value cache, cache_length, visible, position_ids -> [R, Hq * D].
+
+        With a window, a row attends to that many positions up to its own.
+        """
+        return Attention(capacity, scale, window)
 
     def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """Empty key and value caches of a layer, in the format of the exported attention."""
@@ -140,17 +153,19 @@ class Layer(nn.Module):
 
 
 class Opening(Layer):
-    """Norm, q, k and v in one product, head norms, rotary embedding."""
+    """Norm, q, k and v in one product, norms of q and k, rotary embedding."""
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
         super().__init__()
         a = block.self_attn
         self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
-        self.norm = form.norm(block.input_layernorm)
+        self.norm = form.norm_of(block.input_layernorm)
         layers = (a.q_proj, a.k_proj, a.v_proj)
         self.qkv_proj = form.adapted("attention", layers, adapters, "q_proj", "k_proj", "v_proj")
-        self.q_norm = form.norm(a.q_norm, 2) if a.qk_norm else None
-        self.k_norm = form.norm(a.k_norm, 2) if a.qk_norm else None
+        self.norm_wide, self.q_norm, self.k_norm = a.query_key_norm == "width", None, None
+        if a.query_key_norm != "none":
+            axis = 1 if self.norm_wide else 2
+            self.q_norm, self.k_norm = form.norm(a.q_norm, axis), form.norm(a.k_norm, axis)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
         return self.compute(first, x, cos.unsqueeze(1), sin.unsqueeze(1))
@@ -158,18 +173,25 @@ class Opening(Layer):
     def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         """x [R, h], cos and sin [R, 1, D]."""
         x, cos, sin = inputs
-        qkv = self.qkv_proj(self.norm(x), first).view(x.shape[0], -1, self.dim)
+        qkv = self.rows_normed(self.qkv_proj(normed(self.norm, x), first)).view(x.shape[0], -1, self.dim)
         qk, v = qkv[:, : -self.kv_heads], qkv[:, -self.kv_heads :]
-        if self.q_norm is not None and self.k_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None and not self.norm_wide:
             q, k = qk[:, : self.heads], qk[:, self.heads :]
             qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * sin
         return qk[:, : self.heads], qk[:, self.heads :], v
 
+    def rows_normed(self, qkv: Tensor) -> Tensor:
+        """q, k and v on axis 1, with norms over all heads of q and of k if the model has those."""
+        if self.q_norm is None or self.k_norm is None or not self.norm_wide:
+            return qkv
+        ends = self.heads * self.dim, (self.heads + self.kv_heads) * self.dim
+        return torch.cat([self.q_norm(qkv[:, : ends[0]]), self.k_norm(qkv[:, ends[0] : ends[1]]), qkv[:, ends[1] :]], 1)
+
 
 class Closing(Layer):
-    """Output projection, the gated MLP with gate and up in one product, and both residual additions.
+    """Output projection, the gated MLP with gate and up in one product, norms, and both residual additions.
 
     Features are on axis 1, as in the Neural Engine's layout.
     """
@@ -178,7 +200,10 @@ class Closing(Layer):
         super().__init__()
         m = block.mlp
         self.form, self.intermediate = form, m.up_proj.out_features
-        self.norm = form.norm(block.post_attention_layernorm)
+        self.activation = form.activation(m.activation)
+        self.attention_output_norm = form.norm_of(block.attention_output_norm)
+        self.norm = form.norm_of(block.post_attention_layernorm)
+        self.mlp_output_norm = form.norm_of(block.mlp_output_norm)
         self.o_proj = form.adapted("attention", (block.self_attn.o_proj,), adapters, "o_proj")
         self.gate_up_proj = form.adapted("mlp", (m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
         self.down_proj = form.adapted("mlp", (m.down_proj,), adapters, "down_proj")
@@ -189,9 +214,10 @@ class Closing(Layer):
 
     def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         x, attended = inputs
-        x = x + self.o_proj(attended, first)
-        gate_up = self.gate_up_proj(self.norm(x), first)
-        return (x + self.down_proj(self.form.gated(gate_up, self.intermediate), first),)
+        x = x + normed(self.attention_output_norm, self.o_proj(attended, first))
+        gate_up = self.gate_up_proj(normed(self.norm, x), first)
+        gated = self.form.gated(gate_up, self.intermediate, self.activation)
+        return (x + normed(self.mlp_output_norm, self.down_proj(gated, first)),)
 
 
 class Head(Layer):
@@ -273,14 +299,14 @@ class Adapted(nn.Module):
 
 
 class Attention(nn.Module):
-    """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are
-    masked."""
+    """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are masked,
+    as are those before a row's window."""
 
     positions: Tensor  # [C]
 
-    def __init__(self, capacity: int, scale: float) -> None:
+    def __init__(self, capacity: int, scale: float, window: int | None = None) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.window = scale, window
         self.register_buffer("positions", torch.arange(capacity))
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
@@ -295,15 +321,39 @@ class Attention(nn.Module):
         value_cache: Tensor,
         cache_length: Tensor,
         visible: Tensor,
+        position_ids: Tensor,
     ) -> Tensor:
         rows, capacity = query.shape[0], key_cache.shape[0]
         group = query.shape[1] // key.shape[1]
         # Converted to numbers before concatenation: not every delegate can concatenate booleans.
         valid = (self.positions < cache_length).to(query.dtype).unsqueeze(0).expand(rows, capacity)
         seen = torch.cat([valid, visible.to(query.dtype)], dim=1)
+        if self.window is not None:
+            seen = seen * within(position_ids, self.positions, self.window).to(query.dtype)
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
         found = self.scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)
+
+
+class Activated(nn.Module):
+    """An activation as the model computes it."""
+
+    def __init__(self, kind: Activation) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, gate: Tensor) -> Tensor:
+        return activated(gate, self.kind)
+
+
+# GELU's approximation with tanh is x sigmoid(x (a + b x^2)), with these a and b.
+GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
+
+
+def within(position_ids: Tensor, cached: Tensor, window: int) -> Tensor:
+    """Whether the positions of the cache [C] and of the rows [R] are in the window of each row: bool [R, C + R]."""
+    keys = torch.cat([cached.to(position_ids.dtype), position_ids])
+    return keys.unsqueeze(0) > position_ids.unsqueeze(1) - window
 
 
 def scores(query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:

@@ -112,7 +112,8 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     rate = _rates(config, h)
     attention = layers * (h * (query + 2 * kv) + query * h)
     tuned = {part: _low_rank(model_config, config, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
-    attention_floats = layers * (h + 2 * model_config.head_dim * model_config.qk_norm + _biases(model_config))
+    norms = 2 if model_config.norms == "both" else 1  # of each half of a layer
+    attention_floats = layers * (norms * h + _query_key_norms(model_config) + _biases(model_config))
     mlp = layers * 3 * h * inner
     adapter = _adapter(model_config, config, streams)
     if streams.heads:
@@ -132,8 +133,8 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
             round(attention * rate.attention) + wide * attention_floats + tuned["attention"].bytes,
         ),
         "mlp": PartSize(
-            mlp + layers * h + tuned["mlp"].parameters,
-            round(mlp * rate.mlp) + wide * layers * h + tuned["mlp"].bytes,
+            mlp + layers * norms * h + tuned["mlp"].parameters,
+            round(mlp * rate.mlp) + wide * layers * norms * h + tuned["mlp"].bytes,
         ),
         "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + wide * h),
         "streams": PartSize(
@@ -155,12 +156,17 @@ def _one_table(config: ExportConfig) -> bool:
     return config.backend not in _OWN_HEAD and config.part_scheme("head") == config.part_scheme("embedding")
 
 
+def _query_key_norms(model_config: ModelConfig) -> int:
+    """Weights of the norms of q and k in one layer."""
+    heads = {"none": 0, "head": 2, "width": model_config.num_heads + model_config.num_kv_heads}
+    return heads[model_config.query_key_norm] * model_config.head_dim
+
+
 def _biases(model_config: ModelConfig) -> int:
-    """Biases of one layer; Qwen2 has none on the output projection."""
-    if not model_config.attention_bias:
-        return 0
+    """Biases of one layer."""
     query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
-    return query + 2 * kv + (model_config.hidden_size if model_config.architecture != "Qwen2ForCausalLM" else 0)
+    own = query + 2 * kv if model_config.attention_bias else 0
+    return own + model_config.hidden_size * model_config.output_bias
 
 
 def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamConfig) -> PartSize:

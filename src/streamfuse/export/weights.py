@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +12,52 @@ from torch.nn import functional as F
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.low_rank import SoftmaxPruner
 from streamfuse.model.streams import StreamAdapters, StreamFused
-from streamfuse.model.transformer import rotary_table
+from streamfuse.model.transformer import rotary_tables
 
 from .config import GraphShapes
 from .layers import Form, TurnedLowRank
 from .pruning import Survivors, edges_of
 
 
-class Rotary(nn.Module):
-    """position_ids int64 [R] -> cos and sin [R, D]."""
+class Positions(NamedTuple):
+    """The rows' positions, int64 [R], and cos and sin [R, D] of each rotary embedding of the model."""
 
-    cos: Tensor
-    sin: Tensor
+    ids: Tensor
+    turns: tuple[tuple[Tensor, Tensor], ...]
+
+
+class Rotary(nn.Module):
+    """position_ids int64 [R] -> Positions."""
 
     def __init__(self, config: ModelConfig, length: int) -> None:
         super().__init__()
-        cos, sin = rotary_table(config, length)
-        self.register_buffer("cos", cos)
-        self.register_buffer("sin", sin)
+        tables = rotary_tables(config, length)
+        self.names = [("cos", "sin") if len(tables) == 1 else (f"cos_{i}", f"sin_{i}") for i in range(len(tables))]
+        for names, pair in zip(self.names, tables, strict=True):
+            for name, table in zip(names, pair, strict=True):
+                self.register_buffer(name, table)
 
-    def forward(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        return F.embedding(position_ids, self.cos), F.embedding(position_ids, self.sin)
+    def forward(self, position_ids: Tensor) -> Positions:
+        def rows(name: str) -> Tensor:
+            return F.embedding(position_ids, cast("Tensor", getattr(self, name)))
+
+        return Positions(position_ids, tuple((rows(cos), rows(sin)) for cos, sin in self.names))
+
+
+class Scale(nn.Module):
+    """Embedding rows -> the hidden states that the first layer reads.
+
+    The factor is a tensor, since coremltools converts Python numbers to float32, and with them all results.
+    """
+
+    factor: Tensor  # [1]
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.full((1,), factor))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 class Insert(nn.Module):
@@ -77,25 +102,30 @@ class Turn(nn.Module):
 
 
 class Span(nn.Module):
-    """Consecutive layers over R rows, those from `first` on with low-rank adapters."""
+    """Consecutive layers over R rows, those from `first` on with low-rank adapters.
+
+    `attentions` and `rotaries` (indices of rotary embeddings) are those of each layer.
+    """
 
     def __init__(
         self,
         openings: Sequence[nn.Module],
         closings: Sequence[nn.Module],
-        attention: nn.Module,
+        attentions: Sequence[nn.Module],
+        rotaries: Sequence[int],
         rows: int,
         first: int,
         turn: Turn | None,
     ) -> None:
         super().__init__()
         self.openings, self.closings = nn.ModuleList(openings), nn.ModuleList(closings)
-        self.attention, self.rows, self.first, self.turn = attention, rows, first, turn
+        self.attentions, self.rotaries = nn.ModuleList(attentions), tuple(rotaries)
+        self.rows, self.first, self.turn = rows, first, turn
 
     def forward(
         self,
         x: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        positions: Positions,
         cache_length: Tensor,
         visible: Tensor,
         caches: tuple[Tensor, ...],
@@ -106,11 +136,12 @@ class Span(nn.Module):
         """
         new: list[Tensor] = []
         for i, opening in enumerate(self.openings):
-            q, k, v = opening(x, *rotary, self.first)
+            q, k, v = opening(x, *positions.turns[self.rotaries[i]], self.first)
             v = v if self.turn is None else self.turn(v)
             new += [k, v]
             if i < len(self.closings):
-                attended = self.attention(q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible)
+                given = (q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible)
+                attended = self.attentions[i](*given, positions.ids)
                 x = self.closings[i](x, attended, self.first)
         return x, new
 
@@ -135,6 +166,8 @@ class Weights(nn.Module):
         self.form = form = form or Form()
         self.config, self.streams_config, self.shapes = base.config, config, shapes
         self.embedding = form.embedding(base.embed_tokens.weight)
+        scale = base.config.embedding_scale
+        self.start = nn.Identity() if scale == 1 else Scale(scale)  # embedding rows -> hidden states
         adapters = _adapters(model)
         self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
         self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
@@ -145,7 +178,10 @@ class Weights(nn.Module):
         elif config.num_streams:
             self.insert = Insert(form, model)
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
-        self.attention = form.attention(shapes.capacity, base.config.head_dim**-0.5)
+        windows = list(dict.fromkeys(base.config.layer_windows))
+        dim, capacity = base.config.head_dim, shapes.capacity
+        kinds = {window: form.attention(capacity, dim**-0.5, window) for window in windows}
+        self.attentions = nn.ModuleList(kinds[window] for window in base.config.layer_windows)
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
         self.early_exit_head: nn.Module = nn.Identity()
@@ -178,12 +214,14 @@ class Weights(nn.Module):
         step = self.streams_config.value_rotation if start < rows else 0.0
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
+        attentions, rotaries = list(self.attentions)[first:last], self.config.layer_rotaries[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
                 raise ValueError("stream rows with separate adapters need a separate pass if the base is tuned")
             openings, closings = list(self.stream_openings), list(self.stream_closings)
         adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters apply to all rows
-        return Span(openings, closings if close_last else closings[:-1], self.attention, rows, adapted, turn)
+        closings = closings if close_last else closings[:-1]
+        return Span(openings, closings, attentions[: len(closings)], rotaries, rows, adapted, turn)
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         """The pruner of one method; None if it keeps all nodes and their order does not matter."""

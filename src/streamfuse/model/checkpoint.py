@@ -16,12 +16,12 @@ from torch import Tensor
 from streamfuse.durable import replace_file
 
 from .config import ModelConfig, StreamConfig
+from .families import from_checkpoint, own_name, own_shapes
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
 from .shards import check_types, misfit, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
 
-_PREFIX = "model."
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _FORMAT = "streamfuse-adapter-1"
 _NGRAMS = "ngrams."  # names of the n-gram table's arrays in an adapter file
@@ -37,13 +37,14 @@ def load_config(folder: Path) -> ModelConfig:
     config, files = ModelConfig.load(folder), shards(folder)
     if not any(path.is_file() for path in files):  # sufficient for a dry run
         return config
-    headers = {_own_name(name): facts for path in files for name, facts in read_header(path).items()}
+    headers = {own_name(name): facts for path in files for name, facts in read_header(path).items()}
     headers = {name: facts for name, facts in headers.items() if not _follows_from_config(name)}
     check_types(headers)
     if config.tie_word_embeddings and {_EMBEDDING, _HEAD} <= headers.keys():
         embedding, head = (_read(headers[name].path, name) for name in (_EMBEDDING, _HEAD))
         config = _with_own_head(config, embedding, head, folder)
-    _check_shapes(config, {name: facts.shape for name, facts in headers.items()}, folder)
+    shapes = [own_shapes(name, facts.shape, config) for name, facts in headers.items()]
+    _check_shapes(config, {name: shape for some in shapes for name, shape in some.items()}, folder)
     return config
 
 
@@ -64,12 +65,10 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
         check_types(read_header(path))
         _check_finite(shard, path)
-        state |= {_own_name(key): value.to(dtype) for key, value in shard.items() if not _follows_from_config(key)}
+        for name, value in shard.items():
+            if not _follows_from_config(name):
+                state |= from_checkpoint(name, value.to(dtype), config)
     return _fill(config, state, folder)
-
-
-def _own_name(name: str) -> str:
-    return name.removeprefix(_PREFIX)
 
 
 def _follows_from_config(name: str) -> bool:
@@ -77,10 +76,10 @@ def _follows_from_config(name: str) -> bool:
     return "rotary_emb" in name
 
 
-def _read(path: Path, own_name: str) -> Tensor:
+def _read(path: Path, wanted: str) -> Tensor:
     with safe_open(path, framework="pt") as file:
-        named = {_own_name(name): name for name in file.keys()}  # noqa: SIM118 (not a dict)
-        tensor: Tensor = file.get_tensor(named[own_name])
+        named = {own_name(name): name for name in file.keys()}  # noqa: SIM118 (not a dict)
+        tensor: Tensor = file.get_tensor(named[wanted])
     return tensor
 
 

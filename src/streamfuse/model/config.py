@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
+from .families import ACTIVATIONS, FAMILIES, Activation, Family, Norms, QueryKeyNorm
+from .families import ARCHITECTURES as ARCHITECTURES
 from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
-from .rope import rope_of
+from .rope import Rotary, by_layer_type, rotary_of, trained_length
 from .shards import TAKE_UNQUANTIZED
 
 if TYPE_CHECKING:
@@ -45,11 +47,8 @@ _SIZES = (  # sizes of the streams; all 0 without streams
     "base_rank",
     "base_layers",
 )
-# Architectures, each with its model_type.
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-# Fields of this and related families that change what a model computes, with the values that have no effect.
+# Fields that change what a model computes, with the values that have no effect; a family may read some of them.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu", "swish"),
     "mlp_bias": (False,),
     "partial_rotary_factor": (1.0,),
     "attention_multiplier": (),
@@ -65,6 +64,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "final_logit_softcapping": (0,),
     "clip_qkv": (0,),
     "no_rope_layers": ([],),
+    "no_rope_layer_interval": (),
+    "position_embedding_type": ("rope",),
+    "use_bidirectional_attention": (False,),
     "num_experts": (0, 1),
     "num_local_experts": (0, 1),
     "n_routed_experts": (0,),
@@ -78,7 +80,24 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Configuration of a Llama-family base model (sizes in elements)."""
+    """Configuration of a base model (sizes in elements), in the form in which it is computed here.
+
+    The residual multiplier of a family is not part of it: hidden states are those of the family divided by the
+    multiplier, which changes the scale of the embeddings and the epsilon of the norms, and no weight.
+
+    Attributes:
+        max_position_embeddings: the longest context.
+        attention_bias: whether q, k and v have biases.
+        output_bias: whether the attention's output projection has one.
+        norms: the norms of a layer: before attention and MLP, after them (before the residual addition), or both.
+        query_key_norm: norms of queries and keys: of each head, or of all heads together.
+        attention_scale: factor of the attention's scores.
+        embedding_scale: factor of the embeddings, as the first layer reads them.
+        logits_scale: divisor of the logits; it is part of the final norm's weights (families.py).
+        rotaries: the rotary embeddings.
+        layer_rotaries: for each layer, the index of its rotary embedding.
+        layer_windows: for each layer, how many tokens a token attends to, itself included; None: all.
+    """
 
     architecture: str
     vocab_size: int
@@ -89,12 +108,19 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: dict[str, Any] | None
     max_position_embeddings: int
     tie_word_embeddings: bool
     attention_bias: bool
-    qk_norm: bool
+    output_bias: bool
+    norms: Norms
+    query_key_norm: QueryKeyNorm
+    activation: Activation
+    attention_scale: float
+    embedding_scale: float
+    logits_scale: float
+    rotaries: tuple[Rotary, ...]
+    layer_rotaries: tuple[int, ...]
+    layer_windows: tuple[int | None, ...]
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
 
@@ -103,27 +129,31 @@ class ModelConfig:
         """Read a Hugging Face `config.json`.
 
         Raises:
-            CheckpointError: a field is missing, or the architecture or a feature of it (sliding window, unknown RoPE
-                scaling, another activation) is not supported.
+            CheckpointError: a field is missing, or the architecture or a feature of it (unknown RoPE scaling, another
+                activation, experts) is not supported.
         """
         numbers = Fields(config, source)
         by_type = {kind: [name] for name, kind in ARCHITECTURES.items()}
         named = config.get("architectures") or by_type.get(str(config.get("model_type")), ["?"])
         architecture = named[0] if isinstance(named, list) else named
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-            raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}")
+            parts = "; it has parts for images or sound: use the text model's own checkpoint"
+            raise CheckpointError(
+                f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}"
+                + (parts if "text_config" in config else "")
+            )
+        family = FAMILIES[architecture]
         _check_kind(config, architecture, source)
         heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
-        # Defaults of the families' own configuration classes, for missing fields.
-        llama, qwen3 = architecture == "LlamaForCausalLM", architecture == "Qwen3ForCausalLM"
-        kv_heads = numbers.size("num_key_value_heads", heads if llama or "num_key_value_heads" in config else 32)
-        head_dim = numbers.size("head_dim", 128 if qwen3 else hidden // heads)
-        longest = numbers.size("max_position_embeddings", 2048 if llama else 32768)
+        own_kv_heads = heads if "num_key_value_heads" in config else family.default("num_key_value_heads") or heads
+        kv_heads = numbers.size("num_key_value_heads", own_kv_heads)
+        head_dim = numbers.size("head_dim", family.default("head_dim") or hidden // heads)
+        longest = numbers.size("max_position_embeddings", family.default("max_position_embeddings"))
+        layers = numbers.size("num_hidden_layers")
         if heads % kv_heads:
             raise CheckpointError(f"{source}: num_key_value_heads {kv_heads} does not divide {heads} heads")
         if head_dim < 2 or head_dim % 2:
             raise CheckpointError(f"{source}: heads of {head_dim} numbers have no pairs to rotate; see head_dim")
-        rope_theta, rope_scaling = rope_of(config, longest, source)
         eos = config.get("eos_token_id")
         marks = [*(eos if isinstance(eos, list) else [eos]), config.get("bos_token_id")]
         for mark in marks:
@@ -131,23 +161,36 @@ class ModelConfig:
                 raise CheckpointError(
                     f"{source}: eos_token_id or bos_token_id {mark!r:.40} is not a token id below {vocab}"
                 )
+        kinds = _layer_types(config, family, layers, source)
+        rotaries, layer_rotaries = _rotaries(config, family, kinds, longest, head_dim, source)
+        longest = trained_length(rotaries, longest)
+        window = _window(config, family, source) if "sliding_attention" in kinds else None
+        window = None if window is None or window >= longest else window
+        bias = bool(config.get("attention_bias"))
+        multipliers = _Multipliers.of(config, family, hidden, head_dim, source)
         return cls(
             architecture=architecture,
             vocab_size=vocab,
             hidden_size=hidden,
-            intermediate_size=numbers.size("intermediate_size"),
-            num_layers=numbers.size("num_hidden_layers"),
+            intermediate_size=numbers.size(family.intermediate_field),
+            num_layers=layers,
             num_heads=heads,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
-            rms_norm_eps=numbers.number("rms_norm_eps", 1e-6),
-            rope_theta=rope_theta,
-            rope_scaling=rope_scaling,
+            rms_norm_eps=numbers.number("rms_norm_eps", family.default("rms_norm_eps")) / multipliers.residual**2,
             max_position_embeddings=longest,
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-            # Qwen2 has biases on q, k and v, whatever its config is (transformers, modeling_qwen2.py).
-            attention_bias=architecture == "Qwen2ForCausalLM" or bool(config.get("attention_bias")),
-            qk_norm=qwen3,
+            tie_word_embeddings=bool(config.get("tie_word_embeddings", family.default("tie_word_embeddings"))),
+            attention_bias=bias if family.qkv_bias is None else family.qkv_bias,
+            output_bias=bias and family.output_bias,
+            norms=family.norms,
+            query_key_norm=family.query_key_norm,
+            activation=family.activation,
+            attention_scale=multipliers.attention,
+            embedding_scale=multipliers.embedding / multipliers.residual,
+            logits_scale=multipliers.logits,
+            rotaries=rotaries,
+            layer_rotaries=layer_rotaries,
+            layer_windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
             bos_token_id=config.get("bos_token_id"),
             eos_token_ids=tuple(mark for mark in marks[:-1] if mark is not None),
         )
@@ -189,26 +232,90 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
             f"{source}: model_type {kind!r:.40} does not go with the architecture {architecture}, "
             f"whose model_type is {ARCHITECTURES[architecture]!r}"
         )
+    family = FAMILIES[architecture]
     for name, neutral in _NEUTRAL.items():
-        if (value := config.get(name)) is not None and value not in neutral:
+        value = config.get(name, family.defaults.get(name))
+        if name not in family.reads and value is not None and value not in neutral:
             only = f" (only {neutral[0]!r} is)" if neutral else ""
             raise CheckpointError(f"{source}: {name} {value!r:.40} is not supported{only}")
-    if (field := _sliding(config, architecture)) is not None:
-        raise CheckpointError(f"{source}: {field} {config[field]!r:.80} is not supported (only full attention is)")
+    known, field = ACTIVATIONS[family.activation], family.activation_field
+    if (value := config.get(field)) is not None and value not in known:
+        raise CheckpointError(f"{source}: {field} {value!r:.40} is not supported (only {known[0]!r} is)")
 
 
-def _sliding(config: dict[str, Any], architecture: str) -> str | None:
-    """The field that gives a layer a sliding window; None if every layer has full attention."""
-    layer_types = config.get("layer_types")
-    if layer_types is not None:
-        return None if layer_types == ["full_attention"] * len(layer_types) else "layer_types"
-    if architecture == "LlamaForCausalLM" or not config.get(
-        "use_sliding_window"
-    ):  # Llama's class has no sliding windows
+def _layer_types(config: dict[str, Any], family: Family, layers: int, source: str) -> list[str]:
+    """`full_attention` or `sliding_attention` for each layer, as in transformers."""
+    full, sliding = "full_attention", "sliding_attention"
+    found = config.get("layer_types")
+    if found is not None and config.get("model_type") != "mistral":  # Mistral's class does not read it
+        found = [full if kind == "attention" else kind for kind in found] if isinstance(found, list) else [found]
+        known = (full,) if family.sliding == "none" else (full, sliding)
+        if len(found) != layers or not set(found) <= set(known):
+            raise CheckpointError(
+                f"{source}: layer_types {config['layer_types']!r:.80} is not supported ({' and '.join(known)}, one for "
+                f"each of {layers} layers, are)"
+            )
+        return found
+    if family.sliding == "flag":
+        first = Fields(config, source).size("max_window_layers", 28) if config.get("max_window_layers") != 0 else 0
+        return [sliding if config.get("use_sliding_window") and i >= first else full for i in range(layers)]
+    if family.sliding == "pattern":
+        every = Fields(config, source).size("sliding_window_pattern", 6)
+        return [sliding if (i + 1) % every else full for i in range(layers)]
+    return [sliding if family.sliding == "all" else full] * layers
+
+
+def _window(config: dict[str, Any], family: Family, source: str) -> int | None:
+    """The size of the sliding window; null means none, and a missing one is the family's."""
+    size = config.get("sliding_window", family.default("sliding_window"))
+    if size is None or (family.sliding == "flag" and not config.get("use_sliding_window")):
         return None
-    layers, first = config.get("num_hidden_layers"), config.get("max_window_layers", 28)
-    whole = isinstance(layers, int) and isinstance(first, int) and first >= layers
-    return None if whole or config.get("sliding_window", 4096) is None else "use_sliding_window"
+    return Fields({"sliding_window": size}, source).size("sliding_window")
+
+
+def _rotaries(
+    config: dict[str, Any], family: Family, kinds: list[str], longest: int, head_dim: int, source: str
+) -> tuple[tuple[Rotary, ...], tuple[int, ...]]:
+    """The rotary embeddings of a model, and for each layer the index of its own."""
+    theta, local = family.default("rope_theta"), family.default("rope_local_base_freq")
+    if local is not None:
+        by_type = by_layer_type(config, longest, head_dim, source, theta, local)
+        return tuple(by_type.values()), tuple(list(by_type).index(kind) for kind in kinds)
+    rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
+    turned = [True] * len(kinds)
+    if "no_rope_layers" in family.reads:  # 1 means that a layer has a rotary embedding, as in transformers
+        every = Fields(config, source).size("no_rope_layer_interval", 4)
+        found = config.get("no_rope_layers")
+        turned = [bool((i + 1) % every) for i in range(len(kinds))] if found is None else list(map(bool, found))
+        if len(turned) != len(kinds):
+            raise CheckpointError(f"{source}: no_rope_layers must have an entry for each of {len(kinds)} layers")
+    if "position_embedding_type" in family.reads and config.get("position_embedding_type") != "rope":
+        turned = [False] * len(kinds)
+    none = replace(rotary, scaling=None, size=0)
+    if all(turned):
+        return (rotary,), (0,) * len(kinds)
+    return ((rotary, none), tuple(int(not each) for each in turned)) if any(turned) else ((none,), (0,) * len(kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Multipliers:
+    """Factors of embeddings, attention scores and residual additions, and the divisor of logits."""
+
+    embedding: float
+    attention: float
+    residual: float
+    logits: float
+
+    @classmethod
+    def of(cls, config: dict[str, Any], family: Family, hidden: int, head_dim: int, source: str) -> _Multipliers:
+        numbers = Fields(config, source)
+        if "query_pre_attn_scalar" in family.reads:  # Gemma
+            scalar = numbers.number("query_pre_attn_scalar", family.default("query_pre_attn_scalar"))
+            return cls(math.sqrt(hidden), scalar**-0.5, 1.0, 1.0)
+        names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+        if not set(names) <= set(family.reads):
+            return cls(1.0, head_dim**-0.5, 1.0, 1.0)
+        return cls(*(numbers.number(name, family.default(name)) for name in names))
 
 
 def token_word(entry: Any) -> str | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .fields import CheckpointError, CheckpointWarning, Fields
@@ -18,11 +20,80 @@ if TYPE_CHECKING:
     Frequencies = npt.NDArray[np.float64]
 
 _THETA = 10000.0
-_KINDS = ("default", "linear", "llama3", "yarn")
+_KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # defaults of YaRN
 
 
-def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -> tuple[float, dict[str, Any] | None]:
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """One rotary embedding of a model.
+
+    Attributes:
+        theta: the base of the frequencies.
+        scaling: as `rope_of` gives it; None: no scaling.
+        size: how many numbers of each head are rotated, an even number; 0: none, the layers have no positions.
+    """
+
+    theta: float
+    scaling: dict[str, Any] | None
+    size: int
+
+
+def rotary_of(
+    config: dict[str, Any], longest: int, head_dim: int, source: str, theta: float = _THETA, partial: bool = False
+) -> Rotary:
+    """`rope_of`, with the share of a head that is rotated; `partial` says whether it may be less than 1."""
+    base, scaling = rope_of(config, longest, source, theta)
+    name = _settings_of(config)
+    rope = config.get(name) or {}
+    share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    if share != 1.0 and not partial:
+        raise CheckpointError(f"{source}: {name}: partial_rotary_factor {share!r:.40} is not supported (only 1.0 is)")
+    size = int(head_dim * share) if isinstance(share, (int, float)) and 0 < share <= 1 else 1
+    if size % 2 or not size:
+        raise CheckpointError(
+            f"{source}: partial_rotary_factor {share!r:.40} must rotate an even number of a head's {head_dim} numbers"
+        )
+    if scaling is not None and len(scaling.get("short_factor", range(size // 2))) != size // 2:
+        raise CheckpointError(f"{source}: {name}: short_factor must have {size // 2} numbers")
+    return Rotary(base, scaling, size)
+
+
+def by_layer_type(
+    config: dict[str, Any], longest: int, head_dim: int, source: str, theta: float, local_theta: float
+) -> dict[str, Rotary]:
+    """The rotary embeddings of layers with full attention and with a sliding window, which have their own base.
+
+    As in transformers, `rope_scaling` applies to layers with full attention.
+    """
+    nested = config.get("rope_parameters") or {}
+    if not isinstance(nested, dict) or nested.keys() - {"full_attention", "sliding_attention"}:
+        raise CheckpointError(f"{source}: rope_parameters must have settings per layer type, not {nested!r:.80}")
+    others = {name: value for name, value in config.items() if name not in ("rope_parameters", "rope_scaling")}
+    full = {**(nested.get("full_attention") or {}), **(config.get("rope_scaling") or {})}
+    local = nested.get("sliding_attention") or {}
+    local_base = config.get("rope_local_base_freq") or local_theta
+    return {
+        "full_attention": rotary_of({**others, "rope_parameters": full}, longest, head_dim, source, theta),
+        "sliding_attention": rotary_of(
+            {**others, "rope_theta": local_base, "rope_parameters": local}, longest, head_dim, source
+        ),
+    }
+
+
+def trained_length(rotaries: Sequence[Rotary], longest: int) -> int:
+    """The longest context: that of the training where longer ones have other frequencies (LongRoPE)."""
+    scalings = [rotary.scaling for rotary in rotaries if rotary.scaling and rotary.scaling["rope_type"] == "longrope"]
+    return min([longest, *(scaling["original_max_position_embeddings"] for scaling in scalings)])
+
+
+def _settings_of(config: dict[str, Any]) -> str:
+    return "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+
+
+def rope_of(
+    config: dict[str, Any], max_position_embeddings: int, source: str, default_theta: float = _THETA
+) -> tuple[float, dict[str, Any] | None]:
     """The base and the scaling of a `config.json`; None: no scaling.
 
     `rope_scaling`, which model cards tell people to add, replaces the whole `rope_parameters` that transformers 5
@@ -31,7 +102,7 @@ def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -
     Raises:
         CheckpointError: the scaling is not supported, or lacks a number.
     """
-    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    name = _settings_of(config)
     rope = config.get(name) or {}
     if not isinstance(rope, dict):
         raise CheckpointError(f"{source}: {name} must be an object, not {rope!r:.40}")
@@ -40,11 +111,10 @@ def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -
             raise CheckpointError(f"{source}: {name} has settings per layer type ({key}), which are not supported")
     _check_theta(config, rope, name, source)
     theta = Fields({"rope_theta": rope.get("rope_theta") or config.get("rope_theta")}, source)
-    partial = rope.get("partial_rotary_factor")
-    if partial not in (None, 1.0):
-        raise CheckpointError(f"{source}: {name}: partial_rotary_factor {partial!r:.40} is not supported (only 1.0 is)")
     kind = rope.get("rope_type", rope.get("type", "default"))
-    base = theta.number("rope_theta", _THETA)
+    if kind in ("su", "yarn") and "short_factor" in rope:  # older names of LongRoPE
+        kind = "longrope"
+    base = theta.number("rope_theta", default_theta)
     numbers = Fields(rope, f"{source}: {name}")
     if kind == "default":
         return base, None
@@ -62,11 +132,27 @@ def rope_of(config: dict[str, Any], max_position_embeddings: int, source: str) -
         if base <= 1:
             raise CheckpointError(f"{source}: {name}: rope_theta must be above 1 with yarn, not {base:g}")
         return base, {"rope_type": kind, **_yarn(numbers, original, max_position_embeddings)}
+    if kind == "longrope":
+        return base, {"rope_type": kind, **_longrope(rope, numbers, original, max_position_embeddings)}
     hint = f"; for texts of up to {max_position_embeddings} tokens it changes nothing and can be taken out"
     raise CheckpointError(
         f"{source}: rope scaling {kind!r:.40} is not supported ({', '.join(_KINDS)} are)"
         + (hint if kind == "dynamic" else "")
     )
+
+
+def _longrope(rope: dict[str, Any], numbers: Fields, original: int, longest: int) -> dict[str, Any]:
+    """Only the factors of contexts within the trained length; beyond it, all positions would have other frequencies."""
+    factors = rope.get("short_factor")
+    if not (isinstance(factors, list) and all(isinstance(x, (int, float)) and 0 < x < math.inf for x in factors)):
+        raise CheckpointError(f"{numbers.source}: short_factor must be a list of numbers above 0")
+    factor = numbers.number("factor", longest / original)
+    usual = 1.0 if factor <= 1 or original <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return {
+        "short_factor": [float(x) for x in factors],
+        "original_max_position_embeddings": original,
+        "attention_factor": numbers.number("attention_factor", usual),
+    }
 
 
 def _check_theta(config: dict[str, Any], rope: dict[str, Any], name: str, source: str) -> None:
@@ -112,11 +198,13 @@ def attention_factor(scaling: dict[str, Any] | None) -> float:
 
 
 def scaled_frequencies(inverse: Frequencies, theta: float, scaling: dict[str, Any] | None) -> Frequencies:
-    """Frequencies [head_dim / 2] in radians per position after a scaling from `rope_of`; `inverse` are those before."""
+    """Frequencies [size / 2] in radians per position after a scaling from `rope_of`; `inverse` are those before."""
     import numpy as np
 
     if scaling is None:
         return inverse
+    if scaling["rope_type"] == "longrope":
+        return inverse / np.array(scaling["short_factor"])
     factor = scaling["factor"]
     if scaling["rope_type"] == "linear":
         return inverse / factor

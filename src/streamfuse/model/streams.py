@@ -56,16 +56,18 @@ class Segments:
         """Rows of the tokens with streams [B, P, ...], per text."""
         return x.split([carrying for _, carrying in self.lengths], 1)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
         """`attend_causal` of each text: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""
         texts = zip(*map(self.split, (q, k, v)), strict=True)
-        return torch.cat([attend_causal(*text) for text in texts], 1)
+        return torch.cat([attend_causal(one_q, one_k, one_v, window) for one_q, one_k, one_v in texts], 1)
 
-    def attend_streams(self, own: Sequence[Tensor], main: Sequence[Tensor], places: Tensor) -> Tensor:
+    def attend_streams(
+        self, own: Sequence[Tensor], main: Sequence[Tensor], places: Tensor, window: int | None = None
+    ) -> Tensor:
         """Eq. 2 in each text: own q, k, v [B, P, G, ...], main k, v [B, T, ...]; places [B, P] are positions in the
         text."""
         parts = (*map(self.split_carrying, own), *map(self.split, main), self.split_carrying(places))
-        return torch.cat([_stream_attention(*text) for text in zip(*parts, strict=True)], 1)
+        return torch.cat([_stream_attention(window, *text) for text in zip(*parts, strict=True)], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +250,16 @@ class StreamFused(nn.Module):
     def run_main(self, x: Tensor, first: int, last: int, segments: Segments | None = None) -> Tensor:
         """Main rows [B, T, h] through layers `first` to `last` - 1 with causal attention."""
         segments = segments or Segments.one(x.shape[1])
-        cos, sin = self.base.rotary(segments.positions(x.device))
+        rotary = self.base.rotary(segments.positions(x.device))
         for i in range(first, last):
             block, adapt = self.base.blocks[i], self.base_adapter(i)
-            q, k, v = block.qkv(x, cos, sin, adapt)
-            x = block.finish(x, segments.attend(q, k, v), adapt)
+            q, k, v = block.qkv(x, *rotary[block.rotary], adapt)
+            x = block.finish(x, segments.attend(q, k, v, block.window), adapt)
         return x
 
     def frozen_states(self, ids: Tensor) -> Tensor:
         """Hidden states [B, T, h] of tokens [B, T] after the layers that training does not change."""
-        return self.run_main(self.base.embed_tokens(ids), 0, self.num_frozen_layers)
+        return self.run_main(self.base.embed(ids), 0, self.num_frozen_layers)
 
     def main_states(self, frozen: Tensor, segments: Segments | None = None) -> Tensor:
         """Main rows [B, T, h] after the final norm, without streams; arguments as in `stream_states`."""
@@ -323,10 +325,10 @@ class StreamFused(nn.Module):
         batch, length, _ = frozen.shape
         device, segments = frozen.device, segments or Segments.one(length, at.shape[1])
         positions = segments.positions(device)
-        cos, sin = base.rotary(positions)
+        rotary = base.rotary(positions)
         steps = torch.arange(1, config.num_streams + 1, device=device)
         places = positions[at]
-        stream_cos, stream_sin = base.rotary(places[..., None] + steps)
+        stream_rotary = base.rotary(places[..., None] + steps)
         rows = torch.arange(batch, device=device)[:, None]
         main_gradients = self.tunes_base and torch.is_grad_enabled()
         with torch.set_grad_enabled(main_gradients):
@@ -336,11 +338,11 @@ class StreamFused(nn.Module):
         for i, block in enumerate(self.top_blocks, self.num_lower_layers):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):
-                q, k, v = block.qkv(main, cos, sin, adapt)
-                main = block.finish(main, segments.attend(q, k, v), adapt)
+                q, k, v = block.qkv(main, *rotary[block.rotary], adapt)
+                main = block.finish(main, segments.attend(q, k, v, block.window), adapt)
             adapt = self.stream_adapter(i)
-            sq, sk, sv = block.qkv(streams, stream_cos, stream_sin, adapt)
-            attended = segments.attend_streams((sq, sk, self.rotate_value(sv)), (k, v), places)
+            sq, sk, sv = block.qkv(streams, *stream_rotary[block.rotary], adapt)
+            attended = segments.attend_streams((sq, sk, self.rotate_value(sv)), (k, v), places, block.window)
             streams = block.finish(streams, attended, adapt)
         with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)
@@ -356,25 +358,33 @@ def _layers_up(name: str, count: int) -> str:
     return f"{part}.{int(layer) + count}.{rest}"
 
 
-def _stream_attention(q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor) -> Tensor:
+def _stream_attention(
+    window: int | None, q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor
+) -> Tensor:
     """Eq. 2: row j of a token attends to the main rows up to the token and to rows 1..j of the same token.
 
     q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], at [B, P] (the tokens' indices in
-    the main rows) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied.
+    the main rows) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied. With a window, a
+    row attends to that many positions up to its own, which is `at` + j.
     """
-    unseen = torch.arange(main_k.shape[1], device=at.device) > at[..., None]  # [B, P, T]
     _, positions, streams, heads, dim = q.shape
+    places = torch.arange(main_k.shape[1], device=at.device)
+    unseen = (places > at[..., None]).unsqueeze(2)  # [B, P, 1, T]
+    later = torch.ones(streams, streams, dtype=torch.bool, device=q.device).triu(1)
+    if window is not None:
+        own_places = at[..., None, None] + torch.arange(1, streams + 1, device=at.device)[:, None]
+        unseen = unseen | (places <= own_places - window)  # [B, P, G, T]
+        later = later | torch.ones_like(later).tril(-window)
     kv_heads = k.shape[3]
     group = heads // kv_heads
     q = (q * dim**-0.5).unflatten(3, (kv_heads, group)).permute(0, 3, 1, 2, 4, 5)  # [B, Hkv, P, G, group, D]
     flat = q.flatten(2, 4)  # rows in the order (P, G, group)
     hidden = torch.zeros(unseen.shape, dtype=q.dtype, device=q.device).masked_fill_(unseen, float("-inf"))
-    to_main = (flat @ main_k.permute(0, 2, 3, 1)).unflatten(2, (positions, streams * group))
-    to_main = (to_main + hidden[:, None, :, None, :]).flatten(2, 3)
+    to_main = (flat @ main_k.permute(0, 2, 3, 1)).unflatten(2, (positions, streams, group))
+    to_main = (to_main + hidden[:, None, :, :, None, :]).flatten(2, 4)
     own_k = k.permute(0, 3, 1, 2, 4)  # [B, Hkv, P, G, D]
     own_v = v.permute(0, 3, 1, 2, 4)
     to_own = torch.einsum("bhpgud,bhpjd->bhpguj", q, own_k)
-    later = torch.ones(streams, streams, dtype=torch.bool, device=q.device).triu(1)
     to_own = to_own.masked_fill(later[:, None, :], float("-inf")).flatten(2, 4)
     weights = torch.softmax(torch.cat([to_main, to_own], dim=-1), dim=-1)
     length = main_k.shape[1]

@@ -1,4 +1,4 @@
-"""The base model: a Llama-family decoder, with Hugging Face parameter names so that checkpoints load as they are.
+"""The base model: a decoder with what `ModelConfig` says, under the parameter names of Hugging Face's Llama.
 
 A block exposes its halves (`qkv` and `finish`) because its callers use different attentions between them: the plain
 decoder here, the streams (`streams.py`) and the batched generation of `train/generate.py`. The static graphs
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
+from .families import Activation
 from .rope import attention_factor, scaled_frequencies
 
 # An adapter is called with the name of a projection and its input; its result is added to the projection's output.
@@ -39,17 +40,25 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-def rotary_table(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin, float32 [length, head_dim], in the half-split layout (each value occurs twice).
+def rotary_tables(config: ModelConfig, length: int) -> list[tuple[Tensor, Tensor]]:
+    """cos and sin of each rotary embedding, float32 [length, head_dim], in the half-split layout (each value occurs
+    twice).
 
-    They include the attention factor of the RoPE scaling, if it has one."""
-    half = config.head_dim // 2
-    inverse = config.rope_theta ** (-torch.arange(0, half, dtype=torch.float64) / half)
-    frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), config.rope_theta, config.rope_scaling))
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
-    angles = torch.cat([angles, angles], dim=-1)
-    factor = attention_factor(config.rope_scaling)
-    return (angles.cos() * factor).float(), (angles.sin() * factor).float()
+    They include the attention factor of the RoPE scaling, and what the attention's scale differs from 1 / sqrt(D): both
+    q and k are multiplied by its root. Numbers of a head that are not rotated have an angle of 0.
+    """
+    half, scale = config.head_dim // 2, (config.attention_scale * config.head_dim**0.5) ** 0.5
+    found = []
+    for rotary in config.rotaries:
+        turned = rotary.size // 2
+        inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(turned, 1))
+        frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), rotary.theta, rotary.scaling))
+        angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
+        factor = attention_factor(rotary.scaling)
+        cos = F.pad(angles.cos() * factor, (0, half - turned), value=1.0)
+        sin = F.pad(angles.sin() * factor, (0, half - turned))
+        found.append(((torch.cat([cos, cos], 1) * scale).float(), (torch.cat([sin, sin], 1) * scale).float()))
+    return found
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -60,7 +69,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention, and the head norms of Qwen3; `Block` and `attend` do the work."""
+    """The projections of grouped-query attention, and norms of q and k; `Block` and `attend` do the work."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -69,11 +78,12 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(h, self.num_heads * d, bias=bias)
         self.k_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
         self.v_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
-        self.o_proj = nn.Linear(self.num_heads * d, h, bias=bias and config.architecture != "Qwen2ForCausalLM")
-        if config.qk_norm:
-            self.q_norm = RMSNorm(d, config.rms_norm_eps)
-            self.k_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qk_norm = config.qk_norm
+        self.o_proj = nn.Linear(self.num_heads * d, h, bias=config.output_bias)
+        self.query_key_norm = config.query_key_norm
+        if self.query_key_norm != "none":
+            wide = self.query_key_norm == "width"
+            self.q_norm = RMSNorm(self.num_heads * d if wide else d, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
 
 
 class MLP(nn.Module):
@@ -84,6 +94,12 @@ class MLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.activation = config.activation
+
+
+def activated(gate: Tensor, activation: Activation) -> Tensor:
+    """SiLU, or GELU in its approximation with tanh."""
+    return F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
 
 
 def project(layer: nn.Module, name: str, x: Tensor, adapter: Adapter) -> Tensor:
@@ -94,36 +110,64 @@ def project(layer: nn.Module, name: str, x: Tensor, adapter: Adapter) -> Tensor:
 
 
 class Block(nn.Module):
-    """One decoder layer; `x` is [..., hidden_size], positions are given as cos and sin [..., head_dim]."""
+    """One decoder layer; `x` is [..., hidden_size], positions are given as cos and sin [..., head_dim].
 
-    def __init__(self, config: ModelConfig) -> None:
+    Attributes:
+        rotary: the index of its rotary embedding.
+        window: how many tokens a token attends to, itself included; None: all.
+    """
+
+    input_layernorm: RMSNorm | None  # before attention
+    attention_output_norm: RMSNorm | None  # after attention, before the residual addition
+    post_attention_layernorm: RMSNorm | None  # before the MLP
+    mlp_output_norm: RMSNorm | None  # after the MLP, before the residual addition
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary, self.window = config.layer_rotaries[layer], config.layer_windows[layer]
+        before, after = config.norms != "after", config.norms != "before"
+
+        def norm(wanted: bool) -> RMSNorm | None:
+            return RMSNorm(config.hidden_size, config.rms_norm_eps) if wanted else None
+
+        self.input_layernorm = norm(before)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attention_output_norm = norm(after)
+        self.post_attention_layernorm = norm(before)
         self.mlp = MLP(config)
+        self.mlp_output_norm = norm(after)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim]."""
         a = self.self_attn
-        y = self.input_layernorm(x)
-        q = project(a.q_proj, "q_proj", y, adapter).unflatten(-1, (a.num_heads, a.head_dim))
-        k = project(a.k_proj, "k_proj", y, adapter).unflatten(-1, (a.num_kv_heads, a.head_dim))
-        v = project(a.v_proj, "v_proj", y, adapter).unflatten(-1, (a.num_kv_heads, a.head_dim))
-        if a.qk_norm:
+        y = normed(self.input_layernorm, x)
+        q, k, v = (project(getattr(a, name), name, y, adapter) for name in ("q_proj", "k_proj", "v_proj"))
+        if a.query_key_norm == "width":
+            q, k = a.q_norm(q), a.k_norm(k)
+        q, k, v = (rows.unflatten(-1, (-1, a.head_dim)) for rows in (q, k, v))
+        if a.query_key_norm == "head":
             q, k = a.q_norm(q), a.k_norm(k)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
     def finish(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions."""
-        return self.feed_forward(x + project(self.self_attn.o_proj, "o_proj", attended, adapter), adapter)
+        return self.feed_forward(self.add_attention(x, attended, adapter), adapter)
+
+    def add_attention(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
+        """x plus the output projection of `attended`."""
+        return x + normed(self.attention_output_norm, project(self.self_attn.o_proj, "o_proj", attended, adapter))
 
     def feed_forward(self, x: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """The MLP and its residual addition."""
-        y = self.post_attention_layernorm(x)
-        gate = F.silu(project(self.mlp.gate_proj, "gate_proj", y, adapter))
+        y = normed(self.post_attention_layernorm, x)
+        gate = activated(project(self.mlp.gate_proj, "gate_proj", y, adapter), self.mlp.activation)
         gated = gate * project(self.mlp.up_proj, "up_proj", y, adapter)
-        return x + project(self.mlp.down_proj, "down_proj", gated, adapter)
+        return x + normed(self.mlp_output_norm, project(self.mlp.down_proj, "down_proj", gated, adapter))
+
+
+def normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    """x, normalized if there is a norm."""
+    return x if norm is None else norm(x)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
@@ -138,18 +182,29 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = 
     return out.transpose(1, 2).flatten(2)
 
 
-def attend_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`attend` where row i attends to keys 0..i only, for training: in bfloat16 on a CPU the backward pass of PyTorch's
-    own kernel takes five times as long as these few products. Scores are not tiled: [B, Hq, R, R]."""
-    if not torch.is_grad_enabled():
-        return attend(q, k, v, None, causal=True)
+def attend_causal(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
+    """`attend` where row i attends to keys 0..i only, or to the last `window` of them.
+
+    For training: in bfloat16 on a CPU the backward pass of PyTorch's own kernel takes five times as long as these few
+    products. Scores are not tiled: [B, Hq, R, R].
+    """
     rows, heads, dim, kv_heads = q.shape[1], q.shape[2], q.shape[3], k.shape[2]
+    if not torch.is_grad_enabled() and (window is None or window >= rows):
+        return attend(q, k, v, None, causal=True)
+    hidden = hidden_in(rows, window, q.device)
+    if not torch.is_grad_enabled():
+        return attend(q, k, v, ~hidden[None, None])
     group = heads // kv_heads
     q = (q * dim**-0.5).unflatten(2, (kv_heads, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)  # [B, Hkv, group * R, D]
-    later = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
-    scores = (q @ k.permute(0, 2, 3, 1)).masked_fill(later, float("-inf"))
+    scores = (q @ k.permute(0, 2, 3, 1)).masked_fill(hidden.repeat(group, 1), float("-inf"))
     out = torch.softmax(scores, -1) @ v.transpose(1, 2)
     return out.unflatten(2, (group, rows)).permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def hidden_in(rows: int, window: int | None, device: torch.device) -> Tensor:
+    """bool [R, R]: the keys that a row does not attend to: later ones, and those that its window leaves behind."""
+    all_ = torch.ones(rows, rows, dtype=torch.bool, device=device)
+    return all_.triu(1) if window is None else all_.triu(1) | all_.tril(-window)
 
 
 class Transformer(nn.Module):
@@ -159,7 +214,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
@@ -170,18 +225,23 @@ class Transformer(nn.Module):
         """The layers, lowest first."""
         return cast("list[Block]", list(self.layers))
 
-    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [..., head_dim] of integer positions [...]."""
-        cos, sin = rotary_table(self.config, int(positions.max()) + 1)
-        return cos.to(positions.device)[positions], sin.to(positions.device)[positions]
+    def rotary(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """cos and sin [..., head_dim] of integer positions [...], for each rotary embedding (`Block.rotary`)."""
+        tables = rotary_tables(self.config, int(positions.max()) + 1)
+        return [(cos.to(positions.device)[positions], sin.to(positions.device)[positions]) for cos, sin in tables]
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """The hidden states [..., hidden_size] of tokens [...] that the first layer reads."""
+        x: Tensor = self.embed_tokens(input_ids)
+        return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
 
     def lower(self, input_ids: Tensor, num_layers: int) -> Tensor:
         """Hidden states [B, T, hidden_size] after the first `num_layers` layers of causal attention, no norm."""
-        x = self.embed_tokens(input_ids)
-        cos, sin = self.rotary(torch.arange(input_ids.shape[1], device=input_ids.device))
+        x = self.embed(input_ids)
+        rotary = self.rotary(torch.arange(input_ids.shape[1], device=input_ids.device))
         for block in self.blocks[:num_layers]:
-            q, k, v = block.qkv(x, cos, sin)
-            x = block.finish(x, attend(q, k, v, None, causal=True))
+            q, k, v = block.qkv(x, *rotary[block.rotary])
+            x = block.finish(x, attend_causal(q, k, v, block.window))
         return x
 
     def forward(self, input_ids: Tensor) -> Tensor:

@@ -23,6 +23,9 @@ _COPIED = (
 )  # fmt: skip
 
 
+_BY_LAYER = ("layer_types", "no_rope_layers")  # fields of config.json with an entry per layer
+
+
 def write_first_layers(model: Path, layers: int, folder: Path) -> None:
     """A checkpoint folder with the first `layers` layers of the checkpoint `model`.
 
@@ -44,8 +47,10 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
             shutil.copyfile(model / name, folder / name)
     source = read_object(model / "source.json")
     source["model"] = f"{source.get('model', model.name)}, first {layers} layers"
+    settings = {**read_object(model / "config.json"), "num_hidden_layers": layers}
+    settings |= {name: settings[name][:layers] for name in _BY_LAYER if isinstance(settings.get(name), list)}
     for name, content in (
-        ("config", {**read_object(model / "config.json"), "num_hidden_layers": layers}),
+        ("config", settings),
         ("source", source),
     ):
         (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from torch import Tensor
 from streamfuse.durable import write_text
 from streamfuse.extras import need
 from streamfuse.model.config import ModelConfig
-from streamfuse.model.transformer import Transformer, attend_causal
+from streamfuse.model.transformer import Transformer, attend_causal, hidden_in
 from streamfuse.train.readers import read_samples, spread
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def read(base: Transformer, texts: Sequence[Text]) -> list[Context]:
     """The texts with the whole model's keys and values, which every trial of a search reads."""
     contexts = []
     for ids, start in texts:
-        x: Tensor = base.embed_tokens(torch.tensor([ids[:-1]]))
-        cos, sin = base.rotary(torch.arange(len(ids) - 1))
+        x: Tensor = base.embed(torch.tensor([ids[:-1]]))
+        rotary = base.rotary(torch.arange(len(ids) - 1))
         caches = []
         for block in base.blocks:
-            q, k, v = block.qkv(x, cos, sin)
+            q, k, v = block.qkv(x, *rotary[block.rotary])
             caches.append((k, v))
-            x = block.finish(x, attend_causal(q, k, v))
+            x = block.finish(x, attend_causal(q, k, v, block.window))
         contexts.append(Context(ids, start, caches))
     return contexts
 
@@ -110,11 +110,12 @@ def agreement(base: Transformer, contexts: Sequence[Context], skip: Sequence[str
     left_out, hits, total = set(skip), 0, 0
     for context in contexts:
         ids, start = context.ids, context.start
-        x: Tensor = base.embed_tokens(torch.tensor([ids[:-1]]))
-        cos, sin = base.rotary(torch.arange(len(ids) - 1))
+        x: Tensor = base.embed(torch.tensor([ids[:-1]]))
+        rotary = base.rotary(torch.arange(len(ids) - 1))
         for i, (block, cache) in enumerate(zip(base.blocks, context.caches, strict=True)):
             if f"attention.{i}" not in left_out:
-                x = x + block.self_attn.o_proj(_attend_cached(*block.qkv(x, cos, sin), *cache))
+                attended = _attend_cached(*block.qkv(x, *rotary[block.rotary]), *cache, block.window)
+                x = block.add_attention(x, attended)
             if f"mlp.{i}" not in left_out:
                 x = block.feed_forward(x)
         drafted = base.lm_head(base.norm(x))[0, start - 1 :].argmax(-1)
@@ -123,12 +124,12 @@ def agreement(base: Transformer, contexts: Sequence[Context], skip: Sequence[str
     return hits / max(total, 1)
 
 
-def _attend_cached(q: Tensor, k: Tensor, v: Tensor, cached_k: Tensor, cached_v: Tensor) -> Tensor:
-    """[1, R, Hq * D]: row i attends to cached rows 0..i-1 and to its own key and value."""
+def _attend_cached(q: Tensor, k: Tensor, v: Tensor, cached_k: Tensor, cached_v: Tensor, window: int | None) -> Tensor:
+    """[1, R, Hq * D]: row i attends to cached rows 0..i-1, in its window, and to its own key and value."""
     rows, group = q.shape[1], q.shape[2] // k.shape[2]
     q = q.unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4) * q.shape[-1] ** -0.5  # [1, Hkv, group, R, D]
     k, v, cached_k, cached_v = (part.transpose(1, 2).unsqueeze(2) for part in (k, v, cached_k, cached_v))
-    not_before = torch.ones(rows, rows, dtype=torch.bool).triu()
+    not_before = hidden_in(rows, window, q.device) | torch.eye(rows, dtype=torch.bool)
     before = (q @ cached_k.transpose(-1, -2)).masked_fill(not_before, float("-inf"))
     weights = torch.softmax(torch.cat([before, (q * k).sum(-1, keepdim=True)], -1), -1)
     out = weights[..., :-1] @ cached_v + weights[..., -1:] * v

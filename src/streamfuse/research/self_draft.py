@@ -43,8 +43,10 @@ class SelfDraft(nn.Module):
         self.attentions, self.mlps = (
             [f"{kind}.{i}" not in left_out for i in range(weights.config.num_layers)] for kind in ("attention", "mlp")
         )
-        self.embedding, self.rotary, self.head = weights.embedding, weights.rotary, weights.head
-        self.openings, self.closings, self.attend = weights.openings, weights.closings, weights.attention
+        self.embedding, self.start = weights.embedding, weights.start
+        self.rotary, self.head = weights.rotary, weights.head
+        self.openings, self.closings, self.attend = weights.openings, weights.closings, weights.attentions
+        self.turns = weights.config.layer_rotaries
         self.first = 0 if weights.streams_config.base_rank else self.rows  # of the adapted rows
         self.cached = (self.rows, weights.config.num_kv_heads, weights.config.head_dim)
 
@@ -57,11 +59,12 @@ class SelfDraft(nn.Module):
         want_logits: Tensor,
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
-        x, rotary, new = self.embedding(input_ids), self.rotary(position_ids), list[Tensor]()
+        x, positions, new = self.start(self.embedding(input_ids)), self.rotary(position_ids), list[Tensor]()
         for i, (opening, closing) in enumerate(zip(self.openings, self.closings, strict=True)):
             if self.attentions[i]:
-                q, k, v = opening(x, *rotary, self.first)
-                attended = self.attend(q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, ancestors)
+                q, k, v = opening(x, *positions.turns[self.turns[i]], self.first)
+                given = (q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, ancestors)
+                attended = self.attend[i](*given, positions.ids)
                 x = cast("Any", closing).attention(x, attended, self.first)
             else:
                 k, v = x.new_zeros(self.cached), x.new_zeros(self.cached)

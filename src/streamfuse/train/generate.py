@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from streamfuse.model.transformer import Transformer, rotary_table
+from streamfuse.model.transformer import Transformer, rotary_tables
 from streamfuse.runtime.reference.random import uniform
 
 from .config import DistillConfig
@@ -72,7 +72,9 @@ class _Batch:
         columns = self.columns[: self.width]
         padded = (columns >= self.shared) & (columns < self.shared + self.padding[:, None])
         self.bias = torch.zeros(padded.shape, device=self.device).masked_fill(padded, float("-inf"))
-        self.cos, self.sin = (table.to(self.device) for table in rotary_table(config, len(self.columns)))
+        tables = rotary_tables(config, len(self.columns))
+        self.rotary = [(cos.to(self.device), sin.to(self.device)) for cos, sin in tables]
+        self.windows = set(config.layer_windows)
         shape = (len(prompts), config.num_kv_heads)
         self.keys = [weight.new_zeros(*shape, config.head_dim, self.width) for _ in range(config.num_layers)]
         self.values = [weight.new_zeros(*shape, self.width, config.head_dim) for _ in range(config.num_layers)]
@@ -136,16 +138,17 @@ class _Batch:
         columns = self.columns[start:stop]
         padding = self.padding[some, None] if start >= self.shared else torch.zeros_like(self.padding[some, None])
         positions = (columns - padding).clamp(min=0)
-        cos, sin = self.cos[positions], self.sin[positions]
-        bias = self.bias[some, None, None]
+        rotary = [(cos[positions], sin[positions]) for cos, sin in self.rotary]
+        whole = self.bias[some, None, None]
         if stop - start > 1:
-            bias = self._causal(bias, start, stop)
-        x = self.model.embed_tokens(ids)
+            whole = self._causal(whole, start, stop)
+        biases = {window: self._within(whole, window, padding, start, stop) for window in self.windows}
+        x = self.model.embed(ids)
         for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
-            q, k, v = block.qkv(x, cos, sin)
+            q, k, v = block.qkv(x, *rotary[block.rotary])
             keys[some, :, :, start:stop] = k.permute(0, 2, 3, 1)
             values[some, :, start:stop] = v.transpose(1, 2)
-            x = block.finish(x, _attend(q, keys[some], values[some], bias))
+            x = block.finish(x, _attend(q, keys[some], values[some], biases[block.window]))
         return x
 
     def _causal(self, bias: Tensor, start: int, stop: int) -> Tensor:
@@ -153,6 +156,19 @@ class _Batch:
         would be NaN."""
         keys, queries = self.columns[: bias.shape[-1]], self.columns[start:stop, None]
         return bias.masked_fill(keys > queries, float("-inf")).masked_fill(keys == queries, 0.0)
+
+    def _within(self, bias: Tensor, window: int | None, padding: Tensor, start: int, stop: int) -> Tensor:
+        """The bias [b, 1, 1 or T, C] of layers in which a row attends to the last `window` tokens only.
+
+        Positions count the tokens of the common prefix, which is before a sequence's padding, without the padding.
+        """
+        if window is None:
+            return bias
+        columns = self.columns[: bias.shape[-1]]
+        positions = columns - torch.where(columns < self.shared, 0, padding)  # [b, C]
+        own = self.columns[start:stop] - padding  # [b, T]
+        left = positions[:, None, None] <= own[:, None, :, None] - window
+        return bias.expand(-1, -1, stop - start, -1).masked_fill(left, float("-inf"))
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:

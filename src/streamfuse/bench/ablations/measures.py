@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from streamfuse.export.pruning import SoftmaxEdges, Survivors, edges_of
 from streamfuse.model.low_rank import ParentTerm
 from streamfuse.model.streams import StreamFused
-from streamfuse.model.transformer import Transformer, attend
+from streamfuse.model.transformer import Transformer, attend, attend_causal
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.train.evaluate import Proposals
@@ -61,25 +61,27 @@ class PrunedTree:
     def _read(self, example: Example) -> list[tuple[Tensor, Tensor]]:
         """Keys and values [1, T, Hkv, D] of the text in the lower layers."""
         base, caches = self.model.base, []
-        x = base.embed_tokens(torch.tensor([example.input_ids]))
-        cos, sin = base.rotary(torch.arange(x.shape[1]))
+        x = base.embed(torch.tensor([example.input_ids]))
+        rotary = base.rotary(torch.arange(x.shape[1]))
         for block in base.blocks[: self.model.num_lower_layers]:
-            q, k, v = block.qkv(x, cos, sin)
+            q, k, v = block.qkv(x, *rotary[block.rotary])
             caches.append((k, v))
-            x = block.finish(x, attend(q, k, v, None, causal=True))
+            x = block.finish(x, attend_causal(q, k, v, block.window))
         return caches
 
     def _lower(self, ids: Tensor, positions: Tensor, ancestors: Tensor, root: int) -> Tensor:
         """States [n, h] of a tree's nodes after the lower layers; nodes see the text before the root."""
         base = self.model.base
-        x = base.embed_tokens(ids)[None]
-        cos, sin = base.rotary(positions)
+        x = base.embed(ids)[None]
+        rotary = base.rotary(positions)
         mask = torch.cat([torch.ones(len(ids), root, dtype=torch.bool), ancestors], 1)[None, None]
+        places = torch.cat([torch.arange(root), positions])
         blocks = base.blocks[: self.model.num_lower_layers]
         for block, (keys, values) in zip(blocks, self._caches, strict=True):
-            q, k, v = block.qkv(x, cos, sin)
+            q, k, v = block.qkv(x, *rotary[block.rotary])
             keys, values = torch.cat([keys[:, :root], k], 1), torch.cat([values[:, :root], v], 1)
-            x = block.finish(x, attend(q, keys, values, mask))
+            near = mask if block.window is None else mask & (places > positions[:, None] - block.window)
+            x = block.finish(x, attend(q, keys, values, near))
         nodes: Tensor = x[0]
         return nodes
 

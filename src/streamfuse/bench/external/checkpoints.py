@@ -16,13 +16,10 @@ def write_merged(checkpoint: Path, adapter: Path, folder: Path) -> None:
     from safetensors.torch import save_file
 
     from streamfuse.model.checkpoint import load_base, load_stream_fused
+    from streamfuse.model.families import to_checkpoint
 
     base = load_base(checkpoint)
-    state = {
-        name if name.startswith("lm_head.") else f"model.{name}": value.contiguous()
-        for name, value in load_stream_fused(base, adapter).base.state_dict().items()
-        if not (base.config.tie_word_embeddings and name.startswith("lm_head."))
-    }
+    state = to_checkpoint(load_stream_fused(base, adapter).base.state_dict(), base.config)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     for name in _COPIED:

@@ -29,9 +29,12 @@ _PARTS = {
     "qkv": ATTENTION,
     "biased_qkv": ATTENTION,
     "tree_attention": ATTENTION,
+    "window_attention": ATTENTION,
     "linear": ATTENTION,
     "biased_linear": ATTENTION,
     "gated_mlp": MLP,
+    "gated_branch": MLP,
+    "add_normed": OTHER,  # after attention, and after the MLP
     "head": HEAD,
     "stream_top_k": TOP_K,
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm
+from streamfuse.model.transformer import Block, RMSNorm, normed
 
 from .. import layers
 from ..layers import FusedAdapter
@@ -63,8 +63,8 @@ class Form(plain.TracedForm):
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self.chunks("streams", weight), ids, top_k)
 
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        return Attention(self.kv_heads, scale)
+    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(self.kv_heads, scale, window)
 
 
 class Convolution(nn.Module):
@@ -118,10 +118,10 @@ class Opening(layers.Opening):
     """x [1, h, 1, R] -> query [1, Hq * D, 1, R], key and value [1, Hkv * D, 1, R]; cos and sin are [1, 1, D, R]."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = self.qkv_proj(self.norm(x), first)
+        qkv = self.rows_normed(self.qkv_proj(normed(self.norm, x), first))
         rows, split = x.shape[3], (self.heads + self.kv_heads) * self.dim
         qk, v = qkv[:, :split].reshape(1, -1, self.dim, rows), qkv[:, split:]
-        if self.q_norm is not None and self.k_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None and not self.norm_wide:
             qk = torch.cat([self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])], 1)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[:, :, half:], qk[:, :, :half]], 2) * sin
@@ -130,19 +130,28 @@ class Opening(layers.Opening):
 
 
 class Attention(nn.Module):
-    """Per key head. `mask` is added to the scores, [1, C + R, 1, R * Hq / Hkv], with the rows of a query head
-    together."""
+    """Per key head. `masks` has one by window, which is added to the scores, [1, C + R, 1, R * Hq / Hkv], with the rows
+    of a query head together."""
 
     scale: Tensor  # [1]
 
-    def __init__(self, kv_heads: int, scale: float) -> None:
+    def __init__(self, kv_heads: int, scale: float, window: int | None) -> None:
         super().__init__()
-        self.kv_heads = kv_heads
+        self.kv_heads, self.window = kv_heads, window
         self.register_buffer("scale", torch.full((1,), scale))
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, _: None, mask: Tensor
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        _: None,
+        masks: dict[int | None, Tensor],
+        position_ids: Tensor,
     ) -> Tensor:
+        mask = masks[self.window]
         rows, dim = query.shape[3], key.shape[1] // self.kv_heads
         group = query.shape[1] // key.shape[1]
         queries = (query * self.scale).split(dim, 1)

@@ -34,8 +34,8 @@ def to_program(graph: Graph, minimum_deployment_target: str) -> Program:
     """One graph as a program with the function `main` and its stored weights."""
     exported = torch.export.export(graph.eval(), graph.examples())
     # coremltools requires the dialect of `run_decompositions`, which traces a graph a second time, two fifths of the
-    # whole conversion; only the pruner's dtype conversions need it.
-    if graph.changes_rows:
+    # whole conversion; only the dtype conversions of the pruner and of windows need it.
+    if graph.changes_rows or graph.has_windows:
         exported = exported.run_decompositions({})
     else:
         exported._verifiers = [Verifier]

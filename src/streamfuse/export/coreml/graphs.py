@@ -18,8 +18,9 @@ from streamfuse.runtime.backends.coreml_common import NO_ENTRY
 from .. import facts
 from ..config import ExportConfig
 from ..graphs import Method, Streams, Verify, build_methods
+from ..layers import within
 from ..pruning import Survivors
-from ..weights import Span, Turn, Weights
+from ..weights import Positions, Span, Turn, Weights
 from . import ane, plain
 from .stored import Store
 
@@ -51,34 +52,54 @@ class MaskedWeights(Weights):
 
 
 class MaskedSpan(nn.Module):
-    """Layers with an additive mask; inputs and outputs are rows [R, h], whatever the layout inside.
+    """Layers with an additive mask for each window; inputs and outputs are rows [R, h], whatever the layout inside.
 
     `mask` is the whole mask, as in the input; or [1, C], the part for cached rows, with ones and zeros in `visible`
     [R, R] for the new rows.
     """
 
     no_entry: Tensor  # [1]
+    cached: Tensor  # int32 [C]: the cache's positions
 
     def __init__(self, span: Span, capacity: int, group: int, channels: bool) -> None:
         super().__init__()
         self.span, self.capacity, self.group, self.channels = span, capacity, group, channels
+        self.windows = {cast("int | None", attention.window) for attention in span.attentions}
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
+        self.register_buffer("cached", torch.arange(capacity, dtype=torch.int32))
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor, visible: Tensor, caches: tuple[Tensor, ...]
+        self, x: Tensor, positions: Positions, mask: Tensor, visible: Tensor, caches: tuple[Tensor, ...]
     ) -> tuple[Tensor, list[Tensor]]:
         rows = x.shape[0]
         if mask.shape[1] == self.capacity:
             hidden = self.no_entry - visible.to(x.dtype) * self.no_entry
             mask = torch.cat([mask.expand(rows, self.capacity), hidden], 1)
             mask = ane.to_channels(mask) if self.channels else mask
+        masks = {window: self._per_head(self._within(mask, window, positions.ids)) for window in self.windows}
         if self.channels:
-            mask, x = torch.cat([mask] * self.group, 3), ane.to_channels(x)
-            rotary = (ane.to_channels(rotary[0]).transpose(1, 2), ane.to_channels(rotary[1]).transpose(1, 2))
-        else:
-            mask = mask.unsqueeze(1).expand(-1, self.group, -1).reshape(rows * self.group, -1)
-        y, new = self.span(x, rotary, None, mask, caches)
+            x = ane.to_channels(x)
+            turns = tuple((_channels(cos), _channels(sin)) for cos, sin in positions.turns)
+            positions = Positions(positions.ids, turns)
+        y, new = self.span(x, positions, None, masks, caches)
         return (ane.to_rows(y) if self.channels else y), new
+
+    def _within(self, mask: Tensor, window: int | None, position_ids: Tensor) -> Tensor:
+        if window is None:
+            return mask
+        far = self.no_entry - within(position_ids, self.cached, window).to(mask.dtype) * self.no_entry
+        return torch.minimum(mask, ane.to_channels(far) if self.channels else far)
+
+    def _per_head(self, mask: Tensor) -> Tensor:
+        """The mask for the query heads of a key head."""
+        if self.channels:
+            return torch.cat([mask] * self.group, 3)
+        return mask.unsqueeze(1).expand(-1, self.group, -1).reshape(mask.shape[0] * self.group, -1)
+
+
+def _channels(turn: Tensor) -> Tensor:
+    """cos or sin [R, D] -> [1, 1, D, R]."""
+    return ane.to_channels(turn).transpose(1, 2)
 
 
 class ChannelsTurn(nn.Module):
@@ -121,6 +142,7 @@ class Graph(nn.Module):
         self.streams = isinstance(method, Streams)
         # In the top layers, rows that a pruner drops or that streams add need another mask.
         self.changes_rows = isinstance(method, Verify) and (pruner is not None or method.carrying > 0)
+        self.has_windows = any(window is not None for window in weights.config.layer_windows)
         self.gives_kept = isinstance(method, Verify) and method.keep < method.rows
         floats = "float16" if weights.dtype == torch.float16 else "float32"
         named = facts.method_facts(method, weights)

@@ -50,8 +50,8 @@ class TracedForm(Form):
         super().__init__(store)
         self.traced = traced
 
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        return Attention(scale)
+    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(scale, window)
 
 
 class Embedding(nn.Module):
@@ -75,18 +75,29 @@ class TopK(layers.TopK):
 class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax.
 
-    `mask` is added to the scores, [R * Hq / Hkv, C + R]; each of its rows is repeated for the heads that share a key.
+    `masks` has one by window, which is added to the scores, [R * Hq / Hkv, C + R]; each of its rows is repeated for the
+    heads that share a key.
     Constants are tensors here: coremltools converts Python numbers to float32, and with them all results.
     """
 
     scale: Tensor  # [1]
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, window: int | None) -> None:
         super().__init__()
+        self.window = window
         self.register_buffer("scale", torch.full((1,), scale))
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, _: None, mask: Tensor
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        _: None,
+        masks: dict[int | None, Tensor],
+        position_ids: Tensor,
     ) -> Tensor:
+        mask = masks[self.window]
         weights = torch.softmax(layers.scores(query * self.scale, key, key_cache) + mask, dim=2)
         return layers.weighed(weights, value, value_cache)

@@ -65,8 +65,8 @@ class Form(layers.Form):
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self._pack(weight, "streams"), ids, top_k)
 
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        return Attention(scale)
+    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(scale, window)
 
     def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         keys, values = cache_shapes(capacity, kv_heads, head_dim)
@@ -88,6 +88,12 @@ class Form(layers.Form):
 def _with_bias(name: str, bias: Tensor | None) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     """A product's operator, and its last argument if the projections have biases."""
     return (getattr(_ops, name), ()) if bias is None else (getattr(_ops, f"biased_{name}"), (bias,))
+
+
+def eps_of(*norms: RMSNorm | None) -> float:
+    """The epsilon of an operator with several norms, which have the same."""
+    (eps,) = {norm.eps for norm in norms if norm is not None} or {0.0}
+    return eps
 
 
 class Adapter(nn.Module):
@@ -154,7 +160,7 @@ class Embedding(nn.Module):
 
 
 class Opening(nn.Module):
-    """Norm, q, k and v in one product, biases, head norms, rotary embedding."""
+    """Norm, q, k and v in one product, biases, norms of q and k, rotary embedding."""
 
     weight: Tensor
     bias: Tensor | None
@@ -163,9 +169,11 @@ class Opening(nn.Module):
         super().__init__()
         a = block.self_attn
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
-        self.norm, self.eps = block.input_layernorm.weight, block.input_layernorm.eps
-        self.q_norm = a.q_norm.weight if a.qk_norm else None
-        self.k_norm = a.k_norm.weight if a.qk_norm else None
+        own = [a.q_norm, a.k_norm] if a.query_key_norm != "none" else []
+        self.q_norm: Tensor | None = own[0].weight if own else None
+        self.k_norm: Tensor | None = own[1].weight if own else None
+        self.norm = None if block.input_layernorm is None else block.input_layernorm.weight
+        self.eps = eps_of(block.input_layernorm, *own)
         biases: list[Tensor] = [layer.bias for layer in (a.q_proj, a.k_proj, a.v_proj) if layer.bias is not None]
         self.register_buffer("bias", torch.cat(biases).detach() if biases else None)
         self.register_buffer("weight", pack(torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight])))
@@ -185,7 +193,7 @@ class Opening(nn.Module):
 
 
 class Closing(nn.Module):
-    """Output projection and gated MLP with their residual additions."""
+    """Output projection and gated MLP with their norms and residual additions."""
 
     o_weight: Tensor
     o_bias: Tensor | None
@@ -195,8 +203,13 @@ class Closing(nn.Module):
     def __init__(self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor, Part], Tensor]) -> None:
         super().__init__()
         mlp = block.mlp
+        self.gelu, self.after = mlp.activation == "gelu_tanh", block.attention_output_norm is not None
+        if block.attention_output_norm is not None and block.mlp_output_norm is not None:
+            self.attention_output_norm = block.attention_output_norm.weight
+            self.mlp_output_norm = block.mlp_output_norm.weight
         self.size, self.intermediate = mlp.down_proj.out_features, mlp.up_proj.out_features
-        self.norm, self.eps = block.post_attention_layernorm.weight, block.post_attention_layernorm.eps
+        self.norm = None if block.post_attention_layernorm is None else block.post_attention_layernorm.weight
+        self.eps = eps_of(block.post_attention_layernorm, block.mlp_output_norm)
         o_proj = block.self_attn.o_proj
         self.register_buffer("o_weight", pack(o_proj.weight, "attention"))
         self.register_buffer("o_bias", None if o_proj.bias is None else o_proj.bias.detach())
@@ -214,17 +227,21 @@ class Closing(nn.Module):
     def attention(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         """x plus the output projection of the attention's result."""
         operator, bias = _with_bias("linear", self.o_bias)
-        adapter = self.o_adapter.of(x.shape[0], first)
-        y: Tensor = operator(attended, None, self.eps, self.o_weight, self.size, x, *adapter, first, *bias)
-        return y
+        adapter, residual = self.o_adapter.of(x.shape[0], first), None if self.after else x
+        y: Tensor = operator(attended, None, self.eps, self.o_weight, self.size, residual, *adapter, first, *bias)
+        return _ops.add_normed(y, self.attention_output_norm, self.eps, x) if self.after else y
 
     def mlp(self, x: Tensor, first: int) -> Tensor:
         rows = x.shape[0]
-        y: Tensor = _ops.gated_mlp(
+        arguments = (
             x, self.norm, self.eps, self.gate_up, self.down_proj, self.intermediate,
             *self.gate_up_adapter.of(rows, first), *self.down_adapter.of(rows, first), first,
         )  # fmt: skip
-        return y
+        if self.norm is not None and not (self.gelu or self.after):
+            y: Tensor = _ops.gated_mlp(*arguments)
+            return y
+        y = _ops.gated_branch(*arguments, self.gelu)
+        return _ops.add_normed(y, self.mlp_output_norm, self.eps, x) if self.after else x + y
 
 
 class Head(nn.Module):
@@ -256,10 +273,16 @@ class StreamHead(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, scale: float) -> None:
+    """A window follows from the rows' sequences, so their positions are not needed."""
+
+    def __init__(self, scale: float, window: int | None) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.window = scale, window
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        attended: Tensor = _ops.tree_attention(*tensors, self.scale)
+        inputs = tensors[:-1]
+        if self.window is None:
+            attended: Tensor = _ops.tree_attention(*inputs, self.scale)
+        else:
+            attended = _ops.window_attention(*inputs, self.scale, self.window)
         return attended

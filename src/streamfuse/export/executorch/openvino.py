@@ -91,8 +91,8 @@ class Head(layers.Head):
 class OpenvinoForm(Form):
     NORM, ROW_DTYPE = Norm, FLOATS
 
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        return Attention(capacity, scale)
+    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(capacity, scale, window)
 
     def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
         return Head(self, norm, weight)

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from streamfuse.model.families import Activation
 from streamfuse.model.transformer import RMSNorm
 
 from .. import layers
@@ -34,6 +35,32 @@ class Norm(nn.Module):
         raise NotImplementedError
 
 
+class Silu(nn.Module):
+    """Written out, as delegates need it."""
+
+    def forward(self, gate: Tensor) -> Tensor:
+        return gate * torch.sigmoid(gate)
+
+
+class Factor(nn.Module):
+    """A number as a tensor [1, 1], which XNNPACK's delegates have as an input, like the weights of norms."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1, 1), value), False)
+
+
+class Gelu(nn.Module):
+    """The approximation with tanh, as a sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.cubic = (Factor(value) for value in layers.GELU)
+
+    def forward(self, gate: Tensor) -> Tensor:
+        return gate * torch.sigmoid(gate * (self.linear.weight + gate * gate * self.cubic.weight))
+
+
 class Form(layers.Form):
     """Float32 weights. A subclass defines the form of norms."""
 
@@ -46,7 +73,5 @@ class Form(layers.Form):
         """A separate matrix even if the head is tied, since table and head are quantized differently."""
         return self.linear(part, linear_of(weight.clone()))
 
-    def gated(self, gate_up: Tensor, size: int) -> Tensor:
-        # Slices, because chunk() is not delegated; and SiLU is written out.
-        gate, up = gate_up[:, :size], gate_up[:, size:]
-        return gate * torch.sigmoid(gate) * up
+    def activation(self, kind: Activation) -> nn.Module:
+        return Silu() if kind == "silu" else Gelu()

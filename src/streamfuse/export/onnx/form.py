@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from streamfuse.model.families import Activation
 from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm
+from streamfuse.model.transformer import Block, RMSNorm, normed
 
 from .. import layers
 from ..schemes import Part, PartScheme
@@ -68,9 +68,13 @@ class Form(layers.Form):
         blocks = self._table(weight, part) if part == "head" else self._blocks(weight, part)
         return BlockLinear(blocks, None) if blocks else layers.linear_of(weight)
 
-    def gated(self, gate_up: Tensor, size: int) -> Tensor:
+    def activation(self, kind: Activation) -> nn.Module:
+        return super().activation(kind) if kind == "silu" else Gelu()
+
+    def gated(self, gate_up: Tensor, size: int, activation: nn.Module) -> Tensor:
         gate, up = gate_up.chunk(2, dim=1)
-        return F.silu(gate) * up
+        gated: Tensor = activation(gate) * up
+        return gated
 
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Opening(self, block, adapters)
@@ -78,8 +82,8 @@ class Form(layers.Form):
     def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
         return TopK(ids, top_k)
 
-    def attention(self, capacity: int, scale: float) -> nn.Module:
-        return Attention(scale)
+    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(scale, window)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head shares the embedding's table if their schemes are the same."""
@@ -150,15 +154,25 @@ class Norm(nn.Module):
         return normed
 
 
+class Gelu(nn.Module):
+    """The approximation with tanh, as a sigmoid, which all providers have."""
+
+    def forward(self, gate: Tensor) -> Tensor:
+        linear, cubic = layers.GELU
+        return gate * torch.sigmoid(gate * (linear + cubic * (gate * gate)))
+
+
 class Opening(layers.Opening):
     """q, k and v separate, for ONNX's Split and RotaryEmbedding."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
         sizes = [count * self.dim for count in (self.heads, self.kv_heads, self.kv_heads)]
-        rows = self.qkv_proj(self.norm(x), first).split(sizes, dim=1)
-        q, k, v = (t.view(x.shape[0], -1, self.dim) for t in rows)
-        q = q if self.q_norm is None else self.q_norm(q)
-        k = k if self.k_norm is None else self.k_norm(k)
+        q, k, v = self.qkv_proj(normed(self.norm, x), first).split(sizes, dim=1)
+        if self.norm_wide:
+            q, k = normed(self.q_norm, q), normed(self.k_norm, k)
+        q, k, v = (t.view(x.shape[0], -1, self.dim) for t in (q, k, v))
+        if not self.norm_wide:
+            q, k = normed(self.q_norm, q), normed(self.k_norm, k)
         return ops.rotary(q, cos, sin), ops.rotary(k, cos, sin), v
 
 
@@ -171,10 +185,13 @@ class TopK(layers.TopK):
 
 
 class Attention(nn.Module):
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, window: int | None) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.window = scale, window
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        attended: Tensor = ops.attention(*tensors, self.scale)
+        if self.window is None:
+            attended: Tensor = ops.attention(*tensors[:-1], None, self.scale, 0)
+        else:
+            attended = ops.attention(*tensors, self.scale, self.window)
         return attended

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..layers import within
 from .blocks import dequantized
 
 NAMESPACE = "streamfuse_onnx"
@@ -46,11 +47,15 @@ def _attention(
     value_cache: Tensor,
     cache_length: Tensor,
     visible: Tensor,
+    position_ids: Tensor | None,
     scale: float,
+    window: int,
 ) -> Tensor:
     length, rows = int(cache_length), len(visible)
     keys, values = torch.cat([key_cache[:length], key]), torch.cat([value_cache[:length], value])
     seen = torch.cat([torch.ones(rows, length, dtype=torch.bool), visible | torch.eye(rows, dtype=torch.bool)], dim=1)
+    if position_ids is not None:
+        seen &= within(position_ids, torch.arange(length), window)
     q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, keys, values))
     attended = F.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=True)
     return attended.squeeze(0).transpose(0, 1).flatten(1)
@@ -81,10 +86,11 @@ _define(
 _define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm, lambda x, *_: torch.empty_like(x))
 # x [R, H, D], cos, sin [R, D] -> [R, H, D]
 _define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rotary, lambda x, cos, sin: torch.empty_like(x))
-# As in docs/contracts.md, section 6; but a row that attends to nothing may have any finite result.
+# As in docs/contracts.md, section 6; but a row that attends to nothing may have any finite result. With position_ids,
+# int64 [R], a row attends to `window` positions up to its own; without, `window` is not used.
 _define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, "
-    "Tensor visible, float scale) -> Tensor",
+    "Tensor visible, Tensor? position_ids, float scale, int window) -> Tensor",
     _attention,
     lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
 )

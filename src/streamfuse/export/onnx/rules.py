@@ -208,7 +208,9 @@ def _attention(
     value_cache: Value,
     cache_length: Value,
     visible: Value,
+    position_ids: Value | None,
     scale: float,
+    window: int,
 ) -> Value:
     """Two segments under one softmax: the cache [1, Hkv, C, D] is read in place and not concatenated with new rows.
 
@@ -236,8 +238,9 @@ def _attention(
     new_key, new_value = heads_first(g, key), heads_first(g, value)
     segments = [product(q, transposed(keys)) for keys in (key_cache, new_key)]
     shape, one = (1, kv_heads, many, capacity + rows), (1, kv_heads, many, 1)
+    near = None if position_ids is None else (position_ids, window)
     scores = g.op("Concat", *segments, shape=shape, dtype=kind, axis=3)
-    scores = g.op("Add", scores, _mask(g, cache_length, visible, capacity, group, kind), shape=shape, dtype=kind)
+    scores = g.op("Add", scores, _mask(g, cache_length, visible, near, capacity, group, kind), shape=shape, dtype=kind)
     scores = g.cast(scores, TensorProto.FLOAT)
     top = g.op("ReduceMax", scores, g.numbers(3), shape=one, dtype=scores.dtype, keepdims=1)
     shares = g.op("Exp", g.op("Sub", scores, top, shape=shape, dtype=scores.dtype), shape=shape, dtype=scores.dtype)
@@ -252,8 +255,19 @@ def _attention(
     return g.reshape(g.transpose(attended, 0, 3, 1, 2, 4), rows, heads * dim)
 
 
-def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: int, dtype: int) -> Value:
-    """The mask to add to the scores [1, 1, group * R, C + R]; shared by all layers of a pass."""
+def _mask(
+    g: Graph,
+    cache_length: Value,
+    visible: Value,
+    near: tuple[Value, int] | None,
+    capacity: int,
+    group: int,
+    dtype: int,
+) -> Value:
+    """The mask to add to the scores [1, 1, group * R, C + R]; shared by all layers of a pass with the same window.
+
+    `near`: the rows' positions and their window; None: no window.
+    """
     rows, columns, scope, g.scope = visible.shape[0], capacity + visible.shape[0], g.scope, "mask"
     shown, hidden = g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype)
     positions = g.constant(np.arange(capacity, dtype=np.int32), "positions")
@@ -263,6 +277,13 @@ def _mask(g: Graph, cache_length: Value, visible: Value, capacity: int, group: i
     seen = g.op("Cast", visible, shape=visible.shape, dtype=TensorProto.BOOL, to=TensorProto.BOOL)
     seen = g.op("Where", seen, shown, hidden, shape=visible.shape, dtype=dtype)
     mask = g.op("Concat", valid, seen, shape=(rows, columns), dtype=dtype, axis=1)
+    if near is not None:
+        ids, kind = near[0], TensorProto.INT32
+        keys = g.op("Concat", positions, ids, shape=(columns,), dtype=kind, axis=0)
+        size = g.constant(np.array([near[1]], dtype=np.int32))
+        first = g.op("Sub", g.reshape(ids, rows, 1), size, shape=(rows, 1), dtype=kind)  # the last position before
+        inside = g.op("Less", first, keys, shape=(rows, columns), dtype=TensorProto.BOOL)
+        mask = g.op("Where", inside, mask, hidden, shape=(rows, columns), dtype=dtype)
     mask = g.op("Expand", mask, g.numbers(group, rows, columns), shape=(group, rows, columns), dtype=dtype)
     g.scope = scope
     return g.reshape(mask, 1, 1, group * rows, columns)

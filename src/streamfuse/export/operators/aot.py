@@ -19,27 +19,31 @@ NAMESPACE = "streamfuse"
 _ADAPTER = "Tensor? down, Tensor? up, int first_adapted_row"
 _LINEAR = f"Tensor x, Tensor? norm, float eps, Tensor weight, int out_features, Tensor? residual, {_ADAPTER}"
 _QKV = (
-    "Tensor x, Tensor norm, float eps, Tensor weight, Tensor cos, Tensor sin, int heads, int kv_heads, "
+    "Tensor x, Tensor? norm, float eps, Tensor weight, Tensor cos, Tensor sin, int heads, int kv_heads, "
     f"Tensor? q_norm, Tensor? k_norm, {_ADAPTER}"
+)
+
+_ATTENTION = (
+    "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
+    "Tensor cache_length, Tensor visible, float scale"
+)
+_MLP = (
+    "float eps, Tensor gate_up, Tensor down_proj, int intermediate, Tensor? gate_up_down, Tensor? gate_up_up, "
+    "Tensor? down_down, Tensor? down_up, int first_adapted_row"
 )
 
 # Operator -> its arguments and the names of its results in the `.out` form.
 SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "tree_attention": (
-        "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
-        "Tensor cache_length, Tensor visible, float scale",
-        ("out",),
-    ),
+    "tree_attention": (_ATTENTION, ("out",)),
+    "window_attention": (f"{_ATTENTION}, int window", ("out",)),
     "embedding_q8": ("Tensor weight, Tensor ids", ("out",)),
     "linear": (_LINEAR, ("out",)),
     "biased_linear": (f"{_LINEAR}, Tensor bias", ("out",)),
     "qkv": (_QKV, ("out_query", "out_key", "out_value")),
     "biased_qkv": (f"{_QKV}, Tensor bias", ("out_query", "out_key", "out_value")),
-    "gated_mlp": (
-        "Tensor x, Tensor norm, float eps, Tensor gate_up, Tensor down_proj, int intermediate, Tensor? gate_up_down, "
-        "Tensor? gate_up_up, Tensor? down_down, Tensor? down_up, int first_adapted_row",
-        ("out",),
-    ),
+    "gated_mlp": (f"Tensor x, Tensor norm, {_MLP}", ("out",)),
+    "gated_branch": (f"Tensor x, Tensor? norm, {_MLP}, bool gelu", ("out",)),
+    "add_normed": ("Tensor x, Tensor norm, float eps, Tensor residual", ("out",)),
     "head": (
         "Tensor x, Tensor norm, float eps, Tensor weight, int vocab_size, Tensor want_logits",
         ("out_logits", "out_best"),

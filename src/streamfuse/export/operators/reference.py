@@ -29,12 +29,14 @@ def tree_attention(
     cache_length: Tensor,
     visible: Tensor,
     scale: float,
+    window: int = 0,
 ) -> Tensor:
     """Row i attends to cache rows [0, cache_length), then to rows j with visible[i, j]; zeros if it attends to nothing.
 
     query [R, Hq, D], key/value [R, Hkv, D], cache_length int64 [1], visible bool [R, R] -> [R, Hq * D]. Caches are
     packed (uint8, layout.cache_shapes) or, in eager backends, float32 [C, Hkv, D] that are quantized when they are
-    read. The result is bit-identical to the operator's.
+    read. With a window (`window_attention`), a row attends to that many last positions of its sequence. The result is
+    bit-identical to the operator's.
     """
     rows, heads, dim = query.shape
     kv_heads, length = key.shape[1], int(cache_length)
@@ -67,7 +69,8 @@ def tree_attention(
     count = int(seen.sum(1).max())
     order = torch.sort(seen.to(torch.int8), dim=1, descending=True, stable=True).indices[:, :count]
     order = F.pad(order, (0, -count % GROUP))
-    there = torch.arange(order.shape[1])[None] < seen.sum(1, keepdim=True)
+    places, lengths = torch.arange(order.shape[1])[None], seen.sum(1, keepdim=True)
+    there = (places < lengths) & (places >= lengths - window if window else places >= 0)
     found = scores.gather(3, order[None, :, None].expand(kv_heads, rows, group, -1))
     hidden = ~there[None, :, None]
     found = found.masked_fill(hidden, float("-inf"))
@@ -87,6 +90,9 @@ def tree_attention(
         here = value_q[order[:, n * GROUP : (n + 1) * GROUP]].permute(2, 0, 1, 3)  # [Hkv, R, 32, D]
         mixed = _fma(torch.matmul(w_q[:, :, :, n], here), w_scale[:, :, :, n, None], mixed)
     return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads * dim)
+
+
+window_attention = tree_attention  # a separate operator, whose window is required
 
 
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
@@ -120,7 +126,7 @@ def linear(
 
 def qkv(
     x: Tensor,
-    norm: Tensor,
+    norm: Tensor | None,
     eps: float,
     weight: Tensor,
     cos: Tensor,
@@ -137,19 +143,45 @@ def qkv(
     """x [R, h], cos and sin [R, D] -> rotated query [R, Hq, D], rotated key [R, Hkv, D], value [R, Hkv, D].
 
     bias float32 [(Hq + 2 Hkv) D] is added to the product; q_norm and k_norm [D] normalize each head before the
-    rotation. Adapters: float16 down [3 r, h], up [tiles, r, 16].
+    rotation, [Hq D] and [Hkv D] all heads of a row together. Adapters: float16 down [3 r, h], up [tiles, r, 16].
     """
     rows, dim = x.shape[0], cos.shape[1]
     widths = [heads * dim, kv_heads * dim, kv_heads * dim]
     joined = _joined(x, norm, eps, weight, widths, down, up, first_adapted_row)
     joined = joined if bias is None else joined + bias
     q, k, v = joined.view(rows, -1, dim).split([heads, kv_heads, kv_heads], dim=1)
-    q = q if q_norm is None else rms_norm(q, q_norm, eps)
-    k = k if k_norm is None else rms_norm(k, k_norm, eps)
+    q = q if q_norm is None else rms_norm(q.reshape(rows, -1, len(q_norm)), q_norm, eps).view(q.shape)
+    k = k if k_norm is None else rms_norm(k.reshape(rows, -1, len(k_norm)), k_norm, eps).view(k.shape)
     return _rotated(q, cos, sin), _rotated(k, cos, sin), v.contiguous()
 
 
 biased_linear, biased_qkv = linear, qkv  # separate operators, whose bias is required
+
+
+def gated_branch(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    gate_up: Tensor,
+    down_proj: Tensor,
+    intermediate: int,
+    gate_up_down: Tensor | None,
+    gate_up_up: Tensor | None,
+    down_down: Tensor | None,
+    down_up: Tensor | None,
+    first_adapted_row: int,
+    gelu: bool,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """down_proj(activation(gate) * up), x [R, h]; gate and up interleaved in blocks of 16 rows (packing.py).
+
+    gelu: GELU in its approximation with tanh, instead of SiLU."""
+    turns = [TILE] * (2 * intermediate // TILE)
+    both = _joined(x, norm, eps, gate_up, turns, gate_up_down, gate_up_up, first_adapted_row, 2)
+    blocks = both.view(x.shape[0], -1, 2, TILE)
+    gate, up = (blocks[:, :, i].reshape(x.shape[0], intermediate) for i in (0, 1))
+    gated = (gelu_tanh(gate) if gelu else silu(gate)) * up
+    return linear(gated, None, eps, down_proj, x.shape[1], residual, down_down, down_up, first_adapted_row)
 
 
 def gated_mlp(
@@ -165,13 +197,14 @@ def gated_mlp(
     down_up: Tensor | None,
     first_adapted_row: int,
 ) -> Tensor:
-    """x + down_proj(silu(gate) * up), x [R, h]; gate and up interleaved in blocks of 16 rows (packing.py)."""
-    turns = [TILE] * (2 * intermediate // TILE)
-    both = _joined(x, norm, eps, gate_up, turns, gate_up_down, gate_up_up, first_adapted_row, 2)
-    blocks = both.view(x.shape[0], -1, 2, TILE)
-    gate, up = (blocks[:, :, i].reshape(x.shape[0], intermediate) for i in (0, 1))
-    gated = silu(gate) * up
-    return linear(gated, None, eps, down_proj, x.shape[1], x, down_down, down_up, first_adapted_row)
+    """x plus `gated_branch` with SiLU."""
+    adapters = gate_up_down, gate_up_up, down_down, down_up
+    return gated_branch(x, norm, eps, gate_up, down_proj, intermediate, *adapters, first_adapted_row, False, x)
+
+
+def add_normed(x: Tensor, norm: Tensor, eps: float, residual: Tensor) -> Tensor:
+    """residual + rms_norm(x), both [R, h]."""
+    return rms_norm(x, norm, eps) + residual
 
 
 def head(
@@ -247,8 +280,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def silu(x: Tensor) -> Tensor:
     """x / (1 + exp(-x)), computed from the exponential of -|x|."""
-    e = exp_of_nonpositive(-x.abs())
-    return torch.where(x >= 0, x, x * e) / (1 + e)
+    return _times_sigmoid(x, x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x / (1 + exp(-z)), z = 2 sqrt(2 / pi) (x + 0.044715 x^3)."""
+    return _times_sigmoid(x, x * _fma(x * x, x.new_tensor(0.0713548162726), x.new_tensor(1.59576912161)))
+
+
+def _times_sigmoid(x: Tensor, z: Tensor) -> Tensor:
+    e = exp_of_nonpositive(-z.abs())
+    return torch.where(z >= 0, x, x * e) / (1 + e)
 
 
 def exp_of_nonpositive(x: Tensor) -> Tensor:

@@ -17,8 +17,10 @@ def tree_attention(
     cache_length: Tensor,
     visible: Tensor,
     scale: float,
+    window: int | None = None,
 ) -> Tensor:
-    check = _Checks("tree_attention")
+    check = _Checks("tree_attention" if window is None else "window_attention")
+    check(window is None or window >= 1, f"the window must be at least 1, not {window}")
     check(
         query.dim() == 3 and key.dim() == 3 and key_cache.dim() == 3,
         "query, key and caches have 3 dimensions",
@@ -34,6 +36,9 @@ def tree_attention(
     check(_is(visible, torch.bool, rows, rows), "visible must be bool [rows, rows]")
     check(_is(cache_length, torch.int64, 1), "cache_length must be int64 [1]")
     return query.new_empty(rows, heads * dim)
+
+
+window_attention = tree_attention
 
 
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
@@ -64,7 +69,7 @@ def linear(
 
 def qkv(
     x: Tensor,
-    norm: Tensor,
+    norm: Tensor | None,
     eps: float,
     weight: Tensor,
     cos: Tensor,
@@ -84,12 +89,35 @@ def qkv(
     check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
     check(heads >= 1 and kv_heads >= 1, "there must be heads")
     check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row, parts=3, bias=bias)
-    for head_norm in (q_norm, k_norm):
-        check(head_norm is None or tuple(head_norm.shape) == (dim,), f"norms per head must be [{dim}]")
+    for own, count in ((q_norm, heads), (k_norm, kv_heads)):
+        sizes = [(dim,), (count * dim,)]
+        check(own is None or tuple(own.shape) in sizes, f"norms of q and k must be [{dim}] or [{count * dim}]")
     return x.new_empty(rows, heads, dim), x.new_empty(rows, kv_heads, dim), x.new_empty(rows, kv_heads, dim)
 
 
 biased_linear, biased_qkv = linear, qkv
+
+
+def gated_branch(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    gate_up: Tensor,
+    down_proj: Tensor,
+    intermediate: int,
+    gate_up_down: Tensor | None,
+    gate_up_up: Tensor | None,
+    down_down: Tensor | None,
+    down_up: Tensor | None,
+    first_adapted_row: int,
+    gelu: bool,
+) -> Tensor:
+    check = _Checks("gated_branch")
+    check(intermediate % GROUP == 0, f"intermediate must be a multiple of {GROUP}, not {intermediate}")
+    check.product(x, norm, gate_up, 2 * intermediate, gate_up_down, gate_up_up, first_adapted_row, parts=2)
+    gated = x.new_empty(x.shape[0], intermediate)
+    check.product(gated, None, down_proj, x.shape[1], down_down, down_up, first_adapted_row)
+    return x.new_empty(x.shape)
 
 
 def gated_mlp(
@@ -105,11 +133,15 @@ def gated_mlp(
     down_up: Tensor | None,
     first_adapted_row: int,
 ) -> Tensor:
-    check = _Checks("gated_mlp")
-    check(intermediate % GROUP == 0, f"intermediate must be a multiple of {GROUP}, not {intermediate}")
-    check.product(x, norm, gate_up, 2 * intermediate, gate_up_down, gate_up_up, first_adapted_row, parts=2)
-    gated = x.new_empty(x.shape[0], intermediate)
-    check.product(gated, None, down_proj, x.shape[1], down_down, down_up, first_adapted_row)
+    adapters = gate_up_down, gate_up_up, down_down, down_up
+    return gated_branch(x, norm, eps, gate_up, down_proj, intermediate, *adapters, first_adapted_row, False)
+
+
+def add_normed(x: Tensor, norm: Tensor, eps: float, residual: Tensor) -> Tensor:
+    check = _Checks("add_normed")
+    check(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, size]")
+    check(_is(norm, torch.float32, x.shape[1]), f"norm must be float32 [{x.shape[1]}]")
+    check(_is(residual, torch.float32, *x.shape), f"residual must be float32 {list(x.shape)}")
     return x.new_empty(x.shape)
 
 

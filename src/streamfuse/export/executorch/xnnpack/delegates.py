@@ -23,6 +23,7 @@ from torch.func import functional_call
 
 from ...layers import Layer
 from ..modules import LoweringError, answers_with_shapes, delegate_module
+from ..stock import Factor
 from .form import Norm
 
 # The only one of XNNPACK's seventeen graph passes that our operators need (products to linear).
@@ -111,12 +112,14 @@ class _Compute(nn.Module):
 
 
 class _Flat(nn.Module):
-    """A layer's `compute` as a function of tensors for export; the last ones are norm weights."""
+    """A layer's `compute` as a function of tensors for export; the last ones are constants outside of products."""
 
     def __init__(self, layer: Layer, first: int, n_inputs: int) -> None:
         super().__init__()
         self.inner, self.first, self.n_inputs = _Compute(layer), first, n_inputs
-        self.norms = [f"{name}.weight" for name, module in self.inner.named_modules() if isinstance(module, Norm)]
+        self.norms = [
+            f"{name}.weight" for name, module in self.inner.named_modules() if isinstance(module, (Norm, Factor))
+        ]
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         norms = dict(zip(self.norms, tensors[self.n_inputs :], strict=True))

@@ -1,0 +1,231 @@
+"""What distinguishes the families of models: one description of each, and the form of its weights in a checkpoint.
+
+`ModelConfig` is read with a description, and everything after that reads the configuration: the model, the exporter and
+the operators do not know families by name. docs/model.md, "Add a family", lists the places to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .config import ModelConfig
+
+# RMS norms of a layer: before each half (attention and MLP), after it and before the residual addition, or both.
+Norms = Literal["before", "after", "both"]
+QueryKeyNorm = Literal["none", "head", "width"]  # of each head, or of all heads of a row together
+Activation = Literal["silu", "gelu_tanh"]
+# Layers with a sliding window where `layer_types` is missing: none, those that `use_sliding_window` requests, all if
+# `sliding_window` is a number, or all but each sixth one.
+Sliding = Literal["none", "flag", "all", "pattern"]
+
+_PREFIX = "model."
+_AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family.
+
+    Attributes:
+        model_type: in its config.json.
+        defaults: those of its configuration class in transformers, for missing fields, if they differ from
+            `DEFAULTS`. Without a head_dim, it is hidden_size / heads.
+        reads: fields that change what a model computes and that are read; elsewhere they are only accepted with a value
+            without effect.
+        norm_offset: added to the weights of all norms of a checkpoint.
+        activation_field: the field with the activation's name.
+        qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
+        output_bias: whether the attention's output projection can have one.
+        partial_rotary: whether `partial_rotary_factor` may be less than 1.
+        names: parts of the names of tensors in a checkpoint, and the names here.
+        fused: tensors of a checkpoint with the rows of several projections, and these in order.
+    """
+
+    model_type: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    norms: Norms = "before"
+    norm_offset: float = 0.0
+    query_key_norm: QueryKeyNorm = "none"
+    activation: Activation = "silu"
+    activation_field: str = "hidden_act"
+    intermediate_field: str = "intermediate_size"
+    sliding: Sliding = "none"
+    qkv_bias: bool | None = None
+    output_bias: bool = True
+    partial_rotary: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def default(self, name: str) -> Any:
+        return self.defaults.get(name, DEFAULTS.get(name))
+
+
+DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+_MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+_GRANITE = {"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+_QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}
+_MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 4096 * 32, "sliding_window": 4096}
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family("llama"),
+    "Qwen2ForCausalLM": Family("qwen2", _QWEN, sliding="flag", qkv_bias=True, output_bias=False),
+    "Qwen3ForCausalLM": Family("qwen3", {**_QWEN, "head_dim": 128}, query_key_norm="head", sliding="flag"),
+    "MistralForCausalLM": Family("mistral", _MISTRAL, sliding="all"),
+    "MinistralForCausalLM": Family("ministral", _MISTRAL, sliding="all"),
+    "SmolLM3ForCausalLM": Family(
+        "smollm3",
+        {"num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 2000000.0,
+         "tie_word_embeddings": True},
+        reads=("no_rope_layers", "no_rope_layer_interval"),
+        sliding="flag",
+    ),
+    "Olmo2ForCausalLM": Family("olmo2", {"rms_norm_eps": 1e-5}, norms="after", query_key_norm="width", names=_AFTER),
+    "GraniteForCausalLM": Family("granite", _GRANITE, reads=_MULTIPLIERS),
+    "GraniteMoeHybridForCausalLM": Family(
+        "granitemoehybrid",
+        {**_GRANITE, "num_local_experts": 8, "position_embedding_type": "none"},
+        reads=(*_MULTIPLIERS, "position_embedding_type"),
+        intermediate_field="shared_intermediate_size",
+        names={"shared_mlp.output_linear": "mlp.down_proj"},
+        fused={"shared_mlp.input_linear": ("mlp.gate_proj", "mlp.up_proj")},
+    ),
+    "Phi3ForCausalLM": Family(
+        "phi3",
+        {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+        reads=("partial_rotary_factor",),
+        sliding="all",
+        partial_rotary=True,
+        fused={
+            "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+        },
+    ),
+    "Gemma3ForCausalLM": Family(
+        "gemma3_text",
+        {"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+         "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1000000.0,
+         "rope_local_base_freq": 10000.0, "hidden_activation": "gelu_pytorch_tanh"},
+        reads=("query_pre_attn_scalar",),
+        norms="both",
+        norm_offset=1.0,
+        query_key_norm="head",
+        activation="gelu_tanh",
+        activation_field="hidden_activation",
+        sliding="pattern",
+        names={**_AFTER, "pre_feedforward_layernorm": "post_attention_layernorm"},
+    ),
+}  # fmt: skip
+ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
+    "silu": ("silu", "swish"),
+    "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"),
+}
+# Architectures, each with its model_type.
+ARCHITECTURES = {name: family.model_type for name, family in FAMILIES.items()}
+
+
+def own_name(name: str) -> str:
+    """A tensor's name without the checkpoint's prefix."""
+    return name.removeprefix(_PREFIX)
+
+
+def own_shapes(name: str, shape: tuple[int, ...], config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of the model that a checkpoint's tensor contains, with their shapes; itself if it is not known."""
+    found = _parts(name, shape[0] if shape else 0, config)
+    return {part: (len(rows), *shape[1:]) if len(found) > 1 else shape for part, rows in found.items()}
+
+
+def from_checkpoint(name: str, value: Tensor, config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors of the model that a checkpoint's tensor contains."""
+    parts = _parts(name, len(value), config)
+    split = {part: value[rows.start : rows.stop] if len(parts) > 1 else value for part, rows in parts.items()}
+    return {part: _converted(part, tensor, config) for part, tensor in split.items()}
+
+
+def to_checkpoint(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """A model's tensors as its family stores them, without a tied head: the inverse of `from_checkpoint`."""
+    family = FAMILIES[config.architecture]
+    left = {name: _restored(name, value, config) for name, value in state.items()}
+    if config.tie_word_embeddings:
+        left.pop("lm_head.weight", None)
+    found: dict[str, Tensor] = {}
+    for whole, parts in family.fused.items():
+        for name in [name for name in left if f".{parts[0]}." in name]:
+            start, _, kind = name.partition(f".{parts[0]}.")
+            found[f"{start}.{whole}.{kind}"] = torch.cat([left.pop(f"{start}.{part}.{kind}") for part in parts])
+    back = {own: stored for stored, own in family.names.items()}
+    found |= {_renamed(name, back): value for name, value in left.items()}
+    return {name if name.startswith("lm_head.") else _PREFIX + name: v.contiguous() for name, v in found.items()}
+
+
+def _parts(name: str, rows: int, config: ModelConfig) -> dict[str, range]:
+    """Names in the model of what a checkpoint's tensor contains, and their rows of it."""
+    family, name = FAMILIES[config.architecture], own_name(name)
+    for whole, parts in family.fused.items():
+        start, found, kind = name.partition(f".{whole}.")
+        if found:
+            ends, at = [], 0
+            for size in _sizes(parts, rows, config):
+                ends.append(range(at, at + size))
+                at += size
+            return {f"{start}.{part}.{kind}": some for part, some in zip(parts, ends, strict=True)}
+    return {_renamed(name, family.names): range(rows)}
+
+
+def _sizes(parts: tuple[str, ...], rows: int, config: ModelConfig) -> list[int]:
+    """The outputs of fused projections: those of q, k and v follow from the heads, others are equal."""
+    if len(parts) != 3:
+        return [rows // len(parts)] * len(parts)
+    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    return [query, kv, max(rows - query - kv, 0)]
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    for stored, own in names.items():
+        start, found, kind = name.partition(f".{stored}.")
+        if found:
+            return f"{start}.{own}.{kind}"
+    return name
+
+
+def _converted(name: str, value: Tensor, config: ModelConfig) -> Tensor:
+    family = FAMILIES[config.architecture]
+    if _is_norm(name):
+        value = value + family.norm_offset if family.norm_offset else value
+        return value / config.logits_scale if name == "norm.weight" and config.logits_scale != 1 else value
+    order = _rotary_order(name, config)
+    return value if order is None else value[order]
+
+
+def _restored(name: str, value: Tensor, config: ModelConfig) -> Tensor:
+    family = FAMILIES[config.architecture]
+    if _is_norm(name):
+        value = value * config.logits_scale if name == "norm.weight" and config.logits_scale != 1 else value
+        return value - family.norm_offset if family.norm_offset else value
+    order = _rotary_order(name, config)
+    return value if order is None else value[order.argsort()]
+
+
+def _is_norm(name: str) -> bool:
+    return name.rpartition(".")[0].endswith("norm")
+
+
+def _rotary_order(name: str, config: ModelConfig) -> Tensor | None:
+    """The order of the rows of q or k in which a partial rotation is one of whole heads, with angles of 0.
+
+    Rotated pairs of a checkpoint are half of the rotated numbers apart, here they are half a head apart. Scores are
+    sums over a head, so q and k may be permuted alike.
+    """
+    half, turned = config.head_dim // 2, config.rotaries[0].size // 2
+    if not name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")) or turned in (0, half):
+        return None
+    left = torch.arange(2 * turned, config.head_dim)
+    first, second = torch.arange(turned), torch.arange(turned, 2 * turned)
+    head = torch.cat([first, left[: half - turned], second, left[half - turned :]])
+    heads = config.num_heads if "q_proj" in name else config.num_kv_heads
+    return (torch.arange(heads)[:, None] * config.head_dim + head).flatten()
