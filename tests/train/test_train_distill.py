@@ -23,9 +23,17 @@ from streamfuse.train.generate import choose
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2, 6, 4], [3, 3]]
 
 
-@pytest.fixture
-def model() -> Transformer:
-    return tiny.base(std=0.4)
+WINDOWS = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "head_dim": 8,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+
+
+@pytest.fixture(params=[{}, WINDOWS], ids=["plain", "windows"])
+def model(request: pytest.FixtureRequest) -> Transformer:
+    return tiny.base(std=0.4, **request.param)
 
 
 def one_by_one(model: Transformer, prompt: list[int], max_new_tokens: int) -> list[int]:

@@ -16,6 +16,7 @@ from .schemes import GROUP
 
 _STEPS = 20  # scales tried per group, as in llama.cpp's make_qkx2_quants
 _TURN = 2**22  # weights per chunk: copies of 16 MB, which the allocator reuses; larger ones are mapped each time
+_SAMPLE = 256  # groups that say whether to search among all
 _FIT_GROUPS = 4096  # groups per chunk: 0.5 MB of weights
 _HALF_MAX = 65504.0
 
@@ -38,6 +39,8 @@ def _some_to_q4_1(weight: Tensor) -> tuple[Tensor, ...]:
     rest = _search(flat, d, m, 15, [(high - low) / 15])
     if len(rest) < len(flat) // 2:  # otherwise the weights are on no grid at all
         rest = _search(flat, d, m, 15, [(high - low) / span for span in range(14, 0, -1)], rest)
+    if len(rest):
+        rest = _search_symmetric(flat, d, m, rest)
     if len(rest):
         d[rest], m[rest] = _fit(flat[rest])
     exact = torch.ones_like(low, dtype=torch.bool)
@@ -102,6 +105,29 @@ def _search(flat: Tensor, d: Tensor, m: Tensor, top: int, scales: list[Tensor], 
             x, tried, offset = (t if len(rest) == len(t) else t[rest] for t in (flat, candidate, m))
             found = (_values(_nearest(x, tried, offset, top), tried, offset) == x).all(1)
             d[rest[found]] = tried[found]
+            rest = rest[~found]
+            if not len(rest):
+                return rest
+    return rest
+
+
+def _search_symmetric(flat: Tensor, d: Tensor, m: Tensor, rest: Tensor) -> Tensor:
+    """Set `d` and `m` of every group that is s (q - 8), as in checkpoints of GPTQ (model/quantized.py); returns the
+    other indices."""
+    sample = rest[:: max(1, len(rest) // _SAMPLE)][:_SAMPLE]
+    if len(_symmetric(flat, d, m, sample)) == len(sample):  # the weights are on no such grid
+        return rest
+    return _symmetric(flat, d, m, rest)
+
+
+def _symmetric(flat: Tensor, d: Tensor, m: Tensor, rest: Tensor) -> Tensor:
+    """A scale may be shared by several groups, so the largest q - 8 of a group may be less than 8."""
+    for steps in range(8, 0, -1):
+        for candidate in range(3):
+            x = flat[rest]
+            scale = _neighbours(x.abs().amax(1) / steps)[candidate]
+            found = (_values(_nearest(x, scale, -8 * scale, 15), scale, -8 * scale) == x).all(1)
+            d[rest[found]], m[rest[found]] = scale[found], -8 * scale[found]
             rest = rest[~found]
             if not len(rest):
                 return rest

@@ -119,7 +119,7 @@ def preview(config: ExportConfig) -> Preview:
         files=_files(config, model, streams, graph_bytes),
         cache_bytes=model_config.num_layers * (cache_bytes(*sizes) if config.kernels else floats),
         delegates=delegates,
-        calls=delegates if config.backend == "xnnpack" else _operator_calls(config, layers),
+        calls=delegates if config.backend == "xnnpack" else _operator_calls(config, model_config, layers),
         cost=export_cost(config, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),
     )
 
@@ -253,13 +253,21 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
     return 2 * layers + (-1 if method == "prefill" else 1 + carrying.get(method, False))
 
 
-def _operator_calls(config: ExportConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, two look-ups of rotary tables, embedding and head; empty for other backends."""
+def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
+    """With the kernels: four per layer, or six with norms after its halves; two look-ups per rotary embedding, the
+    embedding and its factor, and the head. Empty for other backends."""
     if not config.kernels:
         return {}
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
-    ends = {"prefill": 0, "streams": 3}  # prefill: no head, and one operator of the last layer; streams: no embedding
-    return {name: 4 * count + ends.get(name, 4 + carrying.get(name, False)) for name, count in layers.items()}
+    found = {}
+    for name, count in layers.items():
+        each = 4 if model_config.norms == "before" else 6
+        turns = model_config.layer_rotaries[-count:]  # a `streams` pass runs the top layers
+        start = 0 if name == "streams" else 1 + (model_config.embedding_scale != 1)
+        # A prefill pass has no head, and only the first operator of its last layer.
+        end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
+        found[name] = each * count + 2 * len(set(turns)) + start + end
+    return found
 
 
 def _files(config: ExportConfig, model: StreamFused, streams: StreamConfig, weight_bytes: int) -> dict[str, int]:

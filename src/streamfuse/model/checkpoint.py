@@ -18,6 +18,7 @@ from streamfuse.durable import replace_file
 from .config import ModelConfig, StreamConfig
 from .families import from_checkpoint, own_name, own_shapes
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
+from .quantized import decoded, packed_of, shapes_of
 from .shards import check_types, misfit, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
@@ -38,6 +39,7 @@ def load_config(folder: Path) -> ModelConfig:
     if not any(path.is_file() for path in files):  # sufficient for a dry run
         return config
     headers = {own_name(name): facts for path in files for name, facts in read_header(path).items()}
+    headers = shapes_of(headers, packed_of(read_object(folder / "config.json"), str(folder / "config.json")))
     headers = {name: facts for name, facts in headers.items() if not _follows_from_config(name)}
     check_types(headers)
     if config.tie_word_embeddings and {_EMBEDDING, _HEAD} <= headers.keys():
@@ -55,7 +57,9 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
         CheckpointError: a file is missing or damaged, or the tensors do not fit the configuration.
     """
     config = ModelConfig.load(folder)
+    packed = packed_of(read_object(folder / "config.json"), str(folder / "config.json"))
     state: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}  # of packed checkpoints: the parts of a matrix may be in several files
     for path in shards(folder):
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file")
@@ -63,12 +67,24 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             shard = load_file(path)
         except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-        check_types(read_header(path))
+        check_types(shapes_of(read_header(path), packed))
         _check_finite(shard, path)
-        for name, value in shard.items():
-            if not _follows_from_config(name):
-                state |= from_checkpoint(name, value.to(dtype), config)
+        if packed is not None:
+            stored |= shard
+            continue
+        state |= _own_tensors(shard, dtype, config)
+    if packed is not None:
+        state = _own_tensors(decoded(stored, packed, str(folder)), dtype, config)
     return _fill(config, state, folder)
+
+
+def _own_tensors(shard: Mapping[str, Tensor], dtype: torch.dtype, config: ModelConfig) -> dict[str, Tensor]:
+    """The model's tensors in those of a file."""
+    found: dict[str, Tensor] = {}
+    for name, value in shard.items():
+        if not _follows_from_config(name):
+            found |= from_checkpoint(name, value.to(dtype), config)
+    return found
 
 
 def _follows_from_config(name: str) -> bool:

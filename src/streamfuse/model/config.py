@@ -20,8 +20,8 @@ from .families import ARCHITECTURES as ARCHITECTURES
 from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
+from .quantized import packed_of
 from .rope import Rotary, by_layer_type, rotary_of, trained_length
-from .shards import TAKE_UNQUANTIZED
 
 if TYPE_CHECKING:
     from .heads import Heads
@@ -219,13 +219,7 @@ class ModelConfig:
 
 def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
     """Reject configurations that would be computed incorrectly; a field that is null counts as missing."""
-    quantized = config.get("quantization_config")
-    if quantized:
-        method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-        raise CheckpointError(
-            f"{source}: quantization_config: the weights are quantized ({method or 'no quant_method'}), which is not "
-            f"supported; {TAKE_UNQUANTIZED}, and choose the bundle's own format with `streamfuse export --quantize`"
-        )
+    packed_of(config, source)
     kind = config.get("model_type")
     if kind is not None and kind != ARCHITECTURES[architecture]:
         raise CheckpointError(

@@ -164,7 +164,7 @@ class _Batch:
         """
         if window is None:
             return bias
-        columns = self.columns[: bias.shape[-1]]
+        columns = torch.arange(bias.shape[-1], device=self.device)
         positions = columns - torch.where(columns < self.shared, 0, padding)  # [b, C]
         own = self.columns[start:stop] - padding  # [b, T]
         left = positions[:, None, None] <= own[:, None, :, None] - window
