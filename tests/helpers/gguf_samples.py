@@ -11,10 +11,12 @@ import numpy as np
 import tiny
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from streamfuse.model.gguf_settings import ARCHITECTURES
 from streamfuse.model.transformer import Transformer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 SIZES = {"hidden_size": 64, "intermediate_size": 96}  # multiples of the 32 weights of a quantized block
+PERMUTED = ("llama", "smollm3", "granite")
 CONTROL, NORMAL = int(gguf.TokenType.CONTROL), int(gguf.TokenType.NORMAL)
 
 
@@ -44,7 +46,7 @@ class Source:
     def __init__(self, architecture: str = "llama", tied: bool = True, **config: Any) -> None:
         self.architecture = architecture
         self.tokenizer = byte_level_tokenizer()
-        hf_name = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[architecture]
+        hf_name = ARCHITECTURES[architecture]
         self.model = tiny.base(
             architectures=[hf_name],
             vocab_size=self.tokenizer.get_vocab_size(),
@@ -54,6 +56,8 @@ class Source:
         self.skip: set[str] = set()  # fields to leave out
         self.fields: dict[str, Any] = {}  # strings and floats to add
         self.tensors: dict[str, np.ndarray] = {}  # tensors to add
+        self.packed: dict[str, tuple[np.ndarray, Any]] = {}  # bytes of tensors, and their types
+        self.rms_eps: float | None = None  # that of the file, if it is not the model's
         self.pre = "smollm"
 
     def write(self, path: Path, kinds: dict[str, Any] | None = None) -> Path:
@@ -66,7 +70,7 @@ class Source:
             ("block_count", writer.add_block_count, config.num_layers),
             ("head_count", writer.add_head_count, config.num_heads),
             ("head_count_kv", writer.add_head_count_kv, config.num_kv_heads),
-            ("rms_eps", writer.add_layer_norm_rms_eps, config.rms_norm_eps),
+            ("rms_eps", writer.add_layer_norm_rms_eps, self.rms_eps or config.rms_norm_eps),
             ("freq_base", writer.add_rope_freq_base, config.rotaries[0].theta),
             ("context_length", writer.add_context_length, config.max_position_embeddings),
             ("tokenizer", writer.add_tokenizer_model, "gpt2"),
@@ -89,7 +93,9 @@ class Source:
             adders[type(value)](name, value)
         for name, weight in gguf_tensors(self.model, self.architecture).items():
             kind = (kinds or {}).get(name)
-            if name not in self.skip:
+            if name in self.packed:
+                writer.add_tensor(name, self.packed[name][0], raw_dtype=self.packed[name][1])
+            elif name not in self.skip:
                 writer.add_tensor(name, weight if kind is None else gguf.quants.quantize(weight, kind), raw_dtype=kind)
         for name, values in self.tensors.items():
             writer.add_tensor(name, values)
@@ -123,7 +129,7 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
         weight = value.numpy().copy()
         if owner.startswith("layers."):
             _, layer, part = owner.split(".", 2)
-            if architecture == "llama" and names[part] in heads:
+            if architecture in PERMUTED and names[part] in heads:
                 weight = permute(weight, heads[names[part]])
             out[f"blk.{layer}.{names[part]}.{kind}"] = weight
         else:

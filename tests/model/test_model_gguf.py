@@ -70,6 +70,73 @@ def by_the_book(data: np.ndarray, kind: Any) -> np.ndarray:
     return values.reshape(data.shape[0], -1)
 
 
+def scales_of(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eight 6-bit scales and eight 6-bit minima in twelve bytes, as ggml's get_scale_min_k4 reads them."""
+    found = np.zeros((2, len(packed), 8), np.int32)
+    for j in range(8):
+        for part in range(2):
+            at = j + 4 * part
+            low = packed[:, at] & 63 if j < 4 else (packed[:, j + 4] >> 4 * part & 15) | (packed[:, at - 4] >> 6) << 4
+            found[part, :, j] = low
+    return found[0], found[1]
+
+
+def k_quants_by_the_book(blocks: np.ndarray, kind: Any) -> np.ndarray:
+    """Blocks of 256 weights: w = d s q - dmin m in eight groups of 32 (Q4_K, Q5_K), w = d s q in 16 of 16 (Q6_K)."""
+    half = blocks.view(np.uint8)
+    if kind == gguf.GGMLQuantizationType.Q6_K:
+        low, high, scales = half[:, :128], half[:, 128:192], half[:, 192:208].copy().view(np.int8)
+        d = half[:, 208:210].copy().view(np.float16).astype(np.float32)
+        q = np.zeros((len(half), 256), np.int32)
+        for n in range(2):
+            for quarter in range(4):
+                nibble = low[:, 64 * n + 32 * (quarter % 2) :][:, :32] >> 4 * (quarter // 2) & 15
+                bits = high[:, 32 * n :][:, :32] >> 2 * quarter & 3
+                q[:, 128 * n + 32 * quarter :][:, :32] = (nibble.astype(np.int32) | bits.astype(np.int32) << 4) - 32
+        return (d * scales.astype(np.float32)).repeat(16, 1) * q
+    d, least = (half[:, at : at + 2].copy().view(np.float16).astype(np.float32) for at in (0, 2))
+    scales, minima = scales_of(half[:, 4:16])
+    nibbles = half[:, 16 + 32 * (kind == gguf.GGMLQuantizationType.Q5_K) :]
+    q = np.zeros((len(half), 256), np.int32)
+    for group in range(8):
+        four = nibbles[:, 32 * (group // 2) :][:, :32] >> 4 * (group % 2) & 15
+        fifth = half[:, 16:48] >> group & 1 if kind == gguf.GGMLQuantizationType.Q5_K else np.zeros_like(four)
+        q[:, 32 * group :][:, :32] = four.astype(np.int32) | fifth.astype(np.int32) << 4
+    return (d * scales).repeat(32, 1) * q - (least * minima).repeat(32, 1)
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
+def test_k_quants_are_the_formats_own_values(name: str, tmp_path: Path) -> None:
+    source, kind = Source(hidden_size=256, intermediate_size=256), gguf.GGMLQuantizationType[name]
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    blocks = np.random.default_rng(1).integers(0, 256, (256, size), dtype=np.uint8)
+    for at in (208,) if name == "Q6_K" else (0, 2):  # finite float16 scales
+        blocks[:, at : at + 2] = np.full((256, 1), 0.01, np.float16).view(np.uint8)
+    source.packed["blk.0.ffn_down.weight"] = (blocks, kind)
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = load_file(tmp_path / "hf" / "model.safetensors")["model.layers.0.mlp.down_proj.weight"].numpy()
+    np.testing.assert_allclose(found, k_quants_by_the_book(blocks, kind).reshape(256, 256), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("architecture", ["smollm3", "granite"])
+def test_other_architectures_give_the_same_model(architecture: str, tmp_path: Path) -> None:
+    scales = {"embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0, "attention.scale": 0.2}
+    names = ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier")
+    granite = dict(zip(names, scales.values(), strict=True)) if architecture == "granite" else {}
+    source = Source(architecture, num_hidden_layers=4, **granite)
+    if granite:
+        source.fields |= {f"granite.{name}": value for name, value in scales.items()}
+    config = source.model.config
+    source.rms_eps = 1e-5
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    found = load_base(tmp_path / "hf")
+    for name in ("rotaries", "layer_rotaries", "embedding_scale", "attention_scale", "logits_scale", "rms_norm_eps"):
+        assert getattr(found.config, name) == getattr(config, name), name
+    ids = torch.randint(0, config.vocab_size, (1, 12))
+    with torch.no_grad():
+        torch.testing.assert_close(found(ids) * config.logits_scale, source.model(ids), atol=1e-4, rtol=1e-4)
+
+
 def test_the_tokenizer_is_the_same(tmp_path: Path) -> None:
     source = Source()
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
@@ -167,7 +234,7 @@ def test_rope_scaling_is_what_llama_cpp_takes_it_for(
     source = Source()
     source.fields |= {f"llama.rope.{name}": value for name, value in said.items()}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
-    found = load_base(tmp_path / "hf").config.rope_scaling
+    found = load_base(tmp_path / "hf").config.rotaries[0].scaling
     assert found == pytest.approx(scaling) if scaling else found is None
 
 
@@ -291,7 +358,7 @@ def test_the_factors_of_llama_3_are_a_rope_scaling(tmp_path: Path) -> None:
     source.tensors["rope_freqs.weight"] = factors
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     found = load_base(tmp_path / "hf")
-    assert found.config.rope_scaling == LLAMA_3_2
+    assert found.config.rotaries[0].scaling == LLAMA_3_2
     ids = torch.arange(20)[None]
     assert torch.equal(found(ids), source.model(ids))
 
@@ -300,7 +367,7 @@ def test_factors_that_change_nothing_are_no_scaling(tmp_path: Path) -> None:
     source = Source()
     source.tensors["rope_freqs.weight"] = np.ones(8, np.float32)
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
-    assert load_base(tmp_path / "hf").config.rope_scaling is None
+    assert load_base(tmp_path / "hf").config.rotaries[0].scaling is None
 
 
 @pytest.mark.parametrize("factors", [[1, 1, 1, 1, 1, 2, 4, 8], [1, 1, 1, 1], [0] * 8, [np.nan] * 8, [np.inf] * 8])
@@ -349,7 +416,9 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match="architecture 'mamba' is not one of llama, qwen2, qwen3"):
+    with pytest.raises(
+        CheckpointError, match="architecture 'mamba' is not one of llama, qwen2, qwen3, smollm3, granite"
+    ):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(40))
     with pytest.raises(CheckpointError, match="not a readable GGUF file"):

@@ -1,7 +1,7 @@
 """Converts GGUF files to Hugging Face folders, which are all that other parts of streamfuse read.
 
 Weights are dequantized to float32 exactly as the format defines, so the folder has the GGUF's own values. The rows of q
-and k projections, which the llama architecture stores permuted for interleaved rotary embedding, are permuted back.
+and k projections, which some architectures store permuted for interleaved rotary embedding, are permuted back.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _SPLIT_PATTERNS = {
     "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
 }
 _CONTROL, _USER_DEFINED = 3, 4  # token types
+PERMUTED = ("llama", "smollm3", "granite")  # architectures with rows of q and k in llama.cpp's own order
 ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies
 # The same for all models with llama3 scaling; a GGUF only has the resulting factors.
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -134,7 +135,7 @@ def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, 
     """All tensors in float32 by their Hugging Face names; factors of RoPE scaling are added to `config`."""
     import gguf
 
-    # llama.cpp permutes rows in the llama architecture only; the others use the half-split rotary layout unchanged.
+    # llama.cpp permutes rows in some architectures; the others use the half-split rotary layout unchanged.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     tensors = {}
     for tensor in found:
@@ -145,11 +146,14 @@ def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, 
         try:
             weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         except NotImplementedError:
-            raise CheckpointError(f"{path}: tensor {tensor.name!r} has the type {tensor.tensor_type.name}") from None
+            raise CheckpointError(
+                f"{path}: tensor {tensor.name!r} has the type {tensor.tensor_type.name}, which is not supported; take "
+                "a GGUF of another type, for example Q4_K_M or Q8_0"
+            ) from None
         part, kind = tensor.name.split(".")[2:] if tensor.name.startswith("blk.") else ("", "")
         if part.startswith("ffn_") and kind == "bias":
             raise CheckpointError(f"{path}: tensor {tensor.name!r} is a bias of the MLP, which is not supported")
-        if config["model_type"] == "llama" and part in permuted:
+        if config["model_type"] in PERMUTED and part in permuted:
             weight = _unpermute(weight, permuted[part])
         tensors[name] = np.ascontiguousarray(weight)
     if "model.embed_tokens.weight" not in tensors:

@@ -7,13 +7,26 @@ llama.cpp's defaults.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .fields import CheckpointError
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+}
+_NO_ROPE_INTERVAL = 4  # of smollm3 in llama.cpp; a GGUF does not have it
+_GRANITE_SCALES = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 # Fields below the architecture's name that are read, or that have no effect in these families.
 _READ = {
@@ -110,7 +123,18 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "max_position_embeddings": get("context_length", 2048),
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _ends(fields),
+        **_own_settings(architecture, head_dim, get),
     }
+
+
+def _own_settings(architecture: str, head_dim: int, get: Callable[[str], Any]) -> dict[str, Any]:
+    """Settings that only one architecture has; a scale that is missing or 0 has no effect."""
+    if architecture == "smollm3":
+        return {"no_rope_layer_interval": _NO_ROPE_INTERVAL}
+    if architecture != "granite":
+        return {}
+    none = {"attention.scale": head_dim**-0.5}
+    return {field: decimal(get(key) or none.get(key, 1.0)) for key, field in _GRANITE_SCALES.items()}
 
 
 def _ends(fields: Metadata) -> list[int]:
@@ -165,6 +189,8 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
     for name, value in fields.values.items():
         owner, _, key = name.partition(".")
         if owner != architecture or key in _READ or key in _SAYS_NOTHING:
+            continue
+        if architecture == "granite" and key in _GRANITE_SCALES:
             continue
         if key in neutral:
             fine = any(abs(value - number) <= 1e-6 * abs(number) for number in neutral[key])

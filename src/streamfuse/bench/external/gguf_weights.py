@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from streamfuse.bench.shared.systems import ExternalSystemError
 from streamfuse.bundle import Manifest
-from streamfuse.model.gguf import ROPE_FACTORS, permute, tensor_name
+from streamfuse.model.gguf import PERMUTED, ROPE_FACTORS, permute, tensor_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Bytes = npt.NDArray[np.uint8]
 
-_PERMUTED = ("attn_q", "attn_k")  # stored for interleaved rotary embedding in the llama architecture
+_QUERY_KEY = ("attn_q", "attn_k")  # stored for interleaved rotary embedding in some architectures
 
 
 def gguf_of(checkpoint: Path, manifest: Manifest) -> Path:
@@ -99,7 +99,7 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor], num_layers: in
         writer.add_key_value(name, value, kind, sub_type=item)
     heads = dict(
         zip(
-            _PERMUTED,
+            _QUERY_KEY,
             (fields[f"{architecture}.attention.{key}"].contents() for key in ("head_count", "head_count_kv")),
             strict=True,
         )
@@ -110,7 +110,7 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor], num_layers: in
         data = tensor.data
         if tensor.name != ROPE_FACTORS and (name := tensor_name(tensor.name, source)) in changed:
             part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
-            num_heads = heads.get(part) if architecture == "llama" else None
+            num_heads = heads.get(part) if architecture in PERMUTED else None
             data = encode(changed[name], tensor.tensor_type.name, num_heads, f"{source}: tensor {tensor.name!r}")
         writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
