@@ -14,13 +14,14 @@ import fakes
 import pytest
 from bundle_samples import CHAT_TEMPLATE, SavingBackend, byte_tokenizer, edit_manifest, write_bundle
 from engine_fixtures import made_engines
+from text_samples import TEMPLATES
 from tool_samples import CLOCK, call, result, turn
 
 import streamfuse
 from streamfuse.api import Chat
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.text import Conversation, Tokenizer
+from streamfuse.runtime.text import Conversation, TextError, Tokenizer
 
 CONTEXT, TURNS, NEW = 128, 40, 12
 SYSTEM = "be brief"
@@ -214,6 +215,31 @@ def test_a_turn_is_a_question_with_its_calls_results_and_answer(tmp_path: Path) 
     conversation.set_limit(shortest - 1, 1, "drop_oldest")
     with pytest.raises(PromptError, match="the question has"):
         conversation.ask("three")
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_the_kept_turns_are_written_as_a_chat_of_their_own_by_every_template(tmp_path: Path, name: str) -> None:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", TEMPLATES[name])
+    history = [turn("system", "s")]
+    try:
+        tokenizer.encode_chat([*history, turn("user", "a")])
+    except TextError:  # a template without system messages
+        history = []
+    conversation = Conversation(tokenizer, history=history)
+    dropped = 0
+    for number in range(8):
+        before = conversation.messages or history
+        whole = len(tokenizer.encode_chat([*before, turn("user", question(number))]))
+        conversation.set_limit(whole - 1 if number > 2 else whole + 1, 1, "drop_oldest")
+        ids = conversation.ask(question(number))
+        dropped += conversation.dropped[0]
+        kept = conversation.messages
+        assert ids == tokenizer.encode_chat(kept)
+        assert conversation.dropped == ((len(before) + 1 - len(kept)) // 2, whole - len(ids))
+        assert kept[: len(history)] == history
+        conversation.answer(byte_tokenizer().encode("abc").ids)
+    assert dropped >= 5
 
 
 def test_results_belong_to_their_question_and_drop_older_turns_only(tmp_path: Path) -> None:
