@@ -27,9 +27,9 @@ void Calibration::learn(const Tree& tree, std::span<const int64_t> chosen) {
     for (int64_t other = row + 1; other < tree.size(); ++other)
       if (tree[other].parent == row) predicted += exponential(tree[other].log_prob - tree[row].log_prob);
     if (predicted <= 0.0) break;
-    const bool forced = tree.forced_child(row) > 0;  // by the constraint, which says nothing of the source
+    const bool guided = tree.is_guided(row);  // by the constraint, which says little of the source
     row = tree.child(row, chosen[d]);
-    if (forced) {
+    if (guided) {
       if (row == 0) break;
       continue;
     }

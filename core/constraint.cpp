@@ -3,12 +3,18 @@
 #include "constraint.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
 #include "error.h"
 
 namespace streamfuse {
+namespace {
+
+constexpr int64_t kLongestEnd = 4;  // tokens, of closing brackets for example
+
+}  // namespace
 
 Constraint::Constraint(Owned<sf_constraint> table, int64_t vocab_size, const std::vector<int64_t>& ends)
     : table_(std::move(table)), vocab_size_(vocab_size) {
@@ -76,6 +82,52 @@ std::span<const int64_t> Constraint::forced(int64_t room) {
     if (is_end(token)) count = i;
   }
   return {forced_.data(), static_cast<size_t>(count)};
+}
+
+std::vector<int64_t> Constraint::take_certain_end(int64_t room) {
+  std::vector<int64_t> found;
+  try {
+    const std::span<const int64_t> forced = this->forced(kLongestEnd + 1);
+    found.assign(forced.begin(), forced.end());
+  } catch (const Failure&) {  // as in a draft
+  }
+  if (found.empty() || static_cast<int64_t>(found.size()) > std::min(room, kLongestEnd)) return {};
+  // A mask of the vocabulary costs more than accepting these tokens, so it is needed only if they end the text.
+  if (!accept_end(found, false)) return {};
+  rollback(static_cast<int64_t>(found.size()));
+  return accept_end(found, true) ? found : std::vector<int64_t>{};
+}
+
+// Accepts the tokens if the text must end after them and, if `only`, no others may follow; else none.
+bool Constraint::accept_end(const std::vector<int64_t>& tokens, bool only) {
+  int64_t count = 0;
+  bool ends;
+  try {
+    for (; count < static_cast<int64_t>(tokens.size()); ++count) {
+      const int64_t token = tokens[static_cast<size_t>(count)];
+      if (only && !allows_only(token)) break;
+      accept(token);
+    }
+    ends = count == static_cast<int64_t>(tokens.size()) && must_end();
+  } catch (const Failure&) {  // of a token that the model may not choose
+    ends = false;
+  }
+  if (!ends) rollback(count);
+  return ends;
+}
+
+bool Constraint::allows_only(int64_t token) {
+  const uint32_t* allowed = mask();
+  int count = 0;
+  for (size_t i = 0; i < bits_.size(); ++i) count += std::popcount(allowed[i]);
+  return count == 1 && (allowed[token / 32] >> (token % 32) & 1) != 0;
+}
+
+uint64_t Constraint::choice_key() const {
+  if (table_->choice_key == nullptr) return 0;
+  uint64_t key = 0;
+  check(table_->choice_key(table_->context, &key));
+  return key == 0 ? 0 : key | 1;
 }
 
 void Constraint::accept(int64_t token) {

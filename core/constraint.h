@@ -30,11 +30,20 @@ class Constraint {
   // choice.
   std::span<const int64_t> forced(int64_t room);
 
+  // See sf_constraint; odd, or 0.
+  uint64_t choice_key() const;
+
+  // The tokens that end the text, at most `room`, if each of them is the only one that may follow; else none. They are
+  // accepted. No pass is needed to choose them.
+  std::vector<int64_t> take_certain_end(int64_t room);
+
   void accept(int64_t token);
   void rollback(int64_t count);
 
  private:
   bool has(int32_t flags) const;
+  bool allows_only(int64_t token);
+  bool accept_end(const std::vector<int64_t>& tokens, bool only);
   void check(int code) const;
 
   Owned<sf_constraint> table_;

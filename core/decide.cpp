@@ -110,7 +110,7 @@ Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree,
     double expected = 0.0, sure = 0.0;
     for (int64_t row = 1; row < nodes; ++row) {
       expected += worth(row);
-      sure += (tree[row].source == SF_GRAMMAR ? 1.0 : kSure) * worth(row);
+      sure += (tree[row].forced ? 1.0 : kSure) * worth(row);
     }
     const double extra = std::max(facts.costs.of(method, nodes) - facts.plain_ms(), kLeastCost * facts.plain_ms());
     const double gain = left - now * extra + expected;

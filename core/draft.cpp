@@ -9,12 +9,6 @@
 #include "numbers.h"
 
 namespace streamfuse {
-namespace {
-
-// How often the model spells forced text in the tokens that are drafted: the initial share, its weight, and the decay.
-constexpr double kForcedShare = 0.97, kForcedTrials = 20.0, kForcedDecay = 0.98;
-
-}  // namespace
 
 void Draft::reserve(size_t nodes) {
   for (Tree* one : {&tree, &streams, &table}) one->nodes.reserve(nodes);
@@ -31,9 +25,7 @@ Drafter::Drafter(const Model& model, std::shared_ptr<const Memory> memory)
       table_(model),
       look_up_(model.spec.capacity, model.spec.widest(), std::move(memory)),
       of_streams_(model.tables.calibration, model.spec.num_streams),
-      of_table_({}, kTableDepth),
-      forced_hits_(kForcedTrials * kForcedShare),
-      forced_trials_(kForcedTrials) {
+      of_table_({}, kTableDepth) {
   ids_.resize(static_cast<size_t>(spec_.num_streams * spec_.top_k));
   log_probs_.resize(ids_.size());
 }
@@ -47,8 +39,7 @@ void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint
 
 void Drafter::begin_draft(const std::vector<int64_t>& tokens) {
   look_up_.follow(tokens);
-  guide_.begin_draft(spec_.widest());
-  guide_.forced_log_prob = logarithm(forced_hits_ / forced_trials_);
+  guide_.begin_draft(tokens.back(), spec_.widest());
 }
 
 void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out) {
@@ -128,13 +119,8 @@ void Drafter::learn(const Draft& draft, std::span<const int64_t> chosen) {
   if (draft.from_lookup) look_up_.learn(chosen);
   int64_t row = 0;
   for (const int64_t token : chosen) {
-    const int64_t forced = draft.tree.forced_child(row);
     guide_.learn(draft.tree[row].state, token);
     row = draft.tree.child(row, token);
-    if (forced > 0) {
-      forced_hits_ = kForcedDecay * forced_hits_ + (row == forced);
-      forced_trials_ = kForcedDecay * forced_trials_ + 1;
-    }
     if (row == 0) return;
   }
 }

@@ -72,7 +72,6 @@ class Drafter {
   TreeJoiner joiner_;
   Guide guide_;
   Calibration of_streams_, of_table_;
-  double forced_hits_, forced_trials_;  // tokens that the constraint forces: those that the model chose
   int32_t sources_ = 0;
   bool streams_failed_ = false, table_failed_ = false, look_up_failed_ = false;
   std::string damage_;

@@ -37,9 +37,11 @@ void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs
   while (out.size() < width && !open_.empty()) {
     const Candidate best = open_.front();
     open_.erase(open_.begin());
-    const bool forced = best.rank < 0;
-    const int64_t row = out.add(best.token, best.parent, best.log_prob, forced ? SF_GRAMMAR : SF_STREAMS, forced,
-                                guide.after(out[best.parent].state, best.token));
+    if (out.child(best.parent, best.token) > 0) continue;
+    const int32_t state = out[best.parent].state;
+    const bool guided = best.rank < 0;
+    const int64_t row = out.add(best.token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_STREAMS, guided,
+                                guide.after(state, best.token), guided && guide.forces(state));
     if (row + 1 < width && best.depth < depth) offer(out, row, ids, log_probs, levels, width - out.size(), guide);
   }
 }
@@ -71,13 +73,13 @@ void StreamGrower::find_slots(const int64_t* ids, int64_t count) {
 void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t levels,
                          int64_t room, Guide& guide) {
   const int64_t level = tree[row].depth, k = model_.spec.top_k;
-  if (const int64_t token = guide.forced(tree[row].state); token >= 0) {
-    insert({tree[row].log_prob + guide.forced_log_prob, level + 1, row, -1, token}, room);
-    return;
-  }
-  if (level >= levels) return;
+  const int32_t state = tree[row].state;
+  int64_t guided = 0;
+  for (const Guide::Offer& offer : guide.offers(state))
+    insert({tree[row].log_prob + offer.log_prob, level + 1, row, --guided, offer.token}, room);
+  if (level >= levels || guide.forces(state)) return;
   score(level, tree[row].token, log_probs + level * k);
-  restrict_to_allowed(tree[row].state, ids + level * k, guide);
+  restrict_to_allowed(state, ids + level * k, guide);
   for (int64_t rank = 0; rank < k; ++rank) {
     const double score = scores_[static_cast<size_t>(rank)];
     if (score > -HUGE_VAL)
@@ -148,29 +150,37 @@ void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t dep
   levels_.assign(1, 0);
   children_.assign(1, depth > 0 && exists() ? entries(out, 0) : Span{0, 0});
   open_.clear();
-  if (depth > 0) offer(out, 0, 0, guide);
+  if (depth > 0) offer(out, 0, guide);
   while (!open_.empty() && out.size() < width) {
     const Candidates::One best = open_.take();
     const Span span = children_[static_cast<size_t>(best.parent)];
-    const int64_t forced = guide.forced(out[best.parent].state);
-    const int64_t token = forced >= 0 ? forced : model_.tables.ngram_ids[span.begin + best.rank];
-    const int64_t row = out.add(token, best.parent, best.log_prob, forced >= 0 ? SF_GRAMMAR : SF_TABLE, forced >= 0,
-                                guide.after(out[best.parent].state, token));
-    levels_.push_back(levels_[static_cast<size_t>(best.parent)] + (forced < 0));
+    const int32_t state = out[best.parent].state;
+    const bool guided = best.rank < 0;
+    const int64_t token =
+        guided ? guide.offers(state)[-1 - best.rank].token : model_.tables.ngram_ids[span.begin + best.rank];
+    if (!guided) offer_entry(out, best.parent, best.rank + 1, guide);
+    if (out.child(best.parent, token) > 0) continue;
+    const int64_t row = out.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_TABLE, guided,
+                                guide.after(state, token), guided && guide.forces(state));
+    levels_.push_back(levels_[static_cast<size_t>(best.parent)] + !guided);
     const bool extends = levels_.back() < kTableDepth && exists();
     children_.push_back(extends ? entries(out, row) : Span{0, 0});
-    if (forced < 0) offer(out, best.parent, best.rank + 1, guide);
-    if (out[row].depth < depth) offer(out, row, 0, guide);
+    if (out[row].depth < depth) offer(out, row, guide);
   }
 }
 
-// Offers the forced child of a row, or its best child from this rank on that may follow.
-void TableGrower::offer(const Tree& tree, int64_t parent, int64_t rank, Guide& guide) {
+// Offers what the constraint makes likely after a row, with negative ranks, and unless it is forced the best entry.
+void TableGrower::offer(const Tree& tree, int64_t parent, Guide& guide) {
+  const int32_t state = tree[parent].state;
+  int64_t guided = 0;
+  for (const Guide::Offer& offer : guide.offers(state))
+    open_.add(tree[parent].log_prob + offer.log_prob, parent, --guided);
+  if (!guide.forces(state)) offer_entry(tree, parent, 0, guide);
+}
+
+// Offers the best entry for a row from this rank on that may follow.
+void TableGrower::offer_entry(const Tree& tree, int64_t parent, int64_t rank, Guide& guide) {
   const double log_prob = tree[parent].log_prob;
-  if (guide.forced(tree[parent].state) >= 0) {
-    open_.add(log_prob + guide.forced_log_prob, parent, 0);
-    return;
-  }
   const Span span = children_[static_cast<size_t>(parent)];
   for (; span.begin + rank < span.end; ++rank) {
     const double path = log_prob + static_cast<double>(from_half(model_.tables.ngram_log_probs[span.begin + rank]));

@@ -58,7 +58,8 @@ class TableGrower {
   struct Span {
     int32_t begin, end;
   };
-  void offer(const Tree& tree, int64_t parent, int64_t rank, Guide& guide);
+  void offer(const Tree& tree, int64_t parent, Guide& guide);
+  void offer_entry(const Tree& tree, int64_t parent, int64_t rank, Guide& guide);
   Span entries(const Tree& tree, int64_t row) const;
   // The index of a key in keys[first, end); `end` if it is not there.
   int64_t find(int64_t key, int64_t first, int64_t end) const;

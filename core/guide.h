@@ -1,11 +1,15 @@
-// The constraint along the paths of a draft: what may follow each drafted token, and what must.
+// The constraint along the paths of a draft: what may follow each drafted token, and what is likely to.
 //
 // A draft visits the constraint's states as a prefix tree, which all sources of drafts share. The constraint itself has
 // one state, so the guide moves it from node to node: it rolls back to the common ancestor and accepts the rest.
-// Without a constraint everything may follow, and nothing must. An error of the constraint cuts the draft at that node
-// and is not raised: it matters only if the model chooses that token, and then the acceptor raises it.
+// Without a constraint everything may follow, and nothing is offered. An error of the constraint cuts the draft at that
+// node and is not raised: it matters only if the model chooses that token, and then the acceptor raises it.
+//
+// Besides, the guide remembers what the model chose: how it splits forced text into tokens, and what it wrote in states
+// with few continuations, such as after a digit or before a key of an object. It offers these tokens the next time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -17,48 +21,84 @@ namespace streamfuse {
 
 class Guide {
  public:
+  static constexpr size_t kOffers = 3;
+
+  struct Offer {
+    int64_t token;
+    double log_prob;  // natural logarithm
+  };
+  // The most likely first.
+  struct Offers {
+    std::array<Offer, kOffers> list;
+    size_t count = 0;
+
+    const Offer* begin() const { return list.data(); }
+    const Offer* end() const { return list.data() + count; }
+    const Offer& operator[](int64_t place) const { return list[static_cast<size_t>(place)]; }
+  };
+
+  Guide();
+
   // The constraint of the next text; null: none. It must outlive the text.
   void begin(Constraint* constraint);
   // A draft begins after the text, at state 0, of at most `widest` nodes.
-  void begin_draft(int64_t widest);
+  void begin_draft(int64_t root, int64_t widest);
   // Puts the constraint back to where the draft began.
   void end_draft() { move(0); }
 
   // allowed [tokens]: 1 if the token may follow this state. Counts those that may not.
   void allows(int32_t state, std::span<const int64_t> tokens, uint8_t* allowed);
   bool allows(int32_t state, int64_t token);
-  // The most likely next token if only one text can follow this state; -1: there is a choice.
-  int64_t forced(int32_t state);
-  // The model chose this token after a state of the last draft. If the text was forced, but the model split it into
-  // other tokens than the constraint, later drafts use the model's.
+  // Whether only one text can follow this state.
+  bool forces(int32_t state);
+  // The first tokens of the forced text, in the ways in which the model may split it; in a state with few continuations
+  // what the model chose in such states. All of them may follow. Empty where the constraint says little.
+  Offers offers(int32_t state);
+  // The model chose this token after a state of the last draft.
   void learn(int32_t state, int64_t chosen);
   // The state after an allowed token.
   int32_t after(int32_t state, int64_t token);
 
   int64_t refused() const { return refused_; }  // candidates in this text
 
-  double forced_log_prob = 0.0;  // of a forced token, natural logarithm
-
  private:
   struct Node {
     int64_t token;
     int32_t parent, depth;
     int32_t child = -1, sibling = -1;  // the first child; the next child of the parent
-    bool asked = false;                // whether `canonical` and `forced` are known
     bool end = false;                  // the token ends the text
+    bool asked = false;                // whether `canonical` and `key` are known
+    bool has_offers = false;           // whether `offers` is known
     int64_t canonical = -1;            // first token of the forced text, as the constraint splits it; -1: a choice
-    int64_t forced = -1;               // the same, as the model splits it
+    uint64_t key = 0;                  // of the habit; 0: none
+    Offers offers{};
+  };
+  // What the model chose in states with the same key, or with the same key and token before. Earlier choices count
+  // less.
+  struct Habit {
+    struct Choice {
+      int64_t token = -1;
+      double weight = 0.0;
+    };
+    double total = 0.0;
+    std::array<Choice, kOffers + 1> choices;  // those with most weight, in no order
+
+    void add(int64_t token);
   };
   Node& node(int32_t state) { return nodes_[static_cast<size_t>(state)]; }
   void move(int32_t state);
-  void ask_forced(int32_t state);
+  void ask(int32_t state);
+  Offers find_offers(int32_t state);
+  uint64_t key_after_token(int32_t state);
+  void may_follow(int32_t state, std::span<const int64_t> tokens, uint8_t* allowed);
 
   Constraint* constraint_ = nullptr;
-  int64_t widest_ = 0, refused_ = 0;
+  int64_t root_ = -1, widest_ = 0, refused_ = 0;
   std::vector<Node> nodes_;
   std::vector<int32_t> path_;
-  std::unordered_map<int64_t, int64_t> preferred_;  // the model's token for a canonical one, if it is another
-  int32_t at_ = 0;                                  // where the constraint is
+  std::unordered_map<uint64_t, Habit> habits_;
+  double canonical_hits_, canonical_trials_;  // forced tokens seen for the first time: those split as expected
+  int32_t at_ = 0;                            // where the constraint is
 };
 
 }  // namespace streamfuse

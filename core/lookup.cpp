@@ -96,10 +96,9 @@ LookUp::Match LookUp::match(int64_t row) const {
 void LookUp::offer(int64_t row, Guide& guide) {
   const double log_prob = tree_[row].log_prob;
   const int32_t state = tree_[row].state;
-  if (guide.forced(state) >= 0) {
-    open_.add(log_prob + guide.forced_log_prob, row, 0);
-    return;
-  }
+  int64_t guided = 0;
+  for (const Guide::Offer& offer : guide.offers(state)) open_.add(log_prob + offer.log_prob, row, --guided);
+  if (guide.forces(state)) return;
   Match& match = matches_[static_cast<size_t>(row)];
   std::array<uint8_t, kOffers> allowed;
   guide.allows(state, {match.next.data(), static_cast<size_t>(match.count)}, allowed.data());
@@ -116,17 +115,18 @@ bool LookUp::join(int64_t width, int64_t depth, Guide& guide, Tree& tree) {
   if (memory_ != nullptr) locked = memory_->lock();
   tree_.set_root(text_[text_.size() - 1]);
   matches_.assign(1, match(0));
-  if (matches_[0].count == 0 && guide.forced(0) < 0) return false;
+  if (matches_[0].count == 0 && guide.offers(0).count == 0) return false;
   open_.clear();
   if (depth > 0) offer(0, guide);
   while (!open_.empty() && tree_.size() < width) {
     const Candidates::One best = open_.take();
     const int32_t state = tree_[best.parent].state;
-    const int64_t forced = guide.forced(state);
-    const int64_t token =
-        forced >= 0 ? forced : matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
-    const int64_t row = tree_.add(token, best.parent, best.log_prob, forced >= 0 ? SF_GRAMMAR : SF_LOOKUP, true,
-                                  guide.after(state, token));
+    const bool guided = best.rank < 0;
+    const int64_t token = guided ? guide.offers(state)[-1 - best.rank].token
+                                 : matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
+    if (tree_.child(best.parent, token) > 0) continue;
+    const int64_t row = tree_.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_LOOKUP, true,
+                                  guide.after(state, token), guided && guide.forces(state));
     matches_.push_back(match(row));
     if (tree_[row].depth < depth) offer(row, guide);
   }

@@ -87,6 +87,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   planner_.begin(tokens_, same, constraint(), generation.sources);
   running_ = true;
   block_.open = false;
+  certain_.clear();
   reason_ = nullptr;
   room_ = -1;
 }
@@ -136,6 +137,7 @@ bool Session::next(sf_token& out) {
     while (true) {
       if (block_.open && deliver(out)) return true;
       if (block_.open) end_block();
+      if (deliver_certain(out)) return true;
       if (reason_ != nullptr || stopped()) {
         end(reason_ != nullptr ? reason_ : kStopped);
         return false;
@@ -177,13 +179,33 @@ bool Session::deliver(sf_token& out) {
     block_.saw_stop = true;
     return false;
   }
-  tokens_.push_back(token);
   ++block_.delivered;
   const bool drafted = at + 1 < path.rows.size();
-  out = {token, drafted ? planner_.tree()[path.rows[at + 1]].source : uint8_t{SF_MODEL}, 0};
+  emit(token, drafted ? planner_.tree()[path.rows[at + 1]].source : uint8_t{SF_MODEL}, out);
+  return true;
+}
+
+// The next of the tokens that end the text because the constraint allows no others; false if there are none.
+bool Session::deliver_certain(sf_token& out) {
+  if (reason_ != nullptr || stopped()) return false;
+  if (certain_.empty() && constraint_) {
+    certain_ = constraint_->take_certain_end(room_);
+    std::reverse(certain_.begin(), certain_.end());
+  }
+  if (certain_.empty()) return false;
+  const int64_t token = certain_.back();
+  certain_.pop_back();
+  --room_;
+  if (certain_.empty()) reason_ = kStop;
+  emit(token, SF_GRAMMAR, out);
+  return true;
+}
+
+void Session::emit(int64_t token, uint8_t source, sf_token& out) {
+  tokens_.push_back(token);
+  out = {token, source, 0};
   watch_.lap(statistics_.ms[kAccept]);
   if (++statistics_.generated_tokens == 1) statistics_.first_token_ms = statistics_.measure_ms + statistics_.total_ms();
-  return true;
 }
 
 // Ends the block: commits what was delivered, and updates the planner.

@@ -21,7 +21,8 @@
 namespace streamfuse {
 
 // Invariant, also after an error of the engine: the cache contains the first `cached()` of `tokens()`. Between two
-// passes these are all tokens except the last, which is the root of the next tree.
+// passes these are all tokens except the last, which is the root of the next tree. After a text whose last tokens were
+// certain, they are missing as well; the next text processes them with its prompt.
 class Session {
  public:
   // The memory may be null.
@@ -65,6 +66,8 @@ class Session {
   bool prefill(bool one_pass);
   void pass();
   bool deliver(sf_token& out);
+  bool deliver_certain(sf_token& out);
+  void emit(int64_t token, uint8_t source, sf_token& out);
   void end_block();
   void learn();
   const char* at_limit(const char* reason) const;
@@ -94,6 +97,7 @@ class Session {
   int64_t room_ = 0;                      // tokens that may still be delivered; -1: the prompt is not processed yet
   const char* reason_ = nullptr;          // why the text ends; NULL: it does not end yet
   Block block_;
+  std::vector<int64_t> certain_;  // tokens that end the text without a pass, the last one first
 };
 
 }  // namespace streamfuse

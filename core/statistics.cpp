@@ -94,7 +94,7 @@ void Statistics::count_pass(int64_t method, const Tree& tree, int64_t nodes, con
   ++passes;
   rounds += method != kDecode;
   proposed += nodes - 1;
-  for (int64_t row = 1; row < nodes; ++row) forced += tree[row].source == SF_GRAMMAR;
+  for (int64_t row = 1; row < nodes; ++row) forced += tree[row].forced;
   add_to_first(depth_proposed, tree.depth(nodes));
 }
 

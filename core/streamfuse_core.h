@@ -198,6 +198,9 @@ typedef struct sf_constraint {
   /* Writes the tokens of the only text that can follow, at most `room`, and their number to *n: 0 if there is a choice.
    * They are used as drafts, because the model may choose other tokens for the same text. */
   int (*forced)(void* context, int64_t* tokens, int32_t room, int32_t* n);
+  /* Sets *key to a number that states with the same few continuations share, such as the states inside a number, or to
+   * 0 where almost anything can follow. Drafts repeat what the model chose in states with the same key. May be NULL. */
+  int (*choice_key)(void* context, uint64_t* key);
   const char* (*error)(void* context);
   void (*release)(void* context); /* frees the constraint; called once */
 } sf_constraint;
@@ -263,7 +266,8 @@ enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3, SF_GRAMMAR = 4
 typedef struct sf_token {
   int64_t id;
   int32_t source; /* what drafted it: SF_MODEL (not drafted), SF_STREAMS, SF_LOOKUP (prompt look-up), SF_TABLE (the
-                     n-gram table), or SF_GRAMMAR (forced by the constraint) */
+                     n-gram table), or SF_GRAMMAR (forced by the constraint, or chosen by the model in a state
+                     with the same choice_key) */
   int32_t reserved;
 } sf_token;
 

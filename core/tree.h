@@ -17,14 +17,16 @@ struct Tree {
     uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR; SF_MODEL for the root
     bool exact;       // its probability is a measured frequency, which needs no calibration
     int32_t state;    // of the constraint after this node (guide.h); 0 for the root
+    bool forced;      // whether only this text could follow the parent
   };
   std::vector<Node> nodes;
 
   int64_t size() const { return static_cast<int64_t>(nodes.size()); }
   const Node& operator[](int64_t row) const { return nodes[static_cast<size_t>(row)]; }
-  void set_root(int64_t token) { nodes.assign(1, {token, -1, 0, 0.0, SF_MODEL, false, 0}); }
-  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source, bool exact = false, int32_t state = 0) {
-    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact, state});
+  void set_root(int64_t token) { nodes.assign(1, {token, -1, 0, 0.0, SF_MODEL, false, 0, false}); }
+  int64_t add(int64_t token, int64_t parent, double log_prob, uint8_t source, bool exact = false, int32_t state = 0,
+              bool forced = false) {
+    nodes.push_back({token, parent, (*this)[parent].depth + 1, log_prob, source, exact, state, forced});
     return size() - 1;
   }
   // The depth of the deepest of the first `rows` nodes.
@@ -33,11 +35,11 @@ struct Tree {
     for (int64_t row = 0; row < rows; ++row) deepest = std::max(deepest, (*this)[row].depth);
     return deepest;
   }
-  // The row of the child of `row` that the constraint forces; 0 if there is none.
-  int64_t forced_child(int64_t row) const {
+  // Whether the constraint offered a child of `row`.
+  bool is_guided(int64_t row) const {
     for (int64_t other = row + 1; other < size(); ++other)
-      if ((*this)[other].parent == row && (*this)[other].source == SF_GRAMMAR) return other;
-    return 0;
+      if ((*this)[other].parent == row && (*this)[other].source == SF_GRAMMAR) return true;
+    return false;
   }
   // The row of the child of `row` with this token; 0 if there is none.
   int64_t child(int64_t row, int64_t token) const {

@@ -5,6 +5,10 @@ costs makes other choices. Here the costs are given, so that the passes of two b
 
     python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30
 
+What constrained text gains over constrained plain decoding (the tasks of `streamfuse bench structured`):
+
+    python tools/counted_speed.py build/demo --task function-calling --data function_calling --limit 40
+
 What an n-gram table of each size is worth, in the place of the bundle's:
 
     python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30 \\
@@ -31,6 +35,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +44,9 @@ import numpy.typing as npt
 
 from streamfuse import engines
 from streamfuse.adapters import find
-from streamfuse.api import load
+from streamfuse.api import Model, load
 from streamfuse.bench.shared.work import rows_per_layer, work_of
+from streamfuse.bench.structured.tasks import TASKS, encode_questions
 from streamfuse.bundle.manifest import DECODE, Manifest
 from streamfuse.cli.shared.options import data_template
 from streamfuse.model.checkpoint import read_adapter
@@ -49,6 +55,8 @@ from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.core import CoreModel
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Session
+from streamfuse.runtime.text import Tokenizer
+from streamfuse.train.formats import Sample
 from streamfuse.train.readers import encode_prompt, read_samples, spread
 
 # Of any unit: only ratios count. After `streamfuse bench latency` on such machines, rounded; the last one is made up.
@@ -83,9 +91,16 @@ CURVES: dict[str, float] = {
 Tables = dict[str, npt.NDArray[Any]]  # of draft.safetensors
 
 
+@dataclass(frozen=True)
+class Prompt:
+    ids: Sequence[int]
+    constraint: Mapping[str, str] = field(default_factory=dict)  # an option of `Tokenizer.constraint`, or none
+
+
 def speed(
-    session: Session, prompts: Sequence[Sequence[int]], config: GenerationConfig, costs: Mapping[str, Cost]
-) -> dict[str, Any]:
+    session: Session, prompts: Sequence[Prompt], config: GenerationConfig, costs: Mapping[str, Cost],
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:  # fmt: skip
     """Tokens per cost over those of plain decoding, tokens per decode or verify pass, the accepted drafts by source, a
     hash of the texts, which no draft may change."""
     widths = {"decode": 1, **{name: rows for name, (rows, _) in session.backend.spec.widths.items()}}
@@ -104,7 +119,8 @@ def speed(
     for prompt in prompts:
         session.reset()
         passes: list[Pass] = []
-        generation = session.generate(prompt, config, passes.append)
+        constraint = tokenizer.constraint(**prompt.constraint) if prompt.constraint else None
+        generation = session.generate(prompt.ids, config, passes.append, constraint=constraint)
         generation.finish()
         texts.update(str(generation.token_ids).encode())
         found = generation.statistics
@@ -150,6 +166,19 @@ def costs_of(device: str, manifest: Manifest, changes: Mapping[str, float]) -> d
     return {**costs, **{method: plain * passes for method, passes in changes.items()}}
 
 
+def prompts_of(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[Prompt]:
+    """Those that leave room for an answer."""
+    longest = model.manifest.cache.capacity - max_new_tokens
+    return [Prompt(ids) for sample in samples if len(ids := encode_prompt(sample, model.tokenizer)) < longest]
+
+
+def questions_of(model: Model, task: str, data: str, limit: int, max_new_tokens: int) -> list[Prompt]:
+    """The same of a task of `bench structured`, with its constraints."""
+    questions = TASKS[task].read_questions(data, "test")
+    asked, _ = encode_questions(questions, model.tokenizer, model.manifest, max_new_tokens, limit)
+    return [Prompt(one.prompt_ids, one.question.constraint.option) for one in asked]
+
+
 def change(said: str) -> tuple[str, float]:
     """METHOD=PASSES of the command line."""
     method, _, passes = said.partition("=")
@@ -161,7 +190,8 @@ def change(said: str) -> tuple[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", default="")
+    parser.add_argument("--task", choices=list(TASKS), help="a task of `bench structured`; its data is --data")
     parser.add_argument("--limit", type=int, default=30)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -175,12 +205,16 @@ def main() -> None:
     parser.add_argument("--ngram-table", type=find, metavar="ADAPTER", help="whose n-gram table drafts")
     parser.add_argument("--ngram-table-mb", type=float, nargs="+", default=[24.0], help="megabytes of it to take")
     given = parser.parse_args()
+    if not given.data and (given.task is None or TASKS[given.task].needs_data):
+        parser.error("--data is missing")
     sampling = SamplingConfig(temperature=given.temperature, seed=1)
     config = GenerationConfig(max_new_tokens=given.max_new_tokens, sampling=sampling)
-    samples = spread(read_samples(given.data, template=given.template, split="test"), given.limit)
     with load(given.bundle, cost_cache=False) as model:
-        longest = model.manifest.cache.capacity - given.max_new_tokens
-        prompts = [ids for sample in samples if len(ids := encode_prompt(sample, model.tokenizer)) < longest]
+        if given.task is None:
+            samples = spread(read_samples(given.data, template=given.template, split="test"), given.limit)
+            prompts = prompts_of(model, samples, given.max_new_tokens)
+        else:
+            prompts = questions_of(model, given.task, given.data, given.limit, given.max_new_tokens)
         new_engine = engines.engines_of(model.bundle, None)
         tables = model.bundle.tables or {}
         for megabytes in given.ngram_table_mb if given.ngram_table else [None]:
@@ -195,7 +229,10 @@ def main() -> None:
                     drafts.remember()
                 session = Session(engine, model=drafts)
                 try:
-                    print(json.dumps({"costs": name, **speed(session, prompts, config, costs)}), flush=True)
+                    print(
+                        json.dumps({"costs": name, **speed(session, prompts, config, costs, model.tokenizer)}),
+                        flush=True,
+                    )
                 finally:
                     session.close()
                     drafts.close()

@@ -10,9 +10,9 @@ using namespace streamfuse;
 
 namespace {
 
-// The texts ([5 6 7] word+ (8 | 9))*, which end after a 9: "5 6 7" is forced, but token 20 is another spelling of "6
-// 7"; a word is a token from 10 to 19, 8 begins the next record, and nothing follows 9. With `free_until`, everything
-// is allowed up to the first token of that id.
+// The texts ([5 6 7] word+ (8 | 9 | 19 9))*, which end after a 9: "5 6 7" is forced, but token 20 is another spelling
+// of "6 7"; a word is a token from 10 to 19, 8 begins the next record, and nothing follows 9, the only token after 19.
+// With `free_until`, everything is allowed up to the first token of that id.
 struct RecordGrammar {
   std::vector<int32_t> states = {0};  // the last one is the present
   int64_t free_until = -1;
@@ -25,13 +25,14 @@ struct RecordGrammar {
   explicit RecordGrammar(int64_t trigger) : states{-1}, free_until(trigger) {}
 
   // The state after a token, or -2 if it is refused. 0 to 2: in "5 6 7", 3: before the first word, 4: after a word,
-  // 5: the end, -1: unrestricted.
+  // 5: the end, 6: before the only 9, -1: unrestricted.
   int32_t after(int32_t state, int64_t token) const {
     if (state == -1) return token == free_until ? 0 : -1;
     if (state == 1 && token == 20) return 3;
     if (state <= 2) return token == 5 + state ? state + 1 : -2;
     if (state == 4 && dead_end) return -2;
-    if (state <= 4 && token >= 10 && token < 20) return 4;
+    if (state <= 4 && token >= 10 && token < 20) return token == 19 ? 6 : 4;
+    if (state == 6 && token == 9) return 5;
     if (state == 4 && token == 8) return 0;
     if (state == 4 && token == 9) return 5;
     return -2;
@@ -77,6 +78,12 @@ struct RecordGrammar {
       const int32_t now = static_cast<RecordGrammar*>(self)->states.back();
       *n = 0;
       for (int32_t state = now; now >= 0 && state <= 2 && *n < room; ++state) tokens[(*n)++] = 5 + state;
+      if (now == 6 && room > 0) tokens[(*n)++] = 9;
+      return int{SF_OK};
+    };
+    constraint.choice_key = [](void* self, uint64_t* key) {
+      const int32_t now = static_cast<RecordGrammar*>(self)->states.back();
+      *key = now == 3 || now == 4 ? static_cast<uint64_t>(now) : 0;
       return int{SF_OK};
     };
     constraint.error = [](void*) { return "refused by the test"; };
@@ -260,19 +267,19 @@ void a_guide_visits_every_node_of_a_draft() {
   Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {2});
   Guide guide;
   guide.begin(&constraint);
-  guide.begin_draft(8);
+  guide.begin_draft(3, 8);
   int32_t state = 0;
   for (const int64_t token : {5, 6, 7}) {
-    expect(guide.forced(state) == token, "a forced token is known at its place");
+    expect(guide.forces(state) && guide.offers(state)[0].token == token, "a forced token is known at its place");
     state = guide.after(state, token);
   }
-  expect(guide.forced(state) == -1, "where there is a choice, nothing is forced");
+  expect(!guide.forces(state) && guide.offers(state).count == 0, "where there is a choice, nothing is forced");
   expect(guide.allows(state, 10) && !guide.allows(state, 8) && !guide.allows(state, 2),
          "the node's own state is asked");
   const int32_t first = guide.after(state, 10), second = guide.after(state, 11);
   expect(guide.allows(first, 8) && guide.allows(second, 9) && !guide.allows(0, 8), "whatever the order of visits");
   const int32_t end = guide.after(second, 9);
-  expect(!guide.allows(end, 5) && guide.forced(end) == -1, "nothing follows the end");
+  expect(!guide.allows(end, 5) && guide.offers(end).count == 0, "nothing follows the end");
   expect(guide.after(state, 10) == first, "a node is visited once");
   guide.end_draft();
   expect(grammar.accepted.empty(), "afterwards the constraint is where it was");
@@ -290,7 +297,7 @@ void refused_candidates_of_look_up_are_no_misses() {
   const auto drafted = [&](Constraint* under) {
     Guide guide;
     guide.begin(under);
-    guide.begin_draft(8);
+    guide.begin_draft(3, 8);
     Tree tree;
     tree.set_root(3);
     expect(look_up.join(8, 1, guide, tree), "what followed the last token is found");
@@ -315,9 +322,9 @@ void the_models_own_spelling_is_drafted_next() {
   Guide guide;
   guide.begin(&constraint);
   const auto drafted_after_5 = [&] {
-    guide.begin_draft(8);
-    expect(guide.forced(0) == 5, "what has one spelling is drafted so");
-    const int64_t token = guide.forced(guide.after(0, 5));
+    guide.begin_draft(3, 8);
+    expect(guide.offers(0)[0].token == 5, "what has one spelling is drafted so");
+    const int64_t token = guide.offers(guide.after(0, 5))[0].token;
     guide.end_draft();
     return token;
   };
@@ -326,6 +333,88 @@ void the_models_own_spelling_is_drafted_next() {
   expect(drafted_after_5() == 20, "then in the model's");
   guide.learn(guide.after(0, 5), 6);
   expect(drafted_after_5() == 6, "as it chose last");
+  guide.begin_draft(3, 8);
+  expect(guide.offers(guide.after(0, 5)).count == 2, "the other way to split it is offered too");
+}
+
+void what_was_chosen_in_such_a_state_is_offered() {
+  RecordGrammar grammar;
+  const sf_constraint table = grammar.table();
+  Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {});
+  for (const int64_t token : {5, 6, 7, 11}) constraint.accept(token);
+  Guide guide;
+  guide.begin(&constraint);
+  const auto offers = [&](int64_t root) {
+    guide.begin_draft(root, 8);
+    const Guide::Offers found = guide.offers(0);
+    guide.end_draft();
+    return found;
+  };
+  expect(offers(11).count == 0, "nothing is known at first");
+  for (const int64_t chosen : {12, 13, 13}) {
+    offers(11);
+    guide.learn(0, chosen);
+  }
+  const Guide::Offers found = offers(14);
+  expect(found.count == 2 && found[0].token == 13 && found[1].token == 12, "the most frequent token comes first");
+  expect(found[0].log_prob < 0.0 && found[1].log_prob < found[0].log_prob, "with a probability below 1");
+  expect(offers(11)[0].log_prob > found[0].log_prob, "which is larger after the same token");
+  guide.begin_draft(11, 8);
+  const int32_t word = guide.after(0, 12), next = guide.after(0, 8);
+  expect(guide.offers(word)[0].token == 13, "deeper in the draft too");
+  expect(guide.offers(next)[0].token == 5, "but not in a state of another kind");
+  guide.end_draft();
+  offers(11);
+  guide.learn(0, 30);  // which this grammar does not allow, as another one's did
+  for (const Guide::Offer& offer : offers(11)) expect(offer.token != 30, "only what may follow is offered");
+}
+
+void a_certain_end_needs_no_pass() {
+  for (const int64_t room : {int64_t{1}, int64_t{8}}) {
+    RecordGrammar grammar;
+    const sf_constraint table = grammar.table();
+    Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {});
+    expect(constraint.take_certain_end(room).empty(), "forced text that does not end is not certain");
+    for (const int64_t token : {5, 6, 7, 12, 19}) constraint.accept(token);
+    expect(constraint.take_certain_end(room) == std::vector<int64_t>{9} && constraint.must_end(), "the end is taken");
+  }
+  RecordGrammar grammar;
+  const sf_constraint table = grammar.table();
+  Constraint constraint(Owned<sf_constraint>(&table), kVocabulary, {});
+  for (const int64_t token : {5, 6, 7, 19}) constraint.accept(token);
+  grammar.fails_on = 9;
+  expect(constraint.take_certain_end(8).empty() && grammar.accepted.size() == 4, "a failure leaves the constraint");
+  expect(constraint.take_certain_end(0).empty(), "nothing fits into no room");
+
+  int saved = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Generation generation;
+    generation.sampling.temperature = 1.0;
+    generation.sampling.seed = seed;
+    generation.speculative = false;
+    RecordGrammar own;
+    Bench bench;
+    const std::vector<int64_t> text = bench.text(generation, own);
+    if (text.size() < 2 || text[text.size() - 2] != 19) continue;
+    ++saved;
+    expect(std::string(bench.session.finish_reason()) == "stop", "such a text is complete");
+    expect(bench.counted("target_forward_passes") == bench.counted("generated_tokens") - 1, "its last token is free");
+    expect(bench.session.cached() == static_cast<int64_t>(text.size()) - 2, "and not in the cache");
+    RecordGrammar again;
+    const sf_constraint next = again.table();
+    std::vector<int64_t> prompt = text;
+    prompt.push_back(4);
+    Bench fresh;
+    expect(
+        text_of(bench.session, prompt, generation, &next) ==
+            [&] {
+              RecordGrammar other;
+              const sf_constraint third = other.table();
+              return text_of(fresh.session, prompt, generation, &third);
+            }(),
+        "the next text reads it");
+  }
+  expect(saved > 3, "some texts end so");
 }
 
 }  // namespace
@@ -342,6 +431,8 @@ int main() {
   a_guide_visits_every_node_of_a_draft();
   refused_candidates_of_look_up_are_no_misses();
   the_models_own_spelling_is_drafted_next();
+  what_was_chosen_in_such_a_state_is_offered();
+  a_certain_end_needs_no_pass();
   if (failures > 0) return EXIT_FAILURE;
   std::puts("constraints: all tests passed");
   return EXIT_SUCCESS;

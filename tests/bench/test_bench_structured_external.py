@@ -67,7 +67,7 @@ def run(program: Program, questions: int = 2, said: list[str] | None = None, **s
     asked = TaskSettings(**{"repetitions": 2, **settings})
     externals = Externals([program], ([] if said is None else said).append)
     return measure(
-        Scripted().stream, todo, asked, lambda ids: "".join(map(chr, ids)), externals=externals
+        [Scripted().stream] * asked.repetitions, todo, asked, lambda ids: "".join(map(chr, ids)), externals=externals
     )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_programs_follow_ours_in_turns_among_themselves_and_then_rest(monkeypatc
     question = Question((user("?"),), SCHEMA)
     todo = {"objects": ([EncodedQuestion(question, [1, 2])], 0)}
     measure(
-        Own().stream, todo, TaskSettings(repetitions=2), lambda ids: RIGHT,
+        [Own().stream] * 2, todo, TaskSettings(repetitions=2), lambda ids: RIGHT,
         externals=Externals([Logged("a"), Logged("b")]),
     )  # fmt: skip
     ours = ["ours"] * 3

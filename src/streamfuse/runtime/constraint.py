@@ -23,6 +23,9 @@ MAY_END, MUST_END, UNRESTRICTED = 1, 2, 4  # of `state`
 class Constraint(Protocol):
     """What the core asks of a grammar. Its state is the list of accepted tokens, at first none.
 
+    A method `choice_key(self) -> int` is optional: a number that states with the same few continuations share, or 0
+    where almost anything can follow. Drafts repeat what the model chose in states with the same key.
+
     The end tokens of a text are never accepted, and what `allows` and `mask` say of them is ignored: they are allowed
     where `state` says that the text may end.
     """
@@ -102,9 +105,13 @@ def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
             np.ctypeslib.as_array(tokens, (len(found),))[:] = found
         n[0] = len(found)
 
+    def put_choice_key(key: Any) -> None:
+        key[0] = constraint.choice_key()  # type: ignore[attr-defined]
+
     bodies: dict[str, Callable[..., None]] = {
         "accept": constraint.accept, "rollback": constraint.rollback, "state": put_state, "allows": put_allowed,
         "mask": put_mask, "forced": put_forced,
+        **({"choice_key": put_choice_key} if hasattr(constraint, "choice_key") else {}),
     }  # fmt: skip
     types: dict[str, Any] = {name: type_ for name, type_, *_ in ConstraintTable._fields_}
     table.held = [types[name](guarded(body)) for name, body in bodies.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, byref, c_int32, c_int64, c_uint8, c_uint32
+from ctypes import POINTER, byref, c_int32, c_int64, c_uint8, c_uint32, c_uint64
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,12 @@ class Grammar:
         tokens, n = (c_int64 * max(room, 0))(), c_int32()
         self._call(self._table.forced, tokens, room, byref(n))
         return list(tokens[: n.value])
+
+    def choice_key(self) -> int:
+        """A number that states with the same few next bytes share; 0 where more than 40 bytes may come next."""
+        key = c_uint64()
+        self._call(self._table.choice_key, byref(key))
+        return key.value
 
     def close(self) -> None:
         """Release it, unless a text has taken it over."""

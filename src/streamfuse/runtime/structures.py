@@ -106,6 +106,7 @@ class ConstraintTable(Sized):
         ("allows", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int32, POINTER(c_uint8))),
         ("mask", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint32))),
         ("forced", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int32, POINTER(c_int32))),
+        ("choice_key", ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64))),
         ("error", ctypes.CFUNCTYPE(c_void_p, c_void_p)),
         ("release", ctypes.CFUNCTYPE(None, c_void_p)),
     ]

@@ -17,6 +17,7 @@ pub struct CConstraint {
     allows: unsafe extern "C" fn(*mut c_void, *const i64, i32, *mut u8) -> c_int,
     mask: unsafe extern "C" fn(*mut c_void, *mut u32) -> c_int,
     forced: unsafe extern "C" fn(*mut c_void, *mut i64, i32, *mut i32) -> c_int,
+    choice_key: unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int,
     error: unsafe extern "C" fn(*mut c_void) -> *const c_char,
     release: unsafe extern "C" fn(*mut c_void),
 }
@@ -44,6 +45,7 @@ pub unsafe fn give(out: *mut CConstraint, make: impl FnOnce() -> Result<Box<dyn 
         allows,
         mask,
         forced,
+        choice_key,
         error,
         release,
     };
@@ -91,6 +93,14 @@ unsafe extern "C" fn forced(context: *mut c_void, tokens: *mut i64, room: i32, n
             *place = id.into();
         }
         unsafe { *n = found.len() as i32 };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn choice_key(context: *mut c_void, key: *mut u64) -> c_int {
+    on(context, |constraint| {
+        need(key)?;
+        unsafe { *key = constraint.choice_key()? };
         Ok(())
     })
 }

@@ -1,10 +1,13 @@
 //! Tokens for a text that a grammar forces, as the tokenizer itself would write them.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use llguidance::toktrie::{parse_numeric_token, Recognizer, TokTrie};
 use llguidance::TokenParser;
 
 use crate::tokenizer::Tokenizer;
 
+const MOST_CHOICES: usize = 40; // bytes: digits, punctuation and the first letters of keys
 const CONTEXT: usize = 4; // tokens in front that the tokenizer may merge with
 
 /// What to write in front: nothing, or a character that merges with no other, where a tokenizer begins a text with a
@@ -46,6 +49,23 @@ fn next_byte(parser: &mut TokenParser) -> Option<u8> {
         let next = LIKELY.iter().copied().chain(1..=127).find(|&byte| recognizer.byte_allowed(byte));
         recognizer.trie_finished();
         next
+    })
+}
+
+/// A hash of the bytes that may come next, which tells states of a grammar apart: inside a number, before a key. 0 where
+/// they are more than `MOST_CHOICES`, as inside a string: what was written there before says little.
+pub fn choice_key(parser: &mut TokenParser) -> u64 {
+    parser.parser.with_recognizer(|recognizer| {
+        recognizer.trie_started("drafts");
+        let mut allowed = (b' '..=255).chain(0..b' ').filter(|&byte| recognizer.byte_allowed(byte));
+        let found: Vec<u8> = allowed.by_ref().take(MOST_CHOICES + 1).collect();
+        recognizer.trie_finished();
+        if found.len() > MOST_CHOICES {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        found.hash(&mut hasher);
+        hasher.finish() | 1
     })
 }
 

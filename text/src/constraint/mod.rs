@@ -203,4 +203,14 @@ impl Restriction for Constraint {
         let found = self.forced.as_deref().unwrap_or_default();
         Ok(&found[..found.len().min(room)])
     }
+
+    fn choice_key(&mut self) -> Result<u64> {
+        self.mend()?;
+        if self.parser.stopped() {
+            return Ok(0);
+        }
+        let key = drafts::choice_key(&mut self.parser);
+        self.check()?;
+        Ok(key)
+    }
 }

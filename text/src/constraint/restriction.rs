@@ -16,4 +16,6 @@ pub trait Restriction {
     fn mask(&mut self, words: &mut [u32]) -> Result<()>;
     /// The first `room` tokens of the only text that can follow.
     fn forced(&mut self, room: usize) -> Result<&[u32]>;
+    /// A hash of the few bytes that may come next; 0 if they are many.
+    fn choice_key(&mut self) -> Result<u64>;
 }

@@ -342,6 +342,13 @@ impl Restriction for ToolConstraint {
             _ => Ok(&[]),
         }
     }
+
+    fn choice_key(&mut self) -> Result<u64> {
+        match self.phase() {
+            Phase::Call { start, before } => self.call(start, &before)?.choice_key(),
+            _ => Ok(0),
+        }
+    }
 }
 
 /// Where a call that is required begins.

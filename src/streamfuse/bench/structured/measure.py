@@ -143,7 +143,7 @@ class TaskFigures:
             "decode_token_per_sec": {name: bootstrap.rate(self._timings(name)).value for name in SYSTEMS},
             "ms_per_answer": self.ms_per_answer,
             "tokens_per_pass": self.tokens / passes if passes else 0.0,
-            "forced_share": by["grammar"] / self.tokens if self.tokens else 0.0,
+            "grammar_share": by["grammar"] / self.tokens if self.tokens else 0.0,
             "forced_drafts": sum(one["forced_tokens"] for one in drafted),
             "refused_drafts": sum(one["refused_drafts"] for one in drafted),
             "mask_ms_per_token": {name: self._mask_ms(name) for name in (PLAIN, SPECULATIVE)},
@@ -209,7 +209,7 @@ class StructuredResult:
 
 
 def measure(
-    stream: Stream,
+    streams: Sequence[Stream],
     tasks: Mapping[str, tuple[Sequence[EncodedQuestion], int]],
     settings: TaskSettings,
     decode: Callable[[Sequence[int]], str],
@@ -220,6 +220,8 @@ def measure(
     """Ask every question of every task.
 
     Args:
+        streams: of one model per repetition. A session drafts what the model chose under earlier constraints, so it
+            would know a question's answer from the repetition before.
         tasks: by name, the questions and how many were left out.
         decode: text of token ids.
         advance: is called after each question.
@@ -236,7 +238,7 @@ def measure(
             for number, one in enumerate(questions):
                 if not done:
                     others.warm_up(one.prompt_ids)
-                done.setdefault(name, []).append(_measure_question(stream, one, number, settings, decode, others))
+                done.setdefault(name, []).append(_measure_question(streams, one, number, settings, decode, others))
                 advance()
     except (KeyboardInterrupt, Exception) as error:
         if not done:
@@ -247,7 +249,7 @@ def measure(
 
 
 def _measure_question(
-    stream: Stream,
+    streams: Sequence[Stream],
     encoded: EncodedQuestion,
     number: int,
     settings: TaskSettings,
@@ -255,13 +257,13 @@ def _measure_question(
     externals: Externals,
 ) -> QuestionResult:
     question = encoded.question
-    first, *_ = _answer(stream, encoded, number, settings, PLAIN, settings.max_new_tokens)
+    first, *_ = _answer(streams[0], encoded, number, settings, PLAIN, settings.max_new_tokens)
     answers: dict[str, list[Answer]] = {name: [] for name in SYSTEMS}
     cpu_ms: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     compile_ms = []
     request = replace(settings.request(number, encoded.prompt_ids), constraint=question.constraint.option)
     asked = Asked(externals, question, request, decode)
-    for repetition in range(settings.repetitions):
+    for repetition, stream in enumerate(streams):
         for name in rotated(SYSTEMS, number + repetition):
             time.sleep(SETTLE_S)
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens

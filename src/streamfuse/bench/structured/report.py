@@ -14,7 +14,7 @@ _SHOWN_PROBLEMS = 3
 
 def task_rows(result: StructuredResult) -> tuple[list[str], list[list[str]]]:
     """One row per task."""
-    columns = ["task", "answers", "over plain", "tokens per pass", "forced", "valid", "exact", "plain over free"]
+    columns = ["task", "answers", "over plain", "tokens per pass", "grammar", "valid", "exact", "plain over free"]
     return columns, [_row(name, figures) for name, figures in result.tasks.items()]
 
 
@@ -81,7 +81,7 @@ def _row(name: str, figures: TaskFigures) -> list[str]:
         str(facts["answers"]),
         f"{figures.speedup.value:.2f}x",
         f"{facts['tokens_per_pass']:.2f}",
-        f"{facts['forced_share']:.0%}",
+        f"{facts['grammar_share']:.0%}",
         *_worth(facts),
         f"{figures.over_free.value:.3f}",
     ]

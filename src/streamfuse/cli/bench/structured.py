@@ -138,7 +138,10 @@ def structured(
         if path is not None:
             weights[name] = path
     with model, ExitStack() as stack:
-        settle(model, plan=True)
+        again = (load(bundle, threads=threads, provider=provider, cost_cache=False) for _ in range(repetitions - 1))
+        models = [model, *map(stack.enter_context, again)]
+        for one in models:
+            settle(one, plan=True)
         facts = {**engine_facts(model.backend), "data": {found.name: source for found, source in sources}}
         used, first = engine_threads(model.backend), next(iter(todo.values()))[0][0].prompt_ids
         opened: list[System] = []
@@ -146,7 +149,7 @@ def structured(
             opened += attempt(name, partial(_open, stack, name, path, used, model, first, settings, facts)) or []
         externals = Externals(opened, _without)
         with _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
-            result = measure(model.stream, todo, settings, model.tokenizer.decode, facts, advance, externals)
+            result = measure([one.stream for one in models], todo, settings, model.tokenizer.decode, facts, advance, externals)
     result = replace(result, left_out={**left_out, **result.left_out})
     if json_:
         print_json(result.to_dict())

@@ -14,6 +14,7 @@ from streamfuse.runtime.constraint import MAY_END, MUST_END, UNRESTRICTED, Const
 from streamfuse.runtime.reference.numbers import logarithm
 
 Path = tuple[int, ...]
+LONGEST_END = 4  # tokens of a certain end, of closing brackets for example
 
 # How often the model spells forced text in the tokens that are drafted. The core learns this share in planned texts.
 FORCED_LOG_PROB = float(logarithm(np.array([20.0 * 0.97 / 20.0]))[0])
@@ -56,16 +57,16 @@ class Guide:
         if path not in self._forced:
             self._forced[path] = None
             at = path
-            for token in self._span(path):
+            for token in self._span(path, self._widest):
                 self._forced[at] = token
                 at = (*at, token)
         return self._forced[path]
 
-    def _span(self, path: Path) -> list[int]:
+    def _span(self, path: Path, room: int) -> list[int]:
         assert self._constraint is not None
         try:
             self._move(path)
-            span = list(self._constraint.forced(self._widest))
+            span = list(self._constraint.forced(room))
         except Exception:
             return []
         return list(takewhile(lambda token: token not in self._ends, span))
@@ -100,6 +101,24 @@ class Guide:
     def restricts(self, path: Path) -> bool:
         """Whether some token may not follow the path."""
         return self._constraint is not None and not self._state(path) & UNRESTRICTED
+
+    def certain_end(self, room: int) -> Path:
+        """The tokens that end the text, at most `room`, if each of them is the only one that may follow; else none."""
+        path = Path() if self._constraint is None else Path(self._span((), LONGEST_END + 1))
+        if not 0 < len(path) <= min(room, LONGEST_END):
+            return ()
+        try:
+            certain = bool(self._state(path) & MUST_END) and all(
+                self._only(path[:place]) == token for place, token in enumerate(path)
+            )
+        except Exception:  # of a token that the model may not choose
+            return ()
+        return path if certain else ()
+
+    def _only(self, path: Path) -> int | None:
+        """The only token that may follow; None if there are several."""
+        mask = self.mask(path)
+        return None if mask is None or mask.sum() != 1 else int(mask.argmax())
 
     def may_end(self) -> bool:
         """Whether the text may end here."""

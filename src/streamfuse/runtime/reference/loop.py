@@ -98,6 +98,16 @@ class Loop:
         room = min(self.config.max_new_tokens, spec.capacity - len(tokens))
         reason = _end(guide, None if room else "context")
         while reason is None and not self.stop.is_set():
+            if end := guide.certain_end(room):  # no pass is needed to choose these
+                for token in end:
+                    tokens.append(token)
+                    counts.generated_tokens += 1
+                    yield Emitted(token, drafted=True)
+                    if self.stop.is_set():
+                        break
+                else:
+                    reason = "stop"
+                continue
             method, tree = self._draft(width, room)
             positions, visible = tree.positions(len(tokens) - 1), tree.ancestors()
             output = backend.run(method, tree.tokens, positions, visible, needs_logits)
