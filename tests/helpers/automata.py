@@ -70,6 +70,11 @@ class Automaton:
             found.append(token)
         return found
 
+    def choice_key(self) -> int:
+        """States with equally many edges, if they are few, are alike."""
+        now = self.states[-1]
+        return 0 if now == FREE or len(self.edges[now]) > 5 else len(self.edges[now])
+
     def _after(self, token: int) -> int | None:
         now = self.states[-1]
         if now == FREE:

@@ -56,9 +56,8 @@ def walk(constraint: Grammar, rng: random.Random, most: int) -> list[int]:
     return taken
 
 
-def fits(tokenizer: Tokenizer, given: dict[str, Any], text: str) -> bool:
-    """Whether the grammar accepts a text, which is spelt by its own tokens, one of the allowed ones after another."""
-    constraint = tokenizer.constraint(**given)
+def advance(tokenizer: Tokenizer, constraint: Grammar, text: str) -> bool:
+    """Accept a text, spelt by its own tokens, one of the allowed ones after another; False where none is allowed."""
     left = text.encode()
     spelt = spelling(tokenizer)
     while left:
@@ -69,7 +68,13 @@ def fits(tokenizer: Tokenizer, given: dict[str, Any], text: str) -> bool:
         token = tokens[int(np.argmax(allowed))]
         constraint.accept(token)
         left = left[len(next(word for word, ids in spelt.items() if token in ids)) :]
-    return bool(constraint.state() & MAY_END)
+    return True
+
+
+def fits(tokenizer: Tokenizer, given: dict[str, Any], text: str) -> bool:
+    """Whether the grammar accepts a text."""
+    constraint = tokenizer.constraint(**given)
+    return advance(tokenizer, constraint, text) and bool(constraint.state() & MAY_END)
 
 
 _SPELT: dict[int, dict[bytes, list[int]]] = {}
@@ -147,6 +152,21 @@ def test_forced_tokens_are_those_of_the_tokenizer(tokenizer: Tokenizer) -> None:
         constraint.accept(token)
     assert constraint.forced(0) == []
     assert len(tokenizer.constraint(regex="abcdefgh").forced(2)) == 2
+
+
+def test_states_with_the_same_few_next_bytes_share_a_key(tokenizer: Tokenizer) -> None:
+    number = {"type": "integer", "minimum": 0, "maximum": 999}
+    schema = {"type": "object", "properties": dict.fromkeys("abc", number), "required": list("abc")}
+
+    def key_after(text: str) -> int:
+        constraint = tokenizer.constraint(schema={**schema, "additionalProperties": False})
+        assert advance(tokenizer, constraint, text)
+        return constraint.choice_key()
+
+    before, inside, last = key_after('{"a":'), key_after('{"a":1'), key_after('{"a":12,"b":34,"c":5')
+    assert len({0, before, inside, last}) == 4, "the last number is followed by a brace"
+    assert (key_after('{"a":12,"b":'), key_after('{"a":12,"b":3')) == (before, inside)
+    assert tokenizer.constraint(regex=".*").choice_key() == 0, "in free text almost anything can follow"
 
 
 def test_control_and_end_tokens_are_never_allowed() -> None:
