@@ -149,7 +149,9 @@ def structured(
             opened += attempt(name, partial(_open, stack, name, path, used, model, first, settings, facts)) or []
         externals = Externals(opened, _without)
         with _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
-            result = measure([one.stream for one in models], todo, settings, model.tokenizer.decode, facts, advance, externals)
+            result = measure(
+                [one.stream for one in models], todo, settings, model.tokenizer.decode, facts, advance, externals
+            )
     result = replace(result, left_out={**left_out, **result.left_out})
     if json_:
         print_json(result.to_dict())
