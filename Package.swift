@@ -2,32 +2,47 @@
 import Foundation
 import PackageDescription
 
-// The core and the Core ML engine need nothing but Swift. What opens bundles (native/, over text/ in Rust and the native
-// engine over ExecuTorch) needs libraries, and without them the module over it is left out (docs/ios.md).
+// The core and the Core ML engine need nothing but Swift. What opens bundles needs a native library (docs/ios.md):
 //
-// An app in debug needs the speed of its loops too: without optimization the core alone would take longer than a pass.
-let optimized = CXXSetting.unsafeFlags(["-O2"], .when(configuration: .debug))
+// * Apple: the framework that ios_demo/tools/xcframework builds, or that a release names. It holds the core too.
+// * Linux: a built libstreamfuse, in a folder that STREAMFUSE_LIBRARIES names (`make ios`).
+// * STREAMFUSE_SOURCE=1 on Apple, or no STREAMFUSE_LIBRARIES on Linux: none. The core is compiled from source, and the
+//   module over the library is left out.
+
+/// The published framework of this version; nil: the local build.
+let release: (url: String, checksum: String)? = nil
+
+let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separator: ":").map(String.init)
+#if os(Linux)
+  let usesFramework = false
+  let opensBundles = !folders.isEmpty
+  // Linux has no Core ML. For tests, the file that names its types is compiled and run over declarations of them.
+  let fakeCoreML = Context.environment["STREAMFUSE_FAKE_CORE_ML"] != nil
+  // The tests of a debug build take minutes with a core that is not optimized.
+  let optimized: [CXXSetting] = [.unsafeFlags(["-O2"], .when(configuration: .debug))]
+  let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
+  // Only Apple's stores read it.
+  let privacy: (exclude: [String], resources: [Resource]) = (["PrivacyInfo.xcprivacy"], [])
+#else
+  let usesFramework = Context.environment["STREAMFUSE_SOURCE"] == nil
+  let opensBundles = usesFramework
+  let fakeCoreML = false
+  let optimized: [CXXSetting] = []
+  let link: [LinkerSetting] = []
+  let privacy: (exclude: [String], resources: [Resource]) = ([], [.copy("PrivacyInfo.xcprivacy")])
+#endif
 
 let sources = "ios_demo/StreamFuse/Sources"
 let tests = "ios_demo/StreamFuse/Tests"
+let coreMLSettings: [SwiftSetting] = fakeCoreML ? [.define("FAKE_CORE_ML")] : []
 
-func swift(_ name: String, _ dependencies: [Target.Dependency] = [], settings: [SwiftSetting] = [], link: [LinkerSetting] = [])
-  -> Target
-{
-  .target(
-    name: name, dependencies: dependencies, path: "\(sources)/\(name)", swiftSettings: settings, linkerSettings: link)
-}
+/// What has the modules CStreamFuse and, where bundles can be opened, CStreamFuseNative.
+let core: Target.Dependency = usesFramework ? "StreamFuseNative" : "CStreamFuse"
+let native: [Target.Dependency] = usesFramework ? [core] : [core, "CStreamFuseNative"]
+
 func test(_ name: String, _ dependencies: [Target.Dependency], settings: [SwiftSetting] = []) -> Target {
   .testTarget(name: name, dependencies: dependencies, path: "\(tests)/\(name)", swiftSettings: settings)
 }
-
-// Linux has no Core ML. For tests, the file that names its types is compiled and run over declarations of them.
-#if os(Linux)
-  let fakeCoreML = Context.environment["STREAMFUSE_FAKE_CORE_ML"] != nil
-#else
-  let fakeCoreML = false
-#endif
-let coreMLSettings: [SwiftSetting] = fakeCoreML ? [.define("FAKE_CORE_ML")] : []
 
 let package = Package(
   name: "StreamFuse",
@@ -38,22 +53,34 @@ let package = Package(
   ],
   targets: [
     .target(
-      name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: [optimized]),
-    .target(
       name: "CTensor", path: "\(sources)/CTensor",
-      cxxSettings: [.headerSearchPath("../../../../core"), optimized]),
-    swift("StreamFuseCore", ["CStreamFuse"]),
-    swift(
-      "StreamFuseCoreML", ["StreamFuseCore", "CTensor"] + (fakeCoreML ? ["FakeCoreML"] : []),
-      settings: coreMLSettings),
-    .target(name: "Arithmetic", dependencies: ["StreamFuseCore", "CStreamFuse"], path: "\(tests)/Arithmetic"),
-    test("StreamFuseCoreTests", ["StreamFuseCore", "CStreamFuse", "Arithmetic"]),
+      cxxSettings: [.headerSearchPath("../../../../core")] + optimized),
+    .target(
+      name: "StreamFuseCore", dependencies: [core], path: "\(sources)/StreamFuseCore", exclude: privacy.exclude,
+      resources: privacy.resources,
+      linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : []),
+    .target(
+      name: "StreamFuseCoreML",
+      dependencies: ["StreamFuseCore", core, "CTensor"] + (fakeCoreML ? ["FakeCoreML"] : []),
+      path: "\(sources)/StreamFuseCoreML", swiftSettings: coreMLSettings),
+    .target(name: "Arithmetic", dependencies: ["StreamFuseCore", core], path: "\(tests)/Arithmetic"),
+    test("StreamFuseCoreTests", ["StreamFuseCore", core, "Arithmetic"]),
     .target(name: "FakePackage", dependencies: ["StreamFuseCoreML"], path: "\(tests)/FakePackage"),
-    test("StreamFuseCoreMLTests", ["StreamFuseCoreML", "FakePackage", "CStreamFuse"], settings: coreMLSettings),
+    test("StreamFuseCoreMLTests", ["StreamFuseCoreML", "FakePackage", core], settings: coreMLSettings),
   ],
   swiftLanguageModes: [.v6],
   cxxLanguageStandard: .cxx20
 )
+
+if usesFramework {
+  let name = "StreamFuseNative"
+  package.targets.append(
+    release.map { .binaryTarget(name: name, url: $0.url, checksum: $0.checksum) }
+      ?? .binaryTarget(name: name, path: "build/apple-package/StreamFuseNative.xcframework"))
+} else {
+  package.targets.append(
+    .target(name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: optimized))
+}
 
 if fakeCoreML {
   package.targets += [
@@ -62,64 +89,17 @@ if fakeCoreML {
   ]
 }
 
-// Linux: built libraries, whose folders STREAMFUSE_LIBRARIES names, separated by colons (`make ios`).
-let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separator: ":").map(String.init)
-let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
-
-// Apple: native/ from its sources, text/ as a framework that ios_demo/tools/frameworks makes, and the engine's sources over ExecuTorch's own
-// package. Its branch is named after the version that exports the bundles.
-let framework = "ios_demo/StreamFuse/Frameworks/CStreamFuseBundle.xcframework"
-let onApple = FileManager.default.fileExists(atPath: "\(Context.packageDirectory)/\(framework)")
-let executorch = "swiftpm-1.5.1"
-
-/// The operators' arithmetic for one instruction set; the engine asks the processor which it has.
-func kernels(_ isa: String, _ flags: [String] = []) -> Target {
-  .target(
-    name: isa, path: "\(sources)/Apple/\(isa)",
-    cxxSettings: [
-      .headerSearchPath("../../../../../core"), .define("STREAMFUSE_ISA", to: isa), .unsafeFlags(["-O3"] + flags),
-    ])
-}
-
-if onApple {
-  package.dependencies.append(.package(url: "https://github.com/pytorch/executorch.git", branch: executorch))
-  package.targets += [
-    .binaryTarget(name: "CStreamFuseBundle", path: framework),
-    kernels("neon"),
-    kernels("neon_dot", ["-march=armv8.2-a+dotprod"]),
-    kernels("neon_i8mm", ["-march=armv8.2-a+dotprod+i8mm"]),
-    .target(
-      name: "CStreamFuseEngine",
-      dependencies: ["CStreamFuse", "neon", "neon_dot", "neon_i8mm"]
-        + ["executorch", "executorch_dump", "backend_coreml", "backend_xnnpack", "kernels_optimized"].map {
-          .product(name: $0, package: "executorch")
-        },
-      path: "kernels",
-      exclude: [
-        "CMakeLists.txt", "apple", "arm", "tests", "tools", "ops/lane_kernels.cpp", "ops/product_kernels.cpp",
-      ],
-      publicHeadersPath: "engine",
-      cxxSettings: [
-        .headerSearchPath("../core"), .headerSearchPath("."),
-        .define("C10_USING_CUSTOM_GENERATED_MACROS"),  // as ExecuTorch's own targets ask for
-      ],
-      // Operators and backends register themselves, and nothing names them.
-      linkerSettings: [.unsafeFlags(["-Xlinker", "-all_load"])]),
-    .target(
-      name: "CStreamFuseNative", dependencies: ["CStreamFuse", "CStreamFuseBundle", "CStreamFuseEngine"], path: "native",
-      publicHeadersPath: ".",
-      cxxSettings: [.headerSearchPath("../core"), .headerSearchPath("../text"), .headerSearchPath("../kernels/engine")]),
-  ]
-} else if !folders.isEmpty {
-  package.targets.append(.systemLibrary(name: "CStreamFuseNative", path: "\(sources)/CStreamFuseNative"))
-}
-
-if onApple || !folders.isEmpty {
+if opensBundles {
   package.products.append(.library(name: "StreamFuse", targets: ["StreamFuse"]))
   package.targets += [
-    swift("StreamFuse", ["StreamFuseCore", "StreamFuseCoreML", "CStreamFuse", "CStreamFuseNative"], link: link),
-    test("StreamFuseTests", ["StreamFuse", "CStreamFuse", "Arithmetic"]),
+    .target(
+      name: "StreamFuse", dependencies: ["StreamFuseCore", "StreamFuseCoreML"] + native, path: "\(sources)/StreamFuse",
+      linkerSettings: link),
+    test("StreamFuseTests", ["StreamFuse", core, "Arithmetic"]),
   ]
+  if !usesFramework {
+    package.targets.append(.systemLibrary(name: "CStreamFuseNative", path: "\(sources)/CStreamFuseNative"))
+  }
   if fakeCoreML {
     package.targets.append(test("CoreMLReplayTests", ["StreamFuse", "StreamFuseCoreML", "FakeCoreML"]))
   }

@@ -2,8 +2,12 @@
 import PackageDescription
 
 // What the app is made of: its behaviour in plain Swift, which is tested on Linux, its screens, and the library behind
-// both. The last is there where STREAMFUSE_LIBRARIES is set, as in ../../Package.swift.
-let hasLibraries = !(Context.environment["STREAMFUSE_LIBRARIES"] ?? "").isEmpty
+// both. The last is there where ../../Package.swift has it: on Apple always, on Linux with STREAMFUSE_LIBRARIES.
+#if os(Linux)
+  let hasLibraries = !(Context.environment["STREAMFUSE_LIBRARIES"] ?? "").isEmpty
+#else
+  let hasLibraries = true
+#endif
 let streamFuse = "StreamFuse"
 // Swift 6.0 on Linux: libswiftObservation.so names a function that no library has, and calls it nowhere but at a fatal error.
 let link: [LinkerSetting] = [.unsafeFlags(["-Xlinker", "--allow-shlib-undefined"], .when(platforms: [.linux]))]
@@ -15,7 +19,7 @@ let package = Package(
   dependencies: [.package(name: streamFuse, path: "../..")],
   targets: [
     .target(name: "AppModel", dependencies: [.product(name: "StreamFuseCore", package: streamFuse)]),
-    .target(name: "AppScreens", dependencies: ["AppModel"]),
+    .target(name: "AppScreens", dependencies: ["AppModel", .product(name: "StreamFuseCore", package: streamFuse)]),
     .testTarget(name: "AppModelTests", dependencies: ["AppModel"], linkerSettings: link),
   ],
   swiftLanguageModes: [.v6],
@@ -48,6 +52,6 @@ if hasLibraries {
     package.targets.append(
       .executableTarget(
         name: "StreamFuseDemo", dependencies: ["AppLibrary", "AppScreens"], path: "StreamFuseDemo",
-        exclude: ["StreamFuseDemo.xcodeproj"], linkerSettings: link))
+        exclude: ["StreamFuseDemo.xcodeproj", "Assets.xcassets", "PrivacyInfo.xcprivacy"], linkerSettings: link))
   }
 #endif

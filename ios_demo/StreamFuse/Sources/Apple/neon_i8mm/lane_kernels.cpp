@@ -1,1 +1,0 @@
-#include "../../../../../kernels/ops/lane_kernels.cpp"

@@ -1,1 +1,0 @@
-#include "../../../../../kernels/ops/product_kernels.cpp"
