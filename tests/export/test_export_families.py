@@ -109,6 +109,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
     return found
 
 
+def calls_in(pte: Path, method: str) -> int:
+    """Operators that a method of a .pte calls."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    plans = deserialize_pte_binary(pte.read_bytes()).program.execution_plan
+    (chain,) = next(plan for plan in plans if plan.name == method).chains
+    return len(chain.instructions)
+
+
 @pytest.mark.parametrize(("family", "form"), CASES)
 def test_a_family_is_exported_and_run(
     family: str, form: str, checkpoints: dict[str, tuple[Path, Path]], tmp_path: Path
@@ -117,12 +126,16 @@ def test_a_family_is_exported_and_run(
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
     options = converted(ExportConfig, {**one_width, "schedule": "deferred", **FORMS[form]})
     plan = config_for(checkpoints[family], tmp_path / "bundle", **options)
-    preview(plan)
+    planned = preview(plan)
     report = run_export(plan)
     bundle = open_bundle(plan.output_dir)
     assert bundle.manifest.model.architecture == family
     assert set(bundle.manifest.parity) == {"decode", "verify_4", "streams"}
     assert report.parity["float32"]["walk"]["snr_db"] > 10, "a part of the model is missing"
+    if form == "kernels":
+        assert all(
+            planned.calls[name] == calls_in(plan.output_dir / "model.pte", name) for name in ("prefill", "decode")
+        )
     if form not in HERE:
         return
     make = engines_of(bundle, 1)

@@ -79,6 +79,15 @@ def config(**changes: Any) -> dict[str, Any]:
     return {"architectures": ["LlamaForCausalLM"], **SIZES, **changes}
 
 
+def test_longrope_is_for_contexts_of_the_trained_length() -> None:
+    scaling = {"type": "su", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    phi = {"architectures": ["Phi3ForCausalLM"], "max_position_embeddings": 131072, "rope_scaling": scaling}
+    for changes, length in ({}, 4096), ({"original_max_position_embeddings": 8192}, 8192):
+        found = ModelConfig.from_hf(config(**{**phi, **changes}))
+        assert found.max_position_embeddings == length
+        assert found.rotaries[0].scaling["original_max_position_embeddings"] == length
+
+
 def test_a_base_that_a_scaling_replaces_is_said() -> None:
     with pytest.warns(CheckpointWarning, match=r"rope_scaling replaces rope_parameters with their rope_theta 500000"):
         found = ModelConfig.from_hf(config(**WRITTEN_BY_5, rope_scaling=YARN))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
-from .families import ACTIVATIONS, FAMILIES, Activation, Family, Norms, QueryKeyNorm
+from .families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Activation, Family, Norms, QueryKeyNorm
 from .families import ARCHITECTURES as ARCHITECTURES
 from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
@@ -137,11 +137,12 @@ class ModelConfig:
         named = config.get("architectures") or by_type.get(str(config.get("model_type")), ["?"])
         architecture = named[0] if isinstance(named, list) else named
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-            parts = "; it has parts for images or sound: use the text model's own checkpoint"
-            raise CheckpointError(
-                f"{source}: architecture {architecture!r} is not one of {', '.join(ARCHITECTURES)}"
-                + (parts if "text_config" in config else "")
-            )
+            own = UNSUPPORTED.get(architecture) if isinstance(architecture, str) else None
+            reason = "" if own is None else f"; it has {own}, which are not supported"
+            if "text_config" in config:
+                reason = "; it has parts for images or sound: use the text model's own checkpoint"
+            known = ", ".join(ARCHITECTURES)
+            raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {known}{reason}")
         family = FAMILIES[architecture]
         _check_kind(config, architecture, source)
         heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
@@ -275,6 +276,9 @@ def _rotaries(
     if local is not None:
         by_type = by_layer_type(config, longest, head_dim, source, theta, local)
         return tuple(by_type.values()), tuple(list(by_type).index(kind) for kind in kinds)
+    name = "original_max_position_embeddings"
+    if config.get(name) is None and (trained := family.default(name)) is not None:
+        config = {**config, name: trained}
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
     turned = [True] * len(kinds)
     if "no_rope_layers" in family.reads:  # 1 means that a layer has a rotary embedding, as in transformers

@@ -40,6 +40,8 @@ class Family:
             without effect.
         norm_offset: added to the weights of all norms of a checkpoint.
         activation_field: the field with the activation's name.
+        intermediate_field: the field with the size of the MLP.
+        sliding: which layers have a window where `layer_types` is missing.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -89,7 +91,7 @@ FAMILIES: dict[str, Family] = {
     "GraniteForCausalLM": Family("granite", _GRANITE, reads=_MULTIPLIERS),
     "GraniteMoeHybridForCausalLM": Family(
         "granitemoehybrid",
-        {**_GRANITE, "num_local_experts": 8, "position_embedding_type": "none"},
+        {**_GRANITE, "num_local_experts": 8},
         reads=(*_MULTIPLIERS, "position_embedding_type"),
         intermediate_field="shared_intermediate_size",
         names={"shared_mlp.output_linear": "mlp.down_proj"},
@@ -124,6 +126,16 @@ FAMILIES: dict[str, Family] = {
 ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
     "silu": ("silu", "swish"),
     "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"),
+}
+# Architectures that people ask for, and what they have that is not supported.
+UNSUPPORTED = {
+    "Gemma2ForCausalLM": "caps of scores and logits (attn_logit_softcapping, final_logit_softcapping)",
+    "GptOssForCausalLM": "attention sinks and experts (num_local_experts)",
+    "MixtralForCausalLM": "experts (num_local_experts)",
+    "Qwen2MoeForCausalLM": "experts (num_experts)",
+    "Qwen3MoeForCausalLM": "experts (num_experts)",
+    "Qwen3NextForCausalLM": "linear attention (layer_types) and experts (num_experts)",
+    "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
 }
 # Architectures, each with its model_type.
 ARCHITECTURES = {name: family.model_type for name, family in FAMILIES.items()}
