@@ -209,6 +209,9 @@ def test_the_command_prints_one_json_object(bundle: Path, fake_engine: list[fake
     assert facts["context"] == 16
     assert facts["verify_8_cost"] > 0
     assert facts["methods"]["decode"]["parts"]["loop"]["ms"] > 0
+    assert facts["cold_caches"] is False
+    result = CliRunner().invoke(app, ["bench", "latency", str(bundle), *flags, "--cold-caches"])
+    assert json.loads(result.stdout)["cold_caches"] is True
 
 
 def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:

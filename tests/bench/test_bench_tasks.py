@@ -345,6 +345,19 @@ def test_a_memory_has_the_answers_of_this_repetition_alone(
     assert steps == ["answer", *["forget", "answer", "answer"] * 2]  # the first one warms up
 
 
+def test_cold_caches_change_no_text_and_are_for_our_own_systems(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend]
+) -> None:
+    data = questions(tmp_path / "q.jsonl", "hi", "you")
+    flags = ["--data", data, "--max-new-tokens", 8, "--repetitions", 1, "--cold-caches", "--json"]
+    code, stdout, stderr = command(bundle, *flags, "--systems", "plain,speculative", "--memory")
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert (facts["equal"], facts["cold_caches"]) == (True, True)
+    code, _, stderr = command(bundle, *flags, "--systems", "plain,llama.cpp")
+    assert (code, "--cold-caches" in stderr) == (2, True)
+
+
 def test_adversarial_prompts_are_hot_and_repeatable(
     bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:

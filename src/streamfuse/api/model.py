@@ -161,10 +161,11 @@ class Model:
         """PromptError for a prompt that does not fit, before seconds are spent on loading the engine."""
         check_prompt(token_ids_of(prompt_ids), self.bundle.spec())
 
-    def session(self, *, text: bool = True) -> Session:
+    def session(self, *, text: bool = True, clock: Callable[[], float] | None = None) -> Session:
         """A sequence of its own that speaks token ids (runtime.session.Session). Closed with the model, or before.
 
-        Without `text` it gives no text, only ids. CoreError where the model is closed.
+        Without `text` it gives no text, only ids. `clock` (monotonic seconds; None: the system's) measures its passes.
+        CoreError where the model is closed.
         """
         from streamfuse.engines import cost_folder, device_of
         from streamfuse.runtime.core import CoreError
@@ -182,6 +183,7 @@ class Model:
                 cost_folder=cost_folder() if self._cost_cache else None,
                 device=device_of(self.bundle, self._threads, self._provider),
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
+                clock=clock,
             )
         except BaseException:
             backend.close()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from streamfuse.api import Generation, Model
 from streamfuse.runtime.config import DRAFT_SOURCES
+from streamfuse.runtime.session import Session
 
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
 ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
@@ -64,10 +65,11 @@ class System(Protocol):
 
 class OwnRuntime:
     """A model of this project: plain, speculative, MEMORY, or one of WITHOUT. All may share one model, as they take
-    turns, but MEMORY, whose model was loaded with one."""
+    turns, but MEMORY, whose model was loaded with one. They answer in `session`; None: in the model's own."""
 
-    def __init__(self, model: Model, name: str) -> None:
+    def __init__(self, model: Model, name: str, session: Session | None = None) -> None:
         self.name = name
+        self._session = session
         self._model, self._speculative = model, name != PLAIN
         self._sources = [] if name not in WITHOUT.values() else [one for one in DRAFT_SOURCES if WITHOUT[one] != name]
 
@@ -76,14 +78,16 @@ class OwnRuntime:
         self._model.forget()
 
     def answer(self, request: Request) -> Answer:
-        self._model.reset()
-        constraint: dict[str, Any] = dict(request.constraint)
-        generation = self._model.stream(
-            request.prompt_ids, max_new_tokens=request.max_new_tokens, temperature=request.temperature, top_k=0,
-            top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=request.seed, speculative=self._speculative,
-            sources=self._sources, **constraint,
-        )  # fmt: skip
-        return finished(generation)
+        options: dict[str, Any] = {
+            "max_new_tokens": request.max_new_tokens, "temperature": request.temperature, "top_k": 0, "top_p": 1.0,
+            "min_p": 0.0, "repetition_penalty": 1.0, "seed": request.seed, "speculative": self._speculative,
+            "sources": self._sources, **request.constraint,
+        }  # fmt: skip
+        if self._session is None:
+            self._model.reset()
+            return finished(self._model.stream(request.prompt_ids, **options))
+        self._session.reset()
+        return finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
 
 
 def finished(generation: Generation) -> Answer:

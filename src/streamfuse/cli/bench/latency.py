@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,7 @@ def latency(
     provider: options.Provider = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes per method; the median is reported.")] = 30,
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
+    cold_caches: options.ColdCaches = False,
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -34,7 +36,8 @@ def latency(
 
     Runs full passes on random tokens, alternating between methods. `commit`
     and `loop` are in addition to a pass. The roofline is the time to read the
-    weights of a plain decoding pass once.
+    weights of a plain decoding pass once. --cold-caches is the latency on a
+    device whose caches are much smaller than the weights, such as a phone.
 
     [bold]Examples[/bold]
 
@@ -48,6 +51,7 @@ def latency(
     from streamfuse.bench.latency.measure import LatencySettings, measure
     from streamfuse.bench.latency.profile import profiler_of
     from streamfuse.bench.latency.report import latency_report
+    from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
 
     model = load(bundle, threads=threads, provider=provider, cost_cache=False)
@@ -59,9 +63,12 @@ def latency(
         backend = session.backend
         loop_ms = loop_costs(session, manifest, settings, status.update)
         machine = ReadBandwidth(engine_threads(backend))
-        facts = {**engine_facts(backend), "core_distance_ns": machine.core_distance_ns}
+        facts = {
+            **engine_facts(backend), "core_distance_ns": machine.core_distance_ns, "cold_caches": cold_caches
+        }  # fmt: skip
         measured = measure(
-            backend, manifest, settings, machine, profiler_of(backend), loop_ms, facts, status.update
+            backend, manifest, settings, machine, profiler_of(backend), loop_ms, facts, status.update,
+            ColdCaches() if cold_caches else time.perf_counter,
         )  # fmt: skip
     if report is not None:
         latency_report(measured, manifest.model.name, bundle).write(report)

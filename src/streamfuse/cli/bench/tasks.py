@@ -19,6 +19,7 @@ from streamfuse.extras import MissingExtra
 if TYPE_CHECKING:
     from streamfuse.bench.shared.systems import System
     from streamfuse.bench.tasks.measure import TaskResult
+    from streamfuse.runtime.session import Session
 
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
@@ -67,6 +68,7 @@ def tasks(
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "test",
+    cold_caches: options.ColdCaches = False,
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -81,6 +83,8 @@ def tasks(
     the data: the speed with all of them over the speed without that one.
     --memory shows what `run --memory` brings if answers resemble each other.
     The memory is emptied before each repetition.
+    --cold-caches is the speed of a device whose caches are much smaller than
+    the weights, such as a phone. Our own systems only.
 
     [bold]Examples[/bold]
 
@@ -94,6 +98,7 @@ def tasks(
     """
     options.check_report(report)
     from streamfuse.bench.external.opening import fastest_llama_cpp
+    from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.systems import LLAMA_CPP, MEMORY, ExternalSystemDied, ExternalSystemError, OwnRuntime
@@ -109,6 +114,10 @@ def tasks(
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
+    if cold_caches and "llama.cpp" in names:
+        if systems is not None:
+            raise typer.BadParameter("--cold-caches needs --systems without llama.cpp, whose passes cannot be seen")
+        names.remove("llama.cpp")
     if (sources or memory) and "speculative" not in names:
         raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
     own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
@@ -129,16 +138,32 @@ def tasks(
         say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
     with opened, ExitStack() as stack, err.status("warming up") as status:
-        settle(opened, plan=True)
-        facts = {**engine_facts(opened.backend), "data": data, "prompts": len(prompts), "skipped": skipped}
+        clock = ColdCaches() if cold_caches else None
+
+        def session_of(model: Model) -> Session | None:
+            """None: the model's own session."""
+            if clock is None:
+                settle(model, plan=True)
+                return None
+            session = model.session(clock=clock)
+            session.prepare()
+            return session
+
+        session = session_of(opened)
+        facts = {
+            **engine_facts(opened.backend),
+            "data": data,
+            "prompts": len(prompts),
+            "skipped": skipped,
+            "cold_caches": cold_caches,
+        }
         used = engine_threads(opened.backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
-        running, left_out = _own(names, sources, opened), dict[str, str]()
+        running, left_out = _own(names, sources, opened, session), dict[str, str]()
         if memory:
             remembering = stack.enter_context(load(opened.bundle, threads=threads, provider=provider, memory=""))
-            settle(remembering, plan=True)
-            running.append(OwnRuntime(remembering, MEMORY))
+            running.append(OwnRuntime(remembering, MEMORY, session_of(remembering)))
         if weights is not None:
             try:
                 fastest, rates = fastest_llama_cpp(
@@ -186,14 +211,14 @@ def _names(systems: str | None) -> list[str]:
     return names
 
 
-def _own(names: list[str], sources: bool, opened: Model) -> list[System]:
+def _own(names: list[str], sources: bool, opened: Model, session: Session | None) -> list[System]:
     from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, WITHOUT, OwnRuntime
 
     own = [name for name in names if name in (PLAIN, SPECULATIVE)]
     without = [
         name for source, name in WITHOUT.items() if source != "streams" or opened.manifest.speculation.num_streams
     ]
-    return [OwnRuntime(opened, name) for name in (*own, *(without if sources else ()))]
+    return [OwnRuntime(opened, name, session) for name in (*own, *(without if sources else ()))]
 
 
 def _llama_cpp_weights(

@@ -221,6 +221,9 @@ DataTemplate = Annotated[
     ),
 ]
 DataSplit = Annotated[str, typer.Option(help="Split of a folder or data set.")]
+ColdCaches = Annotated[
+    bool, typer.Option("--cold-caches", help="Empty the processor's caches before each pass; that time is not counted.")
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE.html", help="Write tables and a bar chart to this file.", show_default="none"),
