@@ -34,9 +34,9 @@ pub struct Constraint {
     grammar: Grammar,
     parser: TokenParser,
     tokens: Vec<u32>,
-    has_failed: bool,         // the parser has met an error: it is made anew before the next call
-    mask: Option<SimpleVob>,  // after these tokens, once it is computed
-    forced: Option<Vec<u32>>, // after these tokens, once they are found
+    has_failed: bool,              // the parser has met an error: it is made anew before the next call
+    mask: Option<SimpleVob>,       // after these tokens, once it is computed
+    forced: Vec<Option<Vec<u32>>>, // before the first token and after each, once they are found
 }
 
 impl Constraint {
@@ -45,8 +45,16 @@ impl Constraint {
         let vocabulary = language.vocabulary()?;
         let parser = grammar.parser(&vocabulary)?;
         let tokens = Vec::new();
-        let mut made =
-            Constraint { language, vocabulary, grammar, parser, tokens, has_failed: false, mask: None, forced: None };
+        let mut made = Constraint {
+            language,
+            vocabulary,
+            grammar,
+            parser,
+            tokens,
+            has_failed: false,
+            mask: None,
+            forced: vec![None],
+        };
         if made.state()? == 0 {
             let mask = made.compute_mask()?; // the first call wants it too
             if mask.is_zero() {
@@ -91,6 +99,14 @@ impl Constraint {
         self.checked(pushed).map(|_| ())
     }
 
+    /// What is forced after one more token. Within a forced span that is the rest of it, which spares encoding it again.
+    fn forced_after(&self, token: u32) -> Option<Vec<u32>> {
+        match self.forced.last()?.as_deref()? {
+            [first, rest @ ..] if *first == token && !rest.is_empty() => Some(rest.to_vec()),
+            _ => None,
+        }
+    }
+
     /// A parser that has met an error does nothing any more, so a new one accepts the tokens again.
     fn mend(&mut self) -> Result<()> {
         if !self.has_failed {
@@ -133,8 +149,9 @@ impl Restriction for Constraint {
             return Err(bad_argument("only tokens of the vocabulary can be accepted, without end tokens"));
         };
         self.mend()?;
-        (self.mask, self.forced) = (None, None);
+        self.mask = None;
         self.push(token)?;
+        self.forced.push(self.forced_after(token));
         self.tokens.push(token);
         Ok(())
     }
@@ -143,9 +160,10 @@ impl Restriction for Constraint {
         let Some(left) = usize::try_from(n).ok().and_then(|n| self.tokens.len().checked_sub(n)) else {
             return Err(bad_argument(format!("{n} tokens cannot be dropped of {}", self.tokens.len())));
         };
-        (self.mask, self.forced) = (None, None);
+        self.mask = None;
         let n = self.tokens.len() - left;
         self.tokens.truncate(left);
+        self.forced.truncate(left + 1);
         if !self.has_failed && self.parser.rollback(n).is_err() {
             self.has_failed = true;
         }
@@ -191,16 +209,16 @@ impl Restriction for Constraint {
 
     fn forced(&mut self, room: usize) -> Result<&[u32]> {
         self.mend()?;
-        if self.forced.is_none() {
+        if self.forced[self.tokens.len()].is_none() {
             let found = if self.parser.stopped() {
                 Vec::new()
             } else {
                 drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens)
             };
             self.check()?;
-            self.forced = Some(found);
+            self.forced[self.tokens.len()] = Some(found);
         }
-        let found = self.forced.as_deref().unwrap_or_default();
+        let found = self.forced[self.tokens.len()].as_deref().unwrap_or_default();
         Ok(&found[..found.len().min(room)])
     }
 
