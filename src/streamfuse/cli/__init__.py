@@ -13,8 +13,9 @@ from streamfuse.cli.shared.errors import OneLineErrors
 from streamfuse.cli.shared.groups import register_all
 
 COMMANDS = (
-    "commands.pull", "commands.run", "commands.chat", "commands.serve", "commands.export", "commands.bundle",
-    "commands.data", "commands.train", "commands.adapter", "bench", "commands.doctor", "commands.devices",
+    "commands.quickstart", "commands.pull", "commands.run", "commands.chat", "commands.serve", "commands.export",
+    "commands.bundle", "commands.data", "commands.train", "commands.adapter", "bench", "commands.doctor",
+    "commands.devices",
 )  # fmt: skip
 
 
@@ -30,6 +31,7 @@ app = typer.Typer(
         "Speculative decoding without a draft model: get a model, export it as static graphs, and run it with or"
         " without speculation.\n\n"
         "[bold]Examples[/bold]\n\n"
+        "streamfuse quickstart\n\n"
         "streamfuse pull\n\n"
         "streamfuse export --output-dir build/demo\n\n"
         'streamfuse run build/demo "Why is the sky blue?" --compare\n\n'

@@ -33,7 +33,12 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
         OptionError: an option is out of range.
         CheckpointError: the adapter's file cannot be read.
     """
-    return resolve(config, None if config.adapter is None else read_adapter(config.adapter)[0])
+    if config.adapter is None:
+        return resolve(config)
+    streams = read_adapter(config.adapter)[0]
+    if not streams.num_streams:
+        return resolve(replace(config, adapter=None, ngrams=config.adapter))
+    return resolve(config, streams)
 
 
 def configure(

@@ -89,6 +89,7 @@ class ExportConfig:
     """One export: the checkpoint's folder, the adapter's file or None (no streams), and the options.
 
     Attributes:
+        ngrams: the adapter's file if it has an n-gram table and no streams; then `adapter` is None.
         widths: nodes T of each verify method; 1 is a plain pass that also computes streams.
         prune_keep: nodes K that survive the pruner if T is larger, one number or one per width.
         stream_nodes: survivors M that carry streams, likewise, or all. Deferred streams have a pass of their own.
@@ -212,6 +213,7 @@ class ExportConfig:
         least=0,
         most=24,
     )
+    ngrams: Path | None = None
     extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
     sampling: Sampling = option(
         "model",

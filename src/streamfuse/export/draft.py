@@ -22,9 +22,9 @@ _ALIGNMENT = 64  # of the first tensor; the others are aligned to their item siz
 def draft_arrays(model: StreamFused) -> dict[str, npt.NDArray[Any]]:
     """The tables of a model: the parent term, the stream vocabulary, and the n-gram table if there is one.
 
-    Empty for a model without streams.
+    Empty for a model without streams and without a table.
     """
-    if not model.streams_config.num_streams:
+    if not (model.streams_config.num_streams or model.ngrams):
         return {}
     vocab, rank = model.stream_vocab, model.streams_config.parent_rank
     left = torch.zeros(model.base.config.vocab_size, 0)

@@ -144,10 +144,12 @@ def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
 
 
 def with_streams(config: ExportConfig, base: Transformer) -> StreamFused:
-    """The base model with the streams of the adapter, if any; adapters that tune the base are not merged."""
-    if config.adapter is None:
+    """The base model with the streams and the n-gram table of the adapter, if any; adapters that tune the base are not
+    merged."""
+    path = config.adapter or config.ngrams
+    if path is None:
         return StreamFused.without_streams(base)
-    model = load_stream_fused(base, config.adapter, merge=False)
+    model = load_stream_fused(base, path, merge=False)
     model.ngrams = pruned(model.ngrams, base.config.vocab_size, round(config.ngram_table_mb * 1e6))
     return model
 
@@ -286,6 +288,9 @@ def _files(config: ExportConfig, model: StreamFused, streams: StreamConfig, weig
 
 
 def _adapter_line(config: ExportConfig) -> str:
+    if config.ngrams is not None:
+        entries = read_adapter(config.ngrams)[1]["ngrams.ids"].numel()
+        return f"{config.ngrams.stem}: no streams, drafts are look-ups in the text and {entries:,} n-grams"
     if config.adapter is None:
         return f"{NO_ADAPTER}: no streams, drafts are look-ups in the text"
     model_config, state, facts = read_adapter(config.adapter)

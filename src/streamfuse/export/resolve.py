@@ -132,7 +132,8 @@ def _check_per_width(config: ExportConfig, flag: str, value: object) -> None:
 
 def _refuse_stream_options(config: ExportConfig) -> None:
     usual = {f.name: f.default for f in fields(config)}
-    flags = [flag_of(name) for name in STREAM_OPTIONS if getattr(config, name) != usual[name]]
+    asked = [name for name in STREAM_OPTIONS if getattr(config, name) != usual[name]]
+    flags = [flag_of(name) for name in asked if not (name == "ngram_table_mb" and config.ngrams)]
     flags += ["--scheme streams=..."] if "streams" in config.scheme else []
     if flags:
         raise OptionError(f"{flags[0]} {_WITHOUT_STREAMS}")

@@ -185,6 +185,15 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
     _write(path, state, metadata)
 
 
+def save_ngrams(path: Path, config: ModelConfig, arrays: Mapping[str, Tensor], facts: dict[str, str]) -> None:
+    """Write an adapter without streams: the n-gram table `arrays` for a base of this configuration, and `facts`."""
+    with torch.device("meta"):
+        base = Transformer(config)
+    model = StreamFused.without_streams(base)
+    model.ngrams = dict(arrays)
+    save_adapter(model, path, facts)
+
+
 def replace_ngrams(path: Path, arrays: Mapping[str, Tensor], out: Path) -> None:
     """Write the adapter `path` with another n-gram table to `out`, which may be the same file.
 
@@ -277,7 +286,7 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     if config.num_msa_layers > base.config.num_layers:
         raise CheckpointError(f"{path}: has {config.num_msa_layers} layers with streams, {_misfit(base)}")
     vocab = state.get("stream_vocab")
-    if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size):
+    if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size, least=bool(config.num_streams)):
         raise CheckpointError(f"{path}: tensor 'stream_vocab' is not a list of ascending token ids, {_misfit(base)}")
     model = StreamFused(base, config, vocab)
     model.ngrams = {name.removeprefix(_NGRAMS): state.pop(name) for name in list(state) if name.startswith(_NGRAMS)}
@@ -346,7 +355,9 @@ def _misfit(base: Transformer) -> str:
     )
 
 
-def _is_stream_vocab(vocab: Tensor, vocab_size: int) -> bool:
-    if vocab.dtype != torch.int64 or vocab.ndim != 1 or not len(vocab):
+def _is_stream_vocab(vocab: Tensor, vocab_size: int, least: int) -> bool:
+    if vocab.dtype != torch.int64 or vocab.ndim != 1 or len(vocab) < least:
         return False
+    if not len(vocab):
+        return True
     return bool((vocab.diff() > 0).all()) and int(vocab[0]) >= 0 and int(vocab[-1]) < vocab_size

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from streamfuse.model.ngrams import MOST_BYTES, pruned
 
-from .formats import Example
+from .formats import DataError, Example
+from .readers import read_samples, to_examples
 
 LONGEST = 5  # tokens of a context
 _MOST = 4  # continuations per context
@@ -82,6 +83,24 @@ def count_ngrams(examples: Iterable[Example], vocab_size: int, max_bytes: int = 
         ]
         levels.append(_Level(shorter, token, entries, gain.astype(np.float64)))
     return pruned(_arrays(levels[1:], vocab_size), vocab_size, max_bytes)
+
+
+def answers_in(files: Iterable[str], vocab_size: int) -> list[Example]:
+    """The answers that `streamfuse data distill` wrote, whole.
+
+    Raises:
+        DataError: a file has text instead of the model's tokens, or there is no answer.
+    """
+    samples = [sample for name in files for sample in read_samples(name)]
+    if any(sample.ids is None for sample in samples):
+        raise DataError("--data: the table is counted in the tokens that `streamfuse data distill` writes")
+    longest = max((len(sample.ids.input_ids) for sample in samples if sample.ids), default=0)
+    return to_examples(samples, None, 0, longest, vocab_size)
+
+
+def tokens_of(examples: Iterable[Example]) -> int:
+    """Tokens of the completions, in which the table is counted."""
+    return sum(len(example.input_ids) - example.start for example in examples)
 
 
 def _places(examples: Iterable[Example]) -> tuple[Ints, Ints]:

@@ -15,8 +15,9 @@ from .formats import Sample
 from .readers import encode_prompt, merged
 
 
-def open_text(folder: Path, chat_template: str | None = None) -> Tokenizer:
+def open_text(folder: Path, chat_template: str | None = None, raw: bool = False) -> Tokenizer:
     """Tokenizer and chat template of a checkpoint folder; `chat_template` (for example an adapter's) replaces its own.
+    With `raw` there may be none: then prompts are text that the model continues.
 
     Raises:
         CheckpointError: there is no chat template, or a file is missing or damaged.
@@ -24,7 +25,7 @@ def open_text(folder: Path, chat_template: str | None = None) -> Tokenizer:
     """
     config = ModelConfig.load(folder)
     chat = chat_template or own_template(folder)
-    if chat is None:
+    if chat is None and not raw:
         raise CheckpointError(f"{folder}: no chat template; distillation needs a model that was trained to chat")
     return Tokenizer(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from streamfuse.adapters import DEFAULT
 from streamfuse.cli.shared import complete, export_preview, options
-from streamfuse.cli.shared.console import err, print_json, say
+from streamfuse.cli.shared.console import print_json, say
 from streamfuse.cli.shared.declared import given, read_config, with_options
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.exporting import run_with_progress
 from streamfuse.export.config import RUN, ExportConfig
 from streamfuse.extras import need, need_export, need_native
 from streamfuse.model.pull import DEFAULT_MODEL
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from streamfuse.export.pipeline import Report
-    from streamfuse.export.preview import Preview
 
 NO_VULKAN = (
     "no library of streamfuse runs --backend vulkan, unless its Android library was built with "
@@ -133,7 +128,7 @@ def export(
     if dry_run:
         export_preview.show(asked, expected, json_)
         return
-    report = _run(asked, expected, {"model": model, "adapter": chosen.word}, key)
+    report = run_with_progress(asked, expected, {"model": model, "adapter": chosen.word}, key)
     if json_:
         print_json(vars(report))
         return
@@ -147,15 +142,3 @@ def export(
     seconds, size = sum(report.seconds.values()), sum(report.bytes.values()) / 1e6
     say(f"parity with PyTorch: at least {worst:.0f} dB over all methods; {seconds:.0f} s, {size:.0f} MB")
     print(output_dir)
-
-
-def _run(config: ExportConfig, expected: Preview, asked: dict[str, str], sign_key: Ed25519PrivateKey | None) -> Report:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("loading PyTorch and the exporter", total=None)
-        from streamfuse.export.pipeline import count_steps, run_export
-
-        progress.update(task, total=count_steps(expected))
-        return run_export(config, lambda words: progress.update(task, advance=1, description=words), asked, sign_key)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from streamfuse.bundle import Manifest
 from streamfuse.bundle.manifest import TensorFacts
+from streamfuse.bundle.reader import DRAFT_FILE
 from streamfuse.cli.shared.compare import Comparison
 from streamfuse.cli.shared.console import visible
 
@@ -129,6 +130,8 @@ def _rows(facts: Statistics, restricted: bool) -> list[tuple[str, str]]:
 def _facts(manifest: Manifest) -> Table:
     model, speculation, cache = manifest.model, manifest.speculation, manifest.cache
     drafts = "no streams, drafts are look-ups in the text"
+    if DRAFT_FILE in manifest.files:
+        drafts += " and in the n-gram table"
     if speculation.num_streams:
         pruned = "no pruning" if speculation.prune_layer is None else f"pruned before layer {speculation.prune_layer}"
         drafts = (

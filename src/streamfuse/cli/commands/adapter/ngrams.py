@@ -48,22 +48,18 @@ def ngrams(
     need("ngrams")
     from streamfuse.model.checkpoint import adapter_vocab_size, replace_ngrams
     from streamfuse.model.ngrams import MOST_BYTES, bytes_of
-    from streamfuse.train.ngram_counts import count_ngrams
-    from streamfuse.train.readers import read_samples, to_examples
+    from streamfuse.train.ngram_counts import answers_in, count_ngrams, tokens_of
 
     source = options.adapter_file("ADAPTER", adapter)
     options.check_place("OUT", out)
     if not 0 < max_mb * 1e6 <= MOST_BYTES:
         raise typer.BadParameter(f"--max-mb must be above 0 and at most {MOST_BYTES / 1e6:g}, not {max_mb:g}")
     vocab_size = adapter_vocab_size(source)
-    samples = [sample for name in data for sample in read_samples(name)]
-    if any(sample.ids is None for sample in samples):
-        raise typer.BadParameter("--data: the table is counted in the tokens that `streamfuse data distill` writes")
-    examples = to_examples(samples, None, 0, max(len(s.ids.input_ids) for s in samples if s.ids), vocab_size)
+    examples = answers_in(data, vocab_size)
     with err.status("Counting"):
         table = count_ngrams(examples, vocab_size, round(max_mb * 1e6))
     replace_ngrams(source, table, out)
-    tokens = sum(len(example.input_ids) - example.start for example in examples)
+    tokens = tokens_of(examples)
     facts = {"tokens": tokens, "contexts": len(table["keys"]), "entries": len(table["ids"]), "bytes": bytes_of(table)}
     if json_:
         print_json({"adapter": str(out), **facts})

@@ -1,0 +1,144 @@
+"""`streamfuse quickstart`: from a model to a bundle that drafts without training, and what that gains."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfuse.cli.shared import complete, options, tables
+from streamfuse.cli.shared.console import out, print_json, say
+from streamfuse.cli.shared.drafts import SOURCES
+from streamfuse.cli.shared.errors import EXIT_FAILURE, usage_errors
+from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.extras import need, need_export, need_native
+from streamfuse.options import AUTO, check_choice
+
+if TYPE_CHECKING:
+    from streamfuse.cli.shared.quickstart import Compared, Quickstart
+
+_BACKENDS = {AUTO: "executorch", "kernels": "executorch", "xnnpack": "executorch", "onnxruntime": "onnx"}  # targets
+
+
+def register(app: typer.Typer) -> None:
+    app.command("quickstart")(quickstart)
+
+
+@usage_errors()
+def quickstart(
+    model: Annotated[
+        str, typer.Argument(help="Hub name (owner/name), checkpoint folder or .gguf file.", show_default=True)
+    ] = DEFAULT_MODEL,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-dir", "-o", help="Folder for text, table and bundle.", show_default="build/quickstart/NAME"
+        ),
+    ] = None,
+    tokens: Annotated[
+        int,
+        typer.Option(
+            min=500, max=60_000, help="Tokens of the model's own text to count the n-gram table in; more draft better."
+        ),
+    ] = 20_000,
+    max_context_len: Annotated[
+        int | None,
+        typer.Option(
+            min=32, help="KV cache capacity of the bundle in tokens.", show_default="1024, or the model's limit"
+        ),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(help="What runs the graphs; auto: kernels.", **complete.among(*_BACKENDS))
+    ] = AUTO,
+    threads: options.Threads = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Try speculative decoding on a model without training: one command, no GPU, some minutes.
+
+    Pulls the model if needed; lets it answer built-in prompts; counts an
+    n-gram table in its answers; exports a bundle that drafts from that table
+    and by look-up in the text, without streams; and compares plain with
+    speculative decoding on prompts that are not among those. The output is the
+    same, token for token. A model without a chat template continues the
+    prompts as raw text.
+
+    Each step keeps its result: after Ctrl-C the same command continues, and
+    finished steps are skipped. With more --tokens the text is continued.
+
+    [bold]Examples[/bold]
+
+    streamfuse quickstart
+
+    streamfuse quickstart Qwen/Qwen2.5-0.5B-Instruct --tokens 40000
+
+    streamfuse quickstart ~/models/mine.gguf -o build/mine --max-context-len 2048
+
+    streamfuse quickstart ~/models/mine --backend xnnpack --threads 4 --json
+    """
+    check_choice("--backend", backend, tuple(_BACKENDS))
+    target = _BACKENDS[backend]
+    need("distill")
+    need_export(target, backend)
+    need_native()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in `export`
+    from streamfuse.cli.shared.quickstart import Quickstart
+    from streamfuse.model.pull import resolve_model
+
+    place = output_dir or Path("build/quickstart") / (
+        Path(model).expanduser().resolve().name.removesuffix(".gguf") or "model"
+    )
+    folder = resolve_model(model, offline=offline)
+    flags: dict[str, Any] = {"target": target, "backend": backend, "max_context_len": max_context_len}
+    steps = Quickstart(model, folder, place, tokens, flags)
+    if not steps.chats:
+        say(f"{folder} has no chat template, so the model continues the prompts as raw text.", "yellow")
+    try:
+        written = steps.write_answers()
+        table = steps.count_table()
+        steps.export()
+        compared = steps.compare(threads)
+    except KeyboardInterrupt:
+        say("Stopped; the same command continues here.", "yellow")
+        raise
+    if json_:
+        print_json(
+            {
+                "bundle": str(steps.bundle),
+                "answers": str(steps.answers),
+                "tokens": written,
+                "table": table,
+                "chat_template": steps.chats,
+                "skipped": steps.skipped,
+                "comparison": compared.to_dict(),
+                "next": [command for _, command in steps.next_commands()],
+            }
+        )
+    else:
+        _show(steps, compared)
+    if not compared.equal:
+        say("The texts of plain and speculative decoding differ, which is a defect; please report it.", "red")
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _show(steps: Quickstart, compared: Compared) -> None:
+    rows = [
+        [prompt, f"{row.plain.speed:.1f}", f"{row.speculative.speed:.1f}", f"{row.speedup:.2f}x"]
+        for prompt, row in compared.rows
+    ]
+    plain, speculative = compared.speeds
+    rows.append(["all", f"{plain:.1f}", f"{speculative:.1f}", f"{compared.speedup:.2f}x"])
+    out.print(tables.figures(("prompt", "plain tokens/s", "speculative tokens/s", "speed-up"), rows))
+    drafted = ", ".join(f"{SOURCES[name][0]} {count}" for name, count in compared.sources.items() if count) or "none"
+    facts = [
+        ["without training", f"{compared.speedup:.2f}x, {compared.per_pass:.2f} tokens per pass"],
+        ["texts", "equal, token for token" if compared.equal else "they differ"],
+        ["accepted drafts", f"{drafted}; {compared.tokens} tokens were generated"],
+        ["bundle", str(steps.bundle)],
+    ]
+    out.print(tables.facts(facts))
+    out.print("\nNext:", markup=False)
+    for purpose, command in steps.next_commands():
+        out.print(f"  # {purpose}\n  {command}", markup=False, soft_wrap=True)
