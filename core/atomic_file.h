@@ -1,5 +1,5 @@
-// Files that several processes may write: one that is locked, and the atomic replacement of one, whose path has either
-// the old or the new content after a crash or a power cut.
+// Files that several processes may write: a locked file, and atomic replacement, after which the path has either the
+// old or the new content, also after a crash or a power cut.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace streamfuse {
 
-// A file that is readable by its owner only. `lock` waits for other holders of the lock, also in other processes. On a
-// file system without locks, the caller must ensure one writer.
+// A file that is readable by its owner only. `lock` waits until no other process or object holds the lock. On a file
+// system without locks, the caller must ensure that there is one writer.
 class LockedFile {
  public:
   LockedFile() = default;
@@ -17,7 +17,8 @@ class LockedFile {
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
 
-  // Locks the file that has this path now, and opens it if it is not open. False, with errno: it cannot be opened.
+  // Opens the file if it is not open, and locks it. If the path names another file by then, because another process
+  // has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened.
   bool lock(const std::string& path, int flags);
   void unlock();
   void close();

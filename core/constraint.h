@@ -30,11 +30,11 @@ class Constraint {
   // choice.
   std::span<const int64_t> forced(int64_t room);
 
-  // See sf_constraint; odd, or 0.
+  // The choice_key of sf_constraint with its lowest bit set, or 0.
   uint64_t choice_key() const;
 
-  // The tokens that end the text, at most `room`, if each of them is the only one that may follow; else none. They are
-  // accepted. No pass is needed to choose them.
+  // The last tokens of the text if the constraint allows exactly one token at each position and must end after them,
+  // at most `room`; else none. Accepts them. No pass is needed to choose them.
   std::vector<int64_t> take_certain_end(int64_t room);
 
   void accept(int64_t token);

@@ -1,12 +1,12 @@
-// The constraint along the paths of a draft: what may follow each drafted token, and what is likely to.
+// The constraint along the paths of a draft: which tokens may follow each drafted token, and which are likely.
 //
 // A draft visits the constraint's states as a prefix tree, which all sources of drafts share. The constraint itself has
 // one state, so the guide moves it from node to node: it rolls back to the common ancestor and accepts the rest.
-// Without a constraint everything may follow, and nothing is offered. An error of the constraint cuts the draft at that
-// node and is not raised: it matters only if the model chooses that token, and then the acceptor raises it.
+// Without a constraint every token may follow, and the guide offers none. An error of the constraint cuts the draft at
+// that node and is not raised: it matters only if the model chooses that token, and then the acceptor raises it.
 //
-// Besides, the guide remembers what the model chose: how it splits forced text into tokens, and what it wrote in states
-// with few continuations, such as after a digit or before a key of an object. It offers these tokens the next time.
+// The guide also records what the model chose: how it splits forced text into tokens, and which tokens it chose in
+// states with few continuations, such as before a key of an object. It offers these tokens in later drafts.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class Guide {
     int64_t token;
     double log_prob;  // natural logarithm
   };
-  // The most likely first.
+  // Likely next tokens, the most probable first.
   struct Offers {
     std::array<Offer, kOffers> list;
     size_t count = 0;
@@ -41,7 +41,7 @@ class Guide {
 
   // The constraint of the next text; null: none. It must outlive the text.
   void begin(Constraint* constraint);
-  // A draft begins after the text, at state 0, of at most `widest` nodes.
+  // A draft of at most `widest` nodes begins at state 0, after `root`, the last token of the text.
   void begin_draft(int64_t root, int64_t widest);
   // Puts the constraint back to where the draft began.
   void end_draft() { move(0); }
@@ -51,8 +51,9 @@ class Guide {
   bool allows(int32_t state, int64_t token);
   // Whether only one text can follow this state.
   bool forces(int32_t state);
-  // The first tokens of the forced text, in the ways in which the model may split it; in a state with few continuations
-  // what the model chose in such states. All of them may follow. Empty where the constraint says little.
+  // If the text is forced, its first token as the constraint splits it, and those with which the model began it before.
+  // If the state has few continuations, the tokens that the model chose in states with the same key. Otherwise empty.
+  // The constraint allows all of them.
   Offers offers(int32_t state);
   // The model chose this token after a state of the last draft.
   void learn(int32_t state, int64_t chosen);
@@ -70,18 +71,18 @@ class Guide {
     bool asked = false;                // whether `canonical` and `key` are known
     bool has_offers = false;           // whether `offers` is known
     int64_t canonical = -1;            // first token of the forced text, as the constraint splits it; -1: a choice
-    uint64_t key = 0;                  // of the habit; 0: none
+    uint64_t key = 0;                  // of `habits_`; 0: none
     Offers offers{};
   };
-  // What the model chose in states with the same key, or with the same key and token before. Earlier choices count
-  // less.
+  // What the model chose in states with the same key, or with the same key and the same previous token. Older choices
+  // weigh less.
   struct Habit {
     struct Choice {
       int64_t token = -1;
       double weight = 0.0;
     };
     double total = 0.0;
-    std::array<Choice, kOffers + 1> choices;  // those with most weight, in no order
+    std::array<Choice, kOffers + 1> choices;  // those with the largest weights, unordered
 
     void add(int64_t token);
   };
@@ -97,8 +98,8 @@ class Guide {
   std::vector<Node> nodes_;
   std::vector<int32_t> path_;
   std::unordered_map<uint64_t, Habit> habits_;
-  double canonical_hits_, canonical_trials_;  // forced tokens seen for the first time: those split as expected
-  int32_t at_ = 0;                            // where the constraint is
+  double canonical_hits_, canonical_trials_;  // of keys seen for the first time: how often the model chose `canonical`
+  int32_t at_ = 0;                            // the constraint's state
 };
 
 }  // namespace streamfuse

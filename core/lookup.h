@@ -1,6 +1,6 @@
-// Prompt look-up (Saxena 2023): drafts what followed the longest match of the last tokens, in prompt and text and in
-// the answers of earlier texts (memory.h), here as a tree of several continuations. runtime/reference/lookup.py is the
-// same algorithm without a memory, written to be read.
+// Prompt look-up (Saxena 2023): drafts what followed the longest match of the last tokens, in the current text and in
+// earlier answers (memory.h), here as a tree of several continuations. runtime/reference/lookup.py is the same
+// algorithm without a memory, and simpler to read.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ class LookUp {
  public:
   static constexpr int64_t kLongest = SuffixIndex::kLongest;  // maximum length of a match
   static constexpr int64_t kOffers = 3;                       // maximum children of a node
-  static constexpr int64_t kPlaces = 64;                      // maximum places of the longest match that are read
+  static constexpr int64_t kPlaces = 64;                      // maximum occurrences of the longest match to compare
 
   // For texts of at most this many tokens, and trees of at most this many nodes. The memory may be null.
   LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory = nullptr);
 
-  // A text begins with these tokens; the first `kept` are the same as at the last call. Answers in the memory that the
-  // text contains are not drafted from a second time.
+  // A text begins with these tokens; the first `kept` are the same as at the last call. Answers in the memory that
+  // these tokens contain are skipped, because look-up finds them in the text.
   void begin(const std::vector<int64_t>& tokens, int64_t kept);
   // The text has grown to `tokens`.
   void follow(const std::vector<int64_t>& tokens);

@@ -16,7 +16,7 @@ namespace streamfuse {
 
 class Memory {
  public:
-  static constexpr size_t kShortest = 2;  // length of a match: a single token predicts little in another text
+  static constexpr size_t kShortest = 2;  // minimum match: a single token predicts little in another text
   static constexpr int64_t kContext = 8;  // tokens before an answer that are stored with it
 
   // Keeps the most recent `capacity` to 1.25 * `capacity` tokens. `path`: the file that keeps them between processes;
@@ -24,8 +24,8 @@ class Memory {
   // file is not a memory or cannot be written.
   Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size);
 
-  // Adds an answer, with up to kContext tokens before it, also to the file, and reads what other processes have added
-  // to the file. After an error of the file it is left alone until `forget`.
+  // Adds an answer, with up to kContext tokens before it, to the memory and to the file, and reads what other processes
+  // have added to the file. After an error of the file, the file is not used until `forget`.
   void add(std::span<const int64_t> tokens);
   // Removes all answers and empties the file. Throws Failure(SF_BAD_FILE) if it cannot be written.
   void forget();
@@ -39,7 +39,7 @@ class Memory {
 
  private:
   bool is_valid(std::span<const int32_t> tokens) const;  // all are tokens of the vocabulary
-  // The last tokens of an answer that the memory has room for; none if nothing could match.
+  // The last tokens of an answer, as many as the memory has room for; none if they are too few to match.
   std::span<const int32_t> fitting(std::span<const int32_t> answer) const;
   bool is_in(const SuffixIndex& text, size_t begin, size_t end) const;
   bool append(std::span<const int32_t> tokens);  // true: older answers were dropped
@@ -50,10 +50,10 @@ class Memory {
 
   mutable std::mutex mutex_;
   std::string path_, identity_;
-  size_t capacity_, limit_;  // tokens that are kept when answers are dropped; the most tokens
+  size_t capacity_, limit_;  // tokens: the most that are kept when answers are dropped; the most at any time
   int64_t vocab_size_;
   SuffixIndex answers_;
-  size_t room_ = 0;  // of `answers_`
+  size_t room_ = 0;  // tokens that `answers_` has room for
   std::vector<uint32_t> answer_of_;
 
   LockedFile file_;

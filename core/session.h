@@ -21,8 +21,8 @@
 namespace streamfuse {
 
 // Invariant, also after an error of the engine: the cache contains the first `cached()` of `tokens()`. Between two
-// passes these are all tokens except the last, which is the root of the next tree. After a text whose last tokens were
-// certain, they are missing as well; the next text processes them with its prompt.
+// passes these are all tokens except the last, which is the root of the next tree. The last tokens of a text that
+// needed no pass (`certain_`) are not in the cache either; the next text processes them with its prompt.
 class Session {
  public:
   // The memory may be null.

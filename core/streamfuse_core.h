@@ -49,7 +49,7 @@ enum {
   SF_BAD_ARGUMENT = 1,     /* the caller's arguments: ranges, lengths, a null pointer, an unknown name */
   SF_BAD_PROGRAM = 2,      /* a graph file: missing, damaged, or not as docs/contracts.md specifies */
   SF_MISSING_OPERATOR = 3, /* a graph needs an operator or backend that the engine does not contain */
-  SF_CONTEXT_FULL = 4,     /* the cache has no room for these rows, or the context none for a chat's question */
+  SF_CONTEXT_FULL = 4,     /* the cache has no room for these rows, or a chat's question does not fit the context */
   SF_NOT_KEPT = 5,         /* a row to commit was pruned, or there was no run to read or commit from */
   SF_EXECUTION = 6,        /* the engine reported an error while running */
   SF_OUT_OF_MEMORY = 7,
@@ -198,8 +198,9 @@ typedef struct sf_constraint {
   /* Writes the tokens of the only text that can follow, at most `room`, and their number to *n: 0 if there is a choice.
    * They are used as drafts, because the model may choose other tokens for the same text. */
   int (*forced)(void* context, int64_t* tokens, int32_t room, int32_t* n);
-  /* Sets *key to a number that states with the same few continuations share, such as the states inside a number, or to
-   * 0 where almost anything can follow. Drafts repeat what the model chose in states with the same key. May be NULL. */
+  /* Sets *key to a value that is equal for states with the same few continuations, such as all states before a key of
+   * an object, or to 0 if almost anything can follow. Tokens that the model chose in a state are drafted in later
+   * states with the same key. May be NULL. */
   int (*choice_key)(void* context, uint64_t* key);
   const char* (*error)(void* context);
   void (*release)(void* context); /* frees the constraint; called once */
@@ -244,8 +245,8 @@ typedef struct sf_options {
   int32_t sources; /* what may draft: a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP and 1 << SF_TABLE, to measure
                       what each of them brings; 0: all. SF_LOOKUP includes the memory of answers. A constraint's
                       forced tokens are always drafted */
-  int64_t dropped_turns;  /* for the statistics: turns of the conversation that were dropped for this text, */
-  int64_t dropped_tokens; /* and their length in tokens, as in sf_text_dropped; 0: none */
+  int64_t dropped_turns;  /* for the statistics: the number of turns that were dropped for this text, */
+  int64_t dropped_tokens; /* and their length in tokens, both from sf_text_dropped; 0: none */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */
@@ -266,13 +267,12 @@ enum { SF_MODEL = 0, SF_STREAMS = 1, SF_LOOKUP = 2, SF_TABLE = 3, SF_GRAMMAR = 4
 typedef struct sf_token {
   int64_t id;
   int32_t source; /* what drafted it: SF_MODEL (not drafted), SF_STREAMS, SF_LOOKUP (prompt look-up), SF_TABLE (the
-                     n-gram table), or SF_GRAMMAR (forced by the constraint, or chosen by the model in a state
-                     with the same choice_key) */
+                     n-gram table), or SF_GRAMMAR (forced by the constraint, or chosen by the model in an
+                     earlier state with the same choice_key) */
   int32_t reserved;
 } sf_token;
 
-/* What happens to a question that does not fit into the context, for text/streamfuse_bundle.h and native/streamfuse.h.
- */
+/* What to do if a question does not fit into the context, for text/streamfuse_bundle.h and native/streamfuse.h. */
 enum { SF_CONTEXT_FAIL = 0, SF_CONTEXT_DROP_OLDEST = 1 };
 
 /* Channels of an answer, for text/streamfuse_bundle.h and native/streamfuse.h. */

@@ -50,7 +50,7 @@ SF_EXPORT int64_t sf_grow_streams(sf_core_model*, int64_t root, const int64_t* s
 SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
                                 int64_t* tokens, int64_t* parents, double* log_probs);
 
-/* The same by look-up in a text of `n` tokens alone, before anything is known about how often look-up is right. */
+/* The same by look-up in a text of `n` tokens, without a memory and with the initial hit rates. */
 SF_EXPORT int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens,
                                  int64_t* parents, double* log_probs);
 

@@ -1,6 +1,6 @@
-// Finds the longest match between the end of a text and everything before it: a hash table of all contexts of one to
-// kLongest tokens, and chains through the places of each context. Used for the current text and for the memory of
-// earlier answers (lookup.h, memory.h).
+// Finds the longest earlier occurrence of the last tokens of a text: a hash table of all contexts of one to kLongest
+// tokens, and a linked list of the places of each context. Used for the current text and for the memory of earlier
+// answers (lookup.h, memory.h).
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 namespace streamfuse {
 
 // A place is the position of a token that follows a context. Adding a token, removing the last one, and finding the
-// latest place of the longest match take O(kLongest) steps, however long the text is. About 80 bytes per token of the
-// capacity are allocated by the constructor, none later.
+// latest place of the longest match take O(kLongest) steps, however long the text is. The constructor allocates
+// 76 bytes per token of the capacity; nothing is allocated later.
 class SuffixIndex {
  public:
   static constexpr size_t kLongest = 8;     // tokens of a context
-  static constexpr int32_t kBoundary = -1;  // separates texts: part of no context, and nothing is found that it follows
+  static constexpr int32_t kBoundary = -1;  // separates texts: in no context, and at no place that is found
 
   explicit SuffixIndex(size_t capacity);
 
@@ -26,14 +26,14 @@ class SuffixIndex {
   int32_t operator[](size_t place) const { return tokens_[place]; }
 
   void add(int32_t token);
-  // Removes the last tokens, so that `size` are left.
+  // Removes the last tokens; the first `size` remain.
   void shorten(size_t size);
 
   struct Match {
     size_t length = 0;  // tokens of the context
     size_t place = 0;   // the latest one; 0: none
   };
-  // The longest context that ends the text `path`, whose last token comes first.
+  // The longest context at the end of `path`, whose tokens are in reverse order: the last one first.
   Match longest(std::span<const int64_t> path) const;
   // The previous place of the context of `length` tokens before `place`; 0: none.
   size_t before(size_t length, size_t place) const { return static_cast<size_t>(before_[place][length - 1]); }

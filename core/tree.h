@@ -17,7 +17,7 @@ struct Tree {
     uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR; SF_MODEL for the root
     bool exact;       // its probability is a measured frequency, which needs no calibration
     int32_t state;    // of the constraint after this node (guide.h); 0 for the root
-    bool forced;      // whether only this text could follow the parent
+    bool forced;      // whether the constraint allows only one text after the parent
   };
   std::vector<Node> nodes;
 
@@ -35,7 +35,7 @@ struct Tree {
     for (int64_t row = 0; row < rows; ++row) deepest = std::max(deepest, (*this)[row].depth);
     return deepest;
   }
-  // Whether the constraint offered a child of `row`.
+  // Whether `row` has a child with source SF_GRAMMAR.
   bool is_guided(int64_t row) const {
     for (int64_t other = row + 1; other < size(); ++other)
       if ((*this)[other].parent == row && (*this)[other].source == SF_GRAMMAR) return true;

@@ -87,8 +87,8 @@ SF_EXPORT int sf_model_spec(const sf_model*, sf_spec* out);
  * The caller sets `out->size`. */
 SF_EXPORT int sf_model_default_options(const sf_model*, sf_options* out);
 
-/* The number of tokens of a text in a message of a chat, without what the chat template adds; if there is no template,
- * of a prompt without the tokens around it. Any thread may call it. */
+/* The number of tokens of a text in a chat message, without what the chat template adds. If the bundle has no chat
+ * template: in a raw prompt, without special tokens such as BOS. Any thread may call it. */
 SF_EXPORT int sf_model_count_tokens(sf_model*, const char* text, size_t bytes, int64_t* n);
 
 /* The backends that the native engine supports on this device, as JSON: {name: null if it is available, otherwise the
@@ -114,7 +114,7 @@ typedef struct sf_session_options {
   const char* template_variables; /* of the chat template, as in transformers' apply_chat_template: a JSON object such
                                      as {"enable_thinking": false}, which may include `documents`; NULL: none */
   size_t template_variables_bytes;
-  int32_t context_policy; /* of a chat, for a question that no longer fits into the context: SF_CONTEXT_FAIL (0) or
+  int32_t context_policy; /* of a chat, for a question that does not fit into the context: SF_CONTEXT_FAIL (0) or
                              SF_CONTEXT_DROP_OLDEST */
 } sf_session_options;
 
@@ -124,8 +124,8 @@ typedef struct sf_session_options {
  * A question that does not fit into the context is refused with SF_CONTEXT_FULL. With SF_CONTEXT_DROP_OLDEST the oldest
  * turns are dropped, as few as leave max_new_tokens for the answer (a quarter of the context if max_new_tokens is not
  * smaller than the context), and the others are prefilled again. A turn is a question with all that follows it: the
- * answer, tool calls and results. The system message and the tools are kept. Dropped turns are no longer part of
- * sf_session_messages. SF_CONTEXT_FULL is then only the error of a question that exceeds the context by itself. */
+ * answer, tool calls and results. The system message and the tools are kept. sf_session_messages does not return
+ * dropped turns. SF_CONTEXT_FULL then means that the question does not fit even without the other turns. */
 SF_EXPORT int sf_chat_new(sf_model*, const sf_session_options* options, sf_session** out);
 
 /* Continues plain text, without a chat template. Prompts are independent; the prefix that a prompt shares with the
@@ -205,8 +205,8 @@ SF_EXPORT int sf_session_messages(sf_session*, const char** json, size_t* bytes)
 /* The last context and all tokens delivered after it; the cache holds the first `cached`. */
 SF_EXPORT int sf_session_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* cached);
 
-/* How many tokens of the context the last prompt and its answer occupy, and how many are left. Before the first prompt
- * all are left. */
+/* The number of tokens of the context that the last prompt and its answer use, and the number that is left. Before the
+ * first prompt the whole context is left. */
 SF_EXPORT int64_t sf_session_used_tokens(sf_session*);
 SF_EXPORT int64_t sf_session_remaining_tokens(sf_session*);
 

@@ -107,8 +107,8 @@ SF_EXPORT int32_t sf_text_can_chat(const sf_text*);
  * prompt; 0: without, for text from a template, which contains them. SF_BAD_ARGUMENT if it is not UTF-8. */
 SF_EXPORT int sf_text_encode(sf_text*, const char* text, size_t bytes, int32_t marks, const int64_t** ids, int64_t* n);
 
-/* The number of tokens of a text in a message: without what the chat template adds, and the characters of a control
- * token count as text. If there is no chat template, that of a raw prompt without the tokens around it. */
+/* The number of tokens of a text in a chat message, without what the chat template adds. The characters of a control
+ * token count as text. If there is no chat template: in a raw prompt, without special tokens such as BOS. */
 SF_EXPORT int sf_text_count(sf_text*, const char* text, size_t bytes, int64_t* n);
 
 /* The text of tokens, without special tokens. */
@@ -146,19 +146,19 @@ SF_EXPORT int sf_text_set_tools(sf_text*, const char* tools, size_t bytes);
  * them. */
 SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t bytes);
 
-/* Sets what happens to later questions that do not fit into the context: SF_CONTEXT_FAIL refuses them with
+/* Sets what to do with later questions that do not fit into the context: SF_CONTEXT_FAIL refuses them with
  * SF_CONTEXT_FULL, SF_CONTEXT_DROP_OLDEST drops the oldest turns. capacity is the context length of the model, and
  * max_new_tokens the sf_options.max_new_tokens of the next answer. Capacity 0, the initial value: no question is
  * refused. SF_CONTEXT_DROP_OLDEST drops the fewest turns that leave max_new_tokens for an answer, or a quarter of the
  * context if max_new_tokens is not smaller than the context. A turn is a question with all that follows it: the answer,
  * tool calls and results. The system message at the beginning, the tools and the last question are kept; if they leave
- * less room, the answer gets what is left. Only a question that exceeds the context by itself is refused. The remaining
- * turns are encoded anew, exactly as in a conversation that begins with them. */
+ * less room, the answer gets what is left. A question is refused only if these exceed the context. The remaining turns
+ * are encoded again, exactly as in a conversation that begins with them. */
 SF_EXPORT int sf_text_set_limit(sf_text*, int64_t capacity, int64_t max_new_tokens, int32_t policy);
 
 /* The number of turns that were dropped for the last question, and by how many tokens that shortened the context: for
- * sf_options.dropped_turns and dropped_tokens. 0 once the question is answered or discarded; a discarded question
- * brings the dropped turns back. */
+ * sf_options.dropped_turns and dropped_tokens. 0 after the question is answered or discarded; discarding it restores
+ * the dropped turns. */
 SF_EXPORT int sf_text_dropped(sf_text*, int64_t* turns, int64_t* tokens);
 
 /* Adds a user message and returns the token ids of the whole context, for sf_sequence_start. Earlier answers keep the

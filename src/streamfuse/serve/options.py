@@ -15,33 +15,33 @@ KEY_VARIABLE = "STREAMFUSE_API_KEY"
 class ServeOptions:
     """How the server listens, and what it allows. OptionError names the option that is wrong."""
 
-    host: str = option("127.0.0.1", "Address to listen on. Any address but a loopback one needs --api-key.")
-    port: int = option(8000, "Port to listen on; 0: a free one. The URL is printed.", least=0, most=65535)
+    host: str = option("127.0.0.1", "Address to listen on. An address other than loopback needs --api-key.")
+    port: int = option(8000, "Port to listen on; 0 chooses a free one. The URL is printed.", least=0, most=65535)
     api_key: str | None = option(
         None,
-        f"Refuse requests without this key. Better set {KEY_VARIABLE} in the environment: other users of the machine "
-        "can read the flag.",
+        f"Refuse requests without this key. Prefer {KEY_VARIABLE} in the environment, because other users of the "
+        "machine can read flags.",
         shown=f"from {KEY_VARIABLE}",
         metavar="KEY",
     )
     cors_origin: tuple[str, ...] = option(
         (),
-        "Let web pages of this origin use the server, for example http://localhost:3000, or * for all. Repeat the flag "
-        "for several.",
+        "Allow web pages of this origin to use the server, for example http://localhost:3000, or * for all origins. "
+        "Repeat the flag for several.",
         shown="none",
         metavar="ORIGIN",
     )
     model_name: str | None = option(
-        None, "Name of the model in requests and answers.", shown="from the bundle", metavar="NAME"
+        None, "Name of the model in requests and responses.", shown="from the bundle", metavar="NAME"
     )
     queue: int = option(
-        16, "Requests that may wait while another one is answered; further ones get status 429.", least=0, most=4096
+        16, "Maximum number of requests that wait for their turn; more get status 429.", least=0, most=4096
     )
     max_new_tokens: int | None = option(
-        None, "Maximum number of tokens for requests that give none.", shown="what the context holds", least=1
+        None, "Token limit of requests that do not set one.", shown="the rest of the context", least=1
     )
     grace: float = option(
-        10.0, "Seconds that an answer may still take after Ctrl-C or SIGTERM.", metavar="SECONDS", least=0, most=3600
+        10.0, "Seconds that the current answer may take after Ctrl-C or SIGTERM.", metavar="SECONDS", least=0, most=3600
     )
 
     def __post_init__(self) -> None:

@@ -36,8 +36,9 @@ def latency(
 
     Runs full passes on random tokens, alternating between methods. `commit`
     and `loop` are in addition to a pass. The roofline is the time to read the
-    weights of a plain decoding pass once. --cold-caches is the latency on a
-    device whose caches are much smaller than the weights, such as a phone.
+    weights of a plain decoding pass once. With --cold-caches each pass reads
+    its weights from memory, as on a device whose caches are much smaller than
+    the weights, such as a phone.
 
     [bold]Examples[/bold]
 

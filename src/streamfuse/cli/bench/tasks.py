@@ -83,8 +83,9 @@ def tasks(
     the data: the speed with all of them over the speed without that one.
     --memory shows what `run --memory` brings if answers resemble each other.
     The memory is emptied before each repetition.
-    --cold-caches is the speed of a device whose caches are much smaller than
-    the weights, such as a phone. Our own systems only.
+    With --cold-caches each pass reads its weights from memory, as on a device
+    whose caches are much smaller than the weights, such as a phone. llama.cpp
+    cannot be measured in this way and is left out.
 
     [bold]Examples[/bold]
 

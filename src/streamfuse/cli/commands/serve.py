@@ -34,11 +34,11 @@ def serve(
     public_key: options.PublicKey = None,
     **flags: Any,
 ) -> None:
-    """Serve a bundle over HTTP, with OpenAI's API. Prints the base URL for clients. Ctrl-C ends it.
+    """Serve a bundle through OpenAI's HTTP API. Prints the base URL for clients. Ctrl-C ends the server.
 
     GET /health, GET /v1/models, POST /v1/chat/completions and POST
     /v1/completions; docs/serve.md lists the fields of requests. One answer is
-    written at a time; other requests wait for their turn.
+    generated at a time; other requests wait in a queue.
 
     [bold]Examples[/bold]
 
@@ -50,7 +50,7 @@ def serve(
 
     streamfuse serve build/demo --host 0.0.0.0 --api-key "$(cat key.txt)"
 
-    [bold]Ask it[/bold]
+    [bold]A request[/bold]
 
     curl http://127.0.0.1:8000/v1/completions --json '{"prompt": "The sky is", "max_tokens": 20}'
     """

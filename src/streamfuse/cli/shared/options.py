@@ -184,8 +184,7 @@ class ContextPolicyName(str, Enum):
 ContextPolicy = Annotated[
     ContextPolicyName,
     typer.Option(
-        help="When a question no longer fits into the context: fail, or drop the oldest turns and prefill the others "
-        "again."
+        help="If a question does not fit into the context: fail, or drop the oldest turns and prefill the others again."
     ),
 ]
 Threads = Annotated[
@@ -222,7 +221,7 @@ DataTemplate = Annotated[
 ]
 DataSplit = Annotated[str, typer.Option(help="Split of a folder or data set.")]
 ColdCaches = Annotated[
-    bool, typer.Option("--cold-caches", help="Empty the processor's caches before each pass; that time is not counted.")
+    bool, typer.Option("--cold-caches", help="Evict the CPU caches before each pass; the eviction is not timed.")
 ]
 ReportFile = Annotated[
     Path | None,
