@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
-
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .config import ModelConfig
 
 # RMS norms of a layer: before each half (attention and MLP), after it and before the residual addition, or both.
@@ -161,6 +160,8 @@ def from_checkpoint(name: str, value: Tensor, config: ModelConfig) -> dict[str, 
 
 def to_checkpoint(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """A model's tensors as its family stores them, without a tied head: the inverse of `from_checkpoint`."""
+    import torch  # not for the configuration, which every command reads
+
     family = FAMILIES[config.architecture]
     left = {name: _restored(name, value, config) for name, value in state.items()}
     if config.tie_word_embeddings:
@@ -233,6 +234,8 @@ def _rotary_order(name: str, config: ModelConfig) -> Tensor | None:
     Rotated pairs of a checkpoint are half of the rotated numbers apart, here they are half a head apart. Scores are
     sums over a head, so q and k may be permuted alike.
     """
+    import torch  # not for the configuration, which every command reads
+
     half, turned = config.head_dim // 2, config.rotaries[0].size // 2
     if not name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")) or turned in (0, half):
         return None

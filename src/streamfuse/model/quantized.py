@@ -8,13 +8,13 @@ would lose more than their own quantization did, so they are refused with the re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from .fields import CheckpointError
 from .shards import TAKE_UNQUANTIZED, TensorFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _GROUP = 32  # weights with one scale on our grid
 _REASONS = {
@@ -166,9 +166,13 @@ def _matrix(tensors: dict[str, Tensor], owner: str, packed: Packed) -> Tensor:
 
 def _nibbles(rows: Tensor) -> Tensor:
     """int32 [N, K / 8] -> int32 [N, K], the lowest four bits first."""
-    return (rows.unsqueeze(2) >> torch.arange(0, 32, 4, dtype=torch.int32) & 15).flatten(1)
+    shifts = rows.new_tensor(range(0, 32, 4))
+    return (rows.unsqueeze(2) >> shifts & 15).flatten(1)
 
 
 def _check_order(group_of: Tensor | None, group_size: int) -> None:
-    if group_of is not None and group_size and bool((group_of != torch.arange(len(group_of)) // group_size).any()):
+    if group_of is None or not group_size:
+        return
+    in_order = group_of.new_tensor(range(len(group_of))) // group_size
+    if bool((group_of != in_order).any()):
         raise ValueError(f"its groups of inputs are not next to each other (g_idx); {TAKE_UNQUANTIZED}")
