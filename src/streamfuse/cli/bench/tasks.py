@@ -117,9 +117,7 @@ def tasks(
     names = _names(systems)
     if cold_caches and "llama.cpp" in names:
         if systems is not None:
-            raise typer.BadParameter(
-                "leave llama.cpp out of --systems: --cold-caches cannot interrupt its passes"
-            )
+            raise typer.BadParameter("leave llama.cpp out of --systems: --cold-caches cannot interrupt its passes")
         names.remove("llama.cpp")
     if (sources or memory) and "speculative" not in names:
         raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
