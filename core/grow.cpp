@@ -37,9 +37,9 @@ void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs
   while (out.size() < width && !open_.empty()) {
     const Candidate best = open_.front();
     open_.erase(open_.begin());
-    if (out.child(best.parent, best.token) > 0) continue;
     const int32_t state = out[best.parent].state;
     const bool guided = best.rank < 0;
+    if (out.repeats_guided(best.parent, best.token, guided)) continue;
     const int64_t row = out.add(best.token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_STREAMS, guided,
                                 guide.after(state, best.token), guided && guide.forces(state));
     if (row + 1 < width && best.depth < depth) offer(out, row, ids, log_probs, levels, width - out.size(), guide);
@@ -159,7 +159,7 @@ void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t dep
     const int64_t token =
         guided ? guide.offers(state)[-1 - best.rank].token : model_.tables.ngram_ids[span.begin + best.rank];
     if (!guided) offer_entry(out, best.parent, best.rank + 1, guide);
-    if (out.child(best.parent, token) > 0) continue;
+    if (out.repeats_guided(best.parent, token, guided)) continue;
     const int64_t row = out.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_TABLE, guided,
                                 guide.after(state, token), guided && guide.forces(state));
     levels_.push_back(levels_[static_cast<size_t>(best.parent)] + !guided);

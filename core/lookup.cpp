@@ -124,7 +124,7 @@ bool LookUp::join(int64_t width, int64_t depth, Guide& guide, Tree& tree) {
     const bool guided = best.rank < 0;
     const int64_t token = guided ? guide.offers(state)[-1 - best.rank].token
                                  : matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
-    if (tree_.child(best.parent, token) > 0) continue;
+    if (tree_.repeats_guided(best.parent, token, guided)) continue;
     const int64_t row = tree_.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_LOOKUP, true,
                                   guide.after(state, token), guided && guide.forces(state));
     matches_.push_back(match(row));

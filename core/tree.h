@@ -41,6 +41,12 @@ struct Tree {
       if ((*this)[other].parent == row && (*this)[other].source == SF_GRAMMAR) return true;
     return false;
   }
+  // Whether `row` already has a child with this token, and the constraint offers one of the two. A source's own
+  // candidates may repeat a token.
+  bool repeats_guided(int64_t row, int64_t token, bool guided) const {
+    const int64_t known = child(row, token);
+    return known > 0 && (guided || (*this)[known].source == SF_GRAMMAR);
+  }
   // The row of the child of `row` with this token; 0 if there is none.
   int64_t child(int64_t row, int64_t token) const {
     for (int64_t other = row + 1; other < size(); ++other)
