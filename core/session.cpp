@@ -197,7 +197,11 @@ bool Session::deliver_certain(sf_token& out) {
   certain_.pop_back();
   --room_;
   if (certain_.empty()) reason_ = kStop;
-  emit(token, SF_GRAMMAR, out);
+  if (statistics_.speculative) {
+    ++statistics_.forced;
+    ++statistics_.accepted_of[SF_GRAMMAR];
+  }
+  emit(token, statistics_.speculative ? uint8_t{SF_GRAMMAR} : uint8_t{SF_MODEL}, out);
   return true;
 }
 

@@ -102,7 +102,7 @@ class Loop:
                 for token in end:
                     tokens.append(token)
                     counts.generated_tokens += 1
-                    yield Emitted(token, drafted=True)
+                    yield Emitted(token, drafted=width > 1)
                     if self.stop.is_set():
                         break
                 else:
