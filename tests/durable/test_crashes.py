@@ -116,7 +116,7 @@ def test_a_killed_distillation_loses_no_answer_and_writes_none_twice(kills: int,
             whole = sorted(out.read_text().splitlines())
         if ended:
             out.unlink()
-    assert killed.run().wait() == 0, killed.run().said
+    assert killed.run().wait() == 0, killed.run().stderr
     assert sorted(out.read_text().splitlines()) == whole
     assert len(whole) == 16
 
@@ -134,7 +134,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(kills: int, samples: Path, 
         if ended:
             shutil.rmtree(run)
     last = killed.run()
-    assert last.wait() == 0, last.said
+    assert last.wait() == 0, last.stderr
     _, state, facts = read_adapter(run / "adapter.safetensors")
     assert facts["steps"] == "12"
     assert all(torch.equal(value, whole[name]) for name, value in state.items())
@@ -233,16 +233,16 @@ def test_a_read_only_target_is_one_sentence(name: str, samples: Path, gguf_file:
 def test_two_pulls_at_once_make_one_model(gguf_file: Path, tmp_path: Path) -> None:
     command = ["pull", gguf_file, "--cache-dir", tmp_path / "cache"]
     both = [Command(tmp_path / str(number), *command) for number in range(2)]
-    assert [each.wait() for each in both] == [0, 0], [each.said for each in both]
-    assert both[0].printed == both[1].printed
-    assert sum("Converting" in each.said for each in both) == 1
-    check_folder(Path(both[0].printed.strip()))
+    assert [each.wait() for each in both] == [0, 0], [each.stderr for each in both]
+    assert both[0].stdout == both[1].stdout
+    assert sum("Converting" in each.stderr for each in both) == 1
+    check_folder(Path(both[0].stdout.strip()))
 
 
 def test_two_exports_to_one_name_leave_one_bundle(samples: Path, tmp_path: Path) -> None:
     command = commands(samples, tmp_path)["export"]
     both = [Command(tmp_path / "said" / str(number), *command) for number in range(2)]
-    assert [each.wait() for each in both] == [0, 0], [each.said for each in both]
+    assert [each.wait() for each in both] == [0, 0], [each.stderr for each in both]
     open_bundle(tmp_path / "bundle")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "said"]
 
@@ -252,7 +252,7 @@ def test_two_runs_share_one_cache_of_plans(samples: Path, tmp_path: Path) -> Non
     command = ["run", tmp_path / "bundle", "hello", "--max-new-tokens", 24]
     home = str(tmp_path / "home")
     both = [Command(tmp_path / "said" / str(number), *command, STREAMFUSE_HOME=home) for number in range(3)]
-    assert [each.wait() for each in both] == [0, 0, 0], [each.said for each in both]
-    assert len({each.printed for each in both}) == 1
+    assert [each.wait() for each in both] == [0, 0, 0], [each.stderr for each in both]
+    assert len({each.stdout for each in both}) == 1
     assert len(list((tmp_path / "home" / "costs").glob("*.costs"))) == 1
     assert Command(tmp_path / "said" / "last", *command, STREAMFUSE_HOME=home).wait() == 0

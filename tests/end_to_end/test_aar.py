@@ -15,19 +15,19 @@ from pathlib import Path
 
 import peer
 import pytest
+from arm_java import emulated_java
 
 from streamfuse.native.android import maven
 from streamfuse.native.android.elf import PAGE, read_library
 from streamfuse.native.android.toolchains import EXPORTED
-from streamfuse.native.arm.mobile import java_command, missing_for_java, rust_library
+from streamfuse.native.arm.mobile import missing_for_java
 from streamfuse.native.build import default_build_dir
 from streamfuse.native.cargo import find_cargo
-from streamfuse.native.command import BuildError
 
 ROOT = Path(__file__).parents[2]
 MISSING = [name for name in ("javac", "mvn") if shutil.which(name) is None] + (["cargo"] if not find_cargo() else [])
 if MISSING:
-    pytest.skip(f"not installed: {', '.join(MISSING)}", allow_module_level=True)
+    pytest.skip(f"not installed, but needed to build Kotlin: {', '.join(MISSING)}", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 QUESTION = "the keeper climbed the steps"
@@ -123,13 +123,9 @@ def test_the_archive_has_the_layout_of_an_aar_and_its_library_runs_on_arm(
     host: list[str], chat_bundle: Path, tmp_path: Path
 ) -> None:
     if missing_for_java():
-        pytest.skip(f"not installed: {', '.join(missing_for_java())}")
+        pytest.skip(f"not installed, but needed for ARM: {', '.join(missing_for_java())}")
     arm = default_build_dir().with_name("arm")
-    try:
-        rust_library(arm)
-        run = java_command(arm, "-XX:TieredStopAtLevel=1")
-    except BuildError as error:
-        pytest.skip(str(error))
+    run = emulated_java(arm, "-XX:TieredStopAtLevel=1")
     out = packaged(tmp_path / "maven", "--only", "aar", "--abi", "arm64-v8a", "--profile", "quick")
     folder = out / "dev" / "streamfuse" / "streamfuse-android" / maven.version()
     (aar,) = folder.glob("*.aar")

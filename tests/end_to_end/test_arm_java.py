@@ -15,13 +15,16 @@ from typing import Any
 
 import peer
 import pytest
+from arm_java import emulated_java
 
-from streamfuse.native.arm.mobile import build_mobile_arm, java_command, missing_for_java, rust_library
+from streamfuse.native.arm.mobile import build_mobile_arm, missing_for_java
 from streamfuse.native.build import default_build_dir
-from streamfuse.native.command import BuildError
 
 if missing_for_java():
-    pytest.skip(f"not installed: {', '.join(missing_for_java())}", allow_module_level=True)
+    pytest.skip(
+        f"not installed, but needed to build Kotlin: {', '.join(missing_for_java())}",
+        allow_module_level=True,
+    )
 
 pytestmark = pytest.mark.slow
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0"
@@ -35,11 +38,7 @@ SPECULATION: dict[str, dict[str, Any]] = {"drafted": {"width": 4}, "pruned": {"w
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
     """Kotlin's peer (Peer.kt) on an emulated processor without any extension but what every 64-bit ARM has."""
     folder = default_build_dir().with_name("arm")
-    try:
-        rust_library(folder)
-        run = java_command(folder)
-    except BuildError as error:
-        pytest.skip(str(error))
+    run = emulated_java(folder)
     library = build_mobile_arm(folder, profile="quick", quiet=True, jobs=2)
     paths = tmp_path_factory.mktemp("java") / "classpath"
     maven = ["mvn", "--batch-mode", "--quiet", "--file", str(ROOT / "android_demo" / "pom.xml"), "-pl", "streamfuse"]

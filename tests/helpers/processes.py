@@ -36,15 +36,15 @@ class Command:
     def wait(self, seconds: float = 120) -> int:
         """The exit code."""
         self.process.join(seconds)
-        assert self.process.exitcode is not None, f"nothing after {seconds} seconds: {self.said}"
+        assert self.process.exitcode is not None, f"nothing after {seconds} seconds: {self.stderr}"
         return self.process.exitcode
 
     @property
-    def said(self) -> str:
+    def stderr(self) -> str:
         return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
 
     @property
-    def printed(self) -> str:
+    def stdout(self) -> str:
         return self._out.read_text(encoding="utf-8")
 
 
@@ -65,9 +65,9 @@ def _run(words: Sequence[str], out: str, err: str, environment: Mapping[str, str
 def only_line(command: Command) -> str:
     """The one line of a command that must fail with code 1, after what it says about its work."""
     code: Any = command.wait()
-    lines = command.said.splitlines()
-    assert code == 1, command.said
-    assert sum(line.startswith("error: ") for line in lines) == 1, command.said
-    assert lines[-1].startswith("error: "), command.said
+    lines = command.stderr.splitlines()
+    assert code == 1, command.stderr
+    assert sum(line.startswith("error: ") for line in lines) == 1, command.stderr
+    assert lines[-1].startswith("error: "), command.stderr
     assert "STREAMFUSE_DEBUG" not in lines[-1], lines[-1]
     return lines[-1]

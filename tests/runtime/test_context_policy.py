@@ -51,20 +51,20 @@ def long_chat(model: streamfuse.Model, **options: Any) -> Chat:
 def test_a_chat_ten_times_as_long_as_the_context_is_the_same_with_speculation_and_without(
     model: streamfuse.Model, sampling: dict[str, Any]
 ) -> None:
-    said = []
+    texts = []
     for drafts in ({"speculative": False}, {"width": 4}, {"width": 8}, {}):
         with long_chat(model, **sampling, **drafts) as chat:
             answers = [chat.send(question(number)) for number in range(TURNS)]
-        said.append([answer.tokens for answer in answers])
+        texts.append([answer.tokens for answer in answers])
         found = [answer.statistics for answer in answers]
-        assert sum(map(len, said[-1])) + sum(one.prompt_tokens - one.prefilled_tokens for one in found) > 10 * CONTEXT
+        assert sum(map(len, texts[-1])) + sum(one.prompt_tokens - one.prefilled_tokens for one in found) > 10 * CONTEXT
         assert sum(one.dropped_turns for one in found) > TURNS - 6
         assert {one.finish_reason for one in found} <= {"length", "stop"}  # there was room for each answer
         for one in found:
             assert one.prompt_tokens + NEW <= CONTEXT
             assert (one.reread_tokens > 0) == (one.dropped_turns > 0)
             assert one.reread_tokens <= one.prefilled_tokens
-    assert said.count(said[0]) == len(said)
+    assert texts.count(texts[0]) == len(texts)
 
 
 def test_as_few_turns_are_dropped_as_leave_room_and_the_system_message_stays(model: streamfuse.Model) -> None:

@@ -27,10 +27,10 @@ def started(folder: Path, *arguments: object, **environment: str) -> Iterator[tu
     """The command on a free port, and a client of it."""
     command = Command(folder, "serve", *arguments, "--port", 0, STREAMFUSE_HOME=str(folder / "home"), **environment)
     try:
-        until(lambda: command.process.exitcode is not None or ((folder / "stdout").exists() and command.printed != ""))
-        assert command.process.exitcode is None, command.said
+        until(lambda: command.process.exitcode is not None or ((folder / "stdout").exists() and command.stdout != ""))
+        assert command.process.exitcode is None, command.stderr
         yield command, openai.OpenAI(
-            base_url=command.printed.strip(), api_key=environment.get("STREAMFUSE_API_KEY", "none"), max_retries=0,
+            base_url=command.stdout.strip(), api_key=environment.get("STREAMFUSE_API_KEY", "none"), max_retries=0,
             http_client=openai.DefaultHttpxClient(trust_env=False),
         )  # fmt: skip
     finally:
@@ -52,10 +52,10 @@ def test_it_prints_its_url_answers_as_the_api_does_and_ends_with_a_signal(
         assert pid is not None
         os.kill(pid, number)
         assert command.wait() == 0
-        assert command.printed.count("\n") == 1
-        assert f"{name} is served; Ctrl-C ends it." in command.said
-        assert "POST /v1/chat/completions 200 in " in command.said
-        assert "Traceback" not in command.said
+        assert command.stdout.count("\n") == 1
+        assert f"{name} is served; Ctrl-C ends it." in command.stderr
+        assert "POST /v1/chat/completions 200 in " in command.stderr
+        assert "Traceback" not in command.stderr
 
 
 def test_a_key_may_be_set_in_the_environment(chat_bundle: Path, tmp_path: Path) -> None:
