@@ -7,6 +7,7 @@ another imports it.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +28,28 @@ def build_parser(module: str, about: str, folder: str, flag: str = "--build-dir"
     return parser
 
 
-def run_build(parser: argparse.ArgumentParser, make: Callable[[argparse.Namespace], object]) -> int:
-    """Give the options to `make` and print what it built, or why it did not; the exit status."""
-    options = parser.parse_args()
+def run_tool(command: list[str]) -> str:
+    """What a program prints. BuildError, with its output, if it fails or is not installed."""
     try:
-        print(f"built {make(options)}")
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise BuildError(f"{command[0]} is not installed") from None
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def exit_status(body: Callable[[], object]) -> int:
+    """Call `body`; 0, or 1 with the error on stderr after a BuildError."""
+    try:
+        body()
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def run_build(parser: argparse.ArgumentParser, make: Callable[[argparse.Namespace], object]) -> int:
+    """Give the options to `make` and print what it built, or why it did not; the exit status."""
+    options = parser.parse_args()
+    return exit_status(lambda: print(f"built {make(options)}"))

@@ -21,7 +21,7 @@ from pathlib import Path
 from streamfuse.native import executorch_source
 from streamfuse.native.build import REPOSITORY, SOURCE, build, find_program
 from streamfuse.native.cargo import add_rust_target, cargo_build, need_cargo
-from streamfuse.native.command import BuildError
+from streamfuse.native.command import BuildError, exit_status, run_tool
 from streamfuse.native.executorch_source import Parts
 
 BUILD = REPOSITORY / "build" / "apple-package"
@@ -131,9 +131,9 @@ def build_slice(part: Slice, checkout: Path, jobs: int | None = None) -> Path:
         jobs=jobs,
     )
     joined, library = folder / "StreamFuseNative.o", folder / "libStreamFuseNative.a"
-    _run(join_command(part, folder, bundle, joined))
-    check_symbols(_run(["xcrun", "nm", "-gU", str(joined)]))
-    _run(["xcrun", "libtool", "-static", "-o", str(library), str(joined)])
+    run_tool(join_command(part, folder, bundle, joined))
+    check_symbols(run_tool(["xcrun", "nm", "-gU", str(joined)]))
+    run_tool(["xcrun", "libtool", "-static", "-o", str(library), str(joined)])
     return library
 
 
@@ -158,24 +158,14 @@ def build_xcframework(*, checkout: Path | None = None, archive: bool = False, jo
     for part in SLICES:
         command += ["-library", str(build_slice(part, checkout.resolve(), jobs)), "-headers", str(headers)]
     shutil.rmtree(OUT, ignore_errors=True)
-    _run([*command, "-output", str(OUT)])
+    run_tool([*command, "-output", str(OUT)])
     if not archive:
         return [str(OUT)]
     zipped = OUT.with_suffix(".xcframework.zip")
     zipped.unlink(missing_ok=True)
-    _run(["ditto", "-c", "-k", "--keepParent", str(OUT), str(zipped)])
-    checksum = _run(["swift", "package", "compute-checksum", str(zipped)]).strip()
+    run_tool(["ditto", "-c", "-k", "--keepParent", str(OUT), str(zipped)])
+    checksum = run_tool(["swift", "package", "compute-checksum", str(zipped)]).strip()
     return [str(OUT), str(zipped), f"checksum for Package.swift: {checksum}"]
-
-
-def _run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise BuildError(f"{command[0]} is not installed") from None
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -194,12 +184,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     given = make_parser().parse_args()
-    try:
-        print("\n".join(build_xcframework(checkout=given.executorch, archive=given.zip, jobs=given.jobs)))
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status(
+        lambda: print("\n".join(build_xcframework(checkout=given.executorch, archive=given.zip, jobs=given.jobs)))
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from streamfuse.native.android.toolchains import (
 )
 from streamfuse.native.build import REPOSITORY, find_program
 from streamfuse.native.cargo import need_cargo
-from streamfuse.native.command import BuildError
+from streamfuse.native.command import BuildError, exit_status
 from streamfuse.native.executorch_source import TAG, Parts
 
 OUT = REPOSITORY / "build" / "maven"
@@ -150,12 +150,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    try:
-        run(make_parser().parse_args())
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    options = make_parser().parse_args()
+    return exit_status(lambda: run(options))
 
 
 if __name__ == "__main__":

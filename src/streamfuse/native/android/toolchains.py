@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from streamfuse.native.build import (
     fetch_executorch,
 )
 from streamfuse.native.cargo import add_rust_target, cargo_build, default_target_dir
-from streamfuse.native.command import BuildError
+from streamfuse.native.command import BuildError, run_tool
 from streamfuse.native.executorch_source import Parts
 from streamfuse.native.library import QUANTIZED_KERNELS
 from streamfuse.native.mobile import jni_options
@@ -182,11 +181,11 @@ def _finish(build_dir: Path, abi: str, objcopy: str, exported: str, needed: Sequ
     """Give the built library its final search path, move its symbols to a file of their own, and check it."""
     folder = build_dir / "packed"
     shutil.rmtree(folder, ignore_errors=True)
-    _run([cmake_program(), "--install", str(build_dir), "--component", "jni", "--prefix", str(folder)])
+    run_tool([cmake_program(), "--install", str(build_dir), "--component", "jni", "--prefix", str(folder)])
     library = folder / "libstreamfuse_jni.so"
     symbols = folder / f"{library.name}.dbg"
-    _run([objcopy, "--only-keep-debug", str(library), str(symbols)])
-    _run([objcopy, "--strip-unneeded", f"--add-gnu-debuglink={symbols}", str(library)])
+    run_tool([objcopy, "--only-keep-debug", str(library), str(symbols)])
+    run_tool([objcopy, "--strip-unneeded", f"--add-gnu-debuglink={symbols}", str(library)])
     check_library(library, abi, exported=exported, needed=needed)
     return Native(library, symbols)
 
@@ -220,12 +219,3 @@ def _revision(ndk: Path) -> tuple[int, ...]:
         return (0,)
     found = re.search(r"Pkg\.Revision\s*=\s*([\d.]+)", text)
     return tuple(map(int, found[1].split("."))) if found else (0,)
-
-
-def _run(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise BuildError(f"{command[0]} is not installed") from None
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command[:3])} failed:\n{done.stdout}{done.stderr}")
