@@ -17,6 +17,7 @@ import pytest
 
 from streamfuse.native import executorch_source
 from streamfuse.native.android import maven, toolchains
+from streamfuse.native.android.__main__ import check_tools
 from streamfuse.native.android.elf import check_library, read_library
 from streamfuse.native.command import BuildError
 from streamfuse.native.executorch_source import Parts
@@ -116,6 +117,18 @@ def test_an_ndk_that_is_missing_or_too_old_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("ANDROID_NDK_HOME", str(tmp_path))
     with pytest.raises(BuildError, match="is not an NDK"):
         toolchains.find_ndk()
+
+
+@pytest.mark.usefixtures("no_ndk")
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError) as caught:
+        check_tools("ndk")
+    first, *missing = str(caught.value).splitlines()
+    assert first == "something is missing"
+    assert "  javac is not installed: apt-get install openjdk-17-jdk-headless, or brew install openjdk@17" in missing
+    assert "  mvn is not installed: apt-get install maven, or brew install maven" in missing
+    assert missing[-1].startswith("  there is no NDK: install NDK ")
 
 
 def test_the_parts_of_the_library_are_switches_of_both_builds() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from streamfuse.native.command import BuildError, build_parser, run_build
+from streamfuse.native.command import BuildError, build_parser, run_build, run_tool
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / "kernels"  # a wheel has none
@@ -80,12 +80,16 @@ def fetch_executorch(requirement: str, folder: Path, platform: str | None = None
     return root
 
 
-def find_program(name: str) -> str:
-    """A program of this Python environment, else of PATH."""
+def find_program(name: str, install: str | None = None) -> str:
+    """A program of this Python environment, else of PATH.
+
+    Raises:
+        BuildError: there is none; `install` says how to get it (None: with pip).
+    """
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if not found:
-        raise BuildError(f"{name} is not installed: pip install {name}")
+        raise BuildError(f"{name} is not installed: {install or f'pip install {name}'}")
     return found
 
 
@@ -138,10 +142,7 @@ def build(
         compile_ += ["--target", target]
     with one_builder(build_dir):
         for command in (configure, compile_):
-            done = subprocess.run(command, text=True, capture_output=quiet)
-            if done.returncode != 0:
-                output = f":\n{done.stdout}{done.stderr}" if quiet else ""
-                raise BuildError(f"{' '.join(command[:2])} failed{output}")
+            run_tool(command, show=not quiet)
     return build_dir / library_name()
 
 

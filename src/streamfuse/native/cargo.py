@@ -80,18 +80,28 @@ def cargo_build(
     return target_dir.joinpath(*([rust_target] if rust_target else []), profile, "libstreamfuse_bundle.a")
 
 
+def has_rust_target(target: str) -> bool:
+    """Whether Rust's standard library for `target` is installed. BuildError where there is no cargo."""
+    command = ["rustc", "--print", "target-libdir", "--target", target]
+    shown = subprocess.run(command, env=os.environ | need_cargo()[1], capture_output=True, text=True)
+    return shown.returncode == 0 and any(Path(shown.stdout.strip()).glob("libstd-*"))
+
+
+def find_rustup() -> str | None:
+    """rustup of the cargo that is used; None: it is of a distribution. BuildError where there is no cargo."""
+    return shutil.which("rustup", path=(os.environ | need_cargo()[1])["PATH"])
+
+
 def add_rust_target(target: str) -> str:
     """`target`, whose standard library rustup adds where it is missing.
 
     Raises:
         BuildError: it is missing, and there is no rustup or it fails.
     """
-    environment = os.environ | need_cargo()[1]
-    command = ["rustc", "--print", "target-libdir", "--target", target]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if shown.returncode == 0 and any(Path(shown.stdout.strip()).glob("libstd-*")):
+    if has_rust_target(target):
         return target
-    rustup = shutil.which("rustup", path=environment["PATH"])
+    rustup = find_rustup()
+    environment = os.environ | need_cargo()[1]
     if rustup is None or subprocess.run([rustup, "target", "add", target], env=environment).returncode != 0:
         raise BuildError(
             f"Rust has no standard library for {target}: install rustup (https://rustup.rs), and run "

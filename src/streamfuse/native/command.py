@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 
@@ -28,15 +28,38 @@ def build_parser(module: str, about: str, folder: str, flag: str = "--build-dir"
     return parser
 
 
-def run_tool(command: list[str]) -> str:
-    """What a program prints. BuildError, with its output, if it fails or is not installed."""
+def run_tool(command: list[str], *, show: bool = False, environment: Mapping[str, str] | None = None) -> str:
+    """What a program prints; with `show` that goes to the terminal while it runs, and the result is empty.
+
+    `environment` replaces this process's own.
+
+    Raises:
+        BuildError: it fails or is not installed; the message has its output, unless that was shown.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=not show, text=True, env=environment)
     except FileNotFoundError:
         raise BuildError(f"{command[0]} is not installed") from None
     if done.returncode != 0:
-        raise BuildError(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
+        output = "" if show else f":\n{done.stdout}{done.stderr}"
+        raise BuildError(f"{' '.join(command[:6])} failed{output}")
+    return done.stdout or ""
+
+
+def need_all(*checks: Callable[[], object]) -> None:
+    """Make every check, so that one message names all that is missing.
+
+    Raises:
+        BuildError: a check raised one.
+    """
+    missing = []
+    for check in checks:
+        try:
+            check()
+        except BuildError as error:
+            missing.append(str(error))
+    if missing:
+        raise BuildError("\n  ".join(["something is missing", *missing]))
 
 
 def exit_status(body: Callable[[], object]) -> int:

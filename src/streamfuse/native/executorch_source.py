@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from streamfuse.native.build import cmake_program, find_program, one_builder
-from streamfuse.native.command import BuildError
+from streamfuse.native.command import BuildError, run_tool
 
 URL = "https://github.com/pytorch/executorch"
 TAG = "v1.5.1"  # of the wheel that exports the bundles
@@ -114,9 +113,4 @@ def install(
 def _run(command: list[str]) -> None:
     # Its generators are modules of the folder that they run in, which this variable of the Makefile would hide.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    try:
-        done = subprocess.run(command, env=environment)
-    except FileNotFoundError:
-        raise BuildError(f"{command[0]} is not installed") from None
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command[:5])} failed")
+    run_tool(command, show=True, environment=environment)

@@ -13,15 +13,15 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from streamfuse.native import executorch_source
-from streamfuse.native.build import REPOSITORY, SOURCE, build, find_program
+from streamfuse.native.build import REPOSITORY, SOURCE, build, cmake_program, find_program
 from streamfuse.native.cargo import add_rust_target, cargo_build, need_cargo
-from streamfuse.native.command import BuildError, exit_status, run_tool
+from streamfuse.native.command import BuildError, exit_status, need_all, run_tool
 from streamfuse.native.executorch_source import Parts
 
 BUILD = REPOSITORY / "build" / "apple-package"
@@ -32,19 +32,20 @@ HEADERS = {  # the modules that Swift imports, and their headers
     "CStreamFuseNative": ("native/streamfuse.h", "native/module.modulemap"),
 }
 # What registers itself and is referred to by nothing comes whole.
-WHOLE: tuple[str, ...] = ("native/libstreamfuse_archive.a", "native/libstreamfuse_ops.a", "install/lib/libexecutorch.a")
-WHOLE += ("install/lib/libportable_ops_lib.a",)
-PLAIN: tuple[str, ...] = (
-    "native/libstreamfuse_kernels.a",
-    "install/lib/libexecutorch_core.a",
-    "install/lib/libextension_data_loader.a",
-)
-PLAIN += ("install/lib/libportable_kernels.a", "install/lib/libkernels_util_all_deps.a")
+WHOLE = (
+    "native/libstreamfuse_archive.a", "native/libstreamfuse_ops.a", "install/lib/libexecutorch.a",
+    "install/lib/libportable_ops_lib.a",
+)  # fmt: skip
+PLAIN = (
+    "native/libstreamfuse_kernels.a", "install/lib/libexecutorch_core.a", "install/lib/libextension_data_loader.a",
+    "install/lib/libportable_kernels.a", "install/lib/libkernels_util_all_deps.a",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One system: names of its SDK, of Rust's target, of the toolchain's platform, of Clang's target."""
+    """One system: names of its SDK, of Rust's target, of the toolchain's platform, of Clang's target; its lowest
+    version."""
 
     sdk: str
     rust: str
@@ -67,27 +68,20 @@ SLICES = (
 
 
 def check_tools() -> None:
-    """Fail with one sentence that names all programs that are missing.
-
-    Raises:
-        BuildError: this is no Mac, or something is missing.
-    """
+    """BuildError where this is no Mac; or one that names all programs that are missing."""
     if sys.platform != "darwin":
         raise BuildError("the framework for Apple's systems is built on a Mac, with Xcode 16 or newer")
-    missing = []
-    if subprocess.run(["xcrun", "--sdk", "iphoneos", "--show-sdk-path"], capture_output=True).returncode != 0:
-        missing.append("Xcode with the iOS SDK (App Store; then sudo xcode-select --switch /Applications/Xcode.app)")
-    for name in ("cmake", "ninja"):
-        try:
-            find_program(name)
-        except BuildError:
-            missing.append(f"{name} (pip install {name})")
+    need_all(_need_ios_sdk, cmake_program, partial(find_program, "ninja"), need_cargo)
+
+
+def _need_ios_sdk() -> None:
     try:
-        need_cargo()
-    except BuildError as error:
-        missing.append(str(error))
-    if missing:
-        raise BuildError("this needs\n  " + "\n  ".join(missing))
+        run_tool(["xcrun", "--sdk", "iphoneos", "--show-sdk-path"])
+    except BuildError:
+        raise BuildError(
+            "there is no Xcode with the iOS SDK: install it from the App Store, then "
+            "sudo xcode-select --switch /Applications/Xcode.app"
+        ) from None
 
 
 def write_headers(folder: Path) -> Path:

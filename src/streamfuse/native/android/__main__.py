@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import platform
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from streamfuse.native.android import maven
@@ -25,9 +24,9 @@ from streamfuse.native.android.toolchains import (
     find_ndk,
     host_abi,
 )
-from streamfuse.native.build import REPOSITORY, find_program
+from streamfuse.native.build import REPOSITORY, cmake_program, find_program
 from streamfuse.native.cargo import need_cargo
-from streamfuse.native.command import BuildError, exit_status
+from streamfuse.native.command import BuildError, exit_status, need_all, run_tool
 from streamfuse.native.executorch_source import TAG, Parts
 
 OUT = REPOSITORY / "build" / "maven"
@@ -35,36 +34,22 @@ _JAVA_NAMES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}  # os.arch, as Native
 
 
 def check_tools(toolchain: str) -> None:
-    """Fail with one sentence that names all programs that are missing.
-
-    Raises:
-        BuildError: something is missing.
-    """
-    missing = []
-    for name, package in (("javac", "openjdk-17-jdk-headless"), ("mvn", "maven")):
-        if shutil.which(name) is None:
-            missing.append(
-                f"{name} (Debian: apt-get install {package}; macOS: brew install {package.split('-jdk')[0]})"
-            )
-    for name in ("cmake", "ninja"):
-        try:
-            find_program(name)
-        except BuildError:
-            missing.append(f"{name} (pip install {name})")
-    for check in (need_cargo, find_ndk) if toolchain == "ndk" else (need_cargo,):
-        try:
-            check()
-        except BuildError as error:
-            missing.append(str(error))
-    if missing:
-        raise BuildError("this needs\n  " + "\n  ".join(missing))
+    """BuildError, which names all programs that are missing."""
+    need_all(
+        partial(find_program, "javac", "apt-get install openjdk-17-jdk-headless, or brew install openjdk@17"),
+        partial(find_program, "mvn", "apt-get install maven, or brew install maven"),
+        cmake_program,
+        partial(find_program, "ninja"),
+        need_cargo,
+        *([find_ndk] if toolchain == "ndk" else []),
+    )
 
 
 def compile_classes() -> Path:
     """Compile the Kotlin sources with Maven and return the folder of classes."""
-    command = ["mvn", "--batch-mode", "--quiet", "--file", str(maven.POM), "--projects", "streamfuse", "compile"]
-    if subprocess.run(command).returncode != 0:
-        raise BuildError(f"{' '.join(command)} failed")
+    run_tool(
+        ["mvn", "--batch-mode", "--quiet", "--file", str(maven.POM), "--projects", "streamfuse", "compile"], show=True
+    )
     return BUILD / "streamfuse" / "classes"
 
 

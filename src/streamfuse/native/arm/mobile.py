@@ -9,9 +9,7 @@ Debian's, its package is unpacked), and a JDK for the header jni.h.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +17,8 @@ from pathlib import Path
 from streamfuse.native.arm.build import build_arm, missing_tools
 from streamfuse.native.arm.debian import unpack
 from streamfuse.native.build import default_build_dir
-from streamfuse.native.cargo import cargo_build, find_cargo, need_cargo
-from streamfuse.native.command import BuildError, build_parser, run_build
+from streamfuse.native.cargo import add_rust_target, cargo_build, find_cargo, find_rustup, has_rust_target
+from streamfuse.native.command import build_parser, run_build
 from streamfuse.native.mobile import jni_options
 
 RUST_TARGET = "aarch64-unknown-linux-gnu"
@@ -39,14 +37,8 @@ def rust_library(build_dir: Path) -> Mapping[str, str]:
     a linker, because a crate below text/ is a shared library too."""
     prefix = f"CARGO_TARGET_{RUST_TARGET.upper().replace('-', '_')}"
     linker = {f"{prefix}_LINKER": "aarch64-linux-gnu-gcc"}
-    environment = os.environ | need_cargo()[1]
-    command = ["rustc", "--print", "target-libdir", "--target", RUST_TARGET]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    if any(Path(done.stdout.strip()).glob("libstd-*")):
-        return linker
-    if shutil.which("rustup", path=environment["PATH"]):
-        if subprocess.run(["rustup", "target", "add", RUST_TARGET], env=environment).returncode != 0:
-            raise BuildError(f"Rust's library for ARM cannot be downloaded: rustup target add {RUST_TARGET}")
+    if has_rust_target(RUST_TARGET) or find_rustup() is not None:
+        add_rust_target(RUST_TARGET)
         return linker
     root = unpack(["libstd-rust-web-dev"], build_dir / "rust")  # of cargo-web, Debian's newer Rust
     return linker | {f"{prefix}_RUSTFLAGS": f"--sysroot={root / 'usr'}"}
