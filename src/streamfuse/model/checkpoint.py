@@ -18,7 +18,7 @@ from streamfuse.durable import replace_file
 from .config import ModelConfig, StreamConfig
 from .families import from_checkpoint, own_name, own_shapes
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
-from .quantized import decoded, packed_of, shapes_of
+from .quantized import Packed, decoded, packed_of, shapes_of
 from .shards import check_types, misfit, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
@@ -39,7 +39,7 @@ def load_config(folder: Path) -> ModelConfig:
     if not any(path.is_file() for path in files):  # sufficient for a dry run
         return config
     headers = {own_name(name): facts for path in files for name, facts in read_header(path).items()}
-    headers = shapes_of(headers, packed_of(read_object(folder / "config.json"), str(folder / "config.json")))
+    headers = shapes_of(headers, _packed(folder))
     headers = {name: facts for name, facts in headers.items() if not _follows_from_config(name)}
     check_types(headers)
     if config.tie_word_embeddings and {_EMBEDDING, _HEAD} <= headers.keys():
@@ -57,7 +57,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
         CheckpointError: a file is missing or damaged, or the tensors do not fit the configuration.
     """
     config = ModelConfig.load(folder)
-    packed = packed_of(read_object(folder / "config.json"), str(folder / "config.json"))
+    packed = _packed(folder)
     state: dict[str, Tensor] = {}
     stored: dict[str, Tensor] = {}  # of packed checkpoints: the parts of a matrix may be in several files
     for path in shards(folder):
@@ -76,6 +76,12 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     if packed is not None:
         state = _own_tensors(decoded(stored, packed, str(folder)), dtype, config)
     return _fill(config, state, folder)
+
+
+def _packed(folder: Path) -> Packed | None:
+    """How the folder's weights are packed; None: they are floats."""
+    path = folder / "config.json"
+    return packed_of(read_object(path), str(path))
 
 
 def _own_tensors(shard: Mapping[str, Tensor], dtype: torch.dtype, config: ModelConfig) -> dict[str, Tensor]:
@@ -286,7 +292,7 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     if config.num_msa_layers > base.config.num_layers:
         raise CheckpointError(f"{path}: has {config.num_msa_layers} layers with streams, {_misfit(base)}")
     vocab = state.get("stream_vocab")
-    if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size, least=bool(config.num_streams)):
+    if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size, may_be_empty=not config.num_streams):
         raise CheckpointError(f"{path}: tensor 'stream_vocab' is not a list of ascending token ids, {_misfit(base)}")
     model = StreamFused(base, config, vocab)
     model.ngrams = {name.removeprefix(_NGRAMS): state.pop(name) for name in list(state) if name.startswith(_NGRAMS)}
@@ -355,9 +361,9 @@ def _misfit(base: Transformer) -> str:
     )
 
 
-def _is_stream_vocab(vocab: Tensor, vocab_size: int, least: int) -> bool:
-    if vocab.dtype != torch.int64 or vocab.ndim != 1 or len(vocab) < least:
+def _is_stream_vocab(vocab: Tensor, vocab_size: int, may_be_empty: bool) -> bool:
+    if vocab.dtype != torch.int64 or vocab.ndim != 1:
         return False
     if not len(vocab):
-        return True
+        return may_be_empty
     return bool((vocab.diff() > 0).all()) and int(vocab[0]) >= 0 and int(vocab[-1]) < vocab_size

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
-from .families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Activation, Family, Norms, QueryKeyNorm
+from .families import ACTIVATIONS, FAMILIES, MULTIPLIERS, UNSUPPORTED, Activation, Family, Norms, QueryKeyNorm
 from .families import ARCHITECTURES as ARCHITECTURES
 from .fields import PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
@@ -310,10 +310,9 @@ class _Multipliers:
         if "query_pre_attn_scalar" in family.reads:  # Gemma
             scalar = numbers.number("query_pre_attn_scalar", family.default("query_pre_attn_scalar"))
             return cls(math.sqrt(hidden), scalar**-0.5, 1.0, 1.0)
-        names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-        if not set(names) <= set(family.reads):
+        if not set(MULTIPLIERS) <= set(family.reads):
             return cls(1.0, head_dim**-0.5, 1.0, 1.0)
-        return cls(*(numbers.number(name, family.default(name)) for name in names))
+        return cls(*(numbers.number(name, family.default(name)) for name in MULTIPLIERS))
 
 
 def token_word(entry: Any) -> str | None:

@@ -69,8 +69,9 @@ class Family:
 
 
 DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
-_MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-_GRANITE = {"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+# Factors of embeddings, attention scores and residual additions, and the divisor of logits.
+MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+_GRANITE = dict.fromkeys(MULTIPLIERS, 1.0)
 _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}
 _MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 4096 * 32, "sliding_window": 4096}
 FAMILIES: dict[str, Family] = {
@@ -87,11 +88,11 @@ FAMILIES: dict[str, Family] = {
         sliding="flag",
     ),
     "Olmo2ForCausalLM": Family("olmo2", {"rms_norm_eps": 1e-5}, norms="after", query_key_norm="width", names=_AFTER),
-    "GraniteForCausalLM": Family("granite", _GRANITE, reads=_MULTIPLIERS),
+    "GraniteForCausalLM": Family("granite", _GRANITE, reads=MULTIPLIERS),
     "GraniteMoeHybridForCausalLM": Family(
         "granitemoehybrid",
         {**_GRANITE, "num_local_experts": 8},
-        reads=(*_MULTIPLIERS, "position_embedding_type"),
+        reads=(*MULTIPLIERS, "position_embedding_type"),
         intermediate_field="shared_intermediate_size",
         names={"shared_mlp.output_linear": "mlp.down_proj"},
         fused={"shared_mlp.input_linear": ("mlp.gate_proj", "mlp.up_proj")},

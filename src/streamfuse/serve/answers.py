@@ -13,9 +13,8 @@ from streamfuse.serve.errors import RequestError
 
 def usage(found: Statistics) -> dict[str, Any]:
     """Counts of tokens. What the decoder drafts is a prediction in this API."""
-    cached = max(
-        found.prompt_tokens - found.prefilled_tokens - 1, 0
-    )  # the last token is read with the first of the answer
+    # The last token of the prompt is read with the first of the answer.
+    cached = max(found.prompt_tokens - found.prefilled_tokens - 1, 0)
     return {
         "prompt_tokens": found.prompt_tokens,
         "completion_tokens": found.generated_tokens,

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from streamfuse.api import Piece, Result
 from streamfuse.serve.answers import ChatAnswer, TextAnswer
-from streamfuse.serve.errors import RequestError, told
+from streamfuse.serve.errors import RequestError, request_error
 from streamfuse.serve.options import ServeOptions, is_loopback
 from streamfuse.serve.requests import Request, read_chat, read_completion
 from streamfuse.serve.service import Service
@@ -105,7 +105,7 @@ class Answering:
             _note(scope, part)
             await JSONResponse(self._answer.whole(part))(scope, receive, send)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._request_error(error) from error
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
@@ -143,12 +143,12 @@ class Answering:
             for chunk in self._answer.closing(part):
                 await event(chunk)
         except Exception as error:
-            await event(self._told(error).body)
+            await event(self._request_error(error).body)
         await event("[DONE]")
         await send({"type": "http.response.body", "body": b""})
 
-    def _told(self, error: Exception) -> RequestError:
-        known = told(error, self._request.limit)
+    def _request_error(self, error: Exception) -> RequestError:
+        known = request_error(error, self._request.limit)
         if known is None or known.status == 500:
             log.error("an answer failed: %s", error, exc_info=known is None)
         return known or RequestError(500, "the server failed; its log says why")
@@ -193,7 +193,7 @@ async def _json(http: HttpRequest) -> object:
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # web pages may send other types to any server without asking it (CORS)
         raise RequestError(415, "the header Content-Type must be application/json", code="unsupported_media_type")
-    body = b""
+    body = bytearray()
     try:
         async for part in http.stream():
             body += part

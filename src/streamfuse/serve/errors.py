@@ -41,8 +41,8 @@ class RequestError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def told(error: Exception, limit: str = "max_tokens") -> RequestError | None:
-    """What a client is told of an error of the API; None for one that is a fault of the server.
+def request_error(error: Exception, limit: str = "max_tokens") -> RequestError | None:
+    """An error of the public API as a client sees it; None for one that is a fault of the server.
 
     Options have the names of a request's fields there, and `limit` is the name of the limit of tokens.
     """

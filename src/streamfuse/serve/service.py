@@ -28,7 +28,7 @@ class Service:
     ) -> None:
         self.name = name
         self.fingerprint = f"fp_{model.bundle.identity[:16]}"
-        self.context_tokens = model.bundle.spec().capacity
+        self.context_tokens = model.context_length
         self._model, self._most, self._max_new_tokens, self._speculative = model, queue + 1, max_new_tokens, speculative
         self._line: list[asyncio.Event] = []  # first come, first served; the event of the first is set
         self._seconds = 1.0  # of an answer, the latest counting most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,7 @@ class ColdCaches:
         self, evict: Callable[[], object] | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         if evict is None:
-            evicting = np.ones(2 * largest_cache_bytes() // 4, np.float32)
-            evict = lambda: np.maximum.reduce(evicting)  # noqa: E731
+            evict = partial(np.maximum.reduce, np.ones(2 * largest_cache_bytes() // 4, np.float32))
         self._evict, self._clock = evict, clock
         self._hidden, self._last = 0.0, -np.inf
 

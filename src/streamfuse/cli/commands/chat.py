@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import typer
 
@@ -83,7 +84,7 @@ def chat(
     plan = options.checked(model.manifest, asked).needs_plan
     tell_emulated(model.bundle)
     tell_defaults(options.defaults(model.manifest, asked))
-    policy: ContextPolicy = "drop_oldest" if context_policy is options.ContextPolicyName.drop_oldest else "fail"
+    policy = cast("ContextPolicy", context_policy.name)  # flags have hyphens
     with model, model.chat(system, context_policy=policy, **asked) as conversation:
         settle(conversation, plan=plan)
         tell_provider(conversation.backend)

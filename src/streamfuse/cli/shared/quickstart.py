@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.api import GenerationOptions, load
+from streamfuse.api import GenerationOptions, Statistics, load
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.cli.shared.compare import Comparison, compare
 from streamfuse.cli.shared.console import err, say
@@ -100,7 +100,8 @@ class Compared:
         }
 
 
-def _speed(runs: list[Any]) -> float:
+def _speed(runs: list[Statistics]) -> float:
+    """Tokens per second over all of them."""
     timed = [run for run in runs if run.decode_token_per_sec > 0]
     seconds = sum(run.generated_tokens / run.decode_token_per_sec for run in timed)
     return sum(run.generated_tokens for run in timed) / seconds if seconds else 0.0
@@ -112,6 +113,8 @@ class Quickstart:
     Args:
         word: the model as the user gave it, for the commands that come next.
         folder: its checkpoint.
+        out: the output folder.
+        tokens: how many the model's own text shall have.
         options: fields of ExportConfig.
 
     Raises:
@@ -134,7 +137,7 @@ class Quickstart:
         self._state = out / "quickstart.json"
         self._check_model()
         self.config: ModelConfig = load_config(folder)
-        context = options.pop("max_context_len", None)
+        context = options.get("max_context_len")
         if context is None:
             context = max(min(_CONTEXT, self.config.max_position_embeddings) // 32 * 32, 32)
         self.options = {**options, "max_context_len": context, "overwrite": True}
@@ -303,20 +306,12 @@ class Quickstart:
             shlex.quote(str(self.out / name)) for name in ("prompts.jsonl", "more.jsonl", "train", "trained")
         )
         bundle, answers = shlex.quote(str(self.bundle)), shlex.quote(str(self.answers))
-        yield (
-            "see who drafts each token",
-            (
-                f"streamfuse chat {bundle} --show-drafts"
-                if self.chats
-                else f'streamfuse run {bundle} "Once upon a time" --raw --show-drafts'
-            ),
-        )
+        talk = f"chat {bundle}" if self.chats else f'run {bundle} "Once upon a time" --raw'
+        yield "see who drafts each token", f"streamfuse {talk} --show-drafts"
         data = f"--data {answers}"
         if self.chats:
-            yield (
-                "more of the model's own text (or prompts of your kind)",
-                (f"streamfuse data synthesize {prompts} --model {model}"),
-            )
+            more_text = "more of the model's own text (or prompts of your kind)"
+            yield more_text, f"streamfuse data synthesize {prompts} --model {model}"
             yield "its answers", f"streamfuse data distill {prompts} {more} --model {model}"
             data = f"--data {more} {data}"
         yield "train streams on it", f"streamfuse train {data} -o {train} --model {model}"
