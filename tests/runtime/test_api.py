@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -567,6 +568,9 @@ def test_after_close_everything_is_one_sentence(
 def test_what_passes_cost_is_remembered_unless_it_must_not_be(
     folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
+    with streamfuse.load(folder) as model:
+        model.session(clock=time.perf_counter).prepare()
+    assert not list((tmp_path / "home").rglob("*.costs")), "another clock, of cold caches for example"
     for cost_cache, files in ((False, 0), (True, 1), (True, 1)):
         with streamfuse.load(folder, cost_cache=cost_cache) as model:
             assert model.generate("hello").statistics.cost_ms.keys() == {"decode", "verify_4", "verify_8"}

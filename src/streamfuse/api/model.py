@@ -164,8 +164,8 @@ class Model:
     def session(self, *, text: bool = True, clock: Callable[[], float] | None = None) -> Session:
         """A sequence of its own that speaks token ids (runtime.session.Session). Closed with the model, or before.
 
-        Without `text` it gives no text, only ids. `clock` (monotonic seconds; None: the system's) measures its passes.
-        CoreError where the model is closed.
+        Without `text` it gives no text, only ids. `clock` (monotonic seconds; None: the system's) measures its passes,
+        and what it finds is not remembered on this device. CoreError where the model is closed.
         """
         from streamfuse.engines import cost_folder, device_of
         from streamfuse.runtime.core import CoreError
@@ -180,7 +180,7 @@ class Model:
                 backend,
                 tokenizer=self.tokenizer if text else None,
                 model=self._core_model(),
-                cost_folder=cost_folder() if self._cost_cache else None,
+                cost_folder=cost_folder() if self._cost_cache and clock is None else None,
                 device=device_of(self.bundle, self._threads, self._provider),
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
                 clock=clock,

@@ -138,7 +138,8 @@ def structured(
         if path is not None:
             weights[name] = path
     with model, ExitStack() as stack:
-        again = (load(bundle, threads=threads, provider=provider, cost_cache=False) for _ in range(repetitions - 1))
+        rest = range(repetitions - 1)
+        again = (load(model.bundle, threads=threads, provider=provider, cost_cache=False) for _ in rest)
         models = [model, *map(stack.enter_context, again)]
         for one in models:
             settle(one, plan=True)

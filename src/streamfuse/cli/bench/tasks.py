@@ -163,7 +163,9 @@ def tasks(
         facts["core_distance_ns"] = machine.core_distance_ns
         running, left_out = _own(names, sources, opened, session), dict[str, str]()
         if memory:
-            remembering = stack.enter_context(load(opened.bundle, threads=threads, provider=provider, memory=""))
+            remembering = stack.enter_context(
+                load(opened.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
+            )
             running.append(OwnRuntime(remembering, MEMORY, session_of(remembering)))
         if weights is not None:
             try:
