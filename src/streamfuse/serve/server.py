@@ -16,7 +16,6 @@ from streamfuse.serve.errors import ServeError
 from streamfuse.serve.options import ServeOptions
 from streamfuse.serve.service import Service
 
-_TICK_SECONDS = 0.1  # as uvicorn's own
 _LAST_SECONDS = 5  # of an answer that was ended, to be sent
 
 
@@ -25,7 +24,6 @@ class Server:
 
     def __init__(self, model: Model, options: ServeOptions, *, speculative: bool = True) -> None:
         """ServeError where it cannot listen."""
-        self._options = options
         self._socket = _listen(options.host, options.port)
         self.name = options.model_name or model.manifest.model.name
         self._service = Service(model, self.name, options.queue, options.max_new_tokens, speculative)
@@ -34,7 +32,7 @@ class Server:
             log_config=None, log_level="error", access_log=False,
             timeout_graceful_shutdown=round(options.grace) + _LAST_SECONDS,
         )  # fmt: skip
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = _Uvicorn(config, self._service, options.grace)
 
     @property
     def url(self) -> str:
@@ -50,11 +48,11 @@ class Server:
     def run(self) -> None:
         """Answer requests. After a signal no new ones are taken, and the answer that is written has some seconds."""
         if threading.current_thread() is not threading.main_thread():
-            return asyncio.run(self._run())
+            return asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
         # uvicorn sends a signal once more after its shutdown, which has done all that there is to do.
         before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            asyncio.run(self._run())
+            asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -63,20 +61,21 @@ class Server:
         """End as after a signal. Any thread may call it."""
         self._uvicorn.should_exit = True
 
-    async def _run(self) -> None:
-        ending = asyncio.create_task(self._end())
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn waits for the answers that are being sent; here those that wait end at once, the others after `grace`."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
+        super().__init__(config)
+        self._service, self._grace = service, grace
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.close()
+        ending = asyncio.get_running_loop().call_later(self._grace, self._service.stop)
         try:
-            await self._uvicorn.serve(sockets=[self._socket])
+            await super().shutdown(sockets)
         finally:
             ending.cancel()
-
-    async def _end(self) -> None:
-        """Wait for the end, and see to it that it comes."""
-        while not self._uvicorn.should_exit:
-            await asyncio.sleep(_TICK_SECONDS)
-        self._service.close()
-        await asyncio.sleep(self._options.grace)
-        self._service.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:
