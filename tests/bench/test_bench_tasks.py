@@ -355,6 +355,7 @@ def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     facts = json.loads(stdout)
     assert (facts["equal"], facts["cold_caches"]) == (True, True)
     assert not engines.cost_folder().exists(), "what `run` reads there is of warm caches"
+    assert len(fake_engine) == 2, "one that plain and speculative share, and that of the memory"
     code, _, stderr = command(bundle, *flags, "--systems", "plain,llama.cpp")
     assert (code, "--cold-caches" in stderr) == (2, True)
 

@@ -115,10 +115,10 @@ def tasks(
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = _names(systems)
-    if cold_caches and "llama.cpp" in names:
+    if cold_caches and LLAMA_CPP in names:
         if systems is not None:
             raise typer.BadParameter("leave llama.cpp out of --systems: --cold-caches cannot interrupt its passes")
-        names.remove("llama.cpp")
+        names.remove(LLAMA_CPP)
     if (sources or memory) and "speculative" not in names:
         raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
     own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
@@ -143,22 +143,20 @@ def tasks(
 
         def session_of(model: Model) -> Session | None:
             """None: the model's own session."""
-            if clock is None:
-                settle(model, plan=True)
-                return None
-            session = model.session(clock=clock)
-            session.prepare()
-            return session
+            own = None if clock is None else model.session(clock=clock)
+            settle(own or model, plan=True)
+            return own
 
         session = session_of(opened)
+        backend = (session or opened).backend
         facts = {
-            **engine_facts(opened.backend),
+            **engine_facts(backend),
             "data": data,
             "prompts": len(prompts),
             "skipped": skipped,
             "cold_caches": cold_caches,
         }
-        used = engine_threads(opened.backend)
+        used = engine_threads(backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
         running, left_out = _own(names, sources, opened, session), dict[str, str]()

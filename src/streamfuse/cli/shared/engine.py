@@ -50,7 +50,7 @@ def tell_limit(found: Statistics) -> None:
         )
 
 
-def settle(on: Model | Chat, *, plan: bool) -> None:
+def settle(on: Model | Chat | Session, *, plan: bool) -> None:
     """Load the engine and, with `plan`, measure or read what passes cost now, so that the first answer is not late."""
     if plan:
         on.prepare()
