@@ -249,9 +249,10 @@ void attend(const TreeAttention& a, const AttentionTask& task, uint8_t* scratch)
   score(w);
   for (int64_t q = 0; q < w.queries; ++q) {
     const int64_t length = a.cache_length + w.seen(q / group);
-    float* const line = buffers.scores + q * buffers.line;
-    for (int64_t t = 0; t < a.first_of(length); ++t) line[t] = -__builtin_inff();  // weight 0
-    buffers.totals[q] = length == 0 ? 1.0f : weigh(line, length);
+    const int64_t skipped = w.begin * kCacheBlock;  // whole groups, so that each weight stays in its lane
+    float* const line = buffers.scores + q * buffers.line + skipped;
+    for (int64_t t = 0; t < a.first_of(length) - skipped; ++t) line[t] = -__builtin_inff();  // weight 0
+    buffers.totals[q] = length == 0 ? 1.0f : weigh(line, length - skipped);
   }
   mix_cached(w);
   mix_tails(w);
