@@ -153,9 +153,9 @@ bool Memory::append(std::span<const int32_t> tokens) {
     rebuild(0, std::min(limit_, std::max({needed, 2 * room_, kFirstRoom})));
   }
   const uint32_t hash = entry_of(tokens).sum;
+  answer_of_.resize(answers_.size() + tokens.size() + 1, hash);  // `add` does not allocate, so both grow or neither
   for (const int32_t token : tokens) answers_.add(token);
   answers_.add(SuffixIndex::kBoundary);
-  answer_of_.resize(answers_.size(), hash);
   return drops;
 }
 

@@ -72,7 +72,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   if (!drafts) generation_.width = 1;
   const int64_t same = common_prefix(tokens_, ids, n);
-  const int64_t leaves_cache = static_cast<int64_t>(tokens_.size()) - 1 - same;  // the last token never entered it
+  const int64_t leaves_cache = engine_.cached() - same;
   engine_.truncate(std::min({engine_.cached(), same, n - 1}));
   tokens_.assign(ids, ids + n);
   statistics_.clear();

@@ -400,10 +400,19 @@ void a_certain_end_needs_no_pass() {
     expect(std::string(bench.session.finish_reason()) == "stop", "such a text is complete");
     expect(bench.counted("target_forward_passes") == bench.counted("generated_tokens") - 1, "its last token is free");
     expect(bench.session.cached() == static_cast<int64_t>(text.size()) - 2, "and not in the cache");
-    RecordGrammar again;
-    const sf_constraint next = again.table();
     std::vector<int64_t> prompt = text;
     prompt.push_back(4);
+    RecordGrammar same;
+    Bench shortened;
+    shortened.text(generation, same);
+    Generation dropping;
+    dropping.max_new_tokens = 1;
+    dropping.dropped_turns = 1, dropping.dropped_tokens = 2;
+    text_of(shortened.session, {prompt.begin() + 2, prompt.end()}, dropping, nullptr);
+    // The prompt without the dropped tokens would have read the end and the token after it.
+    expect(shortened.counted("reread_tokens") == shortened.counted("prefilled_tokens") - 2, "nor is it read again");
+    RecordGrammar again;
+    const sf_constraint next = again.table();
     Bench fresh;
     expect(
         text_of(bench.session, prompt, generation, &next) ==
