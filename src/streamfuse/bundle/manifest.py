@@ -53,11 +53,13 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """What a file describes: unknown fields are errors, and nothing is converted or changed."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
-class ModelFacts(_Strict):
+class ModelFacts(Strict):
     """The base model."""
 
     name: FilledLine = Field(description="for example HuggingFaceTB/SmolLM2-135M-Instruct")
@@ -80,7 +82,7 @@ class ModelFacts(_Strict):
     )
 
 
-class TensorFacts(_Strict):
+class TensorFacts(Strict):
     """One input or output of a method."""
 
     name: FilledLine
@@ -88,7 +90,7 @@ class TensorFacts(_Strict):
     shape: tuple[Count, ...]
 
 
-class Method(_Strict):
+class Method(Strict):
     """One static graph. Tensors are in call order."""
 
     rows: Positive = Field(description="token rows R of the pass")
@@ -100,7 +102,7 @@ class Method(_Strict):
     outputs: tuple[TensorFacts, ...]
 
 
-class Speculation(_Strict):
+class Speculation(Strict):
     """The streams, in the terms of docs/contracts.md."""
 
     num_streams: Count = Field(description="gamma; 0: no streams, drafts are look-ups in the text")
@@ -117,7 +119,7 @@ class Speculation(_Strict):
     )
 
 
-class CacheFacts(_Strict):
+class CacheFacts(Strict):
     """The KV caches, which the host owns."""
 
     layout: Literal["position_head_dim", "head_position_dim", "channels_position", "packed"] = Field(
@@ -128,7 +130,7 @@ class CacheFacts(_Strict):
     dtype: Literal["float32", "float16", "int8"]
 
 
-class Scheme(_Strict):
+class Scheme(Strict):
     """How the weights of one part are stored and multiplied."""
 
     scheme: FilledLine = Field(description="for example float32, 8da4w, int8_channel")
@@ -139,7 +141,7 @@ class Scheme(_Strict):
     bytes: Count | None = Field(None, description="their size in the graph file, scales included; null: not counted")
 
 
-class Quantization(_Strict):
+class Quantization(Strict):
     """One scheme per part of the model."""
 
     embedding: Scheme
@@ -149,7 +151,7 @@ class Quantization(_Strict):
     streams: Scheme
 
 
-class SamplingDefaults(_Strict):
+class SamplingDefaults(Strict):
     """Sampling settings for requests that do not set them. Temperature 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
@@ -160,14 +162,14 @@ class SamplingDefaults(_Strict):
     max_new_tokens: Positive = 128
 
 
-class Parity(_Strict):
+class Parity(Strict):
     """The exporter's measurements of one method, compared with PyTorch, and the floor that it had to reach."""
 
     floor: FilledLine = Field(description="name of the floor, for example float32")
     metrics: dict[Name, float] = Field(description="for example max_abs_difference, cosine, top1_agreement")
 
 
-class BelowFloor(_Strict):
+class BelowFloor(Strict):
     """A result below its floor that was accepted with `export --allow-parity-below`."""
 
     comparison: Literal["quantization", "lowering"] = Field(
@@ -180,14 +182,14 @@ class BelowFloor(_Strict):
     floor: FilledLine
 
 
-class FileFacts(_Strict):
+class FileFacts(Strict):
     """One file of the bundle."""
 
     sha256: Sha256
     bytes: Count
 
 
-class Manifest(_Strict):
+class Manifest(Strict):
     """Everything that a runtime needs to know about a bundle."""
 
     format_version: Literal[4]

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from streamfuse.bundle import Manifest
+from streamfuse.bundle import Catalog, Manifest
 from streamfuse.bundle.manifest import TensorFacts
 from streamfuse.bundle.reader import DRAFT_FILE
 from streamfuse.cli.shared.compare import Comparison
@@ -47,6 +47,17 @@ def comparison(result: Comparison) -> Group:
 def bundle(manifest: Manifest) -> Group:
     """Everything in a manifest but the hashes and the chat template."""
     return Group(_facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), _files(manifest))
+
+
+def catalog(made: Catalog) -> Table:
+    """What apps show of each bundle."""
+    table = _table("name", "title", "licence", "context", "MB", "backend", right=("context", "MB"))
+    for entry in made.bundles:
+        license_, size = entry.license or "not stated", f"{entry.bytes / 1e6:.1f}"
+        _add(
+            table, entry.name, entry.title, license_, str(entry.context_length), size, f"{entry.target}/{entry.backend}"
+        )
+    return table
 
 
 def operations(report: dict[str, Any]) -> Group:
