@@ -1,7 +1,7 @@
 """The catalogue: one JSON file beside published bundles, from which apps download them.
 
 docs/bundle.md explains the format and its rules. Readers ignore fields that they do not know, so that fields can be
-added; a change that older readers would misread increases CATALOG_VERSION.
+added; a change that older readers would misread increases `catalog_version`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from .manifest import MANIFEST_NAME, FileFacts, FilledLine, Line, Name, Positive
 from .reader import Bundle, open_bundle
 from .signature import SIGNATURE_NAME
 
-CATALOG_VERSION = 1
 _MOST_BYTES = 4 << 20  # that readers accept
 _MOST_FILES = 1000  # of one bundle
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -44,7 +43,7 @@ class CatalogEntry(Strict):
 class Catalog(Strict):
     """The contents of the file."""
 
-    catalog_version: Literal[1] = CATALOG_VERSION
+    catalog_version: Literal[1] = 1
     bundles: tuple[CatalogEntry, ...]
 
     def json_text(self) -> str:
