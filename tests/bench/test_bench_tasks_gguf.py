@@ -91,7 +91,7 @@ def test_changed_matrices_lie_on_the_exporters_grid_and_the_rest_is_untouched(so
         assert tensor.tensor_type == before[name].tensor_type
         if name.startswith(("blk.2.", "blk.3.")) and "norm" not in name:
             changed += 1
-            weight = merged[tensor_name(name, out).removeprefix("model.")]
+            weight = merged[tensor_name(name, "llama", out).removeprefix("model.")]
             expected = to_q4_1(weight).dequantized().numpy()
             part = name.split(".")[2]
             found = gguf.quants.dequantize(tensor.data, Q4_1)
@@ -124,7 +124,7 @@ def test_a_draft_model_is_the_first_layers_with_its_adapter_merged(source: Sourc
     merged = load_stream_fused(load_base(small), adapter).base.state_dict()
     for name, tensor in after.items():
         if name.startswith("blk.1.ffn_") and "norm" not in name:
-            expected = to_q4_1(merged[tensor_name(name, out).removeprefix("model.")]).dequantized().numpy()
+            expected = to_q4_1(merged[tensor_name(name, "llama", out).removeprefix("model.")]).dequantized().numpy()
             np.testing.assert_array_equal(gguf.quants.dequantize(tensor.data, Q4_1), expected)
             assert not np.array_equal(tensor.data, before[name].data)
         elif not name.startswith("blk.1."):

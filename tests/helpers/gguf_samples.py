@@ -18,6 +18,8 @@ SPECIAL = ["<|im_start|>", "<|im_end|>"]
 SIZES = {"hidden_size": 64, "intermediate_size": 96}  # multiples of the 32 weights of a quantized block
 PERMUTED = ("llama", "smollm3", "granite")
 CONTROL, NORMAL = int(gguf.TokenType.CONTROL), int(gguf.TokenType.NORMAL)
+USER_DEFINED, BYTE = int(gguf.TokenType.USER_DEFINED), int(gguf.TokenType.BYTE)
+GEMMA_SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 
 
 def byte_level_tokenizer() -> Tokenizer:
@@ -33,6 +35,21 @@ def byte_level_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def gemma_pieces() -> tuple[list[str], list[float], list[int]]:
+    """Tokens, scores and types as Gemma has them: turn tokens, runs of spaces and lines, bytes, letters, and pieces
+    with scores, some of which can be merged in several ways."""
+    runs = ["\n", "\n\n", "  ", "   "]
+    letters = ["▁", *(chr(code) for code in range(0x21, 0x7F))]
+    pieces = ["he", "ll", "▁t", "lo", "▁the", "hell", "ell", "▁he", "hello", "aa", "aaa", "aaaa", "▁a", "th", "ello"]
+    bytes_ = [f"<0x{code:02X}>" for code in range(256)]
+    tokens = [*GEMMA_SPECIAL, *runs, *bytes_, *pieces, *letters]
+    known = {**dict.fromkeys(runs, USER_DEFINED), **dict.fromkeys(bytes_, BYTE)}
+    types = [CONTROL if token in GEMMA_SPECIAL else known.get(token, NORMAL) for token in tokens]
+    first = tokens.index(pieces[0])
+    scores = [float(first - i) if its == NORMAL else -1000.0 for i, its in enumerate(types)]
+    return tokens, scores, types
+
+
 def permute(weight: np.ndarray, heads: int) -> np.ndarray:
     """As convert_hf_to_gguf.py of llama.cpp stores q and k of the llama architecture."""
     return (
@@ -46,10 +63,11 @@ class Source:
     def __init__(self, architecture: str = "llama", tied: bool = True, **config: Any) -> None:
         self.architecture = architecture
         self.tokenizer = byte_level_tokenizer()
+        self.pieces = gemma_pieces() if architecture == "gemma3" else None  # SentencePiece instead of the tokenizer
         hf_name = ARCHITECTURES[architecture]
         self.model = tiny.base(
             architectures=[hf_name],
-            vocab_size=self.tokenizer.get_vocab_size(),
+            vocab_size=len(self.pieces[0]) if self.pieces else self.tokenizer.get_vocab_size(),
             tie_word_embeddings=tied,
             **{**SIZES, **config},
         )
@@ -73,9 +91,9 @@ class Source:
             ("rms_eps", writer.add_layer_norm_rms_eps, self.rms_eps or config.rms_norm_eps),
             ("freq_base", writer.add_rope_freq_base, config.rotaries[0].theta),
             ("context_length", writer.add_context_length, config.max_position_embeddings),
-            ("tokenizer", writer.add_tokenizer_model, "gpt2"),
-            ("pre", writer.add_tokenizer_pre, self.pre),
-            ("bos", writer.add_bos_token_id, 0),
+            ("tokenizer", writer.add_tokenizer_model, "llama" if self.pieces else "gpt2"),
+            ("pre", writer.add_tokenizer_pre, "default" if self.pieces else self.pre),
+            ("bos", writer.add_bos_token_id, 2 if self.pieces else 0),
             ("eos", writer.add_eos_token_id, 1),
             ("template", writer.add_chat_template, "{{ messages }}"),
         ):
@@ -106,6 +124,12 @@ class Source:
         return path
 
     def _write_tokens(self, writer: gguf.GGUFWriter) -> None:
+        if self.pieces:
+            tokens, scores, types = self.pieces
+            writer.add_token_list(tokens)
+            writer.add_token_scores(scores)
+            writer.add_token_types(types)
+            return
         model = json.loads(self.tokenizer.to_str())["model"]
         tokens = sorted(model["vocab"], key=model["vocab"].get)
         writer.add_token_list(tokens)
@@ -118,6 +142,8 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
         "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
         "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+        "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+        "attention_output_norm": "post_attention_norm", "mlp_output_norm": "post_ffw_norm",
     }  # fmt: skip
     top = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
     heads = {"attn_q": model.config.num_heads, "attn_k": model.config.num_kv_heads}

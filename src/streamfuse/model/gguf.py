@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .families import FAMILIES
 from .fields import CheckpointError
-from .gguf_settings import Metadata, check_whole, config_of, decimal, gguf_files, sampling_of
+from .gguf_settings import ARCHITECTURES, Metadata, check_whole, config_of, decimal, gguf_files, sampling_of
+from .gguf_tokenizer import tokenizer_of
 from .rope import rope_of, scaled_frequencies
-from .tokenizer_file import added_token, around, byte_level, byte_level_bpe
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -35,17 +36,10 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+# What some architectures have besides, or have for something else.
+_OWN_LAYER_NAMES = {"gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER}, "olmo2": _AFTER}
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-# Pre-tokenizers by the GGUF's own key; each splits text before byte-level BPE.
-_DIGITS_THEN_BYTES = ("smollm", "starcoder", "refact", "command-r")
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_SPLIT_PATTERNS = {
-    "llama-bpe": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
-    "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
-}
-_CONTROL, _USER_DEFINED = 3, 4  # token types
 PERMUTED = ("llama", "smollm3", "granite")  # architectures with rows of q and k in llama.cpp's own order
 ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies
 # The same for all models with llama3 scaling; a GGUF only has the resulting factors.
@@ -66,15 +60,15 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     values = {name: field.contents() for name, field in readers[0].fields.items() if not name.startswith("GGUF.")}
     fields = Metadata(values, gguf_path)
     check_whole(fields, len(files))
-    config = config_of(fields)
-    tokenizer = _tokenizer(fields)
-    tensors = _weights([tensor for reader in readers for tensor in reader.tensors], config, gguf_path)
+    architecture, config = fields["general.architecture"], config_of(fields)
+    tokenizer = tokenizer_of(fields)
+    tensors = _weights([tensor for reader in readers for tensor in reader.tensors], architecture, config, gguf_path)
     config["attention_bias"] = _complete_biases(tensors, config)
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     config["vocab_size"] = int(tensors["model.embed_tokens.weight"].shape[0])
     out_dir.mkdir(parents=True, exist_ok=True)
     save_file(tensors, out_dir / "model.safetensors", metadata={"format": "pt"})
-    _write(out_dir / "tokenizer.json", tokenizer)
+    _write(out_dir / "tokenizer.json", tokenizer, indent=None)  # every bundle has a copy of it
     _write(out_dir / "config.json", config)
     marks = {name: config[name] for name in ("eos_token_id", "bos_token_id")}
     _write(out_dir / "generation_config.json", {**marks, **sampling_of(fields)})
@@ -131,18 +125,21 @@ def _named_templates(fields: Metadata) -> list[dict[str, str]] | None:
     return [{"name": name, "template": fields[f"tokenizer.chat_template.{name}"]} for name in names] or None
 
 
-def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
+def _weights(found: list[Any], architecture: str, config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
     """All tensors in float32 by their Hugging Face names; factors of RoPE scaling are added to `config`."""
     import gguf
 
     # llama.cpp permutes rows in some architectures; the others use the half-split rotary layout unchanged.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    norm_offset = FAMILIES[
+        ARCHITECTURES[architecture]
+    ].norm_offset  # a GGUF has the sums, a checkpoint what is added to
     tensors = {}
     for tensor in found:
         if tensor.name == ROPE_FACTORS:
             config["rope_scaling"] = _scaling_of(np.array(tensor.data, np.float64), config, path)
             continue
-        name = tensor_name(tensor.name, path)
+        name = tensor_name(tensor.name, architecture, path)
         try:
             weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         except NotImplementedError:
@@ -153,8 +150,10 @@ def _weights(found: list[Any], config: dict[str, Any], path: Path) -> dict[str, 
         part, kind = tensor.name.split(".")[2:] if tensor.name.startswith("blk.") else ("", "")
         if part.startswith("ffn_") and kind == "bias":
             raise CheckpointError(f"{path}: tensor {tensor.name!r} is a bias of the MLP, which is not supported")
-        if config["model_type"] in PERMUTED and part in permuted:
+        if architecture in PERMUTED and part in permuted:
             weight = _unpermute(weight, permuted[part])
+        if norm_offset and tensor.name.endswith("_norm.weight"):
+            weight = weight - np.float32(norm_offset)
         tensors[name] = np.ascontiguousarray(weight)
     if "model.embed_tokens.weight" not in tensors:
         raise CheckpointError(f"{path}: tensor 'token_embd.weight' is missing")
@@ -200,11 +199,11 @@ def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: 
     )
 
 
-def tensor_name(name: str, path: Path) -> str:
+def tensor_name(name: str, architecture: str, path: Path) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
-    parts = name.split(".")
-    if parts[0] == "blk" and len(parts) == 4 and parts[2] in _LAYER_NAMES:
-        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
+    parts, names = name.split("."), _LAYER_NAMES | _OWN_LAYER_NAMES.get(architecture, {})
+    if parts[0] == "blk" and len(parts) == 4 and parts[2] in names:
+        return f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"
     if len(parts) == 2 and parts[0] in _TOP_NAMES:
         return f"{_TOP_NAMES[parts[0]]}.{parts[1]}"
     raise CheckpointError(f"{path}: tensor {name!r} is not part of a supported model")
@@ -222,50 +221,10 @@ def permute(weight: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
     return weight.reshape(num_heads, 2, shape[0] // num_heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def _tokenizer(fields: Metadata) -> dict[str, Any]:
-    kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
-    if kind != "gpt2":
-        raise CheckpointError(
-            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (only gpt2 is, byte-level BPE)"
-        )
-    tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
-    added = [
-        added_token(i, token, its == _CONTROL)
-        for i, (token, its) in enumerate(zip(tokens, kinds, strict=True))
-        if its in (_CONTROL, _USER_DEFINED)
-    ]
-    return byte_level_bpe(
-        tokens,
-        [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
-        _pre_tokenizer(pre, fields.path),
-        ignore_merges=pre == "llama-bpe",
-        normalizer={"type": "NFC"} if pre == "qwen2" else None,
-        added_tokens=added,
-        post_processor=around(_around(fields, "bos", pre == "llama-bpe"), _around(fields, "eos", False)),
-    )
-
-
-def _around(fields: Metadata, name: str, by_default: bool) -> list[tuple[str, int]]:
-    """The token that plain text begins or ends with, if the file requests one; `by_default` is llama.cpp's default."""
-    token = fields.get(f"tokenizer.ggml.{name}_token_id")
-    asked = fields.get(f"tokenizer.ggml.add_{name}_token", by_default)
-    return [(fields["tokenizer.ggml.tokens"][token], token)] if asked and token is not None else []
-
-
-def _pre_tokenizer(pre: str, path: Path) -> dict[str, Any]:
-    if pre in _DIGITS_THEN_BYTES:
-        parts = [{"type": "Digits", "individual_digits": True}, byte_level(use_regex=True)]
-    elif pre in _SPLIT_PATTERNS:
-        pattern = {"Regex": _SPLIT_PATTERNS[pre]}
-        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-        parts = [split, byte_level(use_regex=False)]
-    else:
-        raise CheckpointError(f"{path}: tokenizer.ggml.pre {pre!r} is not supported")
-    return {"type": "Sequence", "pretokenizers": parts}
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _write(path: Path, data: dict[str, Any], indent: int | None = 2) -> None:
+    separators = (",", ": ") if indent else (",", ":")
+    text = json.dumps(data, indent=indent, separators=separators, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _sha256(files: list[Path]) -> str:

@@ -7,10 +7,11 @@ llama.cpp's defaults.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .families import ARCHITECTURES as HF_ARCHITECTURES
 from .fields import CheckpointError
 
 ARCHITECTURES = {
@@ -19,6 +20,8 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
 }
 _NO_ROPE_INTERVAL = 4  # of smollm3 in llama.cpp; a GGUF does not have it
 _GRANITE_SCALES = {
@@ -27,6 +30,16 @@ _GRANITE_SCALES = {
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
+# What llama.cpp assumes for gemma3: each sixth layer attends to the whole context, the others have their own rotary
+# frequencies.
+_GEMMA_PATTERN, _GEMMA_LOCAL_BASE = 6, 10000.0
+_GEMMA_27B_LAYERS = 62  # its attention's scale is not that of the head's size
+_OWN_READ = {
+    "granite": set(_GRANITE_SCALES),
+    "gemma3": {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"},
+}
+# Words that end a turn, for files without the field that names the token.
+_TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 # Fields below the architecture's name that are read, or that have no effect in these families.
 _READ = {
@@ -109,7 +122,7 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     _check_others(fields, architecture, head_dim)
     return {
         "architectures": [ARCHITECTURES[architecture]],
-        "model_type": architecture,
+        "model_type": HF_ARCHITECTURES[ARCHITECTURES[architecture]],
         "hidden_size": hidden,
         "intermediate_size": need("feed_forward_length"),
         "num_hidden_layers": need("block_count"),
@@ -123,25 +136,49 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "max_position_embeddings": get("context_length", 2048),
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _ends(fields),
-        **_own_settings(architecture, head_dim, get),
+        **_own_settings(architecture, head_dim, hidden // max(heads, 1), need("block_count"), fields),
     }
 
 
-def _own_settings(architecture: str, head_dim: int, get: Callable[[str], Any]) -> dict[str, Any]:
-    """Settings that only one architecture has; a scale that is missing or 0 has no effect."""
+def _own_settings(
+    architecture: str, head_dim: int, share_of_hidden: int, layers: int, fields: Metadata
+) -> dict[str, Any]:
+    """Settings that only one architecture has; `share_of_hidden` is the hidden size divided by the heads."""
+
+    def get(key: str, default: Any = None) -> Any:
+        return fields.get(f"{architecture}.{key}", default)
+
     if architecture == "smollm3":
         return {"no_rope_layer_interval": _NO_ROPE_INTERVAL}
+    if architecture == "gemma3":
+        window = get("attention.sliding_window") or None
+        return {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": share_of_hidden if layers == _GEMMA_27B_LAYERS else head_dim,
+            "rope_local_base_freq": decimal(get("rope.freq_base_swa", _GEMMA_LOCAL_BASE)),
+            "sliding_window": window,
+            "layer_types": _layer_types(get("attention.sliding_window_pattern", _GEMMA_PATTERN), window, layers),
+        }
     if architecture != "granite":
         return {}
-    none = {"attention.scale": head_dim**-0.5}
+    none = {"attention.scale": head_dim**-0.5}  # a scale that is missing or 0 has no effect
     return {field: decimal(get(key) or none.get(key, 1.0)) for key, field in _GRANITE_SCALES.items()}
+
+
+def _layer_types(pattern: int | list[bool], window: int | None, layers: int) -> list[str]:
+    """The pattern is whether each layer has a window, or which layers have none: each one of so many."""
+    has = pattern if isinstance(pattern, list) else [bool((i + 1) % max(pattern, 1)) for i in range(layers)]
+    return ["sliding_attention" if window and each else "full_attention" for each in has]
 
 
 def _ends(fields: Metadata) -> list[int]:
     """The tokens that end an answer: end of text, of turn and of message, as in llama.cpp."""
-    ends = [fields["tokenizer.ggml.eos_token_id"]]
-    ends += [fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")]
-    return list(dict.fromkeys(end for end in ends if end is not None and end < len(fields["tokenizer.ggml.tokens"])))
+    tokens = fields["tokenizer.ggml.tokens"]
+    turn = fields.get("tokenizer.ggml.eot_token_id")
+    if turn is None:
+        turn = next((tokens.index(word) for word in _TURN_ENDS if word in tokens), None)
+    ends = [fields["tokenizer.ggml.eos_token_id"], turn, fields.get("tokenizer.ggml.eom_token_id")]
+    return list(dict.fromkeys(end for end in ends if end is not None and end < len(tokens)))
 
 
 def sampling_of(fields: Metadata) -> dict[str, Any]:
@@ -190,7 +227,7 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
         owner, _, key = name.partition(".")
         if owner != architecture or key in _READ or key in _SAYS_NOTHING:
             continue
-        if architecture == "granite" and key in _GRANITE_SCALES:
+        if key in _OWN_READ.get(architecture, ()):
             continue
         if key in neutral:
             fine = any(abs(value - number) <= 1e-6 * abs(number) for number in neutral[key])

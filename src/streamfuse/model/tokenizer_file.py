@@ -1,11 +1,12 @@
-"""tokenizer.json of byte-level BPE, in the format of Hugging Face tokenizers."""
+"""tokenizer.json of byte-level and SentencePiece BPE, in the format of Hugging Face tokenizers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Json = dict[str, Any]
+_SPACE = "\u2581"  # how SentencePiece writes a space in its pieces
 
 
 def byte_level(use_regex: bool, add_prefix_space: bool = False) -> Json:
@@ -29,6 +30,59 @@ def byte_level_bpe(
     post_processor: Json | None = None,
 ) -> Json:
     """A token's id is its index in `tokens`. `ignore_merges`: a word that is a token needs no merges."""
+    decoder = byte_level(use_regex=True, add_prefix_space=True)
+    model = _bpe(tokens, merges, ignore_merges=ignore_merges)
+    return _file(added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model)
+
+
+def sentencepiece_bpe(
+    tokens: Sequence[str],
+    merges: Sequence[Sequence[str]],
+    *,
+    byte_fallback: bool,
+    unknown: str | None,
+    space_prefix: bool,
+    added_tokens: Sequence[Json] = (),
+    post_processor: Json | None = None,
+) -> Json:
+    """A token's id is its index in `tokens`.
+
+    Args:
+        byte_fallback: characters without a token are written as tokens of bytes, `<0x0A>`.
+        unknown: the token of characters that have no other.
+        space_prefix: a space is put before a text, and before what follows an added token.
+    """
+    normalizers: list[Json] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
+    decoders: list[Json] = [
+        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if space_prefix:
+        normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE})
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    normalizer = {"type": "Sequence", "normalizers": normalizers}
+    decoder = {"type": "Sequence", "decoders": decoders}
+    model = _bpe(tokens, merges, unknown=unknown, byte_fallback=byte_fallback)
+    return _file(added_tokens, normalizer, None, post_processor, decoder, model)
+
+
+def merges_of(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The merges of SentencePiece's pieces, each with its score: whatever two pieces make a third one, those that make
+    the piece with the highest score first."""
+    best_first = sorted(scores, key=lambda piece: -scores[piece])
+    halves = ((piece[:i], piece[i:]) for piece in best_first for i in range(1, len(piece)))
+    return [(left, right) for left, right in halves if left in scores and right in scores]
+
+
+def _file(
+    added_tokens: Sequence[Json],
+    normalizer: Json | None,
+    pre_tokenizer: Json | None,
+    post_processor: Json | None,
+    decoder: Json,
+    model: Json,
+) -> Json:
     return {
         "version": "1.0",
         "truncation": None,
@@ -37,19 +91,30 @@ def byte_level_bpe(
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor,
-        "decoder": byte_level(use_regex=True, add_prefix_space=True),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": ignore_merges,
-            "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": [list(merge) for merge in merges],
-        },
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def _bpe(
+    tokens: Sequence[str],
+    merges: Sequence[Sequence[str]],
+    *,
+    ignore_merges: bool = False,
+    unknown: str | None = None,
+    byte_fallback: bool = False,
+) -> Json:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": ignore_merges,
+        "vocab": {token: i for i, token in enumerate(tokens)},
+        "merges": [list(merge) for merge in merges],
     }
 
 

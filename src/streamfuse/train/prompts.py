@@ -26,7 +26,7 @@ def open_text(folder: Path, chat_template: str | None = None, raw: bool = False)
     config = ModelConfig.load(folder)
     chat = chat_template or own_template(folder)
     if chat is None and not raw:
-        raise CheckpointError(f"{folder}: no chat template; distillation needs a model that was trained to chat")
+        raise CheckpointError(f"{folder}: no chat template; this needs a model that was trained to chat")
     return Tokenizer(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)
 
 

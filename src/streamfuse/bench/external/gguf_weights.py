@@ -108,7 +108,7 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor], num_layers: in
         if tensor.name.startswith("blk.") and int(tensor.name.split(".")[1]) >= num_layers:
             continue
         data = tensor.data
-        if tensor.name != ROPE_FACTORS and (name := tensor_name(tensor.name, source)) in changed:
+        if tensor.name != ROPE_FACTORS and (name := tensor_name(tensor.name, architecture, source)) in changed:
             part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
             num_heads = heads.get(part) if architecture in PERMUTED else None
             data = encode(changed[name], tensor.tensor_type.name, num_heads, f"{source}: tensor {tensor.name!r}")

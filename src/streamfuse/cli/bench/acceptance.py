@@ -152,7 +152,7 @@ def _replay(adapter: Path, model: str, samples: list[Sample], settings: Acceptan
     folder = resolve_model(model)
     fused = load_stream_fused(load_base(folder), adapter)
     with _progress(len(samples)) as advance:
-        return measure_adapter(fused, open_text(folder, template), samples, settings, advance)
+        return measure_adapter(fused, open_text(folder, template, raw=True), samples, settings, advance)
 
 
 @contextmanager

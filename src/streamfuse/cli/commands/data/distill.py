@@ -79,7 +79,11 @@ def distill(
     tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
     folder = resolve_model(model, offline=offline)
-    text = open_text(folder, _chat_template(tuned) if tuned else None)
+    text = open_text(folder, _chat_template(tuned) if tuned else None, raw=True)
+    if not text.can_chat:
+        if system is not None:
+            raise typer.BadParameter(f"--system needs a chat template, and {folder} has none")
+        say(f"{folder} has no chat template, so the model continues the prompts as raw text.", "yellow")
     items = prompt_items(samples, text, system, config.seed, limit)
     todo = pending(items, out, config)
     n_long = sum(len(item["input_ids"]) > config.max_prompt_tokens for item in items)

@@ -1,0 +1,100 @@
+"""Builds tokenizer.json from a GGUF's vocabulary: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`).
+
+The tokens of a text are those that llama.cpp splits it into.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .fields import CheckpointError
+from .gguf_settings import Metadata
+from .tokenizer_file import added_token, around, byte_level, byte_level_bpe, merges_of, sentencepiece_bpe
+
+# Pre-tokenizers by the GGUF's own key; each splits text before byte-level BPE.
+_DIGITS_THEN_BYTES = ("smollm", "starcoder", "refact", "command-r")
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLIT_PATTERNS = {
+    "llama-bpe": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
+    "dbrx": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
+    "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
+}
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # token types
+
+
+def tokenizer_of(fields: Metadata) -> dict[str, Any]:
+    """The `tokenizer.json` of a GGUF.
+
+    Raises:
+        CheckpointError: a field is missing, or the tokenizer is of another kind.
+    """
+    kind = fields.get("tokenizer.ggml.model")
+    if kind not in ("gpt2", "llama"):
+        raise CheckpointError(
+            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2, byte-level BPE, and llama, "
+            "SentencePiece BPE, are)"
+        )
+    tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    added = [
+        added_token(i, token, its == _CONTROL)
+        for i, (token, its) in enumerate(zip(tokens, types, strict=True))
+        if its in (_CONTROL, _USER_DEFINED)
+    ]
+    pre = fields.get("tokenizer.ggml.pre", "default")
+    begins = _around(fields, "bos", kind == "llama" or pre == "llama-bpe")
+    post_processor = around(begins, _around(fields, "eos", False))
+    if kind == "llama":
+        return _sentencepiece(fields, tokens, types, added, post_processor)
+    return byte_level_bpe(
+        tokens,
+        [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
+        _pre_tokenizer(pre, fields.path),
+        ignore_merges=pre == "llama-bpe",
+        normalizer={"type": "NFC"} if pre == "qwen2" else None,
+        added_tokens=added,
+        post_processor=post_processor,
+    )
+
+
+def _sentencepiece(
+    fields: Metadata, tokens: list[str], types: list[int], added: list[dict[str, Any]], post_processor: Any
+) -> dict[str, Any]:
+    """Pieces are merged by score; a GGUF has no list of merges."""
+    scores = fields["tokenizer.ggml.scores"]
+    pieces = {
+        token: score
+        for token, its, score in zip(tokens, types, scores, strict=True)
+        if its in (_NORMAL, _UNUSED)  # others are never the result of merges
+    }
+    unknown = fields.get("tokenizer.ggml.unknown_token_id", types.index(_UNKNOWN) if _UNKNOWN in types else None)
+    return sentencepiece_bpe(
+        tokens,
+        merges_of(pieces),
+        byte_fallback=types.count(_BYTE) == 256,
+        unknown=None if unknown is None else tokens[unknown],
+        space_prefix=fields.get("tokenizer.ggml.add_space_prefix", True),
+        added_tokens=added,
+        post_processor=post_processor,
+    )
+
+
+def _around(fields: Metadata, name: str, by_default: bool) -> list[tuple[str, int]]:
+    """The token that plain text begins or ends with, if the file requests one; `by_default` is llama.cpp's default."""
+    token = fields.get(f"tokenizer.ggml.{name}_token_id")
+    asked = fields.get(f"tokenizer.ggml.add_{name}_token", by_default)
+    return [(fields["tokenizer.ggml.tokens"][token], token)] if asked and token is not None else []
+
+
+def _pre_tokenizer(pre: str, path: Path) -> dict[str, Any]:
+    if pre in _DIGITS_THEN_BYTES:
+        parts = [{"type": "Digits", "individual_digits": True}, byte_level(use_regex=True)]
+    elif pre in _SPLIT_PATTERNS:
+        pattern = {"Regex": _SPLIT_PATTERNS[pre]}
+        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        parts = [split, byte_level(use_regex=False)]
+    else:
+        raise CheckpointError(f"{path}: tokenizer.ggml.pre {pre!r} is not supported")
+    return {"type": "Sequence", "pretokenizers": parts}

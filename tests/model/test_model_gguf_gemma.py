@@ -1,0 +1,179 @@
+"""GGUF files of Gemma 3 and OLMo 2, and SentencePiece vocabularies, on tiny random models.
+
+Run: python -m pytest tests/model/test_model_gguf_gemma.py
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_samples import GEMMA_SPECIAL, Source, gemma_pieces
+from tokenizers import Tokenizer
+
+from streamfuse.model.checkpoint import load_base
+from streamfuse.model.gguf import convert
+from streamfuse.runtime.text import Tokenizer as RuntimeTokenizer
+
+GEMMA = {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}
+TURNS = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] | trim }}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+TEXTS = [
+    "hello the hell", " leading and  two   spaces", "a\nb\n\nc\n\n\nd", "schön 漢字 🙂", "aaaaaaaaaaa", "ellohellolo",
+    "<0x0A>", "x<end_of_turn>y", "", " ", "▁t",
+]  # fmt: skip
+
+
+def gemma(**config: Any) -> Source:
+    source = Source("gemma3", **{**GEMMA, **config})
+    source.fields |= {
+        "gemma3.attention.key_length": 16,
+        "gemma3.attention.value_length": 16,
+        "gemma3.attention.sliding_window": 8,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.unknown_token_id": 3,
+    }
+    return source
+
+
+def converted(source: Source, folder: Path, kinds: dict[str, Any] | None = None) -> Path:
+    convert(source.write(folder / "m.gguf", kinds), folder / "hf")
+    return folder / "hf"
+
+
+@pytest.mark.parametrize("local", [None, 5000.0])
+def test_a_gemma_gguf_gives_the_same_model(local: float | None, tmp_path: Path) -> None:
+    settings = {} if local is None else {"rope_local_base_freq": local}
+    source = gemma(**settings)
+    source.fields |= {} if local is None else {"gemma3.rope.freq_base_swa": local}
+    found = load_base(converted(source, tmp_path))
+    names = ("layer_windows", "rotaries", "layer_rotaries", "attention_scale", "embedding_scale", "activation")
+    for name in names:
+        assert getattr(found.config, name) == getattr(source.model.config, name), name
+    assert found.config.layer_windows == (8, 8, 8, 8, 8, None, 8)
+    assert found.config.tie_word_embeddings
+    ids = torch.randint(0, found.config.vocab_size, (1, 24))
+    torch.testing.assert_close(found(ids), source.model(ids), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        ({"gemma3.attention.sliding_window_pattern": 2}, (8, None, 8, None, 8, None, 8)),
+        ({"gemma3.attention.sliding_window_pattern": [True, False, False] + [True] * 4}, (8, None, None, 8, 8, 8, 8)),
+        ({"gemma3.attention.sliding_window": 0}, (None,) * 7),
+    ],
+)
+def test_the_layers_with_windows_are_those_of_the_file(
+    fields: dict[str, Any], windows: tuple[Any, ...], tmp_path: Path
+) -> None:
+    source = gemma()
+    source.fields |= fields
+    assert load_base(converted(source, tmp_path)).config.layer_windows == windows
+
+
+def test_rope_scaling_is_that_of_layers_without_a_window(tmp_path: Path) -> None:
+    source = gemma(rope_scaling={"rope_type": "linear", "factor": 8.0})
+    source.fields |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+    found = load_base(converted(source, tmp_path))
+    assert found.config.rotaries == source.model.config.rotaries
+    assert [rotary.scaling for rotary in found.config.rotaries] == [{"rope_type": "linear", "factor": 8.0}, None]
+
+
+def test_quantized_gemma_matrices_are_the_formats_own_values(tmp_path: Path) -> None:
+    """The types of a Q4_K_M of Gemma 3 270M that have blocks of 32; K-quants are in test_model_gguf.py."""
+    kinds = {
+        "blk.0.attn_q.weight": gguf.GGMLQuantizationType.Q5_0,
+        "token_embd.weight": gguf.GGMLQuantizationType.Q8_0,
+    }
+    source = gemma()
+    found = load_base(converted(source, tmp_path, kinds)).state_dict()
+    for name, (own, kind) in zip(("layers.0.self_attn.q_proj", "embed_tokens"), kinds.items(), strict=True):
+        del own
+        data = gguf.quants.quantize(source.model.state_dict()[f"{name}.weight"].numpy(), kind)
+        assert np.array_equal(found[f"{name}.weight"].numpy(), gguf.quants.dequantize(data, kind)), name
+
+
+def test_an_olmo_gguf_gives_the_same_model(tmp_path: Path) -> None:
+    source = Source("olmo2", tied=False)
+    source.pre = "dbrx"
+    found = load_base(converted(source, tmp_path))
+    expected = source.model.state_dict()
+    assert found.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
+
+
+def by_score(text: str) -> list[int]:
+    """SentencePiece's BPE: of all neighbours that make a piece, those with the highest score are merged, the first of
+    equals; what is no piece then becomes bytes."""
+    tokens, scores, types = gemma_pieces()
+    usable = {token: score for token, score, its in zip(tokens, scores, types, strict=True) if its == 1}
+    parts = list(text.replace(" ", "▁"))
+    while True:
+        pairs = [(usable[a + b], -i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in usable]
+        if not pairs:
+            break
+        at = -max(pairs)[1]
+        parts[at : at + 2] = ["".join(parts[at : at + 2])]
+    byte = [[f"<0x{code:02X}>" for code in part.encode()] if part not in usable else [part] for part in parts]
+    return [tokens.index(token) for part in byte for token in part]
+
+
+def fragments(text: str, own: list[str]) -> list[str]:
+    """A text between the tokens that are matched before pieces are."""
+    for i in range(len(text)):
+        for token in sorted(own, key=len, reverse=True):
+            if text.startswith(token, i):
+                return [*([text[:i]] if i else []), token, *fragments(text[i + len(token) :], own)]
+    return [text] if text else []
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_pieces_are_merged_by_score(prefix: bool, tmp_path: Path, rng: np.random.Generator) -> None:
+    source = gemma()
+    source.fields["tokenizer.ggml.add_space_prefix"] = prefix
+    found = Tokenizer.from_file(str(converted(source, tmp_path) / "tokenizer.json"))
+    own = [*GEMMA_SPECIAL, "\n", "\n\n", "  ", "   "]
+    random = ["".join(rng.choice(list("helotha  \n"), 30)) for _ in range(200)]
+    for text in (*TEXTS, *random):
+        expected: list[int] = [2]
+        for part in fragments(text, own):
+            expected += [found.token_to_id(part)] if part in own else by_score((" " if prefix else "") + part)
+        ids = found.encode(text).ids
+        assert ids == expected, text
+        if not prefix and "▁" not in text:
+            assert found.decode(ids[1:], skip_special_tokens=False) == text
+
+
+def test_turns_are_control_tokens_and_end_answers(tmp_path: Path) -> None:
+    source = gemma()
+    source.skip = {"template"}
+    source.fields["tokenizer.chat_template"] = TURNS
+    folder = converted(source, tmp_path)
+    config = load_base(folder).config
+    assert config.eos_token_ids == (1, 5)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["bos_token"] == "<bos>"
+    text = RuntimeTokenizer(folder / "tokenizer.json", TURNS, config.bos_token_id, config.eos_token_ids)
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def ids(words: str) -> list[int]:
+        return plain.encode(words, add_special_tokens=False).ids
+
+    asked = text.encode_chat([{"role": "user", "content": "hello <end_of_turn>"}])
+    assert asked[:2] == [2, 4]  # <bos>, once, and <start_of_turn>
+    assert asked.count(5) == 1  # what a user writes is no control token
+    assert asked[-len(ids("<start_of_turn>model\n")) :] == ids("<start_of_turn>model\n")
+
+
+def test_a_token_for_the_end_of_turns_that_the_file_names_is_taken(tmp_path: Path) -> None:
+    source = gemma()
+    source.fields["tokenizer.ggml.eot_token_id"] = 4
+    assert load_base(converted(source, tmp_path)).config.eos_token_ids == (1, 4)
