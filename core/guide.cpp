@@ -32,7 +32,13 @@ bool succeeds(const Ask& ask) {
 
 }  // namespace
 
-Guide::Guide() : canonical_hits_(kCanonicalTrials * kCanonicalShare), canonical_trials_(kCanonicalTrials) {}
+Guide::Guide() { forget(); }
+
+void Guide::forget() {
+  habits_.clear();
+  canonical_hits_ = kCanonicalTrials * kCanonicalShare;
+  canonical_trials_ = kCanonicalTrials;
+}
 
 void Guide::begin(Constraint* constraint) {
   constraint_ = constraint;

@@ -60,6 +60,9 @@ class Guide {
   // The state after an allowed token.
   int32_t after(int32_t state, int64_t token);
 
+  // Drops what was learned.
+  void forget();
+
   int64_t refused() const { return refused_; }  // candidates in this text
 
  private:
@@ -98,8 +101,9 @@ class Guide {
   std::vector<Node> nodes_;
   std::vector<int32_t> path_;
   std::unordered_map<uint64_t, Habit> habits_;
-  double canonical_hits_, canonical_trials_;  // of keys seen for the first time: how often the model chose `canonical`
-  int32_t at_ = 0;                            // the constraint's state
+  double canonical_hits_ = 0.0,
+         canonical_trials_ = 0.0;  // of keys seen for the first time: how often the model chose `canonical`
+  int32_t at_ = 0;                 // the constraint's state
 };
 
 }  // namespace streamfuse

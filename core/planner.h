@@ -33,6 +33,8 @@ class Planner {
   void learn_streams(const Streams& streams, double ms, int64_t width);
   // Stops drafting from streams, which the engine cannot compute.
   void fail_streams(const std::string& why) { drafter_.fail_streams(why); }
+  // Drops what the model chose under constraints; what was measured stays.
+  void forget_choices() { drafter_.forget_choices(); }
   int64_t refused() const { return drafter_.refused(); }
 
  private:

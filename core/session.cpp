@@ -301,6 +301,7 @@ void Session::discard() {
   finish(nullptr);
   engine_.truncate(0);
   tokens_.clear();
+  planner_.forget_choices();
 }
 
 void Session::reset() { discard(); }

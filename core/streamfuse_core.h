@@ -295,7 +295,7 @@ SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 /* Ends the text at its next token. Any thread may call it. */
 SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
-/* Drops all tokens. */
+/* Drops all tokens, and what was learned from them about constrained texts. Measured costs stay. */
 SF_EXPORT int sf_sequence_reset(sf_sequence*);
 
 /* The context and all tokens delivered after it, valid until the next call; the cache holds the first `cached`. */

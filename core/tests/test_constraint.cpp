@@ -367,6 +367,8 @@ void what_was_chosen_in_such_a_state_is_offered() {
   offers(11);
   guide.learn(0, 30);  // which this grammar does not allow, as another one's did
   for (const Guide::Offer& offer : offers(11)) expect(offer.token != 30, "only what may follow is offered");
+  guide.forget();
+  expect(offers(11).count == 0, "and nothing after it was forgotten");
 }
 
 void a_certain_end_needs_no_pass() {
@@ -426,6 +428,26 @@ void a_certain_end_needs_no_pass() {
   expect(saved > 3, "some texts end so");
 }
 
+void a_reset_forgets_what_was_chosen() {
+  int64_t forgotten = 0, remembered = 0;  // accepted drafts of the second text
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Generation generation;
+    generation.max_new_tokens = 40;
+    generation.sampling.temperature = 1.0;
+    generation.sampling.seed = seed;
+    for (const bool resets : {false, true}) {
+      Bench bench(1.0, 1.0);
+      for (int text = 0; text < 2; ++text) {
+        if (resets) bench.session.reset();
+        RecordGrammar grammar;
+        bench.text(generation, grammar);
+      }
+      (resets ? forgotten : remembered) += bench.counted("draft_tokens_accepted");
+    }
+  }
+  expect(remembered > forgotten + 20, "only without a reset the same text is drafted from what was chosen before");
+}
+
 }  // namespace
 
 int main() {
@@ -442,6 +464,7 @@ int main() {
   the_models_own_spelling_is_drafted_next();
   what_was_chosen_in_such_a_state_is_offered();
   a_certain_end_needs_no_pass();
+  a_reset_forgets_what_was_chosen();
   if (failures > 0) return EXIT_FAILURE;
   std::puts("constraints: all tests passed");
   return EXIT_SUCCESS;

@@ -13,9 +13,9 @@ from streamfuse.cli.shared.errors import OneLineErrors
 from streamfuse.cli.shared.groups import register_all
 
 COMMANDS = (
-    "commands.quickstart", "commands.pull", "commands.run", "commands.chat", "commands.serve", "commands.export",
-    "commands.bundle", "commands.data", "commands.train", "commands.adapter", "bench", "commands.doctor",
-    "commands.devices",
+    "commands.quickstart", "commands.pull", "commands.demo", "commands.run", "commands.chat", "commands.serve",
+    "commands.export", "commands.bundle", "commands.data", "commands.train", "commands.adapter", "bench",
+    "commands.doctor", "commands.devices",
 )  # fmt: skip
 
 

@@ -10,14 +10,14 @@ import typer
 
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import out, print_json, say
-from streamfuse.cli.shared.drafts import SOURCES
-from streamfuse.cli.shared.errors import EXIT_FAILURE, usage_errors
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need, need_export, need_native
 from streamfuse.options import AUTO, check_choice
 
 if TYPE_CHECKING:
-    from streamfuse.cli.shared.quickstart import Compared, Quickstart
+    from streamfuse.cli.shared.compare import Compared
+    from streamfuse.cli.shared.quickstart import Quickstart
 
 _BACKENDS = {AUTO: "executorch", "kernels": "executorch", "xnnpack": "executorch", "onnxruntime": "onnx"}  # targets
 
@@ -84,6 +84,7 @@ def quickstart(
     need_export(target, backend)
     need_native()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in `export`
+    from streamfuse.cli.shared.compare import check_equal
     from streamfuse.cli.shared.quickstart import Quickstart
     from streamfuse.model.pull import resolve_model
 
@@ -118,27 +119,12 @@ def quickstart(
         )
     else:
         _show(steps, compared)
-    if not compared.equal:
-        say("The texts of plain and speculative decoding differ, which is a defect; please report it.", "red")
-        raise typer.Exit(EXIT_FAILURE)
+    check_equal(compared)
 
 
 def _show(steps: Quickstart, compared: Compared) -> None:
-    rows = [
-        [prompt, f"{row.plain.speed:.1f}", f"{row.speculative.speed:.1f}", f"{row.speedup:.2f}x"]
-        for prompt, row in compared.rows
-    ]
-    plain, speculative = compared.speeds
-    rows.append(["all", f"{plain:.1f}", f"{speculative:.1f}", f"{compared.speedup:.2f}x"])
-    out.print(tables.figures(("prompt", "plain tokens/s", "speculative tokens/s", "speed-up"), rows))
-    drafted = ", ".join(f"{SOURCES[name][0]} {count}" for name, count in compared.sources.items() if count) or "none"
-    facts = [
-        ["without training", f"{compared.speedup:.2f}x, {compared.per_pass:.2f} tokens per pass"],
-        ["texts", "equal, token for token" if compared.equal else "they differ"],
-        ["accepted drafts", f"{drafted}; {compared.tokens} tokens were generated"],
-        ["bundle", str(steps.bundle)],
-    ]
-    out.print(tables.facts(facts))
+    out.print(tables.compared(compared, "prompt"))
+    out.print(tables.facts([["bundle", str(steps.bundle)]]))
     out.print("\nNext:", markup=False)
     for purpose, command in steps.next_commands():
         out.print(f"  # {purpose}\n  {command}", markup=False, soft_wrap=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from streamfuse.api import Generation, Model, Result, Statistics
 from streamfuse.cli.shared.answer import answer
+from streamfuse.cli.shared.console import say
+from streamfuse.cli.shared.errors import EXIT_FAILURE
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 
 _WARM_UP_TOKENS = 8
@@ -58,6 +62,77 @@ class Comparison:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Several prompts. `rows`: a label and the comparison of each."""
+
+    rows: list[tuple[str, Comparison]]
+
+    @property
+    def equal(self) -> bool:
+        return all(row.equal for _, row in self.rows)
+
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """Tokens per second over all prompts, plain and speculative."""
+        return _speed([row.plain.statistics for _, row in self.rows]), _speed(
+            [row.speculative.statistics for _, row in self.rows]
+        )
+
+    @property
+    def speedup(self) -> float:
+        plain, speculative = self.speeds
+        return speculative / plain if plain else 0.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.speculative.statistics.generated_tokens for _, row in self.rows)
+
+    @property
+    def per_pass(self) -> float:
+        """Tokens per pass of the model, speculative."""
+        passes = sum(row.speculative.statistics.target_forward_passes for _, row in self.rows)
+        return self.tokens / passes if passes else 0.0
+
+    @property
+    def sources(self) -> Counter[str]:
+        """Accepted drafted tokens by source."""
+        found: Counter[str] = Counter()
+        for _, row in self.rows:
+            found.update(row.speculative.statistics.accepted_by_source)
+        return found
+
+    def to_dict(self, label: str = "prompt") -> dict[str, Any]:
+        """The figures of `--json`; `label` names the rows' labels."""
+        plain, speculative = self.speeds
+        return {
+            "plain_token_per_sec": plain,
+            "speculative_token_per_sec": speculative,
+            "speedup": self.speedup,
+            "tokens_per_pass": self.per_pass,
+            "generated_tokens": self.tokens,
+            "accepted_by_source": dict(self.sources),
+            "equal": self.equal,
+            f"{label}s": [
+                {
+                    label: name,
+                    "speedup": row.speedup,
+                    "tokens_per_pass": row.speculative.statistics.mean_accepted_tokens,
+                    "equal": row.equal,
+                    "text": row.text,
+                }
+                for name, row in self.rows
+            ],
+        }
+
+
+def _speed(runs: list[Statistics]) -> float:
+    """Tokens per second over all of them."""
+    timed = [run for run in runs if run.decode_token_per_sec > 0]
+    seconds = sum(run.generated_tokens / run.decode_token_per_sec for run in timed)
+    return sum(run.generated_tokens for run in timed) / seconds if seconds else 0.0
+
+
 def compare(model: Model, ask: Callable[..., Generation], repeats: int, console: Console) -> Comparison:
     """Warm up both ways, then take turns, so that a change of the machine's speed meets both alike.
 
@@ -90,3 +165,10 @@ def _run(model: Model, ask: Callable[..., Generation], speculative: bool, tokens
 
 def _median(runs: list[Run]) -> Run:
     return sorted(runs, key=lambda run: run.speed)[len(runs) // 2]
+
+
+def check_equal(compared: Compared) -> None:
+    """Ends the command with a failure if a text differed."""
+    if not compared.equal:
+        say("The texts of plain and speculative decoding differ, which is a defect; please report it.", "red")
+        raise typer.Exit(EXIT_FAILURE)

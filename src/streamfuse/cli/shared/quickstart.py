@@ -11,16 +11,15 @@ import json
 import math
 import shlex
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.api import GenerationOptions, Statistics, load
+from streamfuse.api import GenerationOptions, load
 from streamfuse.bundle import BundleError, open_bundle
-from streamfuse.cli.shared.compare import Comparison, compare
+from streamfuse.cli.shared.compare import Compared, Comparison, compare
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.exporting import run_with_progress
@@ -40,71 +39,6 @@ _CONTEXT = 1024
 _LEAST_ANSWER = 16  # tokens that the context must leave for the answer to a compared prompt
 _PROBE_STEPS = 4
 STEPS = ("own text", "n-gram table", "bundle", "comparison")
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Plain and speculative decoding of the prompts that were not distilled."""
-
-    rows: list[tuple[str, Comparison]]
-
-    @property
-    def equal(self) -> bool:
-        return all(row.equal for _, row in self.rows)
-
-    @property
-    def speeds(self) -> tuple[float, float]:
-        """Tokens per second over all prompts, plain and speculative."""
-        return _speed([row.plain.statistics for _, row in self.rows]), _speed(
-            [row.speculative.statistics for _, row in self.rows]
-        )
-
-    @property
-    def speedup(self) -> float:
-        plain, speculative = self.speeds
-        return speculative / plain if plain else 0.0
-
-    @property
-    def tokens(self) -> int:
-        return sum(row.speculative.statistics.generated_tokens for _, row in self.rows)
-
-    @property
-    def per_pass(self) -> float:
-        """Tokens per pass of the model, speculative."""
-        passes = sum(row.speculative.statistics.target_forward_passes for _, row in self.rows)
-        return self.tokens / passes if passes else 0.0
-
-    @property
-    def sources(self) -> Counter[str]:
-        """Accepted drafted tokens by source."""
-        found: Counter[str] = Counter()
-        for _, row in self.rows:
-            found.update(row.speculative.statistics.accepted_by_source)
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures of `--json`."""
-        plain, speculative = self.speeds
-        return {
-            "plain_token_per_sec": plain,
-            "speculative_token_per_sec": speculative,
-            "speedup": self.speedup,
-            "tokens_per_pass": self.per_pass,
-            "generated_tokens": self.tokens,
-            "accepted_by_source": dict(self.sources),
-            "equal": self.equal,
-            "prompts": [
-                {"prompt": prompt, "speedup": row.speedup, "equal": row.equal, "text": row.text}
-                for prompt, row in self.rows
-            ],
-        }
-
-
-def _speed(runs: list[Statistics]) -> float:
-    """Tokens per second over all of them."""
-    timed = [run for run in runs if run.decode_token_per_sec > 0]
-    seconds = sum(run.generated_tokens / run.decode_token_per_sec for run in timed)
-    return sum(run.generated_tokens for run in timed) / seconds if seconds else 0.0
 
 
 class Quickstart:

@@ -14,8 +14,9 @@ from rich.text import Text
 from streamfuse.bundle import Catalog, Manifest
 from streamfuse.bundle.manifest import TensorFacts
 from streamfuse.bundle.reader import DRAFT_FILE
-from streamfuse.cli.shared.compare import Comparison
+from streamfuse.cli.shared.compare import Compared, Comparison
 from streamfuse.cli.shared.console import visible
+from streamfuse.cli.shared.drafts import SOURCES
 
 if TYPE_CHECKING:
     from streamfuse.api import Statistics
@@ -42,6 +43,32 @@ def comparison(result: Comparison) -> Group:
     if fallback:
         lines.append(f"[yellow]{'partly plain' if speculative.rounds else 'not speculative'}: {fallback}[/yellow]")
     return Group(table, *lines)
+
+
+def compared(result: Compared, label: str) -> Group:
+    """Several prompts, a row each, and where their accepted drafts came from. `label`: the first column's name."""
+    rows = [
+        [
+            name,
+            str(row.speculative.statistics.generated_tokens),
+            f"{row.speculative.statistics.mean_accepted_tokens:.2f}",
+            f"{row.plain.speed:.1f}",
+            f"{row.speculative.speed:.1f}",
+            f"{row.speedup:.2f}x",
+        ]
+        for name, row in result.rows
+    ]
+    plain_speed, speculative_speed = result.speeds
+    total = [str(result.tokens), f"{result.per_pass:.2f}", f"{plain_speed:.1f}", f"{speculative_speed:.1f}"]
+    rows.append(["all", *total, f"{result.speedup:.2f}x"])
+    columns = (label, "tokens", "tokens per pass", "plain tokens/s", "speculative tokens/s", "speed-up")
+    accepted = sum(result.sources.values())
+    sources = ", ".join(f"{SOURCES[name][0]} {count}" for name, count in result.sources.items() if count)
+    lines = [
+        ["texts", "equal, token for token" if result.equal else "they differ"],
+        ["accepted drafts", f"{accepted} of {result.tokens} tokens{f': {sources}' if sources else ''}"],
+    ]
+    return Group(figures(columns, rows), facts(lines))
 
 
 def bundle(manifest: Manifest) -> Group:

@@ -1,0 +1,73 @@
+"""`streamfuse demo`. The engine is the arithmetic model of fakes.py; everything else is real.
+
+Run: python -m pytest tests/cli/test_cli_demo.py
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fakes
+import pytest
+from bundle_samples import PrintableBackend, write_bundle
+from engine_fixtures import made_engines
+from typer.testing import CliRunner, Result
+
+from streamfuse.cli import app
+from streamfuse.cli.commands import demo as command
+from streamfuse.cli.shared.compare import Comparison, compare
+
+made = made_engines(PrintableBackend)
+
+
+PROMPTS = {kind: (kind, restriction) for kind, (_, restriction) in command.PROMPTS.items()}  # for a context of 64
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(command, "PROMPTS", PROMPTS)
+    return write_bundle(tmp_path / "demo")
+
+
+def demo(bundle: Path, *flags: str) -> Result:
+    return CliRunner().invoke(app, ["demo", str(bundle), "--repeats", "1", "--max-new-tokens", "40", *flags])
+
+
+def test_three_answers_and_what_they_gained(bundle: Path, made: list[fakes.ArithmeticBackend]) -> None:
+    result = demo(bundle, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    facts = json.loads(result.stdout)
+    assert facts["equal"] is True
+    assert [row["answer"] for row in facts["answers"]] == list(PROMPTS)
+    assert facts["tokens_per_pass"] >= 1
+    assert facts["speedup"] > 0
+    assert facts["answers"][-1]["text"].startswith("{")
+
+
+def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made: list[fakes.ArithmeticBackend]) -> None:
+    result = demo(bundle)
+    assert result.exit_code == 0, result.stderr
+    for kind, (prompt, _) in PROMPTS.items():
+        assert f"{kind}: {prompt}\n" in result.stdout
+    facts = json.loads(demo(bundle, "--json").stdout)
+    for row in facts["answers"]:
+        assert row["text"] in result.stdout
+    for words in ("tokens per", "speed-up", "equal, token for token", "accepted drafts"):
+        assert words in result.stdout
+    assert "limited by reading the weights" in result.stderr
+
+
+def test_texts_that_differ_are_a_failure(
+    bundle: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def different(*arguments: Any) -> Comparison:
+        return replace(compare(*arguments), equal=False)
+
+    monkeypatch.setattr(command, "compare", different)
+    result = demo(bundle)
+    assert result.exit_code == 1
+    assert "a defect; please report it" in result.stderr
