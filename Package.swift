@@ -23,6 +23,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
   // Only Apple's stores read it.
   let privacy: (exclude: [String], resources: [Resource]) = (["PrivacyInfo.xcprivacy"], [])
+  let hashes: [Target.Dependency] = ["CryptoKit"]
 #else
   let usesFramework = Context.environment["STREAMFUSE_SOURCE"] == nil
   let opensBundles = usesFramework
@@ -30,6 +31,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let optimized: [CXXSetting] = []
   let link: [LinkerSetting] = []
   let privacy: (exclude: [String], resources: [Resource]) = ([], [.copy("PrivacyInfo.xcprivacy")])
+  let hashes: [Target.Dependency] = []
 #endif
 
 let sources = "ios_demo/StreamFuse/Sources"
@@ -56,7 +58,7 @@ let package = Package(
       name: "CTensor", path: "\(sources)/CTensor",
       cxxSettings: [.headerSearchPath("../../../../core")] + optimized),
     .target(
-      name: "StreamFuseCore", dependencies: [core], path: "\(sources)/StreamFuseCore", exclude: privacy.exclude,
+      name: "StreamFuseCore", dependencies: [core] + hashes, path: "\(sources)/StreamFuseCore", exclude: privacy.exclude,
       resources: privacy.resources,
       linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : []),
     .target(
@@ -81,6 +83,11 @@ if usesFramework {
   package.targets.append(
     .target(name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: optimized))
 }
+
+#if os(Linux)  // which has no CryptoKit
+  package.targets.append(
+    .target(name: "CryptoKit", path: "\(tests)/Apple/CryptoKit", swiftSettings: [.unsafeFlags(["-O"])]))
+#endif
 
 if fakeCoreML {
   package.targets += [

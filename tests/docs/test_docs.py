@@ -217,7 +217,8 @@ _SHIMS = {
     "swift": ("ios_demo/StreamFuse/Sources", "*.swift"),
 }
 _DECLARATION = re.compile(
-    r"\b(?:fun|val|var|enum class|class|object|func|let|struct|case|init|enum|extension)\s+(?:<[^>]*>\s+)?(\w+)"
+    r"\b(?:fun|val|var|enum class|class|object|interface|func|let|struct|actor|case|init|enum|extension)\s+"
+    r"(?:<[^>]*>\s+)?(\w+)"
     r"|(\w+)\s*:|^\s+([A-Z]+)[,(]",  # and the values of an enum in Kotlin
     re.MULTILINE,
 )

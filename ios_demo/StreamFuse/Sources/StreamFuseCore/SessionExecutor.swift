@@ -1,6 +1,6 @@
 import Dispatch
 
-/// Runs the calls of one session in sequence on its own dispatch queue.
+/// Runs the calls of one session, or work on files, in sequence on its own dispatch queue.
 ///
 /// A pass of the model blocks its thread for milliseconds, prefill of a long prompt for seconds. Swift's shared pool
 /// has one thread per core and must not be blocked, so a session brings its own executor: tasks that wait for a token

@@ -3,7 +3,7 @@ import Foundation
 
 /// A refusal or failure: a code to act on, and one sentence to show.
 public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
-  /// The error codes of `core/streamfuse_core.h`, and one of this library, which is negative.
+  /// The error codes of `core/streamfuse_core.h`, and four of this library, which are negative.
   public enum Code: Int32, Sendable, CaseIterable {
     /// Invalid arguments from the caller: ranges, lengths, an unknown name, a chat that the template refuses.
     case badArgument = 1
@@ -29,6 +29,12 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case badGrammar = 11
     /// The text of an answer is not an object of the requested type: `Response.parsed`.
     case notParsed = -1
+    /// A server or the connection to it failed. A download that is tried again goes on from where it ended.
+    case network = -2
+    /// The disk has too little free space for a bundle.
+    case noSpace = -3
+    /// The same contents are being downloaded already.
+    case busy = -4
   }
 
   /// The error code.

@@ -1,0 +1,108 @@
+import CryptoKit
+import Foundation
+
+/// The file that describes all others of a bundle.
+let manifestName = "manifest.json"
+
+/// Whether a path of untrusted origin leads to a file below its folder, on every file system.
+func isPlainPath(_ path: String, depth: Int) -> Bool {
+  let parts = path.split(separator: "/", omittingEmptySubsequences: false)
+  return parts.count <= depth
+    && parts.allSatisfy { part in
+      !part.isEmpty && part != "." && part != ".." && part.utf8.count <= 255
+        && part.unicodeScalars.allSatisfy { $0 != "\\" && $0 != ":" && $0.properties.generalCategory != .control }
+    }
+}
+
+/// The SHA-256 of bytes that come one block after another.
+struct FileHash {
+  private var state = SHA256()
+
+  mutating func update(_ bytes: Data) { state.update(data: bytes) }
+
+  /// 64 hexadecimal digits.
+  func digits() -> String {
+    let hex = Array("0123456789abcdef")
+    return String(state.finalize().flatMap { [hex[Int($0 >> 4)], hex[Int($0 & 15)]] })
+  }
+}
+
+/// Runs work that blocks its thread, within the calling task, on a queue of its own.
+actor FileWorker {
+  private nonisolated let executor = SessionExecutor()
+  nonisolated var unownedExecutor: UnownedSerialExecutor { executor.asUnownedSerialExecutor() }
+
+  /// Runs `work` there.
+  func run<Result: Sendable>(_ work: @Sendable () throws -> Result) rethrows -> Result { try work() }
+}
+
+/// A folder that one store works in, in this process and others; until the claim is gone.
+final class Claim: Sendable {
+  /// The folder.
+  let folder: URL
+  private let file: Int32
+
+  /// Nil if it is claimed already. The folder is created if it is missing.
+  init?(_ folder: URL) throws {
+    self.folder = folder
+    try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+    file = open(folder.appending(path: "lock").path, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
+    if file < 0 { throw POSIXError(POSIXErrorCode(rawValue: errno) ?? .EIO) }
+    if flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK {
+      close(file)
+      return nil
+    }
+    futimens(file, nil)  // its time is that of the last claim
+  }
+
+  deinit { close(file) }
+}
+
+/// Waits until the names in a folder are on the disk, where the file system can tell.
+func flushNames(of folder: URL) {
+  let file = open(folder.path, O_RDONLY | O_CLOEXEC)
+  guard file >= 0 else { return }
+  fsync(file)
+  close(file)
+}
+
+/// Nil where there is no file; a link to one is none.
+func fileSize(_ url: URL) -> Int64? {
+  guard let facts = try? FileManager.default.attributesOfItem(atPath: url.path),
+    facts[.type] as? FileAttributeType == .typeRegular
+  else { return nil }
+  return (facts[.size] as? NSNumber)?.int64Value
+}
+
+/// A link to a folder is none.
+func isFolder(_ url: URL) -> Bool {
+  (try? FileManager.default.attributesOfItem(atPath: url.path))?[.type] as? FileAttributeType == .typeDirectory
+}
+
+/// All files in a folder, with their sizes; links are none.
+func files(in folder: URL) -> [(path: String, bytes: Int64)] {
+  let paths = (try? FileManager.default.subpathsOfDirectory(atPath: folder.path)) ?? []
+  return paths.compactMap { path in fileSize(folder.appending(path: path)).map { (path, $0) } }
+}
+
+/// Runs `work` on the disk. If that is full, the error says so.
+func onDisk<Result>(_ work: () throws -> Result) throws -> Result {
+  do {
+    return try work()
+  } catch {
+    if isFull(error as NSError) { throw noSpace() }
+    throw error
+  }
+}
+
+private func isFull(_ error: NSError) -> Bool {
+  if error.domain == NSPOSIXErrorDomain && error.code == Int(ENOSPC) { return true }
+  if error.domain == NSCocoaErrorDomain && error.code == CocoaError.fileWriteOutOfSpace.rawValue { return true }
+  return (error.userInfo[NSUnderlyingErrorKey] as? NSError).map(isFull) ?? false
+}
+
+func noSpace(needed: Int64? = nil, free: Int64? = nil) -> StreamFuseError {
+  var numbers = ""
+  if let needed, let free { numbers = ": it needs \(needed / 1_000_000) MB, and \(max(0, free) / 1_000_000) MB are free" }
+  return StreamFuseError(.noSpace, "this device has too little free space for the bundle\(numbers); make room and try again")
+}

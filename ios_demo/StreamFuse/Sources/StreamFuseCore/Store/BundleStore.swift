@@ -1,0 +1,324 @@
+import Foundation
+
+/// A bundle in a `BundleStore`.
+public struct InstalledBundle: Sendable, Equatable, Identifiable {
+  /// The name of its folder.
+  public let name: String
+  /// For `StreamFuse.load`.
+  public let folder: URL
+  /// Of all files together.
+  public let bytes: Int64
+  /// The SHA-256 of its manifest: that of the `CatalogEntry` with the same contents.
+  public let id: String
+}
+
+/// What a bundle may have at most. The largest that phones run have a few dozen files and a few gigabytes.
+public struct BundleLimits: Sendable {
+  /// Number of files.
+  public var files = 1000
+  /// Of all files together.
+  public var bytes: Int64 = 16 << 30
+  /// Number of parts of a path.
+  public var depth = 10
+
+  /// The defaults.
+  public init() {}
+}
+
+/// How far a download or an import is.
+public enum BundleProgress: Sendable, Equatable {
+  /// So many bytes are here, of so many.
+  case receiving(Int64, of: Int64)
+  /// All bytes are here, and the library checks them.
+  case checking
+}
+
+/// The bundles in a folder of the app: lists, downloads, imports and deletes them.
+///
+///     let store = BundleStore(directory: folder, publicKey: "d75a98…")
+///     let entry = try await store.catalog("https://models.example/catalog.json").entries[0]
+///     let bundle = try await store.download(entry) { print($0) }
+///     let model = try await StreamFuse.load(from: bundle.folder) { $0.checkHashes = false }
+///
+/// A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on the
+/// disk. Work on files runs on queues of its own. Any number of stores may use a folder at once, also in several processes.
+public actor BundleStore {
+  /// Where the bundles are, each in a folder of its own. Choose one that backups leave out.
+  public nonisolated let directory: URL
+
+  private static let unfinished = ".unfinished-", partial = ".download-", content = "bundle", part = ".part"
+  private static let spareBytes: Int64 = 64 << 20  // so that the device stays usable
+
+  private let limits: BundleLimits
+  private let downloader: Downloader
+  private let freeBytes: @Sendable (URL) throws -> Int64
+  private let removeCaches: @Sendable (URL) async -> Void
+  private let check: @Sendable (URL) async throws -> Void
+  private let files = FileWorker()
+
+  /// A store whose bundles `check` checks before they get their names; it throws if one is to be refused. With the module
+  /// `StreamFuse` there is an initializer that needs none.
+  ///
+  /// `removeCaches` removes what is kept elsewhere for a bundle that is about to be deleted.
+  public init(
+    directory: URL, limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
+    removeCaches: @escaping @Sendable (URL) async -> Void = { _ in }, check: @escaping @Sendable (URL) async throws -> Void
+  ) {
+    self.init(
+      directory, limits, Downloader(transport: transport), freeBytes: free, removeCaches: removeCaches, check: check)
+  }
+
+  init(
+    _ directory: URL, _ limits: BundleLimits, _ downloader: Downloader, freeBytes: @escaping @Sendable (URL) throws -> Int64,
+    removeCaches: @escaping @Sendable (URL) async -> Void, check: @escaping @Sendable (URL) async throws -> Void
+  ) {
+    self.directory = directory
+    self.limits = limits
+    self.downloader = downloader
+    self.freeBytes = freeBytes
+    self.removeCaches = removeCaches
+    self.check = check
+  }
+
+  /// The bundles, by name.
+  public func list() async -> [InstalledBundle] {
+    await files.run { names().filter { !$0.hasPrefix(".") && isFolder(folder($0)) }.sorted().map { facts(folder($0)) } }
+  }
+
+  /// Where the bundle of that name is, or would be. Does not read the disk.
+  public nonisolated func folder(_ name: String) -> URL { directory.appending(path: name, directoryHint: .isDirectory) }
+
+  /// Reads a catalogue, which `streamfuse bundle catalog` wrote. `address` begins with `https://`.
+  ///
+  /// Throws `StreamFuseError`: `network` if it cannot be had, `badFile` if it is not valid.
+  public func catalog(_ address: String) async throws -> Catalog {
+    let url = try allowedAddress(address)
+    return try Catalog.parse(try await downloader.get(url, most: Catalog.mostBytes), address: url.absoluteString, limits: limits)
+  }
+
+  /// Downloads a bundle and installs it. What has arrived is kept if the connection fails or the task is cancelled, and the
+  /// next download of the same contents, also in another process, goes on from there. A failed connection is tried again
+  /// for a few seconds. The hash of each file is compared while it arrives.
+  ///
+  /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name, a
+  /// number is added to it. `progress` is called with the latest state as often as it returns.
+  ///
+  /// Throws `StreamFuseError`: `network`; `noSpace`, before anything is downloaded; `busy` if the same contents are being
+  /// downloaded; `badFile` for another file than that of the catalogue; what the check throws, and then nothing is kept.
+  public func download(
+    _ entry: CatalogEntry, progress: @escaping @Sendable (BundleProgress) async -> Void = { _ in }
+  ) async throws -> InstalledBundle {
+    if let here = await list().first(where: { $0.id == entry.id }) { return here }
+    return try await reporting(progress) { report in
+      guard let claim = try await self.files.run({ try Claim(self.partial(entry)) }) else { throw self.busy(entry) }
+      try await self.receive(entry, claim.folder, report)
+      report(.checking)
+      let content = claim.folder.appending(path: Self.content, directoryHint: .isDirectory)
+      do {
+        try await self.check(content)
+      } catch let error as StreamFuseError where [.badFile, .badProgram, .badTables, .missingOperator].contains(error.code) {
+        await self.remove(claim.folder)  // it is of no use, however often it is tried
+        throw error
+      }
+      try Task.checkCancellation()
+      let bundle = try await self.install(content, entry.name)
+      await self.remove(claim.folder)
+      return withExtendedLifetime(claim) { bundle }
+    }
+  }
+
+  /// How many bytes of an interrupted download are here.
+  public func receivedBytes(_ entry: CatalogEntry) async -> Int64 { await files.run { received(partial(entry)) } }
+
+  /// Deletes what is here of an interrupted download. Throws `busy` if it goes on.
+  public func discard(_ entry: CatalogEntry) async throws {
+    try await files.run {
+      guard isFolder(partial(entry)) else { return }
+      guard let claim = try Claim(partial(entry)) else { throw busy(entry) }
+      try withExtendedLifetime(claim) { try FileManager.default.removeItem(at: claim.folder) }
+    }
+  }
+
+  /// Copies a bundle and installs it. If it fails or is cancelled, nothing is kept. Throws as `download` does.
+  public func importBundle(
+    _ source: FolderSource, progress: @escaping @Sendable (BundleProgress) async -> Void = { _ in }
+  ) async throws -> InstalledBundle {
+    try await reporting(progress) { report in
+      try await self.temporary { folder in
+        let content = folder.appending(path: Self.content, directoryHint: .isDirectory)
+        let limits = self.limits, directory = self.directory, freeBytes = self.freeBytes
+        try await FileWorker().run {
+          let free = try freeBytes(directory) - Self.spareBytes
+          try source.copy(to: content, limits: limits, freeBytes: free) { report(.receiving($0, of: $1)) }
+        }
+        try Task.checkCancellation()
+        report(.checking)
+        try await self.check(content)
+        try Task.checkCancellation()
+        return try await self.install(content, source.folder.lastPathComponent)
+      }
+    }
+  }
+
+  /// Deletes a bundle, and what is kept elsewhere for it. A model that has it open keeps its files.
+  public func delete(_ name: String) async throws {
+    guard isPlainPath(name, depth: 1), !name.hasPrefix(".") else {
+      throw StreamFuseError(.badArgument, "\(name) is not the name of a bundle")
+    }
+    await removeCaches(folder(name))
+    try await temporary { doomed in
+      try await self.files.run {
+        // Renamed first: a bundle is there, or it is not.
+        try FileManager.default.moveItem(at: self.folder(name), to: doomed.appending(path: Self.content))
+        flushNames(of: self.directory)
+      }
+    }
+  }
+
+  /// Deletes what interrupted imports and deletions left, and downloads that nobody continued for `keepDays`. Call it when
+  /// the app starts. What runs at the moment is not touched.
+  public func sweep(keepDays: Int = 7) async {
+    await files.run {
+      let oldest = Date(timeIntervalSinceNow: Double(-keepDays) * 86_400)
+      for name in names() {
+        let isOld = name.hasPrefix(Self.unfinished) || name.hasPrefix(Self.partial) && newest(folder(name)) < oldest
+        guard isOld, let claim = try? Claim(folder(name)) else { continue }
+        try? withExtendedLifetime(claim) { try FileManager.default.removeItem(at: claim.folder) }
+      }
+    }
+  }
+
+  /// Runs `work`; what it reports is passed on by another task, which skips what is out of date.
+  private nonisolated func reporting(
+    _ progress: @escaping @Sendable (BundleProgress) async -> Void,
+    _ work: @Sendable (@escaping @Sendable (BundleProgress) -> Void) async throws -> InstalledBundle
+  ) async throws -> InstalledBundle {
+    let steps = AsyncStream<BundleProgress>.makeStream(bufferingPolicy: .bufferingNewest(1))
+    let passing = Task { for await step in steps.stream { await progress(step) } }
+    let result: Result<InstalledBundle, any Error>
+    do {
+      result = .success(try await work { steps.continuation.yield($0) })
+    } catch {
+      result = .failure(Task.isCancelled ? CancellationError() : error)  // whatever the transport or the file provider calls it
+    }
+    steps.continuation.finish()
+    await passing.value
+    return try result.get()
+  }
+
+  /// Parts have the names of their hashes: whatever catalogue names them, they go on as the same file.
+  private nonisolated func receive(
+    _ entry: CatalogEntry, _ folder: URL, _ report: @escaping @Sendable (BundleProgress) -> Void
+  ) async throws {
+    try await files.run {
+      let missing = entry.bytes - received(folder), free = try freeBytes(directory) - Self.spareBytes
+      if missing > free { throw noSpace(needed: missing, free: free) }
+    }
+    var done: Int64 = 0
+    let place = { (path: String) in (path.hasPrefix("manifest.") ? 0 : 1, path) }  // what decides comes first
+    for (path, facts) in entry.files.sorted(by: { place($0.key) < place($1.key) }) {
+      let target = folder.appending(path: "\(Self.content)/\(path)"), before = done
+      if await files.run({ fileSize(target) }) != facts.bytes {
+        let part = folder.appending(path: facts.sha256 + Self.part)
+        try await downloader.complete(address(of: path, in: entry), part: part, facts: facts) {
+          report(.receiving(before + $0, of: entry.bytes))
+        }
+        try await files.run {
+          try onDisk {
+            try FileManager.default.createDirectory(at: target.deletingLastPathComponent(), withIntermediateDirectories: true)
+            try? FileManager.default.removeItem(at: target)
+            try FileManager.default.moveItem(at: part, to: target)
+          }
+        }
+      }
+      done += facts.bytes
+    }
+  }
+
+  /// Gives a checked folder its name, or the next one that is free.
+  private nonisolated func install(_ content: URL, _ wanted: String) async throws -> InstalledBundle {
+    try await files.run {
+      for path in (try? FileManager.default.subpathsOfDirectory(atPath: content.path)) ?? [] {
+        let inside = content.appending(path: path)
+        if isFolder(inside) { flushNames(of: inside) }
+      }
+      flushNames(of: content)
+      let plain = wanted.map { $0.isLetter || $0.isNumber || "._ -".contains($0) ? $0 : "_" }
+      let cut = String(plain.prefix(60)).trimmingCharacters(in: CharacterSet(charactersIn: " ."))
+      let base = cut.isEmpty ? "bundle" : cut
+      var target = folder(base), number = 1
+      while true {
+        if !FileManager.default.fileExists(atPath: target.path) {
+          do {
+            try FileManager.default.moveItem(at: content, to: target)
+            break
+          } catch where FileManager.default.fileExists(atPath: target.path) {}  // another store was faster
+        }
+        number += 1
+        target = folder("\(base) \(number)")
+      }
+      flushNames(of: directory)
+      return facts(target)
+    }
+  }
+
+  /// Runs `work` with a folder of its own, which is deleted at the end.
+  private nonisolated func temporary<Result: Sendable>(_ work: @Sendable (URL) async throws -> Result) async throws -> Result {
+    let claim = try await files.run { try Claim(folder(Self.unfinished + UUID().uuidString)) }
+    guard let claim else { throw StreamFuseError(.broken, "a new name is taken") }
+    do {
+      let result = try await work(claim.folder)
+      await remove(claim.folder)
+      return withExtendedLifetime(claim) { result }
+    } catch {
+      await remove(claim.folder)
+      throw error
+    }
+  }
+
+  private nonisolated func remove(_ folder: URL) async { await FileWorker().run { try? FileManager.default.removeItem(at: folder) } }
+
+  private nonisolated func names() -> [String] { (try? FileManager.default.contentsOfDirectory(atPath: directory.path)) ?? [] }
+
+  private nonisolated func partial(_ entry: CatalogEntry) -> URL { folder(Self.partial + entry.id) }
+
+  private nonisolated func facts(_ folder: URL) -> InstalledBundle {
+    var hash = FileHash()
+    let manifest = try? Data(contentsOf: folder.appending(path: manifestName))
+    if let manifest { hash.update(manifest) }
+    let bytes = StreamFuseCore.files(in: folder).map(\.bytes).reduce(0, +)
+    return InstalledBundle(
+      name: folder.lastPathComponent, folder: folder, bytes: bytes, id: manifest == nil ? "" : hash.digits())
+  }
+
+  private nonisolated func received(_ folder: URL) -> Int64 {
+    let counted = StreamFuseCore.files(in: folder).filter { $0.path.hasPrefix("\(Self.content)/") || $0.path.hasSuffix(Self.part) }
+    return counted.map(\.bytes).reduce(0, +)
+  }
+
+  /// When something in the folder was last written.
+  private nonisolated func newest(_ folder: URL) -> Date {
+    let paths = [""] + StreamFuseCore.files(in: folder).map(\.path)
+    let dates = paths.map { try? FileManager.default.attributesOfItem(atPath: folder.appending(path: $0).path)[.modificationDate] as? Date }
+    return dates.compactMap { $0 }.max() ?? .distantPast
+  }
+
+  private nonisolated func address(of path: String, in entry: CatalogEntry) throws -> URL {
+    let plain = CharacterSet(charactersIn: "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
+    guard let escaped = path.addingPercentEncoding(withAllowedCharacters: plain),
+      let url = URL(string: entry.url.absoluteString + escaped, encodingInvalidCharacters: false)
+    else { throw StreamFuseError(.badFile, "the file \(path) has no address") }
+    return url
+  }
+
+  private nonisolated func busy(_ entry: CatalogEntry) -> StreamFuseError {
+    StreamFuseError(.busy, "\(entry.name) is being downloaded already")
+  }
+}
+
+/// The free bytes of the disk with a folder, which is created if it is missing.
+private let free: @Sendable (URL) throws -> Int64 = { folder in
+  try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+  let facts = try FileManager.default.attributesOfFileSystem(forPath: folder.path)
+  return (facts[.systemFreeSize] as? NSNumber)?.int64Value ?? .max
+}

@@ -1,0 +1,178 @@
+import Foundation
+import Synchronization
+
+/// Requests that are tried again.
+struct Downloader: Sendable {
+  /// What makes the requests.
+  let transport: any BundleTransport
+  /// Waits before the further attempts of a download that receives nothing.
+  var retries: [Duration] = [.seconds(1), .seconds(2), .seconds(4)]
+
+  /// A server's refusal.
+  private struct Status: Error {
+    let code: Int
+    /// It may answer otherwise a moment later.
+    var again: Bool { code >= 500 || code == 408 || code == 429 }
+  }
+
+  /// An answer that makes no sense, or ends early.
+  private struct Broken: Error { let reason: String }
+
+  /// At most `most` bytes.
+  func get(_ url: URL, most: Int) async throws -> Data {
+    let bytes = Mutex(Data())
+    do {
+      try await transport.get(url, from: 0) { head in
+        if head.status != 200 { throw Status(code: head.status) }
+      } body: { block in
+        try bytes.withLock {
+          $0 += block
+          if $0.count > most { throw StreamFuseError(.badFile, "\(url) is larger than \(most >> 20) MiB") }
+        }
+      }
+    } catch {
+      try Task.checkCancellation()
+      throw error is StreamFuseError ? error : unreachable(url, error)
+    }
+    return bytes.withLock { $0 }
+  }
+
+  /// Completes `part`, whose first bytes may be there from an earlier attempt, and compares its hash, which is computed
+  /// while bytes arrive. If it is another one, the part is deleted.
+  func complete(_ url: URL, part file: URL, facts: CatalogFile, report: @escaping @Sendable (Int64) -> Void) async throws {
+    let worker = FileWorker()
+    let part = try await worker.run { try Part(file, url: url, facts: facts, report: report) }
+    do {
+      var isResumed = part.done > 0
+      while true {
+        try await fill(part, url, facts)
+        if try await worker.run({ try part.finish() }) { return }
+        if !isResumed { break }
+        isResumed = false  // what an earlier attempt left may have been damaged by a power failure
+      }
+      throw StreamFuseError(
+        .badFile, "\(url.path) is not the file of the catalogue: its SHA-256 is another; the publisher must upload it again")
+    } catch let error as StreamFuseError where error.code == .badFile {
+      part.delete()
+      throw error
+    }
+  }
+
+  /// Requests what is missing until it is there.
+  private func fill(_ part: Part, _ url: URL, _ facts: CatalogFile) async throws {
+    var attempt = 0
+    while part.done < facts.bytes {
+      let before = part.done
+      do {
+        try await transport.get(url, from: before) { head in
+          switch head.status {
+          case 206: try needRange(head, from: before, url, facts)
+          case 416: try part.restart()  // the file was another one before
+          case 200:
+            if before > 0 { try part.restart() }  // a server without ranges
+            if let there = head.contentLength, there != facts.bytes { throw otherSize(url, "\(there)", facts) }
+          default: throw Status(code: head.status)
+          }
+          part.takes = head.status != 416
+        } body: { try part.append($0) }
+        if part.takes && part.done < facts.bytes { throw Broken(reason: "the connection ended early") }
+      } catch {
+        try Task.checkCancellation()
+        switch error {
+        case is StreamFuseError, is CocoaError, is POSIXError: throw error
+        case let error as Status where !error.again: throw unreachable(url, error)
+        default: break
+        }
+        if part.done > before { attempt = 0 }
+        if attempt == retries.count { throw unreachable(url, error) }
+        try await Task.sleep(for: retries[attempt])
+        attempt += 1
+      }
+    }
+  }
+
+  private func needRange(_ head: TransportHead, from offset: Int64, _ url: URL, _ facts: CatalogFile) throws {
+    let range = head.contentRange ?? ""
+    guard let found = range.wholeMatch(of: /bytes (\d+)-\d+\/(\d+|\*)/), Int64(found.1) == offset else {
+      throw Broken(reason: "the server sends the range \"\(range.prefix(100))\"")
+    }
+    if found.2 != "*" && Int64(found.2) != facts.bytes { throw otherSize(url, String(found.2), facts) }
+  }
+
+  private func otherSize(_ url: URL, _ there: String, _ facts: CatalogFile) -> StreamFuseError {
+    StreamFuseError(.badFile, "\(url.path) has \(there) bytes on the server, but \(facts.bytes) in the catalogue")
+  }
+
+  private func unreachable(_ url: URL, _ error: any Error) -> StreamFuseError {
+    let reason =
+      switch error {
+      case let error as Status: "the server answers with status \(error.code)"
+      case let error as Broken: error.reason
+      default: error.localizedDescription.split(separator: "\n").joined(separator: " ")
+      }
+    return StreamFuseError(.network, "\(url) cannot be downloaded (\(reason)); what has arrived is kept")
+  }
+}
+
+/// A file that is not whole yet, and the hash of what is there. Used by one call after another.
+private final class Part: @unchecked Sendable {
+  private let file: URL
+  private let url: URL
+  private let facts: CatalogFile
+  private let report: @Sendable (Int64) -> Void
+  private let handle: FileHandle
+  private var hash = FileHash()
+  /// How many bytes are there.
+  private(set) var done: Int64 = 0
+  /// Whether the bytes of the answer are the file's.
+  var takes = true
+
+  init(_ file: URL, url: URL, facts: CatalogFile, report: @escaping @Sendable (Int64) -> Void) throws {
+    (self.file, self.url, self.facts, self.report) = (file, url, facts, report)
+    let number = open(file.path, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
+    if number < 0 { throw POSIXError(POSIXErrorCode(rawValue: errno) ?? .EIO) }
+    handle = FileHandle(fileDescriptor: number, closeOnDealloc: true)
+    let there = fileSize(file) ?? 0
+    if there > facts.bytes {
+      try restart()
+    } else {
+      while done < there, let block = try handle.read(upToCount: 4 << 20), !block.isEmpty {
+        hash.update(block)
+        done += Int64(block.count)
+        try Task.checkCancellation()
+      }
+    }
+    report(done)
+  }
+
+  /// Forgets what is there.
+  func restart() throws {
+    try onDisk {
+      try handle.truncate(atOffset: 0)
+      try handle.seek(toOffset: 0)
+    }
+    hash = FileHash()
+    done = 0
+  }
+
+  func append(_ block: Data) throws {
+    guard takes else { return }
+    if done + Int64(block.count) > facts.bytes {
+      throw StreamFuseError(.badFile, "\(url.path) is larger on the server than in the catalogue")
+    }
+    try onDisk { try handle.write(contentsOf: block) }
+    hash.update(block)
+    done += Int64(block.count)
+    report(done)
+  }
+
+  /// Waits until all is on the disk. False, and nothing is there any more, if it is another file.
+  func finish() throws -> Bool {
+    try onDisk { try handle.synchronize() }
+    if hash.digits() == facts.sha256 { return true }
+    try restart()
+    return false
+  }
+
+  func delete() { try? FileManager.default.removeItem(at: file) }
+}

@@ -1,0 +1,137 @@
+import Foundation
+import Synchronization
+
+#if canImport(FoundationNetworking)
+  import FoundationNetworking
+#endif
+
+/// The head of a server's answer.
+public struct TransportHead: Sendable {
+  /// For example 200 or 206.
+  public let status: Int
+  /// `Content-Length`.
+  public let contentLength: Int64?
+  /// `Content-Range`.
+  public let contentRange: String?
+
+  /// A head.
+  public init(status: Int, contentLength: Int64?, contentRange: String?) {
+    self.status = status
+    self.contentLength = contentLength
+    self.contentRange = contentRange
+  }
+}
+
+/// How a store gets bytes; `URLSessionTransport` unless an app has another.
+public protocol BundleTransport: Sendable {
+  /// Requests a file from its byte `offset` on. Gives the head of the answer and then its bytes in blocks, one call after
+  /// another, and returns when all were given. If one of them throws, or if the task is cancelled, it ends with that error.
+  func get(
+    _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
+    body: @escaping @Sendable (Data) throws -> Void
+  ) async throws
+}
+
+/// HTTP by `URLSession`. It follows redirects to HTTPS addresses only.
+public struct URLSessionTransport: BundleTransport {
+  private let configuration: @Sendable () -> URLSessionConfiguration
+
+  /// `configuration` is called for each request, for example for one with `allowsCellularAccess` off. The default stores
+  /// neither answers nor cookies, and gives up when the server is silent for 20 seconds.
+  public init(configuration: @escaping @Sendable () -> URLSessionConfiguration = Self.standard) {
+    self.configuration = configuration
+  }
+
+  /// The default.
+  public static func standard() -> URLSessionConfiguration {
+    let configuration = URLSessionConfiguration.ephemeral
+    configuration.urlCache = nil
+    configuration.timeoutIntervalForRequest = 20
+    return configuration
+  }
+
+  public func get(
+    _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
+    body: @escaping @Sendable (Data) throws -> Void
+  ) async throws {
+    var request = URLRequest(url: url)
+    request.setValue("identity", forHTTPHeaderField: "Accept-Encoding")  // hashes are of the bytes as they are
+    if offset > 0 { request.setValue("bytes=\(offset)-", forHTTPHeaderField: "Range") }
+    let answer = Answering(head: head, body: body)
+    let session = URLSession(configuration: configuration(), delegate: answer, delegateQueue: nil)
+    defer { session.finishTasksAndInvalidate() }
+    let task = session.dataTask(with: request)
+    try await withTaskCancellationHandler {
+      try await withCheckedThrowingContinuation { continuation in
+        answer.begin(continuation)
+        task.resume()
+      }
+    } onCancel: {
+      task.cancel()
+    }
+  }
+}
+
+/// What one request calls, one call after another, on the session's queue.
+private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
+  private struct State {
+    var continuation: CheckedContinuation<Void, any Error>?
+    var failure: (any Error)?
+  }
+
+  private let head: @Sendable (TransportHead) throws -> Void
+  private let body: @Sendable (Data) throws -> Void
+  private let state = Mutex(State())
+
+  init(head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void) {
+    self.head = head
+    self.body = body
+  }
+
+  func begin(_ continuation: CheckedContinuation<Void, any Error>) { state.withLock { $0.continuation = continuation } }
+
+  /// Runs `work` unless an earlier call failed; false where that failed or this does.
+  private func goOn(_ work: () throws -> Void) -> Bool {
+    if state.withLock({ $0.failure != nil }) { return false }
+    do {
+      try work()
+      return true
+    } catch {
+      state.withLock { $0.failure = error }
+      return false
+    }
+  }
+
+  func urlSession(
+    _ session: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse,
+    newRequest request: URLRequest, completionHandler: @escaping @Sendable (URLRequest?) -> Void
+  ) {
+    completionHandler(request.url.map(isAllowed) == true ? request : nil)  // nil: the redirect is the answer
+  }
+
+  func urlSession(
+    _ session: URLSession, dataTask: URLSessionDataTask, didReceive response: URLResponse,
+    completionHandler: @escaping @Sendable (URLSession.ResponseDisposition) -> Void
+  ) {
+    let isWanted = goOn {
+      guard let response = response as? HTTPURLResponse else { throw URLError(.badServerResponse) }
+      try head(
+        TransportHead(
+          status: response.statusCode, contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
+          contentRange: response.value(forHTTPHeaderField: "Content-Range")))
+    }
+    completionHandler(isWanted ? .allow : .cancel)
+  }
+
+  func urlSession(_ session: URLSession, dataTask: URLSessionDataTask, didReceive data: Data) {
+    if !goOn({ try body(data) }) { dataTask.cancel() }
+  }
+
+  func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
+    let (continuation, failure) = state.withLock { state in
+      defer { state.continuation = nil }
+      return (state.continuation, state.failure)
+    }
+    if let failure = failure ?? error { continuation?.resume(throwing: failure) } else { continuation?.resume() }
+  }
+}
