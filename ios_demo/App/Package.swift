@@ -41,17 +41,20 @@ if hasLibraries {
     target.dependencies.append("FileProviders")
   }
   let apple: [Target] = [
+    .target(name: "AppIntents", path: "Tests/Apple/AppIntents"),
     .target(name: "Accessibility", path: "Tests/Apple/Accessibility"),
     .target(name: "UIKit", path: "Tests/Apple/UIKit"),
     .target(name: "UniformTypeIdentifiers", path: "Tests/Apple/UniformTypeIdentifiers"),
     .target(name: "SwiftUI", dependencies: ["UIKit", "UniformTypeIdentifiers"], path: "Tests/Apple/SwiftUI"),
   ]
   package.targets += apple
-  package.targets.first { $0.name == "AppScreens" }?.dependencies += apple.map { .byName(name: $0.name) }
+  let onScreen = apple.filter { $0.name != "AppIntents" }
+  package.targets.first { $0.name == "AppScreens" }?.dependencies += onScreen.map { .byName(name: $0.name) }
   if hasLibraries {
     package.targets.append(
       .executableTarget(
-        name: "StreamFuseDemo", dependencies: ["AppLibrary", "AppScreens"], path: "StreamFuseDemo",
-        exclude: ["StreamFuseDemo.xcodeproj", "Assets.xcassets", "PrivacyInfo.xcprivacy"], linkerSettings: link))
+        name: "StreamFuseDemo", dependencies: ["AppLibrary", "AppScreens", "AppIntents"], path: "StreamFuseDemo",
+        exclude: ["StreamFuseDemo.xcodeproj", "Assets.xcassets", "PrivacyInfo.xcprivacy", "Localizable.xcstrings"],
+        linkerSettings: link))
   }
 #endif

@@ -7,9 +7,10 @@ public struct InstalledLibrary: Library {
   /// The library.
   public init() {}
 
-  public func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
+  public func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel {
     let model = try await StreamFuse.load(from: folder) {
       $0.threads = threads
+      $0.memoryFile = memory
       $0.checkHashes = checkHashes
     }
     return LoadedModel(model, threads: threads)

@@ -11,9 +11,8 @@ public final class AnswerModel {
 
   /// Takes what was written.
   func take(_ pieces: [Piece], _ live: Live) {
-    guard var turn else { return }
-    for piece in pieces { turn.append(piece) }
-    self.turn = turn
+    if turn == nil { return }
+    for piece in pieces { turn?.append(piece) }  // in place: a copy would cost the whole answer each time
     self.live = live
   }
 }

@@ -2,55 +2,64 @@ import Foundation
 import Observation
 import StreamFuseCore
 
-/// The chat, and the one model that the app has open. Its functions return at once; what they start runs one after
-/// another, and model and files work on threads of their own.
+/// The open chat, and the one model that the app has open. Its functions return at once; what they start runs one after
+/// another, and model and files work on threads of their own. A chat belongs to its bundle: opening one loads the other.
 @MainActor @Observable
 public final class ChatModel {
   /// What the screen shows, but for the answer that is being written.
-  public private(set) var state = ChatState()
+  public internal(set) var state = ChatState()
   /// The answer that is being written.
   public let answer = AnswerModel()
 
-  private let library: any Library
-  private let folderOf: (String) -> URL
-  private let settings: SettingsStore
-  private let saved: SavedChats
-  private let clock: @Sendable () -> Double
+  let library: any Library
+  let folderOf: (String) -> URL
+  let memory: MemoryFolder
+  let settings: SettingsStore
+  let store: ChatStore
+  let clock: @Sendable () -> Double
 
-  @ObservationIgnored private var model: (any OpenModel)?
-  @ObservationIgnored private var session: (any OpenSession)?
-  @ObservationIgnored private var system: String?
-  @ObservationIgnored private var loadedThreads: Int?
+  @ObservationIgnored var model: (any OpenModel)?
+  @ObservationIgnored var session: (any OpenSession)?
+  @ObservationIgnored var system: String?
+  @ObservationIgnored var loaded: LoadChoices?
   /// What runs, or ran, last.
   @ObservationIgnored private var last = Task {}
   /// Why the answer that is being written shall end; nil: it shall not.
-  @ObservationIgnored private var stopping: String?
+  @ObservationIgnored var stopping: String?
   /// Whether the model's memory of the turns is newer than the file.
-  @ObservationIgnored private var unsaved = false
+  @ObservationIgnored var unsaved = false
   /// Whether the model went because memory was short.
   @ObservationIgnored private var putAway = false
+  /// How often the user has come back.
+  @ObservationIgnored private var returns = 0
+  /// When the last question was asked.
+  @ObservationIgnored var asked = Date()
+  /// Told where a chat on disk has changed.
+  @ObservationIgnored var changed: @MainActor () async -> Void = {}
 
   /// A chat of which nothing is loaded.
   ///
   /// - Parameters:
   ///   - folderOf: where the bundle of a name lies.
-  ///   - folder: where the chat is kept.
+  ///   - memory: where models keep their answers.
+  ///   - store: where the chats are kept.
   ///   - clock: seconds.
   init(
-    _ library: any Library, folderOf: @escaping (String) -> URL, settings: SettingsStore, savedIn folder: URL,
-    clock: @escaping @Sendable () -> Double = { ProcessInfo.processInfo.systemUptime }
+    _ library: any Library, folderOf: @escaping (String) -> URL, memory: MemoryFolder, settings: SettingsStore,
+    store: ChatStore, clock: @escaping @Sendable () -> Double = { ProcessInfo.processInfo.systemUptime }
   ) {
     self.library = library
     self.folderOf = folderOf
+    self.memory = memory
     self.settings = settings
-    self.saved = SavedChats(folder: folder)
+    self.store = store
     self.clock = clock
   }
 
-  /// Loads the chosen bundle, and its chat.
+  /// Loads the chosen bundle, and the chat that was used last with it.
   func begin() { later { await self.load(self.settings.bundle) } }
 
-  /// Uses another bundle, in the chat that it had; nil: none.
+  /// Uses another bundle, in the chat that was used last with it; nil: none.
   @discardableResult
   func open(_ bundle: String?) -> Task<Void, Never> {
     later(stop: End.stopped) { [self] in
@@ -61,63 +70,111 @@ public final class ChatModel {
     }
   }
 
-  /// Loads the model again where the number of threads was changed; the chat goes on.
+  /// Opens a saved chat, with the bundle that it belongs to.
   @discardableResult
-  public func applySettings() -> Task<Void, Never>? {
-    guard settings.settings.threads != loadedThreads, [.ready, .writing].contains(state.phase) else { return nil }
+  func openChat(_ id: String) -> Task<Void, Never> {
+    if id == state.chat { return last }
     return later(stop: End.stopped) { [self] in
       await save()
-      await load(settings.bundle)
+      await show(id)
     }
   }
 
-  /// Asks, unless the model is busy; whether it does.
-  @discardableResult
-  public func send(_ text: String) -> Bool {
-    let asked = text.trimmingCharacters(in: .whitespacesAndNewlines)
-    guard !asked.isEmpty, state.phase == .ready else { return false }
-    stopping = nil
-    state.phase = .writing
-    state.turns.append(.question(asked))
-    state.begun = false
-    state.error = nil
-    answer.turn = Turn(role: .assistant)
-    answer.live = Live()
-    later { await self.write(asked) }
-    return true
-  }
-
-  /// Ends the answer at its next token.
-  public func stop() { stop(End.stopped) }
-
-  /// Whether a new chat would delete something that was said.
-  public var holdsWords: Bool { !state.turns.isEmpty }
-
-  /// Forgets the conversation; the next one has the system prompt of the settings.
+  /// Begins a new chat, with the system prompt of the settings.
   @discardableResult
   public func newChat() -> Task<Void, Never> {
     later(stop: End.stopped) { [self] in
       guard let model, let bundle = settings.bundle else { return }
-      await saved.clear(bundle)
-      begin(model, settings.settings.systemPrompt, [])
-      state.turns = []
-      state.error = nil
-      answer.live = nil
+      await save()
+      await show(model, bundle, nil)
     }
   }
 
-  /// Forgets the chat with a bundle that is deleted.
-  func forget(_ bundle: String) async { await saved.clear(bundle) }
+  /// Takes a chat out of the list, until `restore`; a new one takes the place of the open one.
+  func delete(_ id: String) -> Task<Void, Never> {
+    later(stop: id == state.chat ? End.stopped : nil) { [self] in
+      if id == state.chat {
+        await save()
+        if let model, let bundle = settings.bundle {
+          await show(model, bundle, nil)
+        } else {
+          state.chat = nil
+          state.turns = []
+        }
+      }
+      await store.sweep()
+      await store.delete(id)
+      await changed()
+    }
+  }
 
-  /// The user has left the app: the answer ends here, and the chat is saved before the process may be killed.
-  func leave() -> Task<Void, Never> { later(stop: End.left) { await self.save() } }
+  /// Brings a deleted chat back, and opens it.
+  func restore(_ id: String, opened: Bool) -> Task<Void, Never> {
+    later(stop: opened ? End.stopped : nil) { [self] in
+      guard await store.restore(id) else { return }
+      if opened {
+        await save()
+        await show(id)
+      }
+      await changed()
+    }
+  }
+
+  /// Deletes what the app has of a bundle that is deleted.
+  func forget(_ bundle: String) async {
+    await store.clear(bundle)
+    await memory.erase(bundle)
+    await changed()
+  }
+
+  /// Erases the answers that models have kept, on disk and in memory.
+  @discardableResult
+  public func forgetAnswers() -> Task<Void, Never> {
+    later { [self] in
+      do {
+        if loaded?.remembersAnswers == true { try await model?.forget() }
+      } catch {
+        state.error = sentence(of: error)
+      }
+      await memory.erase(keeping: loaded?.remembersAnswers == true ? settings.bundle : nil)
+    }
+  }
+
+  /// Loads the model again where a setting was changed that needs it; the chat goes on.
+  @discardableResult
+  public func applySettings() -> Task<Void, Never>? {
+    guard let loaded, settings.settings.loading != loaded, [.ready, .writing].contains(state.phase) else { return nil }
+    return later(stop: End.stopped) { [self] in
+      await save()
+      await load(settings.bundle, chat: state.chat)
+    }
+  }
+
+  /// The user has left the app. The answer may go on for `grace`; it ends there, and the chat is saved before the process
+  /// may be killed. Where the user is back before, it goes on.
+  func leave(grace: Duration) -> Task<Void, Never> {
+    guard state.phase == .writing, grace > .zero else { return later(stop: End.left) { await self.save() } }
+    let seen = returns, writing = last
+    return Task { [self] in
+      let end = Task {
+        try await Task.sleep(for: grace)
+        if seen == returns { stop(End.left) }
+      }
+      await writing.value
+      end.cancel()
+      await later { await self.save() }.value
+    }
+  }
+
+  /// Ends the answer of a user who has left: the system's patience is over.
+  func endNow() { if state.phase == .writing { stop(End.left) } }
 
   /// Saves the chat after what is under way: the system may end the process.
   func saveSoon() -> Task<Void, Never> { later { await self.save() } }
 
   /// Memory is short while the user is elsewhere: the model goes, and comes back with the user.
   func putModelAway() -> Task<Void, Never> {
-    later { [self] in
+    later(stop: End.left) { [self] in
       guard model != nil else { return }
       await save()
       unload()
@@ -129,10 +186,11 @@ public final class ChatModel {
   /// The user is back.
   @discardableResult
   func comeBack() -> Task<Void, Never> {
-    later { [self] in
+    returns += 1
+    return later { [self] in
       guard putAway else { return }
       putAway = false
-      await load(settings.bundle)
+      await load(settings.bundle, chat: state.chat)
     }
   }
 
@@ -150,17 +208,17 @@ public final class ChatModel {
     return try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
   }
 
-  /// The refused text is in the input field again.
-  public func takeUnsent() { state.unsent = nil }
+  /// Ends the answer at its next token.
+  public func stop() { stop(End.stopped) }
 
-  private func stop(_ why: String) {
+  func stop(_ why: String) {
     if stopping == nil { stopping = why }
     session?.stop()
   }
 
   /// Runs `work` after what is under way; `stop`: the answer that is being written shall end for it.
   @discardableResult
-  private func later(stop why: String? = nil, _ work: @escaping @MainActor () async -> Void) -> Task<Void, Never> {
+  func later(stop why: String? = nil, _ work: @escaping @MainActor () async -> Void) -> Task<Void, Never> {
     if let why { stop(why) }
     let task = Task { [last] in
       await last.value
@@ -168,121 +226,5 @@ public final class ChatModel {
     }
     last = task
     return task
-  }
-
-  private func load(_ bundle: String?) async {
-    unload()
-    guard let bundle else {
-      state = ChatState(phase: .noBundle)
-      return
-    }
-    state = ChatState(phase: .loading, bundle: bundle)
-    do {
-      let chosen = settings.settings
-      loadedThreads = chosen.threads
-      let opened = try await library.open(folderOf(bundle), threads: chosen.threads, checkHashes: false)
-      model = opened
-      let read = await saved.read(bundle)
-      await restore(opened, read?.record ?? ChatRecord(bundle: bundle, system: chosen.systemPrompt, turns: []), read?.cache)
-      state = ChatState(
-        phase: .ready, bundle: bundle, canChat: opened.canChat, turns: read?.record.turns ?? [], unsent: read?.record.unsent)
-    } catch {
-      unload()
-      state = ChatState(phase: .failed, bundle: bundle, error: sentence(of: error))
-    }
-  }
-
-  private func restore(_ model: any OpenModel, _ record: ChatRecord, _ cache: URL?) async {
-    if let cache {
-      begin(model, record.system, [])
-      // A cache that cannot be read, of an older version or a full disk, is no loss: the turns are read again.
-      if (try? await session?.restore(from: cache)) != nil { return }
-    }
-    begin(model, record.system, record.turns)
-  }
-
-  private func begin(_ model: any OpenModel, _ systemPrompt: String?, _ turns: [Turn]) {
-    let words = systemPrompt?.trimmingCharacters(in: .whitespacesAndNewlines) ?? ""
-    system = words.isEmpty ? nil : systemPrompt
-    session = nil  // its memory goes before the next one's comes
-    session = model.session(instructions: system, history: turns.map(\.message))
-    unsaved = false
-  }
-
-  private func unload() {
-    session = nil
-    model = nil
-    answer.live = nil
-  }
-
-  private func write(_ asked: String) async {
-    guard let session else { return }
-    if let stopping {
-      finish(stopping)
-    } else {
-      await write(session, asked)
-    }
-    await keepTurns()
-  }
-
-  private func write(_ session: any OpenSession, _ asked: String) async {
-    unsaved = true
-    let pieces = PieceBuffer(clock: clock) { [weak self] in self?.take($0, $1) }
-    let ask = session.ask(asked, settings.settings.config)  // here, so that every later stop is one of this answer
-    do {
-      try await ask { pieces.add($0) }
-      pieces.flush()
-      let statistics = try await session.statistics
-      let end = statistics?.finishReason ?? ""
-      if let statistics { answer.live = Live(statistics) }
-      finish(end == End.stopped ? stopping ?? end : end)
-    } catch {
-      pieces.flush()
-      finish(End.failed)
-      state.error = sentence(of: error)
-    }
-  }
-
-  private func take(_ pieces: [Piece], _ live: Live) {
-    answer.take(pieces, live)
-    if !state.begun { state.begun = true }
-  }
-
-  /// The answer counts as far as it was delivered; a question without any answer was never asked. The library sees it so
-  /// too: a token may have no text of its own, and counts.
-  private func finish(_ end: String) {
-    guard var turn = answer.turn else { return }
-    answer.turn = nil
-    if (answer.live?.tokens ?? 0) == 0 && [End.failed, End.stopped, End.left].contains(end) {
-      state.unsent = state.turns.removeLast().text
-    } else {
-      turn.end = end
-      state.turns.append(turn)
-    }
-    state.phase = .ready
-  }
-
-  private func save() async {
-    guard let session, unsaved, let record else { return }
-    do {
-      try await saved.write(record, cacheOf: session)
-      unsaved = false
-    } catch {
-      state.error = Word.errorNotSaved(reason(of: error))
-    }
-  }
-
-  private func keepTurns() async {
-    guard let record else { return }
-    do {
-      try await saved.write(record)
-    } catch {
-      state.error = Word.errorNotSaved(reason(of: error))
-    }
-  }
-
-  /// The chat as it stands.
-  private var record: ChatRecord? {
-    settings.bundle.map { ChatRecord(bundle: $0, system: system, turns: state.turns, unsent: state.unsent) }
   }
 }

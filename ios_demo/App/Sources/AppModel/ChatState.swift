@@ -22,10 +22,14 @@ public struct ChatState: Sendable, Equatable {
   public internal(set) var phase = Phase.loading
   /// The bundle's name.
   public internal(set) var bundle: String?
+  /// The id of the open chat.
+  public internal(set) var chat: String?
   /// Whether the bundle can chat; else it only continues text.
   public internal(set) var canChat = true
   /// The conversation, without an answer that is being written.
   public internal(set) var turns: [Turn] = []
+  /// The place of the question that is edited.
+  public internal(set) var editing: Int?
   /// Whether the answer that is being written has a word.
   public internal(set) var begun = false
   /// What went wrong last.
@@ -36,18 +40,21 @@ public struct ChatState: Sendable, Equatable {
   /// Whether the bundles screen should be offered.
   public var wantsBundle: Bool { phase == .noBundle || phase == .failed }
 
-  /// A sentence under the conversation. It is announced when it changes, so it changes when an answer begins and ends, not
-  /// with each token.
+  /// A sentence on what the chat does, or how the last answer ended. It is announced when it changes, so it changes when an
+  /// answer begins and ends, not with each token.
   public var note: String? {
     switch phase {
     case .noBundle: Word.noBundle()
     case .loading: Word.loading(bundle ?? "")
     case .lent: Word.lent()
     case .writing: begun ? Word.writing() : Word.reading()
-    case .ready: turns.last.map(Self.note) ?? Word.welcome()
+    case .ready: turns.last.map(Self.note)
     case .failed: nil
     }
   }
+
+  /// That sentence, where the screen does not show it otherwise.
+  public var shownNote: String? { phase == .ready && turns.last?.isComplete == true ? nil : note }
 
   /// How the last answer ended.
   private static func note(of turn: Turn) -> String {

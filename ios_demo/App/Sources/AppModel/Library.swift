@@ -3,11 +3,19 @@ import StreamFuseCore
 
 /// The app's interface to the library: what its models ask for. They are tested over another one.
 public protocol Library: Sendable {
-  /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in.
-  func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel
+  /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in. `memory`: the file that keeps the
+  /// model's answers, so that later ones are drafted from them; nil: none is kept.
+  func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel
 
   /// Removes what the library keeps elsewhere for a bundle that is about to be deleted.
   func removeCaches(of folder: URL) async
+}
+
+extension Library {
+  /// Opens a bundle that keeps no answers.
+  func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
+    try await open(folder, threads: threads, memory: nil, checkHashes: checkHashes)
+  }
 }
 
 /// A bundle that is open; its memory goes with the last reference.
@@ -17,8 +25,14 @@ public protocol OpenModel: Sendable {
   /// Threads of the engine; nil where it chose them itself.
   var threads: Int? { get }
 
+  /// The bundle's settings.
+  var defaults: GenerationConfig { get }
+
   /// A conversation that begins with these messages.
-  func session(instructions: String?, history: [Message]) -> any OpenSession
+  func session(instructions: String?, history: [Message], contextPolicy: ContextPolicy) -> any OpenSession
+
+  /// Erases the answers that it keeps.
+  func forget() async throws
 }
 
 /// A conversation.
@@ -52,9 +66,13 @@ public struct LoadedModel: OpenModel {
 
   public var canChat: Bool { model.canChat }
 
-  public func session(instructions: String?, history: [Message]) -> any OpenSession {
+  public var defaults: GenerationConfig { model.defaults }
+
+  public func forget() async throws { try model.forget() }
+
+  public func session(instructions: String?, history: [Message], contextPolicy: ContextPolicy) -> any OpenSession {
     if model.canChat {
-      let chat = model.chat(instructions: instructions, history: history)
+      let chat = model.chat(instructions: instructions, history: history, contextPolicy: contextPolicy)
       return LoadedSession(text: chat) { words, config in chat.stream(to: words) { $0 = config } }
     }
     let completion = model.completion()

@@ -6,8 +6,10 @@ import Foundation
 public final class Parts {
   /// What the user set.
   public let settings: SettingsStore
-  /// The chat.
+  /// The open chat.
   public let chat: ChatModel
+  /// All chats.
+  public let chats: ChatList
   /// The bundles.
   public let bundles: BundlesModel
   /// The benchmark.
@@ -25,7 +27,10 @@ public final class Parts {
     self.folder = folder
     let installed = BundleFolder(folder: folder.appending(path: "bundles"), library: library)
     settings = SettingsStore(defaults)
-    chat = ChatModel(library, folderOf: installed.path, settings: settings, savedIn: folder.appending(path: "chats"))
+    let store = ChatStore(folder: folder.appending(path: "chats"))
+    chat = ChatModel(
+      library, folderOf: installed.path, memory: MemoryFolder(folder.appending(path: "memory")), settings: settings, store: store)
+    chats = ChatList(store, chat)
     bundles = BundlesModel(installed, settings: settings, chat: chat)
     benchmark = BenchmarkModel(chat, settings: settings, device: device, power: power)
   }
@@ -34,7 +39,8 @@ public final class Parts {
   @discardableResult
   public func begin() -> Task<Void, Never> {
     if let begun { return begun }
-    let task = Task { [bundles, chat, folder] in
+    let task = Task { [bundles, chat, chats, folder] in
+      await chats.begin()
       await bundles.begin(in: folder)
       chat.begin()
     }
@@ -45,11 +51,22 @@ public final class Parts {
   /// Whether the device should stay awake: an answer is written, the benchmark runs, or a bundle comes in.
   public var isBusy: Bool { [.writing, .lent].contains(chat.state.phase) || bundles.importing != nil }
 
-  /// The user has left the app, which may be ended at any moment now. The task ends when everything is saved.
+  /// The user has left the app, which may be ended at any moment now. An answer goes on for `grace`. The task ends when
+  /// everything is saved.
   @discardableResult
-  public func leave() -> Task<Void, Never> {
+  public func leave(grace: Duration = .zero) -> Task<Void, Never> {
     benchmark.cancel()
-    return chat.leave()
+    return chat.leave(grace: grace)
+  }
+
+  /// The system gives no more time: the answer of a user who has left ends at its next token.
+  public func endNow() { chat.endNow() }
+
+  /// Asks in a new chat, as soon as the model may be asked; whether it could.
+  public func ask(_ question: String) async -> Bool {
+    await begin().value
+    await chat.newChat().value
+    return chat.send(question)
   }
 
   /// The user is back.

@@ -16,13 +16,23 @@ public struct Run: Sendable, Equatable, Codable {
 }
 
 /// A message of the conversation as it is shown.
-public struct Turn: Sendable, Equatable, Codable {
+public struct Turn: Sendable, Equatable {
   /// Who says it.
   public let role: Role
   /// What is said.
-  public internal(set) var runs: [Run] = []
+  public private(set) var runs: [Run] = []
+  /// What is said, in blocks of Markdown; the user's words are taken as they are.
+  public private(set) var markdown = Markdown()
   /// How the answer ended: the library's finish reason, or one of `End`; nil for the user's turns, and while it is written.
   public internal(set) var end: String?
+  /// Figures of an answer that has ended.
+  public internal(set) var figures: Live?
+
+  /// A message of these parts.
+  init(role: Role, runs: [Run] = []) {
+    self.role = role
+    for run in runs { append(run.text, run.source) }
+  }
 
   /// The whole text.
   public var text: String { runs.map(\.text).joined() }
@@ -33,13 +43,48 @@ public struct Turn: Sendable, Equatable, Codable {
   /// What the user asks.
   static func question(_ text: String) -> Turn { Turn(role: .user, runs: [Run(text: text, source: .model)]) }
 
-  /// Adds the next piece of an answer.
-  mutating func append(_ piece: Piece) {
-    if piece.text.isEmpty { return }
-    if runs.last?.source == piece.source {
-      runs[runs.count - 1].text += piece.text
+  /// Whether it is an answer that the model itself ended.
+  var isComplete: Bool { end == "stop" }
+
+  /// Whether the model itself ended it, or its limits did.
+  var isWhole: Bool { end.map { ![End.stopped, End.left, End.failed].contains($0) } ?? false }
+
+  /// Adds the next piece of an answer; its cost is that of its text.
+  mutating func append(_ piece: Piece) { if piece.channel == .answer { append(piece.text, piece.source) } }
+
+  private mutating func append(_ text: String, _ source: Source) {
+    runs.append(text, source)
+    if role != .user { markdown.append(text, source) }
+  }
+}
+
+extension Turn: Codable {
+  private enum CodingKeys: String, CodingKey { case role, runs, end, figures }
+
+  public init(from decoder: any Decoder) throws {
+    let values = try decoder.container(keyedBy: CodingKeys.self)
+    self.init(role: try values.decode(Role.self, forKey: .role), runs: try values.decode([Run].self, forKey: .runs))
+    end = try values.decodeIfPresent(String.self, forKey: .end)
+    figures = try values.decodeIfPresent(Live.self, forKey: .figures)
+  }
+
+  public func encode(to encoder: any Encoder) throws {
+    var values = encoder.container(keyedBy: CodingKeys.self)
+    try values.encode(role, forKey: .role)
+    try values.encode(runs, forKey: .runs)
+    try values.encodeIfPresent(end, forKey: .end)
+    try values.encodeIfPresent(figures, forKey: .figures)
+  }
+}
+
+extension [Run] {
+  /// Adds text; that of one source stays one run.
+  mutating func append(_ text: String, _ source: Source) {
+    if text.isEmpty { return }
+    if last?.source == source {
+      self[count - 1].text += text
     } else {
-      runs.append(Run(text: piece.text, source: piece.source))
+      append(Run(text: text, source: source))
     }
   }
 }
@@ -52,73 +97,4 @@ enum End {
   static let left = "left"
   /// An error.
   static let failed = "failed"
-}
-
-/// What the statistics line shows; nil: not known yet.
-public struct Live: Sendable, Equatable {
-  var tokens = 0
-  var firstTokenMs: Double?
-  var tokensPerSecond: Double?
-  var tokensPerPass: Double?
-  var accepted = 0
-  var proposed: Int?
-  var fallbackReason: String?
-
-  /// Nothing is counted yet.
-  init() {}
-
-  /// The library's own figures, once an answer has ended.
-  init(_ statistics: Statistics) {
-    tokens = statistics.generatedTokens
-    firstTokenMs = statistics.firstTokenMs
-    tokensPerSecond = statistics.decodeTokensPerSecond
-    tokensPerPass = statistics.meanAcceptedTokens
-    accepted = statistics.draftTokensAccepted
-    proposed = statistics.draftTokensProposed
-    fallbackReason = statistics.fallbackReason
-  }
-
-  /// The line under the chat, numbers as in this region; empty before the first token.
-  public func line(_ locale: Locale = .current) -> String {
-    func number(_ value: Double, _ digits: Int) -> String { String(format: "%.\(digits)f", locale: locale, value) }
-    var parts: [String] = []
-    if let firstTokenMs { parts.append(Word.firstToken(number(firstTokenMs / 1000, 2))) }
-    if let tokensPerSecond { parts.append(Word.rate(number(tokensPerSecond, 1))) }
-    if let tokensPerPass { parts.append(Word.perPass(number(tokensPerPass, 2))) }
-    if let proposed {
-      parts.append(Word.acceptedOf(accepted, proposed))
-    } else if tokens > 0 {
-      parts.append(Word.accepted(accepted))
-    }
-    if let fallbackReason { parts.append(Word.fallback(fallbackReason)) }
-    return parts.joined(separator: Word.separator())
-  }
-}
-
-/// Counts while an answer is written, before the library gives its own figures. Times are seconds of one clock.
-struct Meter {
-  private let began: Double
-  private var first = 0.0
-  private var tokens = 0
-  private var accepted = 0
-
-  /// Counts from here on.
-  init(began: Double) { self.began = began }
-
-  /// The figures with this piece.
-  mutating func count(_ piece: Piece, now: Double) -> Live {
-    if piece.token != nil {
-      if tokens == 0 { first = now }
-      tokens += 1
-      if piece.drafted { accepted += 1 }
-    }
-    let passes = tokens - accepted  // each pass ends with one token of the model's own
-    var live = Live()
-    live.tokens = tokens
-    live.firstTokenMs = tokens > 0 ? (first - began) * 1000 : nil
-    live.tokensPerSecond = tokens > 1 && now > first ? Double(tokens - 1) / (now - first) : nil
-    live.tokensPerPass = passes > 0 ? Double(tokens) / Double(passes) : nil
-    live.accepted = accepted
-    return live
-  }
 }

@@ -1,24 +1,36 @@
+import Foundation
+
 /// All words that the user reads, but for the library's own sentences. Those of the Android app, under the same names;
-/// a test compares them.
+/// a test compares them. A String Catalog of the app may translate them: a text is its own key.
 public enum Word: String, CaseIterable, Sendable {
   // Chat
-  case you = "You"
-  case model = "Model"
   case ask = "Ask something"
   case continueText = "Text to continue"
   case send = "Send"
   case stop = "Stop"
   case newChat = "New chat"
-  case newChatQuestion = "Begin a new chat? This one is deleted."
   case bundles = "Bundles"
   case settings = "Settings"
   case benchmark = "Benchmark"
   case more = "More"
-  case legend = "Drafted by"
+  case showDrafts = "Show drafted words"
   case streams = "streams"
   case lookup = "look-up"
   case table = "table"
-  case legendSpoken = "Coloured and underlined words were drafted and then accepted by the model. Solid underline: by its streams. Dashed: by look-up in the text. Dotted: by the bundle's table."
+  case legendTints = "Tinted words were drafted and then accepted by the model."
+  case hello = "How can I help?"
+  case suggestion1 = "Explain how a bicycle stays upright."
+  case suggestion2 = "Write a short poem about the sea."
+  case suggestion3 = "Plan a weekend in Rome."
+  case suggestion4 = "Write a Python function that reverses a list."
+  case youSaid = "You: %1$s"
+  case copy = "Copy"
+  case copied = "Copied."
+  case retry = "Try again"
+  case edit = "Edit"
+  case editHelp = "The question and what follows it are replaced."
+  case code = "Code"
+  case toEnd = "To the latest message"
   case welcome = "Everything you write stays on this device."
   case noBundle = "A bundle holds a model. Bring one in to begin."
   case chooseBundle = "Choose a bundle"
@@ -37,8 +49,27 @@ public enum Word: String, CaseIterable, Sendable {
   case perPass = "%1$s tokens per pass"
   case acceptedOf = "%1$d of %2$d drafted tokens accepted"
   case accepted = "%1$d drafted tokens accepted"
+  case chipRate = "%1$s tok/s"
+  case chipSpeedup = "%1$s×"
+  case figures = "Figures of this answer"
+  case figuresOf = "Figures of this answer: %1$s"
+  case speedup = "%1$s times as fast as plain passes, by what they cost here"
+  case sourceRow = "%1$s: %2$d tokens"
+  case promptReadAt = "Prompt: %1$d tokens, read at %2$s tokens/s"
+  case droppedTurns = "Turns dropped to make room: %1$d"
+  case close = "Close"
   case fallback = "Plain passes: %1$s"
   case separator = " · "
+
+  // Chats
+  case chats = "Chats"
+  case search = "Search"
+  case noChats = "Your chats will be listed here."
+  case nothingFound = "No chat has these words."
+  case rename = "Rename"
+  case title = "Title"
+  case save = "Save"
+  case undo = "Undo"
 
   // Bundles
   case importFolder = "Import a folder"
@@ -82,6 +113,20 @@ public enum Word: String, CaseIterable, Sendable {
   case speculationOff = "Off"
   case systemPrompt = "System prompt"
   case systemPromptHelp = "Instructions to the model. They count from the next new chat on."
+  case preset = "Style of the answers"
+  case precise = "Precise"
+  case balanced = "Balanced"
+  case creative = "Creative"
+  case defaultValue = "Default: %1$s"
+  case dropOldest = "Drop the oldest turns"
+  case dropOldestHelp = "When the context is full, the oldest questions and answers are dropped to make room. Without it the next question is refused."
+  case rememberAnswers = "Remember answers"
+  case rememberAnswersHelp = "Answers are kept on this device, as tokens, so that later ones which resemble them are written faster. The text is the same. A change loads the bundle again."
+  case eraseAnswers = "Erase remembered answers"
+  case eraseAnswersQuestion = "Erase the answers that are remembered on this device? Your chats stay."
+  case erase = "Erase"
+  case erased = "The remembered answers are erased."
+  case moreSettings = "More settings"
   case restoreDefaults = "Restore defaults"
 
   // Benchmark
@@ -90,6 +135,7 @@ public enum Word: String, CaseIterable, Sendable {
   case benchmarkPrompt = "Explain in a few sentences how a bicycle stays upright."
   case benchmarkTokens = "Tokens per answer"
   case run = "Run"
+  case headlineHelp = "as fast with speculation as without"
   case share = "Share"
   case benchmarkProgress = "Answer %1$d of %2$d"
   case benchmarkNoBundle = "Choose a bundle first."
@@ -110,6 +156,8 @@ public enum Word: String, CaseIterable, Sendable {
   case reportSlowest = "tokens/s, slowest"
   case reportFastest = "tokens/s, fastest"
   case reportFirstToken = "first token, ms"
+  case reportPrefill = "prompt tokens/s"
+  case reportMemory = "Peak memory: %1$s"
   case reportPerPass = "tokens per pass"
   case reportAccepted = "drafts accepted"
   case reportTokens = "tokens"
@@ -137,6 +185,6 @@ public enum Word: String, CaseIterable, Sendable {
 
   /// The text, with its arguments in the places `%1$s`, `%2$s`, ...
   public func callAsFunction(_ arguments: Any...) -> String {
-    rawValue.replacing(/%([1-9])\$[sd]/) { "\(arguments[Int($0.1)! - 1])" }
+    Bundle.main.localizedString(forKey: rawValue, value: rawValue, table: nil).replacing(/%([1-9])\$[sd]/) { "\(arguments[Int($0.1)! - 1])" }
   }
 }

@@ -1,5 +1,4 @@
 #if canImport(UIKit)
-  import Accessibility
   import AppModel
   import SwiftUI
 
@@ -13,17 +12,7 @@
 
     var body: some View {
       Form {
-        Text(verbatim: Word.benchmarkHelp(BenchmarkModel.repetitions)).foregroundStyle(Color(.textSecondary))
-        Section {
-          TextField(Word.benchmarkPromptLabel(), text: $prompt, axis: .vertical)
-        } header: {
-          Text(.benchmarkPromptLabel)
-        }
-        Section {
-          TextField(Word.benchmarkTokens(), text: $tokens).keyboardType(.numberPad)
-        } header: {
-          Text(.benchmarkTokens)
-        }
+        if let result = benchmark.result { ResultView(result: result) }
         Section {
           Button {
             if benchmark.running { benchmark.cancel() } else { benchmark.run(prompt: prompt, tokens: tokens) }
@@ -34,19 +23,63 @@
             ProgressView(value: Double(benchmark.done), total: Double(benchmark.total))
           }
           if let note = benchmark.note { Text(verbatim: note) }
+        } footer: {
+          Text(verbatim: Word.benchmarkHelp(BenchmarkModel.repetitions))
         }
-        if let report = benchmark.report {
-          Section {
-            ScrollView(.horizontal) {
-              Text(verbatim: report).font(.footnote.monospaced()).textSelection(.enabled)
-            }
-            ShareLink(item: report, subject: Text(.reportTitle)) { Text(.share) }
-          }
+        Section {
+          TextField(Word.benchmarkPromptLabel(), text: $prompt, axis: .vertical)
+        } header: {
+          Text(.benchmarkPromptLabel)
+        }
+        Section {
+          TextField(Word.benchmarkTokens(), text: $tokens).keyboardType(.numberPad)
+        } header: {
+          Text(.benchmarkTokens)
         }
       }
       .navigationTitle(Text(.benchmark))
       .onChange(of: benchmark.running) { _, running in
-        if !running, let note = benchmark.note { AccessibilityNotification.Announcement(note).post() }
+        if !running { announce(benchmark.note) }
+      }
+    }
+  }
+
+  /// What it found: the speed-up first, then both modes side by side.
+  private struct ResultView: View {
+    let result: BenchmarkResult
+
+    var body: some View {
+      Section {
+        if let speedup = result.speedup {
+          VStack(spacing: 4) {
+            Text(verbatim: Word.chipSpeedup(speedup)).font(.largeTitle.bold()).monospacedDigit()
+            Text(.headlineHelp).foregroundStyle(.secondary)
+          }
+          .frame(maxWidth: .infinity)
+          .accessibilityElement(children: .combine)
+        }
+        ForEach(result.notes, id: \.self) { Text(verbatim: $0).font(.footnote).foregroundStyle(.secondary) }
+      }
+      Section {
+        Grid(alignment: .trailing, horizontalSpacing: 12, verticalSpacing: 6) {
+          GridRow {
+            Text(verbatim: "")
+            Text(.reportPlain)
+            Text(.reportSpeculative)
+          }
+          .font(.footnote)
+          .foregroundStyle(.secondary)
+          ForEach(result.rows) { row in
+            GridRow {
+              Text(verbatim: row.name).frame(maxWidth: .infinity, alignment: .leading)
+              Text(verbatim: row.plain).monospacedDigit()
+              Text(verbatim: row.speculative).monospacedDigit().bold()
+            }
+            .accessibilityElement(children: .combine)
+          }
+        }
+        ForEach(result.about, id: \.self) { Text(verbatim: $0).font(.footnote) }
+        ShareLink(item: result.report, subject: Text(.reportTitle)) { Label(.share, "square.and.arrow.up") }
       }
     }
   }

@@ -1,140 +1,126 @@
 #if canImport(UIKit)
   import Accessibility
   import AppModel
-  import StreamFuseCore
   import SwiftUI
 
-  /// The chat: the conversation, figures under it, and the field to ask in.
+  /// The open chat: the conversation, and the field to ask in. The conversation scrolls under both bars.
   struct ChatScreen: View {
     /// The chat.
     let chat: ChatModel
+    /// The settings.
+    let settings: SettingsStore
     /// Opens the bundles screen.
     let chooseBundle: @MainActor () -> Void
 
-    @State private var input = ""
+    @State private var position = ScrollPosition(edge: .bottom)
+    @State private var isAtEnd = true
 
     private var state: ChatState { chat.state }
-    private var writing: Bool { state.phase == .writing }
 
     var body: some View {
-      VStack(spacing: 8) {
-        legend
-        conversation
-        FiguresView(answer: chat.answer)
-        field
+      ScrollView {
+        LazyVStack(alignment: .leading, spacing: 16) {
+          ForEach(Array(state.turns.enumerated()), id: \.offset) { turn($0.element, $0.offset) }
+          WritingView(answer: chat.answer, showsDrafts: settings.settings.showsDrafts)
+          foot
+        }
+        .frame(maxWidth: 720, alignment: .leading)
+        .padding(.horizontal, 16)
+        .padding(.vertical, 12)
+        .frame(maxWidth: .infinity)
       }
-      .padding(.horizontal, 16)
-      .padding(.bottom, 8)
-      .background(Color(.background))
+      .id(state.chat)
+      .defaultScrollAnchor(.bottom)
+      .scrollPosition($position)
+      .scrollDismissesKeyboard(.interactively)
+      .onScrollGeometryChange(for: Bool.self) {
+        $0.visibleRect.maxY >= $0.contentSize.height - 80
+      } action: { _, end in
+        isAtEnd = end
+      }
+      .overlay(alignment: .bottom) { toEnd }
+      .overlay {
+        if state.turns.isEmpty && state.phase == .ready { WelcomeView { chat.send($0) } }
+      }
+      .safeAreaInset(edge: .bottom) { Composer(chat: chat) }
+      .sensoryFeedback(trigger: state.phase) { old, new in
+        new == .writing ? .impact(weight: .light) : old == .writing ? .success : nil
+      }
       .onChange(of: state.note) { _, note in announce(note) }
       .onChange(of: state.error) { _, error in announce(error) }
-      .onChange(of: state.unsent, initial: true) { _, unsent in giveBack(unsent) }
     }
 
-    private var legend: some View {
-      Text(runs: [Run(text: Word.legend(), source: .model)] + Mark.allCases.flatMap { mark in
-        [Run(text: " ", source: .model), Run(text: mark.look.word(), source: mark.source)]
-      })
-      .font(.footnote)
-      .foregroundStyle(Color(.textSecondary))
-      .frame(maxWidth: .infinity, alignment: .leading)
-      .accessibilityLabel(Text(.legendSpoken))
+    private func turn(_ turn: Turn, _ index: Int) -> some View {
+      let isLast = index == state.turns.count - 1
+      var view = TurnView(turn: turn, showsDrafts: settings.settings.showsDrafts)
+      if state.phase == .ready { view.edit = { chat.edit(index) } }
+      if isLast && chat.canRetry { view.retry = { chat.retry() } }
+      return view
     }
 
-    private var conversation: some View {
-      ScrollView {
-        LazyVStack(alignment: .leading, spacing: 12) {
-          ForEach(Array(state.turns.enumerated()), id: \.offset) { TurnView(turn: $0.element) }
-          WritingView(answer: chat.answer)
-          if let note = state.note {
-            Text(verbatim: note).foregroundStyle(Color(.textSecondary))
-          }
-          if let error = state.error {
-            Text(verbatim: error).foregroundStyle(Color(.error)).textSelection(.enabled)
-          }
-          if state.wantsBundle {
-            Button(action: chooseBundle) { Text(.chooseBundle) }.buttonStyle(.borderedProminent)
-          }
-        }
-        .frame(maxWidth: .infinity, alignment: .leading)
+    /// What is said under the conversation.
+    @ViewBuilder private var foot: some View {
+      if [.loading, .lent].contains(state.phase) || state.phase == .writing && !state.begun {
+        ProgressView { Text(verbatim: state.note ?? "") }
+      } else if let note = state.shownNote {
+        Text(verbatim: note).font(.footnote).foregroundStyle(.secondary)
       }
-      .defaultScrollAnchor(.bottom)
-      .scrollDismissesKeyboard(.interactively)
-    }
-
-    private var field: some View {
-      HStack(alignment: .bottom, spacing: 8) {
-        TextField(state.canChat ? Word.ask() : Word.continueText(), text: $input, axis: .vertical)
-          .lineLimit(1...5)
-          .padding(12)
-          .overlay(RoundedRectangle(cornerRadius: 12).stroke(Color(.outline)))
-        Button {
-          if writing { chat.stop() } else { send() }
-        } label: {
-          Image(systemName: writing ? "stop.fill" : "arrow.up")
-            .frame(width: 48, height: 48)
-            .foregroundStyle(Color(.onAccent))
-            .background(Color(.accent), in: Circle())
-        }
-        .disabled(!writing && state.phase != .ready)
-        .opacity(writing || state.phase == .ready ? 1 : 0.5)
-        .accessibilityLabel(Text(writing ? .stop : .send))
+      if let error = state.error {
+        Text(verbatim: error).foregroundStyle(Color(.error)).textSelection(.enabled)
+      }
+      if state.wantsBundle {
+        Button(action: chooseBundle) { Text(.chooseBundle) }.buttonStyle(.borderedProminent)
       }
     }
 
-    private func send() {
-      if chat.send(input) { input = "" }
+    @ViewBuilder private var toEnd: some View {
+      if !isAtEnd && !state.turns.isEmpty {
+        Button { withAnimation { position.scrollTo(edge: .bottom) } } label: {
+          Image(systemName: "arrow.down").frame(width: 44, height: 44).floating(22)
+        }
+        .padding(.bottom, 8)
+        .accessibilityLabel(Text(.toEnd))
+      }
     }
+  }
 
-    private func giveBack(_ unsent: String?) {
-      guard let unsent else { return }
-      if input.isEmpty { input = unsent }
-      chat.takeUnsent()
-    }
-
-    private func announce(_ words: String?) {
-      if let words { AccessibilityNotification.Announcement(words).post() }
-    }
+  /// Says something to those who listen to the screen.
+  @MainActor func announce(_ words: String?) {
+    if let words { AccessibilityNotification.Announcement(words).post() }
   }
 
   /// The answer that is being written. A view of its own: with each step this is drawn, and no other turn.
   private struct WritingView: View {
     let answer: AnswerModel
+    let showsDrafts: Bool
 
     var body: some View {
-      if let turn = answer.turn { TurnView(turn: turn) }
+      if let turn = answer.turn { TurnView(turn: turn, showsDrafts: showsDrafts) }
     }
   }
 
-  /// The figures under the conversation, likewise.
-  private struct FiguresView: View {
-    let answer: AnswerModel
+  /// An empty chat: something to begin with.
+  private struct WelcomeView: View {
+    private static let suggestions: [Word] = [.suggestion1, .suggestion2, .suggestion3, .suggestion4]
+
+    let ask: @MainActor (String) -> Void
 
     var body: some View {
-      if let line = answer.live?.line(), !line.isEmpty {
-        Text(verbatim: line).font(.footnote).foregroundStyle(Color(.textSecondary))
-          .frame(maxWidth: .infinity, alignment: .leading)
+      ScrollView {
+        VStack(spacing: 12) {
+          Text(.hello).font(.title2.bold()).accessibilityAddTraits(.isHeader)
+          Text(.welcome).foregroundStyle(.secondary)
+          ForEach(Self.suggestions, id: \.self) { word in
+            Button { ask(word()) } label: {
+              Text(word).frame(maxWidth: .infinity, alignment: .leading).padding(12)
+            }
+            .buttonStyle(.bordered)
+          }
+        }
+        .frame(maxWidth: 480)
+        .padding(24)
+        .frame(maxWidth: .infinity)
       }
-    }
-  }
-
-  /// A message of the conversation.
-  private struct TurnView: View {
-    let turn: Turn
-
-    private var asked: Bool { turn.role == .user }
-
-    var body: some View {
-      VStack(alignment: .leading, spacing: 4) {
-        Text(asked ? .you : .model).font(.footnote.bold()).foregroundStyle(Color(.textSecondary))
-        Text(runs: turn.runs)
-          .foregroundStyle(Color(.text))
-          .lineSpacing(4)
-          .textSelection(.enabled)
-          .padding(asked ? 12 : 0)
-          .background(asked ? Color(.question) : Color.clear, in: RoundedRectangle(cornerRadius: 16))
-      }
-      .accessibilityElement(children: .combine)
     }
   }
 #endif

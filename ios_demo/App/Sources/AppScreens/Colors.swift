@@ -3,45 +3,59 @@
   import SwiftUI
   import UIKit
 
+  /// What a colour is for. All are the system's own, which follow dark mode, contrast and the tint of the app.
+  enum Paint {
+    case text, textSecondary, question, accent, error
+  }
+
   extension Color {
-    /// A colour of the app, which follows the dark mode.
+    /// The system's colour for this.
     init(_ paint: Paint) {
-      self.init(
-        uiColor: UIColor { traits in
-          let rgb = traits.userInterfaceStyle == .dark ? paint.dark : paint.light
-          func part(_ shift: UInt32) -> CGFloat { CGFloat(rgb >> shift & 0xFF) / 255 }
-          return UIColor(red: part(16), green: part(8), blue: part(0), alpha: 1)
-        })
+      switch paint {
+      case .text: self = .primary
+      case .textSecondary: self = .secondary
+      case .question: self.init(uiColor: .secondarySystemBackground)
+      case .accent: self = .accentColor
+      case .error: self = .red
+      }
+    }
+  }
+
+  extension Mark {
+    /// Behind drafted text. Quiet enough that text on it keeps its contrast.
+    var tint: Color {
+      switch self {
+      case .streams: .green.opacity(0.18)
+      case .lookup: .blue.opacity(0.18)
+      case .table: .orange.opacity(0.18)
+      }
     }
   }
 
   extension Text {
     /// Words of the app.
     init(_ word: Word) { self.init(verbatim: word()) }
+  }
 
-    /// Text whose drafted parts are coloured and underlined by their source.
-    init(runs: [Run]) {
-      var whole = AttributedString()
-      for run in runs {
-        var part = AttributedString(run.text)
-        if let look = Mark(run.source)?.look {
-          part.foregroundColor = Color(look.paint)
-          part.underlineStyle = Text.LineStyle(pattern: look.line.pattern, color: Color(look.paint))
-        }
-        whole += part
-      }
-      self.init(whole)
+  extension Label where Title == Text, Icon == Image {
+    /// Words of the app, with a symbol of the system.
+    init(_ word: Word, _ symbol: String) {
+      self.init(word(), systemImage: symbol)
     }
   }
 
-  extension Mark.Line {
-    /// SwiftUI's name of it.
-    fileprivate var pattern: Text.LineStyle.Pattern {
-      switch self {
-      case .solid: .solid
-      case .dashed: .dash
-      case .dotted: .dot
-      }
+  extension View {
+    /// Lies over what scrolls under it: on glass where the system has it.
+    @ViewBuilder func floating(_ cornerRadius: CGFloat = 24) -> some View {
+      #if compiler(>=6.2)
+        if #available(iOS 26, *) {
+          glassEffect(.regular, in: .rect(cornerRadius: cornerRadius))
+        } else {
+          background(.regularMaterial, in: RoundedRectangle(cornerRadius: cornerRadius))
+        }
+      #else
+        background(.regularMaterial, in: RoundedRectangle(cornerRadius: cornerRadius))
+      #endif
     }
   }
 #endif

@@ -1,10 +1,23 @@
 #if canImport(UIKit)
   import AppModel
+  import Observation
   import SwiftUI
   import UIKit
 
+  /// What comes from outside of the app's own screens.
+  @MainActor @Observable
+  public final class Outside {
+    /// The one that the app looks at.
+    public static let shared = Outside()
+    /// A question to ask in a new chat.
+    public var question: String?
+  }
+
   /// The whole app over a library: `var body: some Scene { DemoScene(library: ...) }`.
   public struct DemoScene: Scene {
+    /// How long an answer goes on where the user has left: most of what the system gives, which also saves the chat.
+    private static let grace = Duration.seconds(20)
+
     @Environment(\.scenePhase) private var phase
     @State private var parts: Parts
 
@@ -22,7 +35,7 @@
 
     public var body: some Scene {
       WindowGroup {
-        RootScreen(parts: parts).tint(Color(.accent))
+        RootScreen(parts: parts, outside: .shared)
           .task { parts.begin() }
           .onChange(of: parts.isBusy) { _, busy in UIApplication.shared.isIdleTimerDisabled = busy }
           .onReceive(NotificationCenter.default.publisher(for: UIApplication.didReceiveMemoryWarningNotification)) { _ in
@@ -38,9 +51,10 @@
       }
     }
 
-    /// Asks the system for the moment that saving takes.
+    /// Asks the system for the moments that the rest of an answer, and saving, take.
     private func leave() {
-      let time = BackgroundTime(), saved = parts.leave()
+      let time = BackgroundTime { parts.endNow() }
+      let saved = parts.leave(grace: Self.grace)
       Task {
         await saved.value
         time.end()
@@ -72,63 +86,16 @@
   private final class BackgroundTime {
     private var id = UIBackgroundTaskIdentifier.invalid
 
-    init() { id = UIApplication.shared.beginBackgroundTask { [weak self] in self?.end() } }
+    init(isOver: @escaping @MainActor @Sendable () -> Void) {
+      id = UIApplication.shared.beginBackgroundTask { [weak self] in
+        isOver()
+        self?.end()
+      }
+    }
 
     func end() {
       if id != .invalid { UIApplication.shared.endBackgroundTask(id) }
       id = .invalid
-    }
-  }
-
-  /// The chat, and the ways to the other screens.
-  private struct RootScreen: View {
-    private enum Page: Hashable { case bundles, settings, benchmark }
-
-    let parts: Parts
-    @State private var path: [Page] = []
-    @State private var asking = false
-
-    var body: some View {
-      NavigationStack(path: $path) {
-        ChatScreen(chat: parts.chat) { path.append(.bundles) }
-          .navigationTitle(Text(verbatim: parts.chat.state.bundle ?? ""))
-          .navigationBarTitleDisplayMode(.inline)
-          .toolbar { toolbar }
-          .navigationDestination(for: Page.self) { page in
-            switch page {
-            case .bundles: BundlesScreen(bundles: parts.bundles)
-            case .settings: SettingsScreen(store: parts.settings)
-            case .benchmark: BenchmarkScreen(benchmark: parts.benchmark)
-            }
-          }
-      }
-      .alert(Text(.newChatQuestion), isPresented: $asking) {
-        Button(role: .destructive) { parts.chat.newChat() } label: { Text(.newChat) }
-        Button(role: .cancel) {} label: { Text(.cancel) }
-      }
-      // Other threads load the bundle again: once the user is back, not with each digit.
-      .onChange(of: path) { _, path in
-        if path.isEmpty { parts.chat.applySettings() }
-      }
-    }
-
-    private var toolbar: some ToolbarContent {
-      ToolbarItemGroup(placement: .topBarTrailing) {
-        Button {
-          if parts.chat.holdsWords { asking = true } else { parts.chat.newChat() }
-        } label: {
-          Image(systemName: "square.and.pencil")
-        }
-          .accessibilityLabel(Text(.newChat))
-        Menu {
-          Button { path.append(.bundles) } label: { Text(.bundles) }
-          Button { path.append(.settings) } label: { Text(.settings) }
-          Button { path.append(.benchmark) } label: { Text(.benchmark) }
-        } label: {
-          Image(systemName: "ellipsis.circle")
-        }
-        .accessibilityLabel(Text(.more))
-      }
     }
   }
 #endif

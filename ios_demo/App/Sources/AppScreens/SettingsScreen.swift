@@ -1,41 +1,36 @@
 #if canImport(UIKit)
   import AppModel
+  import StreamFuseCore
   import SwiftUI
 
-  /// The settings.
+  /// The settings. What is changed counts at once; what the library is loaded with, when the screen is closed.
   struct SettingsScreen: View {
+    private static let first: [Field] = [.temperature, .maxNewTokens]
+    private static let more: [Field] = [.topK, .topP, .minP, .repetitionPenalty, .threads]
+
     /// The settings.
     let store: SettingsStore
-    /// Makes the fields anew where the defaults come back.
-    @State private var filled = 0
+    /// The chat, whose model has defaults and may remember answers.
+    let chat: ChatModel
 
-    var body: some View {
-      SettingsForm(store: store) {
-        store.clear()
-        filled += 1
-      }
-      .id(filled)
-      .navigationTitle(Text(.settings))
-    }
-  }
-
-  /// What is typed counts at once where it is right; what is wrong is said beside it, and the last right value stays.
-  private struct SettingsForm: View {
-    let store: SettingsStore
-    let restore: @MainActor () -> Void
-
-    @State private var systemPrompt: String
-    @State private var speculation: Speculation
-
-    init(store: SettingsStore, restore: @escaping @MainActor () -> Void) {
-      self.store = store
-      self.restore = restore
-      _systemPrompt = State(initialValue: store.settings.systemPrompt)
-      _speculation = State(initialValue: store.settings.speculation)
-    }
+    @State private var systemPrompt = ""
+    @State private var showsMore = false
+    @State private var isErasing = false
+    @State private var erased = false
 
     var body: some View {
       Form {
+        Section {
+          Picker(selection: preset) {
+            ForEach(Preset.allCases, id: \.self) { Text($0.word).tag(Optional($0)) }
+          } label: {
+            Text(.preset)
+          }
+          .pickerStyle(.segmented)
+          ForEach(Self.first, id: \.self) { SliderRow(field: $0, store: store, defaults: chat.defaults) }
+        } header: {
+          Text(.preset)
+        }
         Section {
           TextField(Word.systemPrompt(), text: $systemPrompt, axis: .vertical)
             .onChange(of: systemPrompt) { _, text in store.setSystemPrompt(text) }
@@ -44,50 +39,119 @@
         } footer: {
           Text(.systemPromptHelp)
         }
+        ForEach([Switch.showsDrafts, .dropsOldest], id: \.self) { toggle($0) }
+        toggle(.remembersAnswers)
         Section {
-          Picker(selection: $speculation) {
-            ForEach(Speculation.allCases, id: \.self) { Text($0.word) }
-          } label: {
-            Text(.speculation)
-          }
-          .onChange(of: speculation) { _, chosen in store.set(chosen) }
-        } footer: {
-          Text(.speculationHelp)
+          Button(role: .destructive) { isErasing = true } label: { Text(.eraseAnswers) }
+          if erased { Text(.erased).foregroundStyle(.secondary) }
         }
-        ForEach(Field.allCases, id: \.self) { FieldView(field: $0, store: store) }
-        Button(action: restore) { Text(.restoreDefaults) }
+        Section {
+          DisclosureGroup(isExpanded: $showsMore) {
+            ForEach(Self.more, id: \.self) { SliderRow(field: $0, store: store, defaults: chat.defaults) }
+            NumberRow(field: .seed, store: store)
+            Picker(selection: speculation) {
+              ForEach(Speculation.allCases, id: \.self) { Text($0.word).tag($0) }
+            } label: {
+              Text(.speculation)
+            }
+            Text(.speculationHelp).font(.footnote).foregroundStyle(.secondary)
+          } label: {
+            Text(.moreSettings)
+          }
+        }
+        Button {
+          store.clear()
+          systemPrompt = ""
+        } label: {
+          Text(.restoreDefaults)
+        }
       }
+      .navigationTitle(Text(.settings))
+      .onAppear { systemPrompt = store.settings.systemPrompt }
+      .alert(Text(.eraseAnswersQuestion), isPresented: $isErasing) {
+        Button(role: .destructive) {
+          Task {
+            await chat.forgetAnswers().value
+            erased = true
+            announce(Word.erased())
+          }
+        } label: {
+          Text(.erase)
+        }
+        Button(role: .cancel) {} label: { Text(.cancel) }
+      }
+    }
+
+    private func toggle(_ toggle: Switch) -> some View {
+      Section {
+        Toggle(isOn: Binding { toggle.isOn(store.settings) } set: { store.set(toggle, $0) }) {
+          Text(toggle.words.label)
+        }
+      } footer: {
+        Text(toggle.words.help)
+      }
+    }
+
+    private var preset: Binding<Preset?> {
+      Binding { Preset.allCases.first { $0.isIn(store.settings) } } set: { if let chosen = $0 { store.set(chosen) } }
+    }
+
+    private var speculation: Binding<Speculation> {
+      Binding { store.settings.speculation } set: { store.set($0) }
     }
   }
 
-  /// A number that the user may set.
-  private struct FieldView: View {
+  /// A number on a slider, beside its value.
+  private struct SliderRow: View {
+    let field: Field
+    let store: SettingsStore
+    let defaults: GenerationConfig
+
+    var body: some View {
+      if let slider = field.slider {
+        VStack(alignment: .leading, spacing: 4) {
+          HStack {
+            Text(field.words.label)
+            Spacer()
+            Text(verbatim: store.shown(field, defaults)).monospacedDigit().foregroundStyle(.secondary)
+            if store.settings.numbers[field] != nil {
+              Button { store.reset(field) } label: { Image(systemName: "arrow.uturn.backward") }
+                .buttonStyle(.borderless)
+                .accessibilityLabel(Text(.bundleDefault))
+            }
+          }
+          Slider(value: value, in: slider.range, step: slider.step) { Text(field.words.label) }
+          Text(field.words.help).font(.footnote).foregroundStyle(.secondary)
+        }
+      }
+    }
+
+    private var value: Binding<Double> {
+      Binding { store.position(field, defaults) } set: { store.slide(field, to: $0) }
+    }
+  }
+
+  /// A number that is typed. What is right counts at once; what is wrong is said, and the last right number stays.
+  private struct NumberRow: View {
     let field: Field
     let store: SettingsStore
 
-    @State private var typed: String
+    @State private var typed = ""
     @State private var wrong: String?
 
-    init(field: Field, store: SettingsStore) {
-      self.field = field
-      self.store = store
-      _typed = State(initialValue: store.settings.numbers[field] ?? "")
-    }
-
     var body: some View {
-      Section {
-        TextField(field.placeholder(), text: $typed)
-          .keyboardType(field.whole ? .numberPad : .decimalPad)
-          .accessibilityLabel(Text(field.words.label))
-          .onChange(of: typed) { _, text in wrong = store.typed(field, text) }
-        if let wrong {
-          Text(verbatim: wrong).foregroundStyle(Color(.error))
+      VStack(alignment: .leading, spacing: 4) {
+        HStack {
+          Text(field.words.label)
+          TextField(field.placeholder(), text: $typed)
+            .keyboardType(.numberPad)
+            .multilineTextAlignment(.trailing)
+            .onChange(of: typed) { _, text in wrong = store.typed(field, text) }
         }
-      } header: {
-        Text(field.words.label)
-      } footer: {
-        Text(field.words.help)
+        if let wrong { Text(verbatim: wrong).foregroundStyle(Color(.error)) }
+        Text(field.words.help).font(.footnote).foregroundStyle(.secondary)
       }
+      .onAppear { typed = store.settings.numbers[field] ?? "" }
     }
   }
 #endif

@@ -61,6 +61,7 @@ final class RealBundleTests: XCTestCase {
     let second = try await ask(again.chat, words[1])
     XCTAssertEqual(second.text, wanted[1], "in a new process, without drafts")
     XCTAssertEqual(second.runs.count, 1)
+    XCTAssertNotNil(second.figures?.chip())
 
     try again.settings.set(.maxNewTokens, "400")
     again.chat.send("Tell me a long story.")
@@ -70,7 +71,7 @@ final class RealBundleTests: XCTestCase {
     XCTAssertEqual(again.chat.state.note, "Stopped.")
 
     await again.benchmark.run(prompt: words[0], tokens: "12")?.value
-    let report = try XCTUnwrap(again.benchmark.report, again.benchmark.message ?? "")
+    let report = try XCTUnwrap(again.benchmark.result, again.benchmark.message ?? "").report
     XCTAssertTrue(report.contains("All answers are equal."), report)
   }
 }

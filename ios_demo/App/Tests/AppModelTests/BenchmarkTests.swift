@@ -14,7 +14,7 @@ final class BenchmarkTests: AppTestCase {
     let task = parts.benchmark.run(prompt: "Hello", tokens: "8")
     XCTAssertEqual(parts.benchmark.note, "Answer 1 of 7")
     await task?.value
-    let report = try XCTUnwrap(parts.benchmark.report)
+    let report = try XCTUnwrap(parts.benchmark.result).report
     XCTAssertEqual(parts.benchmark.note, "The benchmark is finished.")
     XCTAssertEqual(parts.benchmark.done, 7)
     XCTAssertTrue(report.contains("Device: X\nBundle: demo, threads: automatic\n"), report)
@@ -33,7 +33,8 @@ final class BenchmarkTests: AppTestCase {
     await parts.begin().value
     try await ready(parts.chat)
     await parts.benchmark.run(prompt: "Hello", tokens: "8")?.value
-    let report = try XCTUnwrap(parts.benchmark.report)
+    let report = try XCTUnwrap(parts.benchmark.result).report
+    XCTAssertNotNil(report.firstMatch(of: /Peak memory: [1-9][0-9.,]* [kMG]B\n/), report)
     XCTAssertTrue(report.contains("\nHeat: normal before, hot after\nBattery saver is on, which slows the processor.\n\n"), report)
   }
 
@@ -66,13 +67,17 @@ final class BenchmarkTests: AppTestCase {
       bundle: "demo", threads: 4,
       plain: [measured("a", 20), measured("a", 10), measured("a", 11)],
       speculative: [measured("a", 30), measured("a", 22), measured("a", 21)])
-    let text = runs.report(["Device: X"])
+    let result = runs.result(["Device: X"])
+    XCTAssertEqual(result.speedup, "2.00")
+    XCTAssertEqual(
+      result.rows.first { $0.name == "prompt tokens/s" }, BenchmarkRow(name: "prompt tokens/s", plain: "9", speculative: "9"))
+    let text = result.report
     XCTAssertTrue(text.hasPrefix("streamfuse benchmark\nDevice: X\nBundle: demo, threads: 4\n"), text)
     XCTAssertNotNil(text.firstMatch(of: /tokens\/s, median +11\.0 +22\.0\ntokens\/s, slowest +10\.0 +21\.0\ntokens\/s, fastest +20\.0 +30\.0\n/), text)
     XCTAssertTrue(text.contains("Speed-up: 2.00\nAll answers are equal.\n"), text)
     XCTAssertFalse(text.contains("Plain passes"), text)
     XCTAssertFalse(text.contains("Heat"), "the system does not say")
     runs.speculative = [measured("b", 1)]
-    XCTAssertTrue(runs.report([]).contains("The answers differ."))
+    XCTAssertTrue(runs.result([]).report.contains("The answers differ."))
   }
 }

@@ -22,9 +22,15 @@ final class ChatModelTests: AppTestCase {
     XCTAssertEqual(turns[1].text.split(separator: " ").count, 20)
     XCTAssertEqual(Set(turns[1].runs.map(\.source)), Set(Source.allCases))
     XCTAssertEqual(chat.state.note, "Ended at the limit of new tokens, which is in Settings.")
+    let figures = try XCTUnwrap(turns[1].figures)
+    XCTAssertEqual(figures.chip(Locale(identifier: "en_US")), "40 tok/s · 2.0×", "a plain pass costs 50 ms")
     XCTAssertEqual(
-      chat.answer.live?.line(Locale(identifier: "en_US")),
-      "First token 0.01 s · 40.0 tokens/s · 2.00 tokens per pass · 10 of 40 drafted tokens accepted")
+      figures.details(Locale(identifier: "de_DE")),
+      [
+        "First token 0,01 s", "40,0 tokens/s", "2,00 times as fast as plain passes, by what they cost here",
+        "2,00 tokens per pass", "10 of 40 drafted tokens accepted", "streams: 7 tokens", "table: 3 tokens",
+        "Prompt: 5 tokens, read at 9 tokens/s",
+      ])
   }
 
   func testFiguresAreCountedWhileAnAnswerIsWritten() async throws {

@@ -17,11 +17,14 @@ final class FakeLibrary: Library {
   var whileChecking: (@MainActor @Sendable () async -> Void)?
   /// Names of folders whose caches were removed.
   var forgotten: [String] = []
+  /// The files that answers were to be kept in.
+  var memories: [URL?] = []
+  var contextPolicies: [ContextPolicy] = []
   private var waiting: [CheckedContinuation<Void, Never>] = []
 
   nonisolated init() {}
 
-  func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
+  func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel {
     await whileChecking?()
     guard FileManager.default.fileExists(atPath: folder.appending(path: "manifest.json").path) else {
       throw StreamFuseError(.badFile, "\(folder.lastPathComponent) holds no manifest.json")
@@ -30,7 +33,9 @@ final class FakeLibrary: Library {
       throw StreamFuseError(.badFile, "model.pte is not the file that the manifest names.")
     }
     opened += 1
-    return FakeModel(library: self, threads: threads)
+    memories.append(memory)
+    if let memory { try Data("answers".utf8).write(to: memory) }
+    return FakeModel(library: self, threads: threads, memory: memory)
   }
 
   func removeCaches(of folder: URL) async { forgotten.append(folder.lastPathComponent) }
@@ -51,10 +56,19 @@ final class FakeLibrary: Library {
 private struct FakeModel: OpenModel {
   let library: FakeLibrary
   let threads: Int?
+  let memory: URL?
   let canChat = true
+  let defaults: GenerationConfig = {
+    var config = GenerationConfig()
+    (config.temperature, config.maxNewTokens) = (0, 20)
+    return config
+  }()
 
-  func session(instructions: String?, history: [Message]) -> any OpenSession {
+  func forget() async throws { if let memory { try Data().write(to: memory) } }
+
+  func session(instructions: String?, history: [Message], contextPolicy: ContextPolicy) -> any OpenSession {
     MainActor.assumeIsolated {
+      library.contextPolicies.append(contextPolicy)
       if !history.isEmpty { library.histories += 1 }
       return FakeSession(library, [Message(role: .system, content: instructions ?? "")] + history)
     }
@@ -92,7 +106,7 @@ private final class FakeSession: OpenSession {
       await library.pass()
       try Task.checkCancellation()
       if stopped { break }
-      let seed = asked.map { "\($0.role)\($0.content)" }.joined() + answer + "\(config.temperature ?? 0)"
+      let seed = asked.map { "\($0.role)\($0.content)" }.joined() + answer + "\(config.temperature ?? 0) \(config.seed ?? 0)"
       let token = seed.utf8.reduce(7) { ($0 * 31 + Int($1)) % 1009 }
       let word = "\(count == 0 ? "" : " ")w\(token)"
       answer += word
@@ -127,7 +141,7 @@ func figures(_ tokens: Int, drafts: Bool = true, rate: Double? = nil, end: Strin
      "draft_tokens_accepted": \(drafts ? tokens / 2 : 0), "acceptance_rate": 0.25, "acceptance_per_depth": [],
      "mean_accepted_tokens": \(drafts ? 2 : 1), "time_ms": {}, "widths": {}, "speculative": \(drafts),
      "fallback_reason": \(drafts ? "null" : "\"off by request\""), "finish_reason": "\(end)", "acceptance_per_rank": [],
-     "fallback_reasons": {}, "cost_ms": {}, "accepted_by_source": {}, "prefilled_tokens": 5, "streams_passes": 0,
+     "fallback_reasons": {}, "cost_ms": {"decode": 50}, "accepted_by_source": {"streams": 7, "table": 3, "lookup": 0}, "prefilled_tokens": 5, "streams_passes": 0,
      "near_ties": 0, "forced_tokens": 0, "refused_drafts": 0,
      "mask_ms": 0, "dropped_turns": 0, "reread_tokens": 0}
     """
@@ -184,11 +198,12 @@ class AppTestCase: XCTestCase {
 
   func ready(_ chat: ChatModel) async throws { try await until { chat.state.phase == .ready } }
 
-  /// Asks, and waits for the answer.
+  /// Asks, and waits for the answer, and until it is on disk.
   func ask(_ chat: ChatModel, _ text: String) async throws -> [Turn] {
     try await ready(chat)
     XCTAssertTrue(chat.send(text))
     try await ready(chat)
+    await chat.later {}.value
     return chat.state.turns
   }
 

@@ -116,18 +116,55 @@ final class PartsTests: AppTestCase {
     XCTAssertFalse(parts.isBusy)
   }
 
-  func testEachBundleKeepsItsChatAndANewChatWouldDeleteWhatWasSaid() async throws {
-    try use("other")
+  func testAnAnswerGoesOnForAWhileWhereTheUserLeavesAndIsSavedWhenItEnds() async throws {
     try use("demo")
     let parts = start()
-    XCTAssertFalse(parts.chat.holdsWords)
-    let turns = try await ask(parts.chat, "Hello")
-    XCTAssertTrue(parts.chat.holdsWords)
-    await parts.bundles.choose("other").value
-    XCTAssertEqual(parts.chat.state.turns, [])
-    await parts.bundles.choose("demo").value
-    XCTAssertEqual(parts.chat.state.turns, turns)
-    await parts.chat.newChat().value
-    XCTAssertFalse(parts.chat.holdsWords)
+    try await ask(parts.chat, "Hello", words: 3)
+    let left = parts.leave(grace: .seconds(60))
+    library.gate = nil
+    await left.value
+    XCTAssertEqual(parts.chat.state.turns[1].end, "length")
+    let again = start().chat
+    try await ready(again)
+    XCTAssertEqual(again.state.turns, parts.chat.state.turns)
+    XCTAssertEqual(library.histories, 0, "with the model's memory of it")
+  }
+
+  func testItEndsWithTheGraceOrWhereTheSystemGivesNoMoreTime() async throws {
+    try use("demo")
+    let parts = start()
+    for isShort in [true, false] {
+      try await ask(parts.chat, "Hello", words: 3)
+      let left = parts.leave(grace: isShort ? .milliseconds(1) : .seconds(60))
+      try await Task.sleep(for: .milliseconds(20))
+      if !isShort { parts.endNow() }
+      library.gate = nil
+      await left.value
+      XCTAssertEqual(parts.chat.state.turns.last?.end, "left")
+    }
+  }
+
+  func testWhoIsBackInTimeReadsOn() async throws {
+    try use("demo")
+    let parts = start()
+    try await ask(parts.chat, "Hello", words: 3)
+    let left = parts.leave(grace: .milliseconds(5))
+    parts.comeBack()
+    try await Task.sleep(for: .milliseconds(30))
+    library.gate = nil
+    await left.value
+    XCTAssertEqual(parts.chat.state.turns[1].end, "length")
+  }
+
+  func testAQuestionFromOutsideIsAskedInANewChat() async throws {
+    try use("demo")
+    let parts = start()
+    _ = try await ask(parts.chat, "Hello")
+    let first = parts.chat.state.chat
+    let isAsked = await parts.ask("And now?")
+    XCTAssertTrue(isAsked)
+    try await ready(parts.chat)
+    XCTAssertNotEqual(parts.chat.state.chat, first)
+    XCTAssertEqual(parts.chat.state.turns.map(\.text).first, "And now?")
   }
 }

@@ -1,4 +1,5 @@
 import Foundation
+import StreamFuseCore
 import XCTest
 
 @testable import AppModel
@@ -13,6 +14,10 @@ final class SettingsTests: AppTestCase {
     ] { try store.set(field, text) }
     store.set(.on)
     store.setSystemPrompt("Be brief.")
+    for option in Switch.allCases {
+      XCTAssertFalse(option.isOn(store.settings))
+      store.set(option, true)
+    }
     let again = start().settings
     XCTAssertEqual(again.settings, store.settings)
     let config = again.settings.config
@@ -24,7 +29,7 @@ final class SettingsTests: AppTestCase {
     XCTAssertEqual(config.seed, 9_223_372_036_854_775_807)
     XCTAssertEqual(config.maxNewTokens, 64)
     XCTAssertEqual(config.enableSpeculativeDecoding, true)
-    XCTAssertEqual(again.settings.threads, 4)
+    XCTAssertEqual(again.settings.loading.threads, 4)
     again.clear()
     XCTAssertEqual(start().settings.settings, Settings())
   }
@@ -51,5 +56,52 @@ final class SettingsTests: AppTestCase {
     defaults.set("99", forKey: "threads")
     defaults.set("sometimes", forKey: "speculation")
     XCTAssertEqual(start().settings.settings, Settings())
+  }
+
+  func testAPresetSetsHowTokensAreChosenAndNothingElse() async throws {
+    let store = start().settings
+    try store.set(.topK, "7")
+    try store.set(.seed, "3")
+    for preset in Preset.allCases {
+      store.set(preset)
+      XCTAssertEqual(Preset.allCases.filter { $0.isIn(store.settings) }, [preset])
+      XCTAssertNil(store.settings.numbers[.topK])
+      XCTAssertEqual(store.settings.numbers[.seed], "3")
+      XCTAssertEqual(start().settings.settings, store.settings, "in the next process too")
+    }
+    store.slide(.temperature, to: 0.3)
+    XCTAssertEqual(Preset.allCases.filter { $0.isIn(store.settings) }, [])
+  }
+
+  func testASliderStandsAtTheNumberThatCounts() async throws {
+    let store = start().settings
+    var defaults = GenerationConfig()
+    (defaults.temperature, defaults.topK) = (0.2, 50)
+    XCTAssertEqual(store.shown(.temperature, defaults), "Default: 0.2")
+    XCTAssertEqual(store.position(.temperature, defaults), 0.2)
+    XCTAssertEqual(store.shown(.topK, defaults), "Default: 50")
+    XCTAssertEqual(store.shown(.threads, defaults), "Automatic")
+    store.slide(.temperature, to: 0.1 + 0.2)
+    XCTAssertEqual(store.shown(.temperature, defaults), "0.3")
+    try store.set(.topK, "4000")
+    XCTAssertEqual(store.position(.topK, defaults), 100, "the last place, of a number that was typed")
+    XCTAssertEqual(store.shown(.topK, defaults), "4000")
+    for field in Field.allCases where field.slider != nil {
+      for end in [field.slider!.range.lowerBound, field.slider!.range.upperBound] {
+        store.reset(field)
+        store.slide(field, to: end)
+        XCTAssertEqual(store.position(field, defaults), end, "\(field) reaches its ends")
+      }
+    }
+  }
+
+  func testAnotherAnswerIsSampledAndHasASeedOfItsOwn() async {
+    var defaults = GenerationConfig()
+    defaults.temperature = 0
+    let again = Settings().config.another(defaults, seed: 5)
+    XCTAssertEqual(again.seed, 5)
+    XCTAssertEqual(again.temperature, 0.7)
+    defaults.temperature = 0.4
+    XCTAssertNil(Settings().config.another(defaults, seed: 5).temperature, "the bundle samples already")
   }
 }

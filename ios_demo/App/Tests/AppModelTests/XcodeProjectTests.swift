@@ -1,6 +1,8 @@
 import Foundation
 import XCTest
 
+@testable import AppModel
+
 /// The Xcode project is written by hand: it is well-formed, and what it names exists. Only Xcode itself can say more.
 final class XcodeProjectTests: XCTestCase {
   func testEveryReferenceOfTheProjectLeadsSomewhere() throws {
@@ -33,5 +35,18 @@ final class XcodeProjectTests: XCTestCase {
     for product in all("XCSwiftPackageProductDependency") {
       XCTAssertTrue(manifest.contains(".library(name: \"\(product["productName"] as? String ?? "")\""))
     }
+  }
+
+  func testTheStringCatalogHasAllWords() throws {
+    struct Catalog: Decodable {
+      struct Entry: Decodable {}
+      let sourceLanguage: String
+      let strings: [String: Entry]
+    }
+    let file = URL(filePath: #filePath).appending(path: "../../../StreamFuseDemo/Localizable.xcstrings").standardizedFileURL
+    let catalog = try JSONDecoder().decode(Catalog.self, from: Data(contentsOf: file))
+    XCTAssertEqual(catalog.sourceLanguage, "en")
+    let wanted = Set(Word.allCases.map(\.rawValue))
+    XCTAssertEqual(Set(catalog.strings.keys).symmetricDifference(wanted).sorted(), [])
   }
 }

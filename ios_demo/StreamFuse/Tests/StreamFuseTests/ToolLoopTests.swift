@@ -153,11 +153,14 @@ final class ToolLoopTests: XCTestCase {
         return "cold"
       }
       let chat = chat(writer, [held])
-      async let response = chat.respond(to: "And the weather?")
+      let response = Task {
+        defer { calledNow.finish() }  // also where it fails before it calls the tool
+        return try await chat.respond(to: "And the weather?")
+      }
       for await _ in called {}
       try await end(chat)
       release.finish()
-      let calls = try await response.toolCalls.map(\.id)
+      let calls = try await response.value.toolCalls.map(\.id)
       XCTAssertEqual(calls, ["a"])
       XCTAssertEqual(writer.results.count, 0)
     }

@@ -38,11 +38,24 @@ public struct WindowGroup: Scene {
 }
 @propertyWrapper public struct Binding<Value> {
   public init(projectedValue: Binding<Value>) {}
+  public init(get: @escaping @MainActor () -> Value, set: @escaping @MainActor (Value) -> Void) {}
   public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
+}
+@propertyWrapper public struct FocusState<Value: Hashable> {
+  @propertyWrapper public struct Binding {
+    public init() {}
+    public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
+  }
+  public init() where Value == Bool {}
+  public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
+  public var projectedValue: Binding { fatalError() }
 }
 @propertyWrapper public struct Environment<Value> {
   public init(_ path: KeyPath<EnvironmentValues, Value>) {}
   public var wrappedValue: Value { fatalError() }
 }
-public struct EnvironmentValues { public var scenePhase: ScenePhase { .active } }
+public struct EnvironmentValues {
+  public var scenePhase: ScenePhase { .active }
+  public var layoutDirection = LayoutDirection.leftToRight
+}
 public enum ScenePhase { case background, inactive, active }

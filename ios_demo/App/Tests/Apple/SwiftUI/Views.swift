@@ -21,49 +21,47 @@ public protocol ShapeStyle: Sendable {}
 public protocol Shape: View {}
 extension Shape {
   public var body: Never { return fatalError() }
-  public func stroke<S: ShapeStyle>(_ style: S, lineWidth: CGFloat = 1) -> some View { SomeView() }
+  public func fill<S: ShapeStyle>(_ style: S) -> some View { SomeView() }
 }
-public struct Color: ShapeStyle, View, Hashable {
+public struct Color: ShapeStyle, Hashable {
   public init(uiColor: UIColor) {}
-  public static let clear = Color(uiColor: UIColor(red: 0, green: 0, blue: 0, alpha: 0))
-  public var body: Never { return fatalError() }
+  public static let primary = Color(uiColor: .label), secondary = primary, accentColor = primary
+  public static let red = primary, green = primary, blue = primary, orange = primary
+  public func opacity(_ opacity: Double) -> Color { self }
 }
-public struct Circle: Shape { public init() {} }
+extension Color: View { public var body: Never { return fatalError() } }
+public struct HierarchicalShapeStyle: ShapeStyle {}
+extension ShapeStyle where Self == HierarchicalShapeStyle {
+  public static var primary: HierarchicalShapeStyle { HierarchicalShapeStyle() }
+  public static var secondary: HierarchicalShapeStyle { HierarchicalShapeStyle() }
+}
+public struct Material: ShapeStyle {}
+extension ShapeStyle where Self == Material { public static var regularMaterial: Material { Material() } }
+public struct Capsule: Shape { public init() {} }
+public struct Rectangle: Shape { public init() {} }
 public struct RoundedRectangle: Shape { public init(cornerRadius: CGFloat) {} }
 
 public struct LocalizedStringKey: ExpressibleByStringLiteral { public init(stringLiteral: String) {} }
 public struct Text: View {
-  public struct LineStyle: Hashable, Sendable {
-    public struct Pattern: Hashable, Sendable {
-      public static let solid = Pattern(), dot = Pattern(), dash = Pattern()
-    }
-    public init(pattern: Pattern = .solid, color: Color? = nil) {}
-  }
   public init(verbatim: String) {}
   public init(_ key: LocalizedStringKey) {}
   public init<S: StringProtocol>(_ text: S) {}
   public init(_ text: AttributedString) {}
   public var body: Never { return fatalError() }
 }
-public enum ColorAttribute: AttributedStringKey {
+public enum BackgroundColorAttribute: AttributedStringKey {
   public typealias Value = Color
-  public static let name = "SwiftUI.ForegroundColor"
-}
-public enum UnderlineAttribute: AttributedStringKey {
-  public typealias Value = Text.LineStyle
-  public static let name = "SwiftUI.UnderlineStyle"
+  public static let name = "SwiftUI.BackgroundColor"
 }
 extension AttributeScopes {
-  public struct SwiftUIAttributes: AttributeScope {
-    public let foregroundColor: ColorAttribute
-    public let underlineStyle: UnderlineAttribute
-  }
+  public struct SwiftUIAttributes: AttributeScope { public let backgroundColor: BackgroundColorAttribute }
 }
 extension AttributeDynamicLookup {
   public subscript<T: AttributedStringKey>(dynamicMember path: KeyPath<AttributeScopes.SwiftUIAttributes, T>) -> T { self[T.self] }
 }
 public struct Font: Sendable {
-  public static let footnote = Font()
+  public static let footnote = Font(), callout = Font(), headline = Font()
+  public static let title = Font(), title2 = Font(), title3 = Font(), largeTitle = Font()
   public func bold() -> Font { self }
   public func monospaced() -> Font { self }
 }
@@ -73,8 +71,9 @@ public struct Image: View {
 }
 
 public enum HorizontalAlignment { case leading, center, trailing }
-public enum VerticalAlignment { case top, center, bottom }
-public enum Alignment { case center, leading, trailing }
+public enum VerticalAlignment { case top, center, bottom, firstTextBaseline }
+public enum VerticalEdge { case top, bottom }
+public enum Alignment { case center, leading, trailing, bottom }
 public enum Axis {
   case horizontal, vertical
   public struct Set: OptionSet, Sendable {
@@ -83,12 +82,14 @@ public enum Axis {
     public static let horizontal = Set(rawValue: 1), vertical = Set(rawValue: 2)
   }
 }
-public struct Edge {
+public enum Edge {
   public struct Set: OptionSet, Sendable {
     public let rawValue: Int
     public init(rawValue: Int) { self.rawValue = rawValue }
     public static let all = Set(rawValue: 15), horizontal = Set(rawValue: 1), bottom = Set(rawValue: 2)
+    public static let vertical = Set(rawValue: 4), leading = Set(rawValue: 8)
   }
+  case top, bottom
 }
 public struct UnitPoint: Sendable { public static let bottom = UnitPoint() }
 
@@ -126,37 +127,36 @@ public struct ForEach<Data: RandomAccessCollection, ID: Hashable>: View {
   public var body: Never { return fatalError() }
 }
 public struct NavigationStack: View {
-  public init<D: MutableCollection & RandomAccessCollection & RangeReplaceableCollection, V: View>(
-    path: Binding<D>, @ViewBuilder root: () -> V
-  ) where D.Element: Hashable {}
+  public init<V: View>(@ViewBuilder root: () -> V) {}
   public var body: Never { return fatalError() }
 }
-
-public struct ButtonRole: Equatable, Sendable { public static let destructive = ButtonRole(), cancel = ButtonRole() }
-public struct Button: View {
-  public init<V: View>(role: ButtonRole? = nil, action: @escaping @MainActor () -> Void, @ViewBuilder label: () -> V) {}
+public enum NavigationSplitViewColumn { case sidebar, content, detail }
+public struct NavigationSplitView: View {
+  public init<S: View, D: View>(
+    preferredCompactColumn: Binding<NavigationSplitViewColumn>, @ViewBuilder sidebar: () -> S, @ViewBuilder detail: () -> D
+  ) {}
   public var body: Never { return fatalError() }
 }
-public struct Menu: View {
-  public init<V: View, L: View>(@ViewBuilder content: () -> V, @ViewBuilder label: () -> L) {}
+public struct Grid: View {
+  public init<V: View>(
+    alignment: Alignment = .center, horizontalSpacing: CGFloat? = nil, verticalSpacing: CGFloat? = nil,
+    @ViewBuilder content: () -> V
+  ) {}
   public var body: Never { return fatalError() }
 }
-public struct TextField: View {
-  public init<S: StringProtocol>(_ title: S, text: Binding<String>) {}
-  public init<S: StringProtocol>(_ title: S, text: Binding<String>, axis: Axis) {}
+public struct GridRow: View {
+  public init<V: View>(@ViewBuilder content: () -> V) {}
   public var body: Never { return fatalError() }
 }
-public struct Picker: View {
-  public init<T: Hashable, V: View, L: View>(selection: Binding<T>, @ViewBuilder content: () -> V, @ViewBuilder label: () -> L) {}
+public struct Spacer: View {
+  public init(minLength: CGFloat? = nil) {}
   public var body: Never { return fatalError() }
 }
-public struct ProgressView: View {
-  public init<L: View>(@ViewBuilder label: () -> L) {}
-  public init<N: BinaryFloatingPoint>(value: N?, total: N = 1.0) {}
-  public init<N: BinaryFloatingPoint, L: View>(value: N?, total: N = 1.0, @ViewBuilder label: () -> L) {}
+public struct Divider: View {
+  public init() {}
   public var body: Never { return fatalError() }
 }
-public struct ShareLink: View {
-  public init<L: View>(item: String, subject: Text? = nil, message: Text? = nil, @ViewBuilder label: () -> L) {}
+public struct DisclosureGroup: View {
+  public init<V: View, L: View>(isExpanded: Binding<Bool>, @ViewBuilder content: @escaping () -> V, @ViewBuilder label: () -> L) {}
   public var body: Never { return fatalError() }
 }

@@ -2,16 +2,15 @@
 
 @_exported import Foundation
 
-public enum UIUserInterfaceStyle { case unspecified, light, dark }
 public enum UIKeyboardType { case `default`, numberPad, decimalPad }
 
-public final class UITraitCollection: Sendable {
-  public var userInterfaceStyle: UIUserInterfaceStyle { .light }
+public final class UIColor: Sendable {
+  public static let label = UIColor(), secondarySystemBackground = label
 }
 
-public final class UIColor: Sendable {
-  public init(red: CGFloat, green: CGFloat, blue: CGFloat, alpha: CGFloat) {}
-  public init(dynamicProvider: @escaping @Sendable (UITraitCollection) -> UIColor) {}
+@MainActor public final class UIPasteboard {
+  public static let general = UIPasteboard()
+  public var string: String?
 }
 
 @MainActor public final class UIDevice {

@@ -1,0 +1,98 @@
+import Observation
+
+/// The list of chats: finds, opens, renames and deletes them. What it does to files runs in the order of the chat's work.
+@MainActor @Observable
+public final class ChatList {
+  /// How long a deleted chat can be restored.
+  static let undoTime = Duration.seconds(10)
+
+  /// All chats, the latest first.
+  public private(set) var all: [ChatSummary] = []
+  /// The words that are looked for.
+  public private(set) var query = ""
+  /// The chat that was deleted just now and can be restored.
+  public private(set) var deleted: ChatSummary?
+  /// What went wrong last.
+  public private(set) var message: String?
+
+  /// The chats that have the words of the query; nil: there is no query.
+  private var found: Set<String>?
+  private let store: ChatStore
+  private let chat: ChatModel
+  @ObservationIgnored private var wasOpen = false
+  @ObservationIgnored private var forgetting: Task<Void, Never>?
+
+  /// The chats in a store, of which `chat` has one open.
+  init(_ store: ChatStore, _ chat: ChatModel) {
+    self.store = store
+    self.chat = chat
+    chat.changed = { [weak self] in await self?.refresh() }
+  }
+
+  /// The chats to show.
+  public var shown: [ChatSummary] { found.map { found in all.filter { found.contains($0.id) } } ?? all }
+
+  /// The id of the open chat.
+  public var open: String? { chat.state.chat }
+
+  /// Reads the chats.
+  func begin() async { all = await store.begin() }
+
+  /// Shows the chats only that have these words in their title or their text.
+  @discardableResult
+  public func search(_ words: String) -> Task<Void, Never> {
+    query = words
+    return Task { await refresh() }
+  }
+
+  /// Opens a chat.
+  @discardableResult
+  public func open(_ id: String) -> Task<Void, Never> { chat.openChat(id) }
+
+  /// Begins a new chat.
+  @discardableResult
+  public func new() -> Task<Void, Never> { chat.newChat() }
+
+  /// Gives a chat a title; an empty one is its first question again.
+  @discardableResult
+  public func rename(_ id: String, _ title: String) -> Task<Void, Never> {
+    Task {
+      do {
+        try await store.rename(id, title)
+      } catch {
+        message = Word.errorNotSaved(reason(of: error))
+      }
+      await refresh()
+    }
+  }
+
+  /// Deletes a chat, which `undo` brings back for a while.
+  @discardableResult
+  public func delete(_ id: String) -> Task<Void, Never>? {
+    guard let doomed = all.first(where: { $0.id == id }) else { return nil }
+    forgetting?.cancel()
+    wasOpen = id == open
+    deleted = doomed
+    let task = chat.delete(id)
+    forgetting = Task { [weak self] in
+      try? await Task.sleep(for: Self.undoTime)
+      if !Task.isCancelled { self?.deleted = nil }
+    }
+    return task
+  }
+
+  /// Brings the deleted chat back, and opens it where it was open.
+  @discardableResult
+  public func undo() -> Task<Void, Never>? {
+    guard let back = deleted else { return nil }
+    deleted = nil
+    return chat.restore(back.id, opened: wasOpen)
+  }
+
+  private func refresh() async {
+    let words = query
+    let list = await store.list
+    let hits = words.allSatisfy(\.isWhitespace) ? nil : await store.find(words)
+    if words == query { (all, found) = (list, hits) }  // else a later query is on its way
+  }
+}

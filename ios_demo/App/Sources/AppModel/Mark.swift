@@ -1,0 +1,30 @@
+import StreamFuseCore
+
+/// How drafted text looks where it is shown: a quiet tint by who drafted it.
+public enum Mark: CaseIterable, Sendable {
+  case streams, lookup, table
+
+  /// That of a drafted token's source; nil where the model wrote it itself.
+  public init?(_ source: Source) {
+    guard let mark = Mark.allCases.first(where: { $0.source == source }) else { return nil }
+    self = mark
+  }
+
+  /// Who drafts what looks so.
+  public var source: Source {
+    switch self {
+    case .streams: .streams
+    case .lookup: .lookup
+    case .table: .table
+    }
+  }
+
+  /// Its name.
+  public var word: Word {
+    switch self {
+    case .streams: .streams
+    case .lookup: .lookup
+    case .table: .table
+    }
+  }
+}

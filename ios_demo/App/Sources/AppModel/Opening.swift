@@ -1,0 +1,119 @@
+import Foundation
+import StreamFuseCore
+
+/// Loads bundles, and opens and saves chats. All of it runs in the order of `ChatModel.later`.
+extension ChatModel {
+  /// Loads a bundle, and the chat that was used last with it.
+  func load(_ bundle: String?) async {
+    let chat: String? = if let bundle { await store.last(of: bundle) } else { nil }
+    await load(bundle, chat: chat)
+  }
+
+  /// Loads a bundle, and one of its chats; nil: a new one.
+  func load(_ bundle: String?, chat: String?) async {
+    unload()
+    guard let bundle else {
+      state = ChatState(phase: .noBundle)
+      return
+    }
+    // What was said can be read while the model loads.
+    let turns: [Turn] = if let chat { await store.read(chat)?.record.turns ?? [] } else { [] }
+    state = ChatState(phase: .loading, bundle: bundle, chat: chat, turns: turns)
+    do {
+      let choices = settings.settings.loading
+      loaded = choices
+      let file = choices.remembersAnswers ? try await memory.file(bundle) : nil
+      let opened = try await library.open(folderOf(bundle), threads: choices.threads, memory: file, checkHashes: false)
+      model = opened
+      await show(opened, bundle, chat)
+    } catch {
+      unload()
+      state = ChatState(phase: .failed, bundle: bundle, error: sentence(of: error))
+    }
+  }
+
+  /// Opens a saved chat, and its bundle where that is another one.
+  func show(_ id: String) async {
+    guard let bundle = await store.read(id)?.record.bundle else { return }
+    if let model, bundle == settings.bundle { return await show(model, bundle, id) }
+    settings.bundle = bundle
+    await load(bundle, chat: id)
+  }
+
+  /// Opens a chat of the loaded bundle; nil, or one that is not there: a new one.
+  func show(_ model: any OpenModel, _ bundle: String, _ id: String?) async {
+    let read: (record: ChatRecord, cache: URL?)? = if let id { await store.read(id) } else { nil }
+    let record = read?.record ?? .new(bundle, settings.settings.systemPrompt)
+    (system, asked) = (record.system, record.changed)
+    await restore(model, record, read?.cache)
+    answer.live = nil
+    state = ChatState(
+      phase: .ready, bundle: bundle, chat: record.id, canChat: model.canChat, turns: record.turns, unsent: record.unsent)
+  }
+
+  private func restore(_ model: any OpenModel, _ record: ChatRecord, _ cache: URL?) async {
+    if let cache {
+      begin(model, [])
+      // A cache that cannot be read, of an older version or a full disk, is no loss: the turns are read again.
+      if (try? await session?.restore(from: cache)) != nil { return }
+    }
+    begin(model, record.turns)
+  }
+
+  private func begin(_ model: any OpenModel, _ turns: [Turn]) {
+    session = nil  // its memory goes before the next one's comes
+    session = model.session(
+      instructions: system, history: turns.map(\.message), contextPolicy: settings.settings.loading.contextPolicy)
+    unsaved = false
+  }
+
+  /// Goes back to an earlier state of the conversation, which the model reads again.
+  func rewind(to turns: [Turn]) {
+    guard let model else { return }
+    begin(model, turns)
+    unsaved = true
+  }
+
+  /// Gives the memory back.
+  func unload() {
+    session = nil
+    model = nil
+    answer.live = nil
+  }
+
+  /// The model's own defaults.
+  public var defaults: GenerationConfig { model?.defaults ?? GenerationConfig() }
+
+  /// A question is asked now.
+  func touch() { asked = Date() }
+
+  /// Saves the chat with the model's memory of it, where that is newer than the file.
+  func save() async {
+    guard unsaved, let session, let record else { return }
+    await write { [store] in try await store.write(record, cacheOf: session) }
+  }
+
+  /// Saves the turns alone.
+  func keepTurns() async {
+    guard let record else { return }
+    let wasUnsaved = unsaved
+    await write { [store] in try await store.write(record) }
+    unsaved = wasUnsaved
+  }
+
+  private func write(_ body: @Sendable () async throws -> Void) async {
+    do {
+      try await body()
+      unsaved = false
+    } catch {
+      state.error = Word.errorNotSaved(reason(of: error))
+    }
+    await changed()
+  }
+
+  /// The chat as it stands.
+  private var record: ChatRecord? {
+    guard let bundle = settings.bundle, let id = state.chat else { return nil }
+    return ChatRecord(id: id, bundle: bundle, system: system, turns: state.turns, unsent: state.unsent, changed: asked)
+  }
+}

@@ -1,0 +1,110 @@
+import Foundation
+import StreamFuseCore
+import XCTest
+
+@testable import AppModel
+
+/// Questions that are asked again or edited, and what the library is told for an answer.
+final class AskingTests: AppTestCase {
+  func testAnAnswerIsReplacedByAnotherOne() async throws {
+    try use("demo")
+    let chat = start().chat
+    XCTAssertFalse(chat.canRetry)
+    let before = try await ask(chat, "Hello")
+    let more = try await ask(chat, "And now?")
+    XCTAssertTrue(chat.retry())
+    try await ready(chat)
+    XCTAssertEqual(Array(chat.state.turns.prefix(3)), Array(more.prefix(3)))
+    XCTAssertEqual(chat.state.turns.count, 4)
+    XCTAssertNotEqual(chat.state.turns[3].text, more[3].text)
+    XCTAssertEqual(Array(chat.state.turns.prefix(2)), before)
+  }
+
+  func testAnAnswerThatWasStoppedIsWrittenAsItWouldHaveBeen() async throws {
+    try use("demo")
+    let chat = start().chat
+    let whole = try await ask(chat, "Hello")
+    await chat.newChat().value
+    try await ask(chat, "Hello", words: 3)
+    chat.stop()
+    library.gate = nil
+    try await ready(chat)
+    XCTAssertTrue(chat.retry())
+    try await ready(chat)
+    XCTAssertEqual(chat.state.turns.map(\.text), whole.map(\.text))
+  }
+
+  func testAnEditedQuestionTakesThePlaceOfWhatFollowedItAlsoInTheModelsMemory() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    _ = try await ask(chat, "Hello")
+    let wanted = try await ask(chat, "And then?").map(\.text)
+    await chat.newChat().value
+    _ = try await ask(chat, "Hello")
+    _ = try await ask(chat, "And now?")
+    _ = try await ask(chat, "Why?")
+    chat.edit(1)
+    XCTAssertNil(chat.state.editing, "an answer is no question")
+    chat.edit(2)
+    XCTAssertEqual(chat.state.unsent, "And now?")
+    XCTAssertFalse(chat.canRetry)
+    let turns = try await ask(chat, "And then?").map(\.text)
+    XCTAssertEqual(turns, wanted)
+    XCTAssertNil(chat.state.editing)
+    await parts.leave().value
+    let again = start().chat
+    try await ready(again)
+    XCTAssertEqual(again.state.turns.map(\.text), wanted)
+  }
+
+  func testWhatWasThereComesBackWhereNoWordTakesItsPlace() async throws {
+    try use("demo")
+    let chat = start().chat
+    _ = try await ask(chat, "Hello")
+    let turns = try await ask(chat, "And now?")
+    chat.edit(0)
+    chat.takeUnsent()
+    XCTAssertTrue(chat.send("please refuse"))
+    try await ready(chat)
+    XCTAssertEqual(chat.state.turns, turns)
+    XCTAssertEqual(chat.state.unsent, "please refuse")
+    XCTAssertEqual(chat.state.error, "This prompt is too long.")
+    let goneOn = try await ask(chat, "Why?").map(\.text)
+    await chat.newChat().value
+    for question in ["Hello", "And now?"] { _ = try await ask(chat, question) }
+    let straight = try await ask(chat, "Why?").map(\.text)
+    XCTAssertEqual(goneOn, straight, "the model's memory of them too")
+  }
+
+  func testAnswersAreRememberedOnlyWhereTheUserWantsItAndCanBeErased() async throws {
+    try use("demo")
+    let parts = start()
+    try await ready(parts.chat)
+    XCTAssertEqual(library.memories, [nil])
+    parts.settings.set(.remembersAnswers, true)
+    await parts.chat.applySettings()?.value
+    let file = try XCTUnwrap(library.memories.last ?? nil)
+    XCTAssertTrue(file.path.hasPrefix(root.path), "with all that the app keeps")
+    try write("answers", to: file.deletingLastPathComponent().appending(path: "other.answers"))
+    await parts.chat.forgetAnswers().value
+    XCTAssertEqual(try Data(contentsOf: file), Data())
+    XCTAssertEqual(try FileManager.default.contentsOfDirectory(atPath: file.deletingLastPathComponent().path), ["demo.answers"])
+    parts.settings.set(.remembersAnswers, false)
+    await parts.chat.applySettings()?.value
+    XCTAssertEqual(library.memories.last, .some(nil))
+    await parts.chat.forgetAnswers().value
+    XCTAssertFalse(FileManager.default.fileExists(atPath: file.path))
+  }
+
+  func testAFullContextDropsTurnsWhereTheUserWantsIt() async throws {
+    try use("demo")
+    let parts = start()
+    let turns = try await ask(parts.chat, "Hello")
+    XCTAssertEqual(Set(library.contextPolicies), [.fail])
+    parts.settings.set(.dropsOldest, true)
+    await parts.chat.applySettings()?.value
+    XCTAssertEqual(library.contextPolicies.last, .dropOldest)
+    XCTAssertEqual(parts.chat.state.turns, turns)
+    XCTAssertNil(parts.chat.applySettings(), "nothing is changed")
+  }
+}
