@@ -1,6 +1,6 @@
 package dev.streamfuse
 
-/** The error codes of core/streamfuse_core.h, and three of this library. */
+/** The error codes of core/streamfuse_core.h, and six of this library. */
 public enum class ErrorCode(internal val value: Int?) {
     /**
      * Invalid numbers or text from the caller: a range, a length, an unknown name, a completion's prompt that is longer
@@ -43,6 +43,15 @@ public enum class ErrorCode(internal val value: Int?) {
 
     /** The model or the session is closed. */
     CLOSED(null),
+
+    /** A server or the connection to it failed. A download that is tried again goes on from where it ended. */
+    NETWORK(null),
+
+    /** The disk has too little free space for a bundle. */
+    NO_SPACE(null),
+
+    /** The same contents are being downloaded already. */
+    BUSY(null),
 
     /** The native library cannot be loaded: it is not built for this processor. See [StreamFuse.isSupported]. */
     UNSUPPORTED(null),

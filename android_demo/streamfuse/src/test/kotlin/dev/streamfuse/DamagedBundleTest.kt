@@ -2,9 +2,7 @@ package dev.streamfuse
 
 import java.io.File
 import java.nio.file.Files
-import java.security.KeyPair
 import java.security.KeyPairGenerator
-import java.security.Signature
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -66,20 +64,6 @@ class DamagedBundleTest {
         refused(sign(changed("tokenizer.json" to { it.replaceFirst("the", "teh") }), ours), ErrorCode.BAD_FILE,
             "tokenizer.json: files.sha256", options)
     }
-
-    /** As `streamfuse bundle sign` does it, by the JVM's own ed25519. */
-    private fun sign(bundle: File, key: KeyPair): File {
-        val signer = Signature.getInstance("Ed25519").apply { initSign(key.private) }
-        signer.update("streamfuse bundle manifest v1\n".encodeToByteArray())
-        signer.update(File(bundle, "manifest.json").readBytes())
-        val file = File(bundle, "manifest.sig")
-        file.delete() // it may be a link
-        file.writeBytes(signer.sign())
-        return bundle
-    }
-
-    /** The 32 bytes at the end of the JVM's form of a public key, as `streamfuse bundle keygen` writes them. */
-    private val KeyPair.line get() = public.encoded.takeLast(32).joinToString("") { "%02x".format(it) }
 
     private fun manifest(from: String, to: String): File = changed("manifest.json" to { text ->
         check(from in text) { "the manifest has no $from" }

@@ -66,6 +66,18 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
     @Serializable
     data class Forecast(val degrees: Int, val sky: String)
 
+    suspend fun downloading(filesDir: File, key: String) {
+        val store = BundleStore(File(filesDir, "bundles"), publicKey = key) // the line in release.pub
+        store.sweep()
+        val entry = store.catalog("https://models.example/catalog.json").entries.first()
+        store.download(entry).collect { progress ->
+            if (progress is BundleProgress.Receiving) print(progress.doneBytes)
+        }
+        val bundle = store.list().first()
+        val model = StreamFuse.loadInBackground(bundle.folder, Options(checkHashes = false))
+        model.close()
+    }
+
     fun saving(model: Model, chat: Chat) {
         chat.save(file) // for example in onStop, off the main thread
         val later = model.chat()

@@ -1,6 +1,8 @@
 package dev.streamfuse
 
 import java.io.File
+import java.security.KeyPair
+import java.security.Signature
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.SerialName
@@ -117,3 +119,17 @@ inline fun <reified E : Throwable> failureOf(body: () -> Unit): E {
 
 /** A short, certain answer: greedy, drafted by streams at one width. */
 val fixed = GenerationConfig(maxNewTokens = 16, temperature = 0.0, width = 8)
+
+/** As `streamfuse bundle sign` does it, by the JVM's own ed25519. */
+fun sign(bundle: File, key: KeyPair): File {
+    val signer = Signature.getInstance("Ed25519").apply { initSign(key.private) }
+    signer.update("streamfuse bundle manifest v1\n".encodeToByteArray())
+    signer.update(File(bundle, "manifest.json").readBytes())
+    val file = File(bundle, "manifest.sig")
+    file.delete() // it may be a link
+    file.writeBytes(signer.sign())
+    return bundle
+}
+
+/** The 32 bytes at the end of the JVM's form of a public key, as `streamfuse bundle keygen` writes them. */
+val KeyPair.line get() = public.encoded.takeLast(32).joinToString("") { "%02x".format(it) }

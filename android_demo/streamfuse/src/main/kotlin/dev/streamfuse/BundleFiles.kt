@@ -1,0 +1,151 @@
+package dev.streamfuse
+
+import java.io.Closeable
+import java.io.EOFException
+import java.io.File
+import java.io.IOException
+import java.io.InputStream
+import java.io.RandomAccessFile
+import java.nio.ByteBuffer
+import java.nio.channels.FileChannel
+import java.nio.channels.OverlappingFileLockException
+import java.nio.file.FileAlreadyExistsException
+import java.nio.file.StandardOpenOption
+import java.util.concurrent.ConcurrentHashMap
+import kotlin.io.path.ExperimentalPathApi
+import kotlin.io.path.deleteRecursively
+
+internal const val MANIFEST = "manifest.json"
+
+/** Whether a path of untrusted origin leads to a file below its folder, on every file system. */
+internal fun isPlainPath(path: String, depth: Int): Boolean {
+    val parts = path.split('/')
+    return parts.size <= depth && parts.all { part ->
+        part.isNotEmpty() && part != "." && part != ".." && part.encodeToByteArray().size <= MAX_NAME_BYTES &&
+            part.none { it == '\\' || it == ':' || it.isISOControl() }
+    }
+}
+
+private const val MAX_NAME_BYTES = 255
+
+/** A failure of the disk, where others are failures of the network. */
+internal class DiskException(cause: IOException) : IOException(cause.message, cause)
+
+/** Runs [work] on the disk. If that is full, the exception says so. */
+internal inline fun <T> onDisk(work: () -> T): T = try {
+    work()
+} catch (error: IOException) {
+    if ("No space left" in error.message.orEmpty() || "ENOSPC" in error.message.orEmpty()) throw noSpace(null, null)
+    throw DiskException(error)
+}
+
+internal fun noSpace(needed: Long?, free: Long?): StreamFuseException {
+    val numbers = if (needed == null || free == null) "" else ": it needs ${megabytes(needed)}, and ${megabytes(free)} are free"
+    return StreamFuseException(ErrorCode.NO_SPACE, "this device has too little free space for the bundle$numbers; make room and try again")
+}
+
+private fun megabytes(bytes: Long) = "${maxOf(0, bytes) / 1_000_000} MB"
+
+/** Deletes a folder and what is in it, and links as links: what they lead to stays. False if something is left. */
+@OptIn(ExperimentalPathApi::class)
+internal fun File.deleteTree(): Boolean = runCatching { toPath().deleteRecursively() }.isSuccess
+
+/** Waits until the names in a folder are on the disk, where the file system can tell. */
+internal fun File.flushNames() {
+    runCatching { FileChannel.open(toPath(), StandardOpenOption.READ).use { it.force(true) } }
+}
+
+/** [flushNames] of a folder and all folders below it. */
+internal fun File.flushAllNames(): Unit = walkBottomUp().filter(File::isDirectory).forEach(File::flushNames)
+
+/** A folder that one store works in, in this process and others. */
+internal class Claim private constructor(val folder: File, private val file: RandomAccessFile) : Closeable {
+    override fun close() {
+        file.close() // and the lock
+        held -= folder.path
+    }
+
+    companion object {
+        /** The file in the folder that is locked; its time is that of the last claim. */
+        const val LOCK = "lock"
+        private val held: MutableSet<String> = ConcurrentHashMap.newKeySet()
+
+        /** Null if it is claimed already. The folder is created if it is missing. */
+        fun of(folder: File): Claim? {
+            val canonical = folder.canonicalFile
+            if (!held.add(canonical.path)) return null
+            val file = try {
+                canonical.mkdirs()
+                RandomAccessFile(File(canonical, LOCK), "rw")
+            } catch (error: IOException) {
+                held -= canonical.path
+                throw error
+            }
+            val free = try {
+                file.channel.tryLock() != null
+            } catch (_: OverlappingFileLockException) {
+                false
+            } catch (_: IOException) { // a file system without locks
+                true
+            }
+            if (free) {
+                File(canonical, LOCK).setLastModified(System.currentTimeMillis())
+                return Claim(canonical, file)
+            }
+            file.close()
+            held -= canonical.path
+            return null
+        }
+    }
+}
+
+/** Copies untrusted files into [target], within [limits] and nowhere else. */
+internal class Copy(
+    private val target: File,
+    private val limits: BundleLimits,
+    private val freeBytes: Long,
+    private val beforeBlock: () -> Unit,
+) {
+    private val buffer = ByteArray(1 shl 18)
+    private var files = 0
+    private var bytes = 0L
+
+    fun take(path: String, content: InputStream) {
+        if (++files > limits.files) throw refused("more than ${limits.files} files are no bundle")
+        if (!isPlainPath(path, limits.depth)) throw refused("the name \"${path.take(100)}\" is not allowed in a bundle")
+        val file = File(target, path)
+        val out = try {
+            onDisk {
+                file.parentFile!!.mkdirs()
+                FileChannel.open(file.toPath(), StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
+            }
+        } catch (error: DiskException) {
+            if (error.cause is FileAlreadyExistsException) throw refused("the file \"${path.take(100)}\" is in it twice")
+            throw error
+        }
+        out.use {
+            while (true) {
+                beforeBlock()
+                val count = content.read(buffer)
+                if (count < 0) break
+                bytes += count
+                if (bytes > limits.bytes) throw refused("the bundle is larger than the limit of ${limits.bytes shr 20} MiB")
+                if (bytes > freeBytes) throw noSpace(null, null)
+                val block = ByteBuffer.wrap(buffer, 0, count)
+                onDisk { while (block.hasRemaining()) out.write(block) }
+            }
+            onDisk { out.force(true) }
+        }
+    }
+
+    private fun refused(sentence: String) = StreamFuseException(ErrorCode.BAD_FILE, sentence)
+
+    companion object {
+        /** Copies all files of [source]. */
+        fun all(source: BundleSource, copy: Copy): Unit = try {
+            source.forEachFile(copy::take)
+        } catch (_: EOFException) {
+            throw StreamFuseException(ErrorCode.BAD_FILE, "${source.name} is cut short; copy it to this device again")
+        }
+    }
+}

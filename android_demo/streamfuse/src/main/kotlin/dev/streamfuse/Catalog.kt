@@ -1,0 +1,162 @@
+package dev.streamfuse
+
+import java.net.URI
+import java.net.URISyntaxException
+import kotlinx.serialization.SerialName
+import kotlinx.serialization.Serializable
+import kotlinx.serialization.SerializationException
+import kotlinx.serialization.json.Json
+
+/** A file of a published bundle. [sha256] has 64 hexadecimal digits. */
+@Serializable
+public class CatalogFile(public val sha256: String, public val bytes: Long)
+
+/**
+ * A published bundle.
+ *
+ * @property name the name that it gets in a store, unique in its catalogue.
+ * @property title what people read.
+ * @property license of the model; null if it is not stated.
+ * @property contextLength in tokens.
+ * @property bytes of all files together.
+ * @property target for example `executorch`.
+ * @property backend for example `kernels`: a name of [StreamFuse.backends].
+ * @property url of the folder that contains the files, ends in `/`.
+ * @property files by their paths, with `/` between folders.
+ */
+public class CatalogEntry internal constructor(
+    public val name: String,
+    public val title: String,
+    public val license: String?,
+    public val contextLength: Int,
+    public val bytes: Long,
+    public val target: String,
+    public val backend: String,
+    public val url: String,
+    public val files: Map<String, CatalogFile>,
+) {
+    /** Identifies the contents: the SHA-256 of the manifest, which contains those of all other files. */
+    public val id: String get() = files.getValue(MANIFEST).sha256
+
+    /** Why a device with these [backends] cannot run the bundle; null if it can. */
+    public fun unsupportedReason(backends: Map<String, String?> = StreamFuse.backends): String? = when {
+        target != "executorch" -> "it is for $target, and this library runs bundles for executorch"
+        backend !in backends -> "this library has no backend $backend"
+        else -> backends[backend]
+    }
+}
+
+/** The bundles that somebody publishes: the file that `streamfuse bundle catalog` writes. See [BundleStore.catalog]. */
+public class Catalog internal constructor(public val entries: List<CatalogEntry>) {
+    public companion object {
+        internal const val MOST_BYTES = 4 shl 20
+        private const val VERSION = 1
+        private val reader = Json { ignoreUnknownKeys = true }
+        private val plainName = Regex("[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+        private val control = Regex("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
+        private val hash = Regex("[0-9a-f]{64}")
+
+        /**
+         * Reads a catalogue that the app has. [address] is where it was published, or any HTTPS address in the folder
+         * that contains the bundles: addresses in it are relative to it.
+         *
+         * @throws StreamFuseException ([ErrorCode.BAD_FILE]) with a sentence that names entry and field.
+         */
+        @JvmStatic
+        @JvmOverloads
+        public fun parse(json: String, address: String, limits: BundleLimits = BundleLimits()): Catalog {
+            val base = allowedAddress(address)
+            val raw = try {
+                val version = reader.decodeFromString(Version.serializer(), json).version
+                need(version == VERSION) { "catalog_version is $version, but this library reads $VERSION" }
+                reader.decodeFromString(Raw.serializer(), json)
+            } catch (error: SerializationException) {
+                val first = error.message.orEmpty().lineSequence().first()
+                throw StreamFuseException(ErrorCode.BAD_FILE, "the catalogue is damaged: $first")
+            }
+            val entries = raw.bundles.mapIndexed { place, entry -> checked(entry, "bundles[$place]", base, limits) }
+            entries.groupBy { it.name }.values.firstOrNull { it.size > 1 }?.let { twice ->
+                need(false) { "${twice.first().name} is in it twice" }
+            }
+            return Catalog(entries)
+        }
+
+        private fun checked(raw: RawEntry, where: String, base: URI, limits: BundleLimits): CatalogEntry {
+            fun need(so: Boolean, problem: () -> String) = Companion.need(so) { "$where.${problem()}" }
+            need(plainName.matches(raw.name)) { "name is not a plain name" }
+            for ((field, text) in listOf("title" to raw.title, "backend" to raw.backend, "target" to raw.target)) {
+                need(isLine(text) && text.isNotBlank()) { "$field is empty, too long or not one line" }
+            }
+            need(raw.license == null || isLine(raw.license)) { "license is too long or not one line" }
+            need(raw.contextLength > 0) { "context_length is ${raw.contextLength}" }
+            need(raw.files.size in 1..limits.files) { "files has ${raw.files.size} files; at most ${limits.files} are accepted" }
+            need(MANIFEST in raw.files) { "files has no $MANIFEST" }
+            var sum = 0L
+            for ((path, file) in raw.files) {
+                need(isPlainPath(path, limits.depth)) { "files has the path ${shown(path)}, which is not allowed in a bundle" }
+                need(hash.matches(file.sha256)) { "files.${shown(path)}.sha256 is not a SHA-256" }
+                need(file.bytes in 0..limits.bytes) { "files.${shown(path)}.bytes is ${file.bytes}" }
+                sum += file.bytes
+                need(sum <= limits.bytes) { "files is larger than the limit of ${limits.bytes shr 20} MiB" }
+                val folders = generateSequence(path.substringBeforeLast('/', "")) { it.substringBeforeLast('/', "") }
+                need(folders.takeWhile(String::isNotEmpty).none { it in raw.files }) { "files has ${shown(path)} below a file" }
+            }
+            need(sum == raw.bytes) { "bytes is ${raw.bytes}, but its files have $sum" }
+            val url = try {
+                base.resolve(URI(raw.url))
+            } catch (_: URISyntaxException) {
+                null
+            }
+            need(url != null && isAllowed(url) && url.path.endsWith("/") && url.query == null && url.fragment == null) {
+                "url is ${shown(raw.url)}; it must be the HTTPS address of a folder, and end in /"
+            }
+            return CatalogEntry(
+                raw.name, raw.title, raw.license, raw.contextLength, raw.bytes, raw.target, raw.backend, url.toString(), raw.files,
+            )
+        }
+
+        private fun isLine(text: String) = text.length <= 200 && !control.containsMatchIn(text)
+
+        private fun shown(text: String) = "\"${text.take(100).replace(control, "?")}\""
+
+        private fun need(so: Boolean, problem: () -> String) {
+            if (!so) throw StreamFuseException(ErrorCode.BAD_FILE, "the catalogue is not valid: ${problem()}")
+        }
+    }
+
+    @Serializable
+    private class Version(@SerialName("catalog_version") val version: Int)
+
+    @Serializable
+    private class Raw(val bundles: List<RawEntry>)
+
+    @Serializable
+    private class RawEntry(
+        val name: String,
+        val title: String,
+        val license: String? = null,
+        @SerialName("context_length") val contextLength: Int,
+        val bytes: Long,
+        val target: String,
+        val backend: String,
+        val url: String,
+        val files: Map<String, CatalogFile>,
+    )
+}
+
+/** An address that bundles may come from. */
+internal fun allowedAddress(address: String): URI {
+    val uri = try {
+        URI(address.trim())
+    } catch (_: URISyntaxException) {
+        null
+    }
+    if (uri == null || !isAllowed(uri)) {
+        throw StreamFuseException(ErrorCode.BAD_ARGUMENT, "\"${address.take(200)}\" is not an address that begins with https://")
+    }
+    return uri
+}
+
+/** HTTPS, or HTTP from this device itself. */
+internal fun isAllowed(uri: URI): Boolean = !uri.host.isNullOrEmpty() && uri.userInfo == null &&
+    (uri.scheme.equals("https", true) || uri.scheme.equals("http", true) && uri.host in listOf("localhost", "127.0.0.1", "[::1]"))
