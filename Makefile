@@ -4,7 +4,8 @@
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     all tests, with the real model too
 #   make test-full  and the cases that repeat what another one proves (docs/testing.md)
-#   make check    format, lint, types, import arrows: what CI and pre-commit run
+#   make check    format, lint, types, import arrows, links between pages: what CI and pre-commit run
+#   make site     the documentation as a site in build/site
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and text/ in one library for an app
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17 and Maven)
@@ -51,7 +52,7 @@ NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp k
 BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 
-.PHONY: help demo test test-full unit check format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile
+.PHONY: help demo test test-full unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -136,6 +137,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/mkdocs build --quiet
+
+site: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
