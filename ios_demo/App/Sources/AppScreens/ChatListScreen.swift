@@ -56,9 +56,9 @@
         showChat()
       } label: {
         VStack(alignment: .leading, spacing: 2) {
-          Text(verbatim: chat.title).lineLimit(2).foregroundStyle(.primary)
+          Text(verbatim: chat.title).lineLimit(2).foregroundStyle(Color(.text))
           Text(verbatim: Word.bundleRow(chat.bundle, chat.changed.formatted(date: .abbreviated, time: .shortened)))
-            .font(.footnote).foregroundStyle(.secondary)
+            .font(.footnote).foregroundStyle(Color(.textSecondary))
         }
         .frame(maxWidth: .infinity, alignment: .leading)
       }

@@ -21,7 +21,7 @@
       ScrollView {
         LazyVStack(alignment: .leading, spacing: 16) {
           ForEach(Array(state.turns.enumerated()), id: \.offset) { turn($0.element, $0.offset) }
-          WritingView(answer: chat.answer, showsDrafts: settings.settings.showsDrafts)
+          WritingView(answer: chat.answer, note: state.note ?? "", showsDrafts: settings.settings.showsDrafts)
           foot
         }
         .frame(maxWidth: 720, alignment: .leading)
@@ -60,9 +60,9 @@
 
     /// What is said under the conversation.
     @ViewBuilder private var foot: some View {
-      if [.loading, .lent].contains(state.phase) || state.phase == .writing && !state.begun {
+      if [.loading, .lent].contains(state.phase) {
         ProgressView { Text(verbatim: state.note ?? "") }
-      } else if let note = state.shownNote {
+      } else if state.phase != .writing, let note = state.shownNote {
         Text(verbatim: note).font(.footnote).foregroundStyle(.secondary)
       }
       if let error = state.error {
@@ -92,10 +92,17 @@
   /// The answer that is being written. A view of its own: with each step this is drawn, and no other turn.
   private struct WritingView: View {
     let answer: AnswerModel
+    let note: String
     let showsDrafts: Bool
 
     var body: some View {
-      if let turn = answer.turn { TurnView(turn: turn, showsDrafts: showsDrafts) }
+      if let turn = answer.turn {
+        if turn.runs.isEmpty {  // the model reads, or thinks
+          ProgressView { Text(verbatim: note) }
+        } else {
+          TurnView(turn: turn, showsDrafts: showsDrafts)
+        }
+      }
     }
   }
 

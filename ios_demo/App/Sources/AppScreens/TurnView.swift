@@ -36,9 +36,9 @@
       VStack(alignment: .leading, spacing: 8) {
         MarkdownView(markdown: turn.markdown, showsDrafts: showsDrafts)
         if turn.end != nil {
-          HStack(spacing: 16) {
+          HStack(spacing: 0) {
             icon(.copy, "doc.on.doc") { copyText(turn.text) }
-            ShareLink(item: turn.text) { Label(.share, "square.and.arrow.up") }
+            ShareLink(item: turn.text) { Label(.share, "square.and.arrow.up").frame(minWidth: 44, minHeight: 44) }
             if let retry { icon(.retry, "arrow.clockwise", retry) }
             if let figures = turn.figures, let chip = figures.chip() {
               Button { showsFigures = true } label: {
@@ -47,6 +47,7 @@
                   .padding(.vertical, 4)
                   .background(Color(.question), in: Capsule())
               }
+              .frame(minHeight: 44)
               .accessibilityLabel(Text(verbatim: Word.figuresOf(chip)))
               .popover(isPresented: $showsFigures) { FiguresView(figures: figures) }
             }
@@ -67,7 +68,7 @@
     }
 
     private func icon(_ word: Word, _ symbol: String, _ action: @escaping @MainActor () -> Void) -> some View {
-      Button(action: action) { Label(word, symbol) }
+      Button(action: action) { Label(word, symbol).frame(minWidth: 44, minHeight: 44) }
     }
   }
 

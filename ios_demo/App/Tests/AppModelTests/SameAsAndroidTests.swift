@@ -22,13 +22,13 @@ final class SameAsAndroidTests: XCTestCase {
       })
   }
 
-  /// topKHelp is top_k_help.
-  private func name(_ swift: String) -> String { swift.replacing(/[A-Z]/) { "_" + $0.0.lowercased() } }
+  /// topKHelp is top_k_help, and suggestion1 is suggestion_1.
+  private func name(_ swift: String) -> String { swift.replacing(/[A-Z0-9]/) { "_" + $0.0.lowercased() } }
 
   func testWords() throws {
     let android = try resource("values/strings")
-    // Android unpacks zips, and names its menu, its version and its threads itself.
-    let own: Set<Word> = [.more, .noneInstalled, .reportSystem, .reportBundle]
+    // Android unpacks zips, and names its version and its threads itself.
+    let own: Set<Word> = [.noneInstalled, .reportSystem, .reportBundle]
     for word in Word.allCases where android[name("\(word)")] != nil && !own.contains(word) {
       XCTAssertEqual(word.rawValue, android[name("\(word)")], "\(word)")
     }
