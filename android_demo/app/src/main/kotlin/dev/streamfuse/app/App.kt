@@ -6,8 +6,8 @@ import android.content.Context
 import android.os.Build
 import android.os.Bundle
 import android.os.PowerManager
+import dev.streamfuse.BundleStore
 import dev.streamfuse.app.model.BenchmarkModel
-import dev.streamfuse.app.model.BundleFolder
 import dev.streamfuse.app.model.BundlesModel
 import dev.streamfuse.app.model.ChatModel
 import dev.streamfuse.app.model.Engine
@@ -39,10 +39,10 @@ import kotlinx.coroutines.withTimeoutOrNull
  */
 class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), private val graceMs: Long = 7_000) {
     private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
-    private val bundleFolder = BundleFolder(File(context.filesDir, "bundles"), engine)
+    private val store = BundleStore(File(context.filesDir, "bundles")) { engine.open(it, threads = null, checkHashes = true).close() }
     val settings = SettingsStore(KeptPreferences(context), scope)
-    val chat = ChatModel(engine, bundleFolder::path, settings, SavedChats(File(context.filesDir, "chats")), scope)
-    val bundles = BundlesModel(bundleFolder, settings, chat, scope)
+    val chat = ChatModel(engine, store::folder, settings, SavedChats(File(context.filesDir, "chats")), scope)
+    val bundles = BundlesModel(store, engine, settings, chat, scope)
     val benchmark = BenchmarkModel(chat, settings, scope) { powerOf(context) }
     private var leaving: Job? = null
 

@@ -7,18 +7,22 @@ import android.content.Intent
 import android.os.Bundle
 import android.text.format.Formatter
 import android.view.View
+import android.view.inputmethod.EditorInfo
+import android.widget.Button
+import android.widget.EditText
 import android.widget.LinearLayout
 import android.widget.ProgressBar
 import android.widget.RadioButton
 import android.widget.TextView
+import dev.streamfuse.BundleProgress
+import dev.streamfuse.InstalledBundle
 import dev.streamfuse.app.model.BundlesState
-import dev.streamfuse.app.model.ImportProgress
-import dev.streamfuse.app.model.ImportStep
-import dev.streamfuse.app.model.Installed
+import dev.streamfuse.app.model.Offer
+import dev.streamfuse.app.model.OfferState
 
 class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
     override val state get() = parts.bundles.state
-    private var shownBundles: Pair<List<Installed>, String?>? = null
+    private var shownBundles: Pair<List<InstalledBundle>?, String?>? = null
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
@@ -28,6 +32,16 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
             val zip = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*")
             pick(zip.putExtra(Intent.EXTRA_MIME_TYPES, arrayOf("application/zip", "application/octet-stream")), ZIP)
         }
+        val catalog = view<EditText>(R.id.catalog)
+        view<View>(R.id.catalog_show).setOnClickListener { whenReady { it.bundles.ask(catalog.text.toString()) } }
+        catalog.setOnEditorActionListener { _, action, _ ->
+            (action == EditorInfo.IME_ACTION_GO).also { go -> if (go) view<View>(R.id.catalog_show).performClick() }
+        }
+    }
+
+    override fun onReady() {
+        val catalog = view<EditText>(R.id.catalog)
+        if (catalog.text.isEmpty()) catalog.setText(state.value.catalog)
     }
 
     @Deprecated("The framework has no other way without AndroidX.")
@@ -41,21 +55,74 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
 
     override fun show(state: BundlesState) {
         val busy = state.importing != null
-        view<View>(R.id.scroll).keepScreenOn = busy
-        view<View>(R.id.none).shown(state.installed.isEmpty() && !busy)
+        view<View>(R.id.scroll).keepScreenOn = busy || state.offers.any { it.state is OfferState.Downloading }
+        view<View>(R.id.none).shown(state.installed?.isEmpty() == true && !busy)
         if (shownBundles != state.installed to state.chosen) showList(state)
         view<TextView>(R.id.message).say(state.message)
         view<View>(R.id.importing).shown(busy)
         state.importing?.let(::showProgress)
         view<View>(R.id.import_folder).shown(!busy)
         view<View>(R.id.import_zip).shown(!busy)
+        view<View>(R.id.catalog_show).isEnabled = !state.asking
+        view<View>(R.id.asking).shown(state.asking)
+        showOffers(state.offers)
+    }
+
+    /** Rows stay where they are while a download goes on, so that a finger or a screen reader does not lose them. */
+    private fun showOffers(offers: List<Offer>) {
+        val list = view<LinearLayout>(R.id.offers)
+        while (list.childCount > offers.size) list.removeViewAt(list.childCount - 1)
+        while (list.childCount < offers.size) list.addView(layoutInflater.inflate(R.layout.offer, list, false)!!)
+        offers.forEachIndexed { place, offer -> showOffer(list.getChildAt(place), offer) }
+    }
+
+    private fun showOffer(row: View, offer: Offer) {
+        val entry = offer.entry
+        val state = offer.state
+        row.findViewById<TextView>(R.id.title)!!.show(entry.title)
+        val licence = entry.license ?: getString(R.string.licence_unknown)
+        row.findViewById<TextView>(R.id.facts)!!.show(getString(R.string.offer_facts, size(entry.bytes), licence, entry.contextLength))
+        row.findViewById<TextView>(R.id.offer_state)!!.show(
+            offer.error?.let(::textOf) ?: when (state) {
+                is OfferState.Available -> null
+                is OfferState.Unsupported -> getString(R.string.offer_unsupported, state.reason)
+                is OfferState.Downloading -> getString(R.string.downloading_of, size(state.doneBytes), size(entry.bytes))
+                is OfferState.Checking -> getString(R.string.checking)
+                is OfferState.Paused -> getString(R.string.offer_paused, size(state.doneBytes), size(entry.bytes))
+                is OfferState.Installed -> getString(R.string.offer_installed)
+            },
+        )
+        row.findViewById<ProgressBar>(R.id.offer_progress)!!.run {
+            val done = (state as? OfferState.Downloading)?.doneBytes ?: (state as? OfferState.Paused)?.doneBytes
+            shown(done != null || state is OfferState.Checking)
+            isIndeterminate = state is OfferState.Checking
+            max = 1000
+            if (done != null) progress = (1000 * done / maxOf(1, entry.bytes)).toInt()
+        }
+        val paused = state is OfferState.Paused
+        row.findViewById<Button>(R.id.download)!!.run {
+            shown(paused || state is OfferState.Available)
+            text = getString(if (paused) R.string.resume else R.string.download)
+            contentDescription = getString(if (paused) R.string.resume_named else R.string.download_named, entry.title)
+            setOnClickListener { parts.bundles.download(entry) }
+        }
+        row.findViewById<View>(R.id.pause)!!.run {
+            shown(state is OfferState.Downloading)
+            contentDescription = getString(R.string.pause_named, entry.title)
+            setOnClickListener { parts.bundles.pause(entry) }
+        }
+        row.findViewById<View>(R.id.discard)!!.run {
+            shown(paused)
+            contentDescription = getString(R.string.discard_named, entry.title)
+            setOnClickListener { parts.bundles.discard(entry) }
+        }
     }
 
     private fun showList(state: BundlesState) {
         shownBundles = state.installed to state.chosen
         val list = view<LinearLayout>(R.id.list)
         list.removeAllViews()
-        for (bundle in state.installed) {
+        for (bundle in state.installed.orEmpty()) {
             val row = layoutInflater.inflate(R.layout.bundle, list, false)!!
             list.addView(row)
             val chosen = bundle.name == state.chosen
@@ -74,17 +141,19 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
         }
     }
 
-    private fun showProgress(progress: ImportProgress) {
-        val total = progress.totalBytes?.takeIf { it > 0 }
+    private fun showProgress(progress: BundleProgress) {
+        val receiving = progress as? BundleProgress.Receiving
+        val done = receiving?.doneBytes ?: 0
+        val total = receiving?.totalBytes?.takeIf { it > 0 }
         view<ProgressBar>(R.id.progress).run {
-            isIndeterminate = total == null || progress.step == ImportStep.CHECKING
+            isIndeterminate = total == null
             max = 1000
-            if (total != null) this.progress = (1000 * progress.doneBytes / total).toInt()
+            if (total != null) this.progress = (1000 * done / total).toInt()
         }
         view<TextView>(R.id.progress_text).text = when {
-            progress.step == ImportStep.CHECKING -> getString(R.string.checking)
-            total == null -> getString(R.string.copying, size(progress.doneBytes))
-            else -> getString(R.string.copying_of, size(progress.doneBytes), size(total))
+            receiving == null -> getString(R.string.checking)
+            total == null -> getString(R.string.copying, size(done))
+            else -> getString(R.string.copying_of, size(done), size(total))
         }
     }
 

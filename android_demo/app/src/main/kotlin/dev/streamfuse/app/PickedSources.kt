@@ -5,13 +5,13 @@ import android.net.Uri
 import android.provider.DocumentsContract
 import android.provider.DocumentsContract.Document
 import android.provider.OpenableColumns
-import dev.streamfuse.app.model.ImportSource
-import dev.streamfuse.app.model.ZipSource
+import dev.streamfuse.BundleSource
+import dev.streamfuse.ZipSource
 import java.io.FileNotFoundException
 import java.io.InputStream
 
 /** A folder that the user picked: a tree of the Storage Access Framework. */
-class TreeSource(private val resolver: ContentResolver, private val tree: Uri) : ImportSource() {
+class TreeSource(private val resolver: ContentResolver, private val tree: Uri) : BundleSource() {
     private class Entry(val path: String, val id: String, val bytes: Long)
 
     private val rootId = DocumentsContract.getTreeDocumentId(tree)!!

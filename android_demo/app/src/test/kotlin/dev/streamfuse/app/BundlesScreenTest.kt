@@ -7,7 +7,9 @@ import android.net.Uri
 import android.provider.DocumentsContract
 import android.widget.RadioButton
 import dev.streamfuse.app.model.Phase
+import dev.streamfuse.testing.Publisher
 import java.io.File
+import java.util.concurrent.CountDownLatch
 import java.util.zip.Deflater
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
@@ -73,7 +75,7 @@ class BundlesScreenTest : Device() {
     @Test fun `a zip of a bundle is imported and used at once`() {
         zip("my demo.zip") { zip -> built("demo").listFiles()!!.forEach { zip.add("demo/${it.name}", it) } }
         val screen = openBundles()
-        assertTrue(screen.shown(R.id.none))
+        until { screen.shown(R.id.none) }
         screen.pickZip("my demo.zip")
         assertEquals("my demo is checked and in use.", screen.message())
         assertEquals(listOf("my demo"), bundles)
@@ -136,6 +138,27 @@ class BundlesScreenTest : Device() {
         question.getButton(AlertDialog.BUTTON_POSITIVE).performClick()
         assertEquals("demo is deleted.", screen.message())
         assertEquals(listOf("sql"), bundles)
+    }
+
+    @Test fun `a published bundle is shown with its size and licence, downloaded, and answers`() {
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.contentOf(built("demo").canonicalFile))
+            val gate = CountDownLatch(1)
+            publisher.halfway = { if (it == "demo/model.pte") gate.await() }
+            val screen = openBundles()
+            screen.type(R.id.catalog, publisher.address)
+            screen.press(R.id.catalog_show)
+            until { screen.all().any { it.id == R.id.download && it.isShown } }
+            assertEquals("131 MB · licence apache-2.0 · context of 1024 tokens", screen.text(R.id.facts).text.toString())
+            screen.press(R.id.download)
+            until { screen.text(R.id.offer_state).text.matches(Regex("(6|7)[0-9] MB of 131 MB")) }
+            picture(screen, "download-light")
+            gate.countDown()
+            until { screen.text(R.id.offer_state).text.toString() == "On this device" }
+            assertFalse(screen.shown(R.id.download))
+            assertEquals(listOf("demo"), bundles)
+            until { parts.chat.state.value.let { it.bundle == "demo" && it.phase == Phase.READY } }
+        }
     }
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night`() {

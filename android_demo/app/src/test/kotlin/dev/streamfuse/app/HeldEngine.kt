@@ -11,6 +11,7 @@ import kotlinx.coroutines.flow.onEach
 
 /** Holds each answer back after [pieces] pieces until [release], so that a test acts in the middle of one on any processor. */
 class HeldEngine(private val engine: Engine, private val pieces: Int = 8) : Engine {
+    override val backends get() = engine.backends
     private val released = CompletableDeferred<Unit>()
 
     fun release() {

@@ -7,6 +7,7 @@ import dev.streamfuse.app.model.ChatRecord
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.SavedChat
+import dev.streamfuse.testing.Publisher
 import java.io.File
 import java.security.Permission
 import java.util.concurrent.ConcurrentLinkedQueue
@@ -60,6 +61,7 @@ class MainThreadTest : Device() {
         install("demo")
         install("sql", use = false)
         File(app.filesDir, "bundles/.unfinished1/half").mkdirs()
+        val publisher = Publisher().apply { publish("tiny" to mapOf("manifest.json" to "{}".toByteArray())) }
         System.setSecurityManager(Watch())
         val controller = open(ChatActivity::class.java)
         until { parts.chat.state.value.phase == Phase.READY }
@@ -74,6 +76,11 @@ class MainThreadTest : Device() {
         until { bundles.all().any { it.contentDescription?.startsWith("Use sql") == true } }
         bundles.all().first { it.contentDescription?.startsWith("Use sql") == true }.performClick()
         until { parts.chat.state.value.let { it.bundle == "sql" && it.phase == Phase.READY } }
+        bundles.type(R.id.catalog, publisher.address)
+        bundles.press(R.id.catalog_show)
+        until { bundles.all().any { it.id == R.id.download && it.isShown } }
+        bundles.press(R.id.download)
+        until { parts.bundles.state.value.offers.single().error != null } // it is no bundle
         open(BenchmarkActivity::class.java)
         parts.leave()
         app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_BACKGROUND)
@@ -81,6 +88,7 @@ class MainThreadTest : Device() {
         parts.back()
         until { parts.chat.state.value.phase == Phase.READY }
         System.setSecurityManager(null)
+        publisher.close()
         assertEquals(emptyList<String>(), found.distinct())
     }
 

@@ -1,36 +1,82 @@
 package dev.streamfuse.app.model
 
+import dev.streamfuse.BundleProgress
+import dev.streamfuse.BundleSource
+import dev.streamfuse.BundleStore
+import dev.streamfuse.CatalogEntry
+import dev.streamfuse.InstalledBundle
 import dev.streamfuse.app.R
+import java.util.concurrent.ConcurrentHashMap
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.NonCancellable
+import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.launch
+import kotlinx.coroutines.sync.Mutex
+import kotlinx.coroutines.sync.withLock
+import kotlinx.coroutines.withContext
 
-/** The bundles screen. [importing] is null where nothing comes in; [message] is what happened last. */
+/** Where a published bundle is on its way to this device. */
+sealed interface OfferState {
+    data object Available : OfferState
+
+    /** This device cannot run it. */
+    data class Unsupported(val reason: String) : OfferState
+
+    data class Downloading(val doneBytes: Long) : OfferState
+
+    data object Checking : OfferState
+
+    /** Interrupted; it goes on from here. */
+    data class Paused(val doneBytes: Long) : OfferState
+
+    data object Installed : OfferState
+}
+
+/** A published bundle. [error] is why its last download ended. */
+data class Offer(val entry: CatalogEntry, val state: OfferState, val error: Sentence? = null)
+
+/**
+ * The bundles screen. [installed] is null until the disk is read, [importing] where nothing comes in; [message] is what
+ * happened last. [catalog] is the address that [offers] are from, and [asking] whether the server is being asked.
+ */
 data class BundlesState(
-    val installed: List<Installed> = emptyList(),
+    val installed: List<InstalledBundle>? = null,
     val chosen: String? = null,
-    val importing: ImportProgress? = null,
+    val importing: BundleProgress? = null,
     val message: Sentence? = null,
+    val catalog: String = "",
+    val asking: Boolean = false,
+    val offers: List<Offer> = emptyList(),
 )
 
-/** Chooses, brings in and deletes bundles. An import goes on while other screens are shown. Making it reads the disk. */
+/** Chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are shown. */
 class BundlesModel(
-    private val bundles: BundleFolder,
+    private val store: BundleStore,
+    private val engine: Engine,
     private val settings: SettingsStore,
     private val chat: ChatModel,
     private val scope: CoroutineScope,
 ) {
-    private val current = MutableStateFlow(BundlesState(bundles.list(), settings.bundle))
+    private val current = MutableStateFlow(BundlesState(chosen = settings.bundle, catalog = settings.catalog))
     val state: StateFlow<BundlesState> = current.asStateFlow()
     private var importing: Job? = null
+    private val downloads = ConcurrentHashMap<String, Job>()
+
+    /** How far the downloads are that run, by the ids of their entries. */
+    private val running = ConcurrentHashMap<String, OfferState>()
+    private val refreshing = Mutex() // so that the last one to look at the disk is the last one to be shown
 
     init {
-        scope.launch { bundles.sweep() }
+        scope.launch {
+            refresh()
+            store.sweep()
+        }
     }
 
     fun choose(name: String): Job = scope.launch {
@@ -38,13 +84,75 @@ class BundlesModel(
         refresh()
     }
 
+    /** Asks a publisher what there is. */
+    fun ask(address: String): Job? {
+        if (current.value.asking) return null
+        settings.catalog = address.trim()
+        current.update { it.copy(catalog = address.trim(), asking = true, message = null) }
+        return scope.launch {
+            val message = try {
+                val entries = store.catalog(address).entries
+                current.update { it.copy(offers = entries.map { entry -> Offer(entry, OfferState.Available) }) }
+                refresh()
+                if (entries.isEmpty()) words(R.string.catalog_empty) else null
+            } catch (error: Exception) {
+                sentenceOf(error)
+            }
+            current.update { it.copy(asking = false, message = message) }
+        }
+    }
+
+    /** Downloads a published bundle, or goes on with it. Where no bundle is in use, it is used. */
+    fun download(entry: CatalogEntry) {
+        if (running.putIfAbsent(entry.id, OfferState.Downloading(0)) != null) return
+        show(entry, OfferState.Downloading(0))
+        downloads[entry.id] = scope.launch {
+            val error = try {
+                store.download(entry).collect { progress ->
+                    when (progress) {
+                        is BundleProgress.Receiving -> step(entry, OfferState.Downloading(progress.doneBytes))
+                        is BundleProgress.Checking -> step(entry, OfferState.Checking)
+                        is BundleProgress.Installed -> if (settings.bundle == null) chat.open(progress.bundle.name).join()
+                    }
+                }
+                null
+            } catch (_: CancellationException) {
+                null
+            } catch (error: Throwable) {
+                sentenceOf(error)
+            }
+            withContext(NonCancellable) {
+                running -= entry.id
+                show(entry, OfferState.Available, error)
+                refresh()
+            }
+        }
+    }
+
+    /** Ends a download; what has arrived is kept. */
+    fun pause(entry: CatalogEntry) {
+        downloads[entry.id]?.cancel()
+    }
+
+    /** Deletes what has arrived of a download. */
+    fun discard(entry: CatalogEntry): Job = scope.launch {
+        downloads[entry.id]?.cancelAndJoin()
+        val error = runCatching { store.discard(entry) }.exceptionOrNull()
+        show(entry, OfferState.Available, error?.let(::sentenceOf))
+        refresh()
+    }
+
     /** Copies a bundle and, where it is sound, uses it. One at a time. [open] may ask a slow file provider. */
-    fun import(open: () -> ImportSource) {
+    fun import(open: () -> BundleSource) {
         if (current.value.importing != null) return
-        current.update { it.copy(importing = ImportProgress(ImportStep.COPYING, 0, null), message = null) }
+        current.update { it.copy(importing = BundleProgress.Receiving(0, null), message = null) }
         importing = scope.launch {
             val message = try {
-                val name = bundles.import(open()) { progress -> current.update { it.copy(importing = progress) } }
+                var name = ""
+                store.import(open).collect { progress ->
+                    if (progress is BundleProgress.Installed) name = progress.bundle.name
+                    else current.update { it.copy(importing = progress) }
+                }
                 chat.open(name).join()
                 words(R.string.imported, name)
             } catch (_: CancellationException) {
@@ -52,8 +160,8 @@ class BundlesModel(
             } catch (error: Throwable) {
                 sentenceOf(error)
             }
+            withContext(NonCancellable) { refresh() }
             current.update { it.copy(importing = null, message = message) }
-            refresh()
         }
     }
 
@@ -64,15 +172,40 @@ class BundlesModel(
     fun delete(name: String): Job = scope.launch {
         if (name == settings.bundle) chat.open(null).join() // its files are in use
         val message = try {
-            bundles.delete(name)
+            store.delete(name)
             chat.forget(name)
             words(R.string.deleted, name)
-        } catch (error: AppException) {
-            error.sentence
+        } catch (error: Exception) {
+            words(R.string.error_delete, name)
         }
         current.update { it.copy(message = message) }
         refresh()
     }
 
-    private fun refresh() = current.update { it.copy(installed = bundles.list(), chosen = settings.bundle) }
+    private suspend fun stateOf(entry: CatalogEntry, installed: List<InstalledBundle>): OfferState {
+        running[entry.id]?.let { return it }
+        if (installed.any { it.id == entry.id }) return OfferState.Installed
+        entry.unsupportedReason(engine.backends)?.let { return OfferState.Unsupported(it) }
+        val here = store.receivedBytes(entry)
+        return if (here > 0) OfferState.Paused(here) else OfferState.Available
+    }
+
+    private fun step(entry: CatalogEntry, state: OfferState) {
+        running[entry.id] = state
+        show(entry, state)
+    }
+
+    private fun show(entry: CatalogEntry, state: OfferState, error: Sentence? = null) = current.update { now ->
+        now.copy(offers = now.offers.map { if (it.entry.id == entry.id) Offer(it.entry, state, error) else it })
+    }
+
+    /** Lists what is on the disk, and says it of the offers too. */
+    private suspend fun refresh() = refreshing.withLock {
+        val installed = store.list()
+        val states = current.value.offers.associate { it.entry.name to stateOf(it.entry, installed) }
+        current.update { now ->
+            val offers = now.offers.map { it.copy(state = states[it.entry.name] ?: it.state) }
+            now.copy(installed = installed, chosen = settings.bundle, offers = offers)
+        }
+    }
 }

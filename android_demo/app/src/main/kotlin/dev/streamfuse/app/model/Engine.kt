@@ -13,6 +13,9 @@ import kotlinx.coroutines.flow.Flow
 
 /** The app's interface to the library: what its models ask for. They are tested over a fake without native code. */
 interface Engine {
+    /** As [StreamFuse.backends]. */
+    val backends: Map<String, String?>
+
     /** @param checkHashes reads the whole bundle once; for one that has just come in. */
     suspend fun open(folder: File, threads: Int?, checkHashes: Boolean = false): OpenModel
 }
@@ -44,6 +47,8 @@ interface OpenSession : AutoCloseable {
 
 /** The library itself. [cacheDir] keeps what passes cost on this device. */
 class LibraryEngine(private val cacheDir: File) : Engine {
+    override val backends get() = StreamFuse.backends
+
     override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel =
         LibraryModel(StreamFuse.loadInBackground(folder, Options(threads, cacheDir, checkHashes = checkHashes)))
 }

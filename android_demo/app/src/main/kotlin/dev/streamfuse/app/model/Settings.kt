@@ -62,12 +62,14 @@ enum class Speculation { AUTO, ON, OFF }
  * What the user chose. A field that is missing is the bundle's default.
  *
  * @property bundle the name of the bundle in use.
+ * @property catalog the address of the catalogue that was asked for last.
  */
 data class Settings(
     val numbers: Map<Field, BigDecimal> = emptyMap(),
     val speculation: Speculation = Speculation.AUTO,
     val systemPrompt: String = "",
     val bundle: String? = null,
+    val catalog: String = "",
 ) {
     val threads: Int? get() = numbers[Field.THREADS]?.toInt()
 
@@ -111,6 +113,11 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
         get() = current.value.bundle
         set(value) = current.update { it.copy(bundle = value) }
 
+    /** The address of the catalogue that was asked for last. */
+    var catalog: String
+        get() = current.value.catalog
+        set(value) = current.update { it.copy(catalog = value) }
+
     init {
         scope.launch {
             current.drop(1).collectLatest {
@@ -131,7 +138,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
     fun setSystemPrompt(text: String) = current.update { it.copy(systemPrompt = text) }
 
     /** Everything as the bundle has it. */
-    fun clear() = current.update { Settings(bundle = it.bundle) }
+    fun clear() = current.update { Settings(bundle = it.bundle, catalog = it.catalog) }
 
     /** Writes now what is not written yet. */
     @Synchronized
@@ -150,6 +157,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
             put("speculation", settings.speculation.name)
             put("system", settings.systemPrompt)
             settings.bundle?.let { put("bundle", it) }
+            put("catalog", settings.catalog)
         }
 
         private fun load(kept: Map<String, String>) = Settings(
@@ -163,6 +171,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
             speculation = Speculation.entries.firstOrNull { it.name == kept["speculation"] } ?: Speculation.AUTO,
             systemPrompt = kept["system"].orEmpty(),
             bundle = kept["bundle"],
+            catalog = kept["catalog"].orEmpty(),
         )
     }
 }

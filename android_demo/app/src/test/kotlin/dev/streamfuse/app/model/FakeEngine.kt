@@ -19,6 +19,8 @@ import kotlinx.coroutines.flow.flow
  * read anew in another form changes the text. A folder with manifest.json is a bundle, one with `damaged` in it is not.
  */
 class FakeEngine : Engine {
+    override val backends = mapOf("kernels" to null)
+
     /** Words that may be written; null: as many as wanted. */
     var gate: Channel<Unit>? = null
     var open = 0

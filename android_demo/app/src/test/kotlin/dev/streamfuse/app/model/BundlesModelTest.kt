@@ -1,0 +1,142 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.BundleStore
+import dev.streamfuse.app.R
+import dev.streamfuse.testing.Publisher
+import dev.streamfuse.testing.Publisher.Companion.with
+import java.io.ByteArrayInputStream
+import java.io.ByteArrayOutputStream
+import java.io.File
+import java.util.concurrent.Semaphore
+import java.util.zip.ZipEntry
+import java.util.zip.ZipOutputStream
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.cancel
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withTimeout
+import kotlinx.serialization.json.JsonPrimitive
+import org.junit.After
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertTrue
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+
+/** The gallery: what a publisher has, and what becomes of it on this device. */
+class BundlesModelTest {
+    @get:Rule val temporary = TemporaryFolder()
+    private val root by lazy { File(temporary.root, "bundles") }
+    private val publisher = Publisher()
+    private val engine = FakeEngine()
+    private val preferences = FakePreferences()
+    private val scopes = mutableListOf<CoroutineScope>()
+    private val bundles by lazy { start() }
+
+    /** The app as a new process makes it. */
+    private fun start(): BundlesModel {
+        val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO).also { scopes += it }
+        val store = BundleStore(root) { engine.open(it, threads = null, checkHashes = true).close() }
+        val settings = SettingsStore(preferences, scope)
+        val chat = ChatModel(engine, store::folder, settings, SavedChats(File(temporary.root, "chats")), scope)
+        return BundlesModel(store, engine, settings, chat, scope)
+    }
+
+    @After fun stop() {
+        scopes.forEach { it.cancel() }
+        publisher.close()
+    }
+
+    private val demo = mapOf("manifest.json" to "{}".toByteArray(), "model.pte" to ByteArray(100_000) { it.toByte() })
+
+    private fun until(model: BundlesModel = bundles, so: (BundlesState) -> Boolean): BundlesState =
+        runBlocking { withTimeout(20_000) { model.state.first(so) } }
+
+    private fun ask(model: BundlesModel = bundles): List<Offer> = runBlocking {
+        model.ask(publisher.address)!!.join()
+        model.state.value.offers
+    }
+
+    private fun BundlesState.offer(name: String) = offers.single { it.entry.name == name }
+
+    @Test fun `what is downloaded is used where nothing is in use, and can be had again when it is deleted`() {
+        publisher.publish("demo" to demo, "other" to demo + ("manifest.json" to "{ }".toByteArray()))
+        val offers = ask()
+        assertEquals(listOf("The demo", "The other"), offers.map { it.entry.title })
+        assertEquals(listOf(OfferState.Available, OfferState.Available), offers.map { it.state })
+        bundles.download(offers[0].entry)
+        val done = until { it.offer("demo").state is OfferState.Installed && it.chosen == "demo" }
+        assertEquals(listOf("demo"), done.installed!!.map { it.name })
+        bundles.download(offers[1].entry)
+        assertEquals("demo", until { it.offer("other").state is OfferState.Installed && it.installed!!.size == 2 }.chosen)
+        runBlocking { bundles.delete("demo").join() }
+        val after = bundles.state.value
+        assertEquals(OfferState.Available to OfferState.Installed, after.offer("demo").state to after.offer("other").state)
+        assertEquals(words(R.string.deleted, "demo"), after.message)
+    }
+
+    @Test(timeout = 60_000) fun `a download is paused, is still there in a new process, goes on, and is discarded`() {
+        publisher.publish("demo" to demo)
+        val gate = Semaphore(0)
+        publisher.halfway = { if (it == "demo/model.pte") gate.acquire() }
+        val entry = ask().single().entry
+        bundles.download(entry)
+        until { (it.offer("demo").state as? OfferState.Downloading)?.doneBytes == 50_002L }
+        bundles.download(entry) // once
+        bundles.pause(entry)
+        gate.release()
+        val here = (until { it.offer("demo").state is OfferState.Paused }.offer("demo").state as OfferState.Paused).doneBytes
+        assertTrue("$here", here >= 50_002)
+        while (preferences.kept["catalog"] != publisher.address) Thread.sleep(10) // settings are written a moment later
+        val again = start()
+        assertEquals(publisher.address, again.state.value.catalog)
+        assertEquals(OfferState.Paused(here), ask(again).single().state)
+        runBlocking { again.discard(entry).join() }
+        assertEquals(OfferState.Available, again.state.value.offer("demo").state)
+        publisher.halfway = {}
+        again.download(entry)
+        until(again) { it.offer("demo").state is OfferState.Installed }
+    }
+
+    @Test(timeout = 60_000) fun `why a download ended is said in its row, and why there is no catalogue below`() {
+        publisher.publish("demo" to demo, "damaged" to demo + ("manifest.json" to "{ }".toByteArray()) + ("damaged" to ByteArray(1)), "npu" to demo) {
+            if (it["name"] == JsonPrimitive("npu")) it.with("backend", "qnn") else it
+        }
+        val offers = ask()
+        assertEquals(OfferState.Unsupported("this library has no backend qnn"), offers[2].state)
+        bundles.download(offers[1].entry)
+        val refused = until { it.offer("damaged").error != null }.offer("damaged")
+        assertEquals(Sentence.Said("model.pte is not the file that the manifest names."), refused.error)
+        assertEquals(OfferState.Available, until { it.offer("damaged").state is OfferState.Available }.offer("damaged").state)
+        publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
+        bundles.download(offers[0].entry)
+        val failed = until { it.offer("demo").state is OfferState.Paused && it.offer("demo").error != null }.offer("demo")
+        assertTrue("${failed.error}", "404" in (failed.error as Sentence.Said).text)
+
+        runBlocking { bundles.ask("http://models.example")!!.join() }
+        assertTrue("${bundles.state.value.message}", "https://" in (bundles.state.value.message as Sentence.Said).text)
+        assertEquals("what was there stays", 3, bundles.state.value.offers.size)
+        publisher.publish()
+        ask()
+        assertEquals(words(R.string.catalog_empty), bundles.state.value.message)
+    }
+
+    @Test fun `an import of the same contents is the offer's too, and is used`() {
+        publisher.publish("demo" to demo)
+        ask()
+        val zip = ByteArrayOutputStream().also { bytes ->
+            ZipOutputStream(bytes).use { zip ->
+                for ((name, content) in demo) {
+                    zip.putNextEntry(ZipEntry(name))
+                    zip.write(content)
+                }
+            }
+        }.toByteArray()
+        bundles.import { dev.streamfuse.ZipSource("mine.zip", null) { ByteArrayInputStream(zip) } }
+        val done = until { it.importing == null && it.message != null }
+        assertEquals(words(R.string.imported, "mine"), done.message)
+        assertEquals("mine" to OfferState.Installed, done.chosen to done.offer("demo").state)
+    }
+}
