@@ -39,10 +39,8 @@
         }
         .padding(.leading, CGFloat(depth) * 20)
       case .quote:
-        HStack(spacing: 10) {
-          Rectangle().fill(.secondary).frame(width: 3)
-          text.foregroundStyle(.secondary)
-        }
+        text.foregroundStyle(.secondary).padding(.leading, 13)
+          .overlay(alignment: .leading) { Rectangle().fill(.secondary).frame(width: 3) }
       case .code(let language): CodeView(language: language, block: block, showsDrafts: showsDrafts)
       case .table: ScrollView(.horizontal) { Text(plain(block.runs, showsDrafts)).font(.callout.monospaced()) }
       case .rule: Divider()

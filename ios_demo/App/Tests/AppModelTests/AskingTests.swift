@@ -107,4 +107,24 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(parts.chat.state.turns, turns)
     XCTAssertNil(parts.chat.applySettings(), "nothing is changed")
   }
+
+  func testOnlyAnEndThatTheUserShouldKnowOfIsShown() async {
+    func state(_ end: String) -> ChatState {
+      var turn = Turn(role: .assistant, runs: [Run(text: "Hello", source: .model)])
+      turn.end = end
+      return ChatState(phase: .ready, turns: [.question("Hi"), turn])
+    }
+    XCTAssertEqual(state("stop").note, "The answer is complete.", "for those who listen")
+    XCTAssertNil(state("stop").shownNote)
+    XCTAssertEqual(state("context").shownNote, "The context is full. Begin a new chat.")
+    XCTAssertEqual(state("stopped").shownNote, "Stopped.")
+  }
+
+  func testWhatAModelThinksIsNoPartOfItsAnswer() async {
+    var turn = Turn(role: .assistant)
+    turn.append(Piece(text: "Let me see.", token: 1, source: .model, channel: .thinking))
+    XCTAssertEqual(turn.runs, [])
+    turn.append(Piece(text: "Hello", token: 2, source: .model))
+    XCTAssertEqual(turn.text, "Hello")
+  }
 }
