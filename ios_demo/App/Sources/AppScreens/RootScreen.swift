@@ -69,7 +69,11 @@
     }
 
     private var drafts: Binding<Bool> {
-      Binding { parts.settings.settings.showsDrafts } set: { parts.settings.set(.showsDrafts, $0) }
+      Binding { @MainActor in
+        parts.settings.settings.showsDrafts
+      } set: { @MainActor in
+        parts.settings.set(.showsDrafts, $0)
+      }
     }
   }
 #endif

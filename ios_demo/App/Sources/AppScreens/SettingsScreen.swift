@@ -84,7 +84,7 @@
 
     private func toggle(_ toggle: Switch) -> some View {
       Section {
-        Toggle(isOn: Binding { toggle.isOn(store.settings) } set: { store.set(toggle, $0) }) {
+        Toggle(isOn: Binding { @MainActor in toggle.isOn(store.settings) } set: { @MainActor in store.set(toggle, $0) }) {
           Text(toggle.words.label)
         }
       } footer: {
@@ -93,11 +93,15 @@
     }
 
     private var preset: Binding<Preset?> {
-      Binding { Preset.allCases.first { $0.isIn(store.settings) } } set: { if let chosen = $0 { store.set(chosen) } }
+      Binding { @MainActor in
+        Preset.allCases.first { $0.isIn(store.settings) }
+      } set: { @MainActor in
+        if let chosen = $0 { store.set(chosen) }
+      }
     }
 
     private var speculation: Binding<Speculation> {
-      Binding { store.settings.speculation } set: { store.set($0) }
+      Binding { @MainActor in store.settings.speculation } set: { @MainActor in store.set($0) }
     }
   }
 
@@ -127,7 +131,7 @@
     }
 
     private var value: Binding<Double> {
-      Binding { store.position(field, defaults) } set: { store.slide(field, to: $0) }
+      Binding { @MainActor in store.position(field, defaults) } set: { @MainActor in store.slide(field, to: $0) }
     }
   }
 

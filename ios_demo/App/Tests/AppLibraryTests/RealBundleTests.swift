@@ -63,6 +63,24 @@ final class RealBundleTests: XCTestCase {
     XCTAssertEqual(second.runs.count, 1)
     XCTAssertNotNil(second.figures?.chip())
 
+    let chat = try XCTUnwrap(again.chats.open)
+    await again.chats.new().value
+    await again.chats.open(chat).value
+    again.chat.edit(2)
+    let edited = try await ask(again.chat, words[1])
+    XCTAssertEqual(edited.text, wanted[1], "of turns that are read again")
+
+    again.settings.set(.remembersAnswers, true)
+    await again.chat.applySettings()?.value
+    await again.chats.new().value
+    let remembered = try await ask(again.chat, words[0])
+    XCTAssertEqual(remembered.text, wanted[0])
+    let answers = root.appending(path: "memory/demo.answers").path
+    func bytes() throws -> Int { try FileManager.default.attributesOfItem(atPath: answers)[.size] as? Int ?? 0 }
+    let kept = try bytes()
+    await again.chat.forgetAnswers().value
+    XCTAssertLessThan(try bytes(), kept)
+
     try again.settings.set(.maxNewTokens, "400")
     again.chat.send("Tell me a long story.")
     try await until { (again.chat.answer.live?.tokens ?? 0) > 3 }

@@ -38,7 +38,9 @@ public struct WindowGroup: Scene {
 }
 @propertyWrapper public struct Binding<Value> {
   public init(projectedValue: Binding<Value>) {}
-  public init(get: @escaping @MainActor () -> Value, set: @escaping @MainActor (Value) -> Void) {}
+  public init(
+    get: @escaping @isolated(any) @Sendable () -> Value, set: @escaping @isolated(any) @Sendable (Value) -> Void
+  ) {}
   public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
 }
 @propertyWrapper public struct FocusState<Value: Hashable> {
