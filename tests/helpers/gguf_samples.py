@@ -11,6 +11,7 @@ import numpy as np
 import tiny
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from streamfuse.model.families import to_checkpoint
 from streamfuse.model.gguf_settings import ARCHITECTURES
 from streamfuse.model.transformer import Transformer
 
@@ -65,12 +66,9 @@ class Source:
         self.tokenizer = byte_level_tokenizer()
         self.pieces = gemma_pieces() if architecture == "gemma3" else None  # SentencePiece instead of the tokenizer
         hf_name = ARCHITECTURES[architecture]
-        self.model = tiny.base(
-            architectures=[hf_name],
-            vocab_size=len(self.pieces[0]) if self.pieces else self.tokenizer.get_vocab_size(),
-            tie_word_embeddings=tied,
-            **{**SIZES, **config},
-        )
+        vocab_size = len(self.pieces[0]) if self.pieces else self.tokenizer.get_vocab_size()
+        sizes = {"vocab_size": vocab_size, **SIZES, **config}
+        self.model = tiny.base(architectures=[hf_name], tie_word_embeddings=tied, **sizes)
         self.skip: set[str] = set()  # fields to leave out
         self.fields: dict[str, Any] = {}  # strings and floats to add
         self.tensors: dict[str, np.ndarray] = {}  # tensors to add
@@ -148,7 +146,11 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
     top = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
     heads = {"attn_q": model.config.num_heads, "attn_k": model.config.num_kv_heads}
     out = {}
-    for name, value in model.state_dict().items():
+    state = model.state_dict()
+    if architecture == "phi3":  # a GGUF has its matrices as a checkpoint has them
+        names |= {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+        state = {name.removeprefix("model."): value for name, value in to_checkpoint(state, model.config).items()}
+    for name, value in state.items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         owner, kind = name.rsplit(".", 1)

@@ -418,7 +418,8 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(
-        CheckpointError, match="architecture 'mamba' is not one of llama, qwen2, qwen3, smollm3, granite, gemma3, olmo2"
+        CheckpointError,
+        match="architecture 'mamba' is not one of llama, qwen2, qwen3, smollm3, granite, gemma3, olmo2, phi3",
     ):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(40))

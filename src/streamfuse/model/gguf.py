@@ -17,7 +17,16 @@ import numpy.typing as npt
 
 from .families import FAMILIES
 from .fields import CheckpointError
-from .gguf_settings import ARCHITECTURES, Metadata, check_whole, config_of, decimal, gguf_files, sampling_of
+from .gguf_settings import (
+    ARCHITECTURES,
+    Metadata,
+    check_whole,
+    config_of,
+    decimal,
+    gguf_files,
+    longrope_of,
+    sampling_of,
+)
 from .gguf_tokenizer import tokenizer_of
 from .rope import rope_of, scaled_frequencies
 
@@ -38,10 +47,16 @@ _LAYER_NAMES = {
 }
 _AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 # What some architectures have besides, or have for something else.
-_OWN_LAYER_NAMES = {"gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER}, "olmo2": _AFTER}
+_OWN_LAYER_NAMES = {
+    "gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER},
+    "olmo2": _AFTER,
+    "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+}
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 PERMUTED = ("llama", "smollm3", "granite")  # architectures with rows of q and k in llama.cpp's own order
 ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies
+# The same for contexts within the trained length of LongRoPE, and for longer ones, which are not supported.
+_SHORT_FACTORS, _LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 # The same for all models with llama3 scaling; a GGUF only has the resulting factors.
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
@@ -60,9 +75,9 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     values = {name: field.contents() for name, field in readers[0].fields.items() if not name.startswith("GGUF.")}
     fields = Metadata(values, gguf_path)
     check_whole(fields, len(files))
-    architecture, config = fields["general.architecture"], config_of(fields)
+    config = config_of(fields)
     tokenizer = tokenizer_of(fields)
-    tensors = _weights([tensor for reader in readers for tensor in reader.tensors], architecture, config, gguf_path)
+    tensors = _weights([tensor for reader in readers for tensor in reader.tensors], fields, config)
     config["attention_bias"] = _complete_biases(tensors, config)
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     config["vocab_size"] = int(tensors["model.embed_tokens.weight"].shape[0])
@@ -125,10 +140,11 @@ def _named_templates(fields: Metadata) -> list[dict[str, str]] | None:
     return [{"name": name, "template": fields[f"tokenizer.chat_template.{name}"]} for name in names] or None
 
 
-def _weights(found: list[Any], architecture: str, config: dict[str, Any], path: Path) -> dict[str, FloatArray]:
+def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict[str, FloatArray]:
     """All tensors in float32 by their Hugging Face names; factors of RoPE scaling are added to `config`."""
     import gguf
 
+    architecture, path = fields["general.architecture"], fields.path
     # llama.cpp permutes rows in some architectures; the others use the half-split rotary layout unchanged.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     norm_offset = FAMILIES[
@@ -138,6 +154,10 @@ def _weights(found: list[Any], architecture: str, config: dict[str, Any], path: 
     for tensor in found:
         if tensor.name == ROPE_FACTORS:
             config["rope_scaling"] = _scaling_of(np.array(tensor.data, np.float64), config, path)
+            continue
+        if architecture == "phi3" and tensor.name in (_SHORT_FACTORS, _LONG_FACTORS):
+            if tensor.name == _SHORT_FACTORS:
+                config["rope_scaling"] = longrope_of(fields, [decimal(factor) for factor in tensor.data])
             continue
         name = tensor_name(tensor.name, architecture, path)
         try:

@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "granite": "GraniteForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
 }
 _NO_ROPE_INTERVAL = 4  # of smollm3 in llama.cpp; a GGUF does not have it
 _GRANITE_SCALES = {
@@ -37,6 +38,7 @@ _GEMMA_27B_LAYERS = 62  # its attention's scale is not that of the head's size
 _OWN_READ = {
     "granite": set(_GRANITE_SCALES),
     "gemma3": {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"},
+    "phi3": {"attention.sliding_window", "rope.dimension_count", "rope.scaling.attn_factor"},
 }
 # Words that end a turn, for files without the field that names the token.
 _TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
@@ -159,10 +161,22 @@ def _own_settings(
             "sliding_window": window,
             "layer_types": _layer_types(get("attention.sliding_window_pattern", _GEMMA_PATTERN), window, layers),
         }
+    if architecture == "phi3":
+        return {
+            "partial_rotary_factor": get("rope.dimension_count", head_dim) / head_dim,
+            "original_max_position_embeddings": get("rope.scaling.original_context_length"),
+            "sliding_window": get("attention.sliding_window") or None,
+        }
     if architecture != "granite":
         return {}
     none = {"attention.scale": head_dim**-0.5}  # a scale that is missing or 0 has no effect
     return {field: decimal(get(key) or none.get(key, 1.0)) for key, field in _GRANITE_SCALES.items()}
+
+
+def longrope_of(fields: Metadata, short_factors: list[float]) -> dict[str, Any]:
+    """The RoPE scaling of a phi3 file with these divisors of the frequencies, for contexts of the trained length."""
+    factor = fields.get("phi3.rope.scaling.attn_factor", 1.0)
+    return {"rope_type": "longrope", "short_factor": short_factors, "attention_factor": decimal(factor)}
 
 
 def _layer_types(pattern: int | list[bool], window: int | None, layers: int) -> list[str]:

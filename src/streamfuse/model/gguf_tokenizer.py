@@ -17,11 +17,23 @@ _DIGITS_THEN_BYTES = ("smollm", "starcoder", "refact", "command-r")
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_UPPER, _LOWER, _ENDING = (
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+)
+_CASED_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _SPLIT_PATTERNS = {
     "llama-bpe": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
     "dbrx": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
     "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
+    "gpt-4o": _CASED_WORDS,
 }
+# Tokens of phi3 that do not remove the spaces after them; all other added ones do.
+_PHI_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # token types
 
 
@@ -38,8 +50,9 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
             "SentencePiece BPE, are)"
         )
     tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    strips = kind == "llama" and fields["general.architecture"] == "phi3"
     added = [
-        added_token(i, token, its == _CONTROL)
+        added_token(i, token, its == _CONTROL, rstrip=strips and token not in _PHI_KEEPS_SPACES)
         for i, (token, its) in enumerate(zip(tokens, types, strict=True))
         if its in (_CONTROL, _USER_DEFINED)
     ]

@@ -118,10 +118,10 @@ def _bpe(
     }
 
 
-def added_token(token_id: int, content: str, special: bool) -> Json:
-    """A token that is matched before text is split into other tokens."""
-    options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": content, **options, "special": special}
+def added_token(token_id: int, content: str, special: bool, rstrip: bool = False) -> Json:
+    """A token that is matched before text is split into other tokens; `rstrip`: together with the spaces after it."""
+    options = dict.fromkeys(("single_word", "lstrip", "normalized"), False)
+    return {"id": token_id, "content": content, **options, "rstrip": rstrip, "special": special}
 
 
 def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) -> Json | None:

@@ -1,6 +1,6 @@
-"""GGUF files of Gemma 3 and OLMo 2, and SentencePiece vocabularies, on tiny random models.
+"""GGUF files of Gemma 3, OLMo 2 and Phi-3, and SentencePiece vocabularies, on tiny random models.
 
-Run: python -m pytest tests/model/test_model_gguf_gemma.py
+Run: python -m pytest tests/model/test_model_gguf_families.py
 """
 
 from __future__ import annotations
@@ -177,3 +177,32 @@ def test_a_token_for_the_end_of_turns_that_the_file_names_is_taken(tmp_path: Pat
     source = gemma()
     source.fields["tokenizer.ggml.eot_token_id"] = 4
     assert load_base(converted(source, tmp_path)).config.eos_token_ids == (1, 4)
+
+
+@pytest.mark.parametrize("factors", [False, True])
+def test_a_phi_gguf_gives_the_same_model(factors: bool, tmp_path: Path) -> None:
+    short = [1.0 + i / 4 for i in range(4)]
+    scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": short, "attention_factor": 1.19024}
+    own = {"rope_scaling": scaling, "original_max_position_embeddings": 64} if factors else {}
+    source = Source("phi3", tied=False, partial_rotary_factor=0.5, sliding_window=24, **own)
+    source.pre = "gpt-4o"
+    source.fields |= {"phi3.rope.dimension_count": 8, "phi3.attention.sliding_window": 24}
+    if factors:
+        source.fields |= {"phi3.rope.scaling.original_context_length": 64, "phi3.rope.scaling.attn_factor": 1.19024}
+        for name, values in (("short", short), ("long", [2.0] * 4)):
+            source.tensors[f"rope_factors_{name}.weight"] = np.array(values, np.float32)
+    found = load_base(converted(source, tmp_path))
+    for name in ("layer_windows", "rotaries", "max_position_embeddings"):
+        assert getattr(found.config, name) == getattr(source.model.config, name), name
+    ids = torch.randint(0, found.config.vocab_size, (1, 40))
+    torch.testing.assert_close(found(ids), source.model(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_the_tokens_of_a_phi_take_the_spaces_after_them(tmp_path: Path) -> None:
+    source = Source("phi3", tied=False)
+    source.pieces = gemma_pieces()
+    source.model = Source("phi3", tied=False, vocab_size=len(source.pieces[0])).model
+    folder = converted(source, tmp_path)
+    found = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert found.encode("<end_of_turn> he").ids == found.encode("<end_of_turn>he").ids
+    assert found.encode("<unk> he").ids != found.encode("<unk>he").ids
