@@ -6,7 +6,7 @@ import typer
 
 from streamfuse.cli.shared.groups import register_group
 
-COMMANDS = ("ablations", "acceptance", "latency", "parity", "quantization", "scale", "structured", "tasks")
+COMMANDS = ("ablations", "acceptance", "all", "latency", "parity", "quantization", "scale", "structured", "tasks")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,178 @@
+"""All measurements of a release as a list of commands, and one file with what they printed.
+
+A part is a command of this program with `--json`. Its result is kept with digests of the command, the libraries and the
+bundle; a later run measures only the parts of which one of these has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from streamfuse.bench.shared.processes import ending
+from streamfuse.bundle.manifest import MANIFEST_NAME
+from streamfuse.durable import write_text
+from streamfuse.native.library import find_core, find_library, find_text
+
+SETS: Final = {  # name: (bundle, data, tokens per answer)
+    "chat": ("demo", "spec_bench/question.jsonl", 128),
+    "GSM8K": ("demo", "gsm8k/question.jsonl", 128),
+    "HumanEval": ("demo", "humaneval/question.jsonl", 128),
+    "E2E": ("e2e", "e2e_nlg/test.jsonl", 64),
+    "SQL": ("sql", "sql_context/test.jsonl", 64),
+}
+STRUCTURED: Final = {  # task: (bundle, data)
+    "function-calling": ("demo", "function_calling/simple_python.jsonl"),
+    "extraction": ("demo", "e2e_nlg/test.jsonl"),
+    "sql": ("sql", "sql_context/test.jsonl"),
+    "objects": ("demo", None),
+}
+
+
+class SuiteError(RuntimeError):
+    """A part failed; the message names it and its command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`arguments` of `streamfuse`, without --json; the bundle that they measure; the file that they read, if any."""
+
+    name: str
+    arguments: tuple[str, ...]
+    bundle: Path
+    data: Path | None
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["streamfuse", *self.arguments])
+
+
+def parts(bundles: Path, data: Path, prompts: int, repetitions: int) -> list[Part]:
+    """Everything that can be measured with the bundles and data sets below these folders.
+
+    Args:
+        bundles: a folder with the bundles demo, e2e and sql (`make bundles`).
+        data: the folder of `streamfuse data fetch`.
+        prompts: of each data set, at most.
+        repetitions: runs of each system per prompt.
+    """
+    found = []
+
+    def add(name: str, kind: str, bundle: str, file: str | None, *arguments: object) -> None:
+        folder = bundles / bundle
+        command = ("bench", kind, str(folder), *map(str, arguments))
+        found.append(Part(name, command, folder, None if file is None else data / file))
+
+    for name, (bundle, file, tokens) in SETS.items():
+        sized = ("--data", data / file, "--limit", prompts, "--max-new-tokens", tokens)
+        often = ("--repetitions", repetitions)
+        add(name, "tasks", bundle, file, *sized, *often, "--sources")
+        own = ("--systems", "plain,speculative", "--repetitions", 1)
+        add(f"{name}, weights from memory", "tasks", bundle, file, *sized, *own, "--cold-caches")
+        if name == "chat":
+            add(f"{name}, temperature 0.7", "tasks", bundle, file, *sized, *own, "--temperature", 0.7)
+    for name, (bundle, of) in STRUCTURED.items():
+        task = name if of is None else f"{name}={data / of}"
+        add(f"structured, {name}", "structured", bundle, of, "--task", task, "--limit", prompts,
+            "--repetitions", repetitions)  # fmt: skip
+    for bundle in ("demo", "e2e", "sql"):
+        add(f"passes of {bundle}", "latency", bundle, None)
+    return found
+
+
+def identity(part: Part) -> str:
+    """A digest of what the result is of: the command, the native libraries and the bundle (by its manifest, which has
+    the hashes of its files)."""
+    digest = hashlib.sha256(part.command.encode())
+    for path in (find_core(), find_text(), find_library(), part.bundle / MANIFEST_NAME):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Results:
+    """The file of results. A damaged one is an error, not an empty one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["parts"]
+        except FileNotFoundError:
+            self.parts = {}
+        except (ValueError, KeyError, TypeError):
+            raise SuiteError(f"{path} is not a file of results; give another with --output, or delete it") from None
+
+    def has(self, part: Part) -> bool:
+        return self.parts.get(part.name, {}).get("identity") == identity(part)
+
+    def add(self, part: Part, result: Mapping[str, Any], **facts: Any) -> None:
+        self.parts[part.name] = {
+            "command": part.command,
+            "identity": identity(part),
+            **facts,
+            "result": dict(result),
+        }
+        text = json.dumps({"processor": processor(), "parts": self.parts}, indent=1) + "\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.path, text)
+
+
+def measure(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs a part; its progress goes to standard error.
+
+    Returns:
+        What it printed, and when it began (UTC), how long it ran (seconds) and the load of the machine before it.
+
+    Raises:
+        SuiteError: it failed.
+    """
+    began, load = datetime.now(timezone.utc), os.getloadavg()[0]
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "streamfuse", *part.arguments, "--json"], stdout=subprocess.PIPE)
+    if done.returncode != 0:
+        raise SuiteError(f"{part.name} {ending(done.returncode)}: {part.command}")
+    facts = {"began": began.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - start), "load": load}
+    return json.loads(done.stdout), facts
+
+
+def processor() -> str:
+    """The processor as the system names it, with its family and model where Linux tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    name = facts.get("model name", platform.machine())
+    known = [f"{key} {facts[field]}" for key, field in (("family", "cpu family"), ("model", "model")) if field in facts]
+    return f"{name} ({', '.join(known)})" if known else name
+
+
+def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    """A row per data set that was measured: its name, prompts, tokens per pass, speed-up over plain decoding, its 95 %
+    interval, the speed-up with weights read from memory, and the gain from streams."""
+    for name in SETS:
+        if name not in found:
+            continue
+        result = found[name]["result"]
+        cold = found.get(f"{name}, weights from memory", {}).get("result")
+        streams = result["gains"].get("all", {}).get("without streams")
+        low, high = result["speedup_interval"]
+        yield [
+            name,
+            str(result["prompts"]),
+            f"{result['systems']['speculative']['mean_accepted_tokens']:.2f}",
+            f"{result['speedup']:.2f}",
+            f"{low:.2f}-{high:.2f}",
+            f"{cold['speedup']:.2f}" if cold else "-",
+            f"{streams['speedup']:.2f}" if streams else "-",
+        ]

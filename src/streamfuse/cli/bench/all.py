@@ -1,0 +1,97 @@
+"""`streamfuse bench all`: every measurement of a release, in one file of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfuse.cli.shared import tables
+from streamfuse.cli.shared.console import out, print_json, say
+from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.options import OptionError
+
+_COLUMNS = ("data set", "prompts", "per pass", "speed-up", "95 %", "from memory", "streams")
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("all")(all_)
+
+
+@usage_errors()
+def all_(
+    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="The folder of `streamfuse data fetch`.")],
+    bundles: Annotated[
+        Path, typer.Option("--bundles", metavar="FOLDER", help="A folder with the bundles demo, e2e and sql.")
+    ] = Path("build"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file of results.")] = Path("build/figures.json"),
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread over it.")] = 24,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt.")] = 2,
+    only: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="Only the parts whose names contain these words.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
+) -> None:
+    """Run all benchmarks of a release, one after the other, about an hour on two cores.
+
+    Speed on chat, GSM8K, HumanEval, E2E and SQL, with what each source of
+    drafts brings, greedy and at temperature 0.7, also with weights read from
+    memory in each pass as on a phone; structured output; latency of passes.
+
+    Each result is kept with its command, when it was measured, the load of
+    the machine and digests of libraries and bundle. After Ctrl-C or a failure
+    the same command continues, and a part is measured again only if its
+    command, the native libraries or its bundle have changed. A part whose
+    data set or bundle is missing is left out and named.
+
+    [bold]Examples[/bold]
+
+    streamfuse data fetch spec-bench e2e sql function-calling -o data
+
+    streamfuse bench all --data data
+
+    streamfuse bench all --data data --only structured --limit 8 --dry-run
+    """
+    from streamfuse.bench.suite import Results, identity, measure, parts, speed_rows
+    from streamfuse.bundle import open_bundle
+
+    chosen = [part for part in parts(bundles, data, limit, repetitions) if only is None or only in part.name]
+    if not chosen:
+        raise OptionError(f"--only {only}: no part has such a name; --dry-run lists them")
+    results = Results(output)
+    missing: dict[str, str] = {}
+    for part in chosen:
+        if not part.bundle.is_dir():
+            missing[part.name] = f"{part.bundle} is missing (make bundles)"
+        elif part.data is not None and not part.data.is_file():
+            missing[part.name] = f"{part.data} is missing (streamfuse data fetch)"
+        else:
+            open_bundle(part.bundle)
+    for name, why in missing.items():
+        say(f"{name}: left out, {why}", "yellow")
+    todo = [part for part in chosen if part.name not in missing and not results.has(part)]
+    done = len(chosen) - len(missing) - len(todo)
+    say(f"{len(todo)} parts to measure, {done} measured before, {len(missing)} left out")
+    if dry_run:
+        for part in todo:
+            out.print(f"# {part.name}\n{part.command}", markup=False, soft_wrap=True)
+        return
+    try:
+        for number, part in enumerate(todo, 1):
+            say(f"{number} of {len(todo)}: {part.command}")
+            result, facts = measure(part)
+            results.add(part, result, **facts)
+    except KeyboardInterrupt:
+        say(f"Stopped; the same command continues, and {output} has what was measured.", "yellow")
+        raise
+    kept = {part.name: results.parts[part.name] for part in chosen if part.name in results.parts}
+    current = {part.name: identity(part) for part in chosen if part.name in kept and part.name not in missing}
+    kept = {name: row for name, row in kept.items() if current.get(name) == row["identity"]}
+    if json_:
+        print_json({"parts": kept, "left_out": missing})
+        return
+    if rows := list(speed_rows(kept)):
+        out.print(tables.figures(_COLUMNS, rows))
+    out.print(f"{len(kept)} results in {output}", markup=False, soft_wrap=True)

@@ -1,0 +1,129 @@
+"""`streamfuse bench all`: what it would run, what it keeps, and what it leaves out. The parts themselves are fakes.
+
+Run: python -m pytest tests/bench/test_bench_all.py
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_samples import write_bundle
+from typer.testing import CliRunner, Result
+
+from streamfuse.bench import suite
+from streamfuse.cli import app
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Bundles and data as the command expects them, but for the bundle sql and for HumanEval."""
+    for name in ("demo", "e2e"):
+        write_bundle(tmp_path / "build" / name)
+    for _, file, _ in suite.SETS.values():
+        if "humaneval" not in file:
+            (tmp_path / "data" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "data" / file).write_text("{}\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the parts that were measured, by a fake that knows the figures of every part."""
+    names: list[str] = []
+
+    def measure(part: suite.Part) -> tuple[dict[str, Any], dict[str, Any]]:
+        names.append(part.name)
+        systems = {"speculative": {"mean_accepted_tokens": 2.0}}
+        gains = {"all": {"without streams": {"speedup": 1.01, "interval": [0.9, 1.1]}}}
+        result = {"prompts": 3, "systems": systems, "gains": gains, "speedup": 1.5, "speedup_interval": [1.25, 1.75]}
+        return result, {"began": "2026-01-01T00:00:00+00:00", "seconds": 1, "load": 0.0}
+
+    monkeypatch.setattr(suite, "measure", measure)
+    return names
+
+
+def bench_all(place: Path, *flags: str) -> Result:
+    folders = ["--data", str(place / "data"), "--bundles", str(place / "build"), "-o", str(place / "out.json")]
+    return CliRunner().invoke(app, ["bench", "all", *folders, *flags])
+
+
+def test_every_command_that_it_runs_is_one(place: Path) -> None:
+    result = bench_all(place, "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    commands = [line.split() for line in result.stdout.splitlines() if not line.startswith("#")]
+    for kind in ("tasks", "structured", "latency"):
+        flags = {flag for command in commands if command[2] == kind for flag in command if flag.startswith("--")}
+        told = CliRunner().invoke(app, ["bench", kind, "--help"], env={"COLUMNS": "300"}).stdout
+        assert {flag for flag in (*flags, "--json") if flag not in told} == set()
+
+
+def test_what_is_missing_is_named_and_left_out(place: Path, ran: list[str]) -> None:
+    result = bench_all(place)
+    assert result.exit_code == 0, result.stderr
+    assert "HumanEval: left out" in result.stderr
+    assert "build/sql is missing (make bundles)" in result.stderr
+    assert {"chat", "E2E", "structured, objects", "passes of demo"} <= set(ran)
+    assert not [name for name in ran if "HumanEval" in name or "SQL" in name]
+    assert "1.25-1.75" in result.stdout
+
+
+def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> None:
+    bench_all(place)
+    first = list(ran)
+    ran.clear()
+    found = json.loads(bench_all(place, "--json").stdout)
+    assert (ran, list(found["parts"])) == ([], first)
+    manifest = place / "build" / "e2e" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    bench_all(place)
+    assert ran == [name for name in first if "E2E" in name or "e2e" in name]
+    ran.clear()
+    bench_all(place, "--limit", "5", "--only", "structured")
+    assert ran == [name for name in first if name.startswith("structured")]
+
+
+def test_a_failure_keeps_what_was_measured(place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = suite.measure
+
+    def failing(part: suite.Part) -> tuple[dict[str, Any], dict[str, Any]]:
+        if len(ran) == 3:
+            raise suite.SuiteError(f"{part.name} ended with code 1: {part.command}")
+        return whole(part)
+
+    monkeypatch.setattr(suite, "measure", failing)
+    result = bench_all(place)
+    assert result.exit_code == 1
+    assert "ended with code 1: streamfuse bench" in result.stderr
+    kept = json.loads((place / "out.json").read_text(encoding="utf-8"))
+    assert list(kept["parts"]) == ran
+    monkeypatch.setattr(suite, "measure", whole)
+    ran.clear()
+    bench_all(place)
+    assert not set(ran) & set(kept["parts"])
+
+
+def test_a_part_is_a_process_whose_failure_has_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        assert command[:3] == [sys.executable, "-m", "streamfuse"]
+        assert command[-1] == "--json"
+        return subprocess.CompletedProcess(command, 0 if "latency" in command else 1, b'{"a": 1}')
+
+    monkeypatch.setattr(subprocess, "run", run)
+    passes = suite.Part("passes", ("bench", "latency", "x"), tmp_path, None)
+    result, facts = suite.measure(passes)
+    assert (result, facts["seconds"]) == ({"a": 1}, 0)
+    with pytest.raises(suite.SuiteError, match=r"^chat ended with code 1: streamfuse bench tasks x$"):
+        suite.measure(suite.Part("chat", ("bench", "tasks", "x"), tmp_path, None))
+
+
+def test_a_damaged_file_of_results_is_not_overwritten(place: Path, ran: list[str]) -> None:
+    (place / "out.json").write_text("{", encoding="utf-8")
+    result = bench_all(place)
+    assert (result.exit_code, ran) == (1, [])
+    assert "is not a file of results" in result.stderr
+    assert (place / "out.json").read_text(encoding="utf-8") == "{"
