@@ -3,9 +3,6 @@ import Observation
 /// The list of chats: finds, opens, renames and deletes them. What it does to files runs in the order of the chat's work.
 @MainActor @Observable
 public final class ChatList {
-  /// How long a deleted chat can be restored.
-  static let undoTime = Duration.seconds(10)
-
   /// All chats, the latest first.
   public private(set) var all: [ChatSummary] = []
   /// The words that are looked for.
@@ -19,6 +16,8 @@ public final class ChatList {
   private var found: Set<String>?
   private let store: ChatStore
   private let chat: ChatModel
+  /// How long a deleted chat can be restored.
+  @ObservationIgnored var undoTime = Duration.seconds(10)
   @ObservationIgnored private var wasOpen = false
   @ObservationIgnored private var forgetting: Task<Void, Never>?
 
@@ -74,9 +73,11 @@ public final class ChatList {
     wasOpen = id == open
     deleted = doomed
     let task = chat.delete(id)
-    forgetting = Task { [weak self] in
-      try? await Task.sleep(for: Self.undoTime)
-      if !Task.isCancelled { self?.deleted = nil }
+    forgetting = Task { [store, undoTime] in
+      guard (try? await Task.sleep(for: undoTime)) != nil else { return }
+      deleted = nil
+      await task.value
+      await store.sweep()
     }
     return task
   }
@@ -85,6 +86,7 @@ public final class ChatList {
   @discardableResult
   public func undo() -> Task<Void, Never>? {
     guard let back = deleted else { return nil }
+    forgetting?.cancel()
     deleted = nil
     return chat.restore(back.id, opened: wasOpen)
   }

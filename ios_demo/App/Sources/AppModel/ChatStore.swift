@@ -72,10 +72,7 @@ actor ChatStore {
   func begin() -> [ChatSummary] {
     sweep()
     for id in names() where !id.hasPrefix(".") {
-      guard let data = try? Data(contentsOf: recordFile(id)), let record = try? JSONDecoder().decode(ChatRecord.self, from: data),
-        record.id == id
-      else { continue }
-      records[id] = record
+      if let record = recordOnDisk(id) { records[id] = record }
     }
     return list
   }
@@ -136,17 +133,19 @@ actor ChatStore {
   func delete(_ id: String) {
     records[id] = nil
     let hidden = place(Self.deleted + id)
-    if (try? FileManager.default.moveItem(at: place(id), to: hidden)) == nil { try? FileManager.default.removeItem(at: place(id)) }
+    do {
+      try FileManager.default.moveItem(at: place(id), to: hidden)
+    } catch {
+      try? FileManager.default.removeItem(at: place(id))
+    }
   }
 
   /// Brings a deleted chat back; whether it could.
   func restore(_ id: String) -> Bool {
     let hidden = place(Self.deleted + id)
-    guard (try? FileManager.default.moveItem(at: hidden, to: place(id))) != nil,
-      let data = try? Data(contentsOf: recordFile(id)), let record = try? JSONDecoder().decode(ChatRecord.self, from: data)
-    else { return false }
-    records[id] = record
-    return true
+    try? FileManager.default.moveItem(at: hidden, to: place(id))
+    records[id] = recordOnDisk(id)
+    return records[id] != nil
   }
 
   /// Removes deleted chats for good.
@@ -175,6 +174,13 @@ actor ChatStore {
     where ![recordFile(record.id).lastPathComponent, record.cache].contains(file.lastPathComponent) {
       try? FileManager.default.removeItem(at: file)
     }
+  }
+
+  /// Nil where there is none that can be read.
+  private func recordOnDisk(_ id: String) -> ChatRecord? {
+    guard let data = try? Data(contentsOf: recordFile(id)), let record = try? JSONDecoder().decode(ChatRecord.self, from: data)
+    else { return nil }
+    return record.id == id ? record : nil
   }
 
   private func names() -> [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }

@@ -62,7 +62,9 @@ public struct Live: Sendable, Equatable, Codable {
     for mark in Mark.allCases {
       if let tokens = bySource[mark.source.rawValue], tokens > 0 { lines.append(Word.sourceRow(mark.word(), tokens)) }
     }
-    if let promptTokens, let rate = prefillTokensPerSecond { lines.append(Word.promptReadAt(promptTokens, number(rate, 0, locale))) }
+    if let promptTokens, let rate = prefillTokensPerSecond {
+      lines.append(Word.promptReadAt(promptTokens, number(rate, 0, locale)))
+    }
     if droppedTurns > 0 { lines.append(Word.droppedTurns(droppedTurns)) }
     if let fallbackReason { lines.append(Word.fallback(fallbackReason)) }
     return lines

@@ -127,6 +127,16 @@ final class ChatListTests: AppTestCase {
     XCTAssertEqual(folders, [])
   }
 
+  func testADeletedChatIsGoneWhenItsTimeIsOver() async throws {
+    try use("demo")
+    let parts = start()
+    _ = try await ask(parts.chat, "Hello")
+    parts.chats.undoTime = .milliseconds(5)
+    await parts.chats.delete(try XCTUnwrap(parts.chats.open))?.value
+    try await until { parts.chats.deleted == nil && folders.isEmpty }
+    XCTAssertNil(parts.chats.undo())
+  }
+
   func testADeletedBundleTakesItsChatsAndItsRememberedAnswersWithIt() async throws {
     try use("other")
     try use("demo")

@@ -29,13 +29,13 @@ public struct AccessibilityTraits: SetAlgebra, OptionSet, Sendable {
 }
 public protocol LabelStyle {}
 public struct IconOnlyLabelStyle: LabelStyle {}
-extension LabelStyle where Self == IconOnlyLabelStyle { public static var iconOnly: IconOnlyLabelStyle { IconOnlyLabelStyle() } }
+extension LabelStyle where Self == IconOnlyLabelStyle { public static var iconOnly: Self { Self() } }
 public protocol ListStyle {}
 public struct SidebarListStyle: ListStyle {}
-extension ListStyle where Self == SidebarListStyle { public static var sidebar: SidebarListStyle { SidebarListStyle() } }
+extension ListStyle where Self == SidebarListStyle { public static var sidebar: Self { Self() } }
 public protocol PickerStyle {}
 public struct SegmentedPickerStyle: PickerStyle {}
-extension PickerStyle where Self == SegmentedPickerStyle { public static var segmented: SegmentedPickerStyle { SegmentedPickerStyle() } }
+extension PickerStyle where Self == SegmentedPickerStyle { public static var segmented: Self { Self() } }
 public enum TextAlignment { case leading, center, trailing }
 public enum LayoutDirection { case leftToRight, rightToLeft }
 public struct KeyEquivalent: Sendable, ExpressibleByExtendedGraphemeClusterLiteral {
