@@ -1,4 +1,4 @@
-"""A key that everybody has, and a small bundle signed with it, for tests of readers in other languages.
+"""A key that everybody has, a small bundle signed with it, and its catalogue, for tests of readers in other languages.
 
 Run: PYTHONPATH=src:tests/helpers python tests/helpers/signed_samples.py FOLDER
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from bundle_samples import write_bundle
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from streamfuse.bundle import sign_bundle
+from streamfuse.bundle import make_catalog, sign_bundle
 
 # The first vector of RFC 8032, section 7.1: a key, and what it signs nothing with.
 SECRET = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"
@@ -36,4 +36,5 @@ def write_signed_bundle(path: Path) -> Path:
 
 if __name__ == "__main__":
     shutil.rmtree(sys.argv[1], ignore_errors=True)
-    write_signed_bundle(Path(sys.argv[1]))
+    folder = write_signed_bundle(Path(sys.argv[1]))
+    (folder / "catalog.json").write_text(make_catalog([folder]).json_text(), encoding="utf-8")

@@ -7,6 +7,8 @@ public struct InstalledLibrary: Library {
   /// The library.
   public init() {}
 
+  public var backends: [String: String?] { StreamFuse.backends }
+
   public func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel {
     let model = try await StreamFuse.load(from: folder) {
       $0.threads = threads

@@ -1,35 +1,126 @@
 import Foundation
 import Observation
+import StreamFuseCore
 
-/// The bundles screen: chooses, brings in and deletes bundles. An import goes on while other screens are shown.
+/// Where a published bundle is on its way to this device.
+public enum OfferState: Sendable, Equatable {
+  case available
+  /// This device cannot run it, for this reason.
+  case unsupported(String)
+  /// So many bytes are here.
+  case downloading(Int64)
+  /// All bytes are here, and the library checks them.
+  case checking
+  /// Interrupted; it goes on from so many bytes.
+  case paused(Int64)
+  case installed
+}
+
+/// A published bundle.
+public struct Offer: Sendable, Equatable, Identifiable {
+  /// What the publisher says of it.
+  public let entry: CatalogEntry
+  /// Where it is.
+  public internal(set) var state = OfferState.available
+  /// Why its last download ended.
+  public internal(set) var error: String?
+  /// Its name, which is unique in a catalogue.
+  public var id: String { entry.name }
+
+  /// What the screen says of it.
+  public var facts: String {
+    Word.offerFacts(size(entry.bytes), entry.license ?? Word.licenceUnknown(), entry.contextLength)
+  }
+
+  /// What the screen says of its state; nil where there is nothing to say.
+  public var text: String? {
+    if let error { return error }
+    switch state {
+    case .available: return nil
+    case .unsupported(let reason): return Word.offerUnsupported(reason)
+    case .downloading(let done): return Word.downloadingOf(size(done), size(entry.bytes))
+    case .checking: return Word.checking()
+    case .paused(let done): return Word.offerPaused(size(done), size(entry.bytes))
+    case .installed: return Word.offerInstalled()
+    }
+  }
+
+  /// What part of it is here, from 0 to 1; nil where that is not shown.
+  public var fraction: Double? {
+    switch state {
+    case .downloading(let done), .paused(let done): Double(done) / Double(max(1, entry.bytes))
+    default: nil
+    }
+  }
+}
+
+/// Bytes as people write them.
+public func size(_ bytes: Int64) -> String { ByteCountFormatter.string(fromByteCount: bytes, countStyle: .file) }
+
+extension BundleProgress {
+  /// What the screen says of an import.
+  public var text: String {
+    switch self {
+    case .receiving(let done, let total): Word.copyingOf(size(done), size(total))
+    case .checking: Word.checking()
+    }
+  }
+}
+
+/// The bundles screen: chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are
+/// shown.
 @MainActor @Observable
 public final class BundlesModel {
-  /// The bundles on this device.
-  public private(set) var installed: [Installed] = []
+  /// The bundles on this device; nil until the disk is read.
+  public private(set) var installed: [InstalledBundle]?
   /// The name of the one in use.
   public private(set) var chosen: String?
   /// How far an import is; nil where nothing comes in.
-  public private(set) var importing: ImportProgress?
+  public private(set) var importing: BundleProgress?
   /// What happened last.
   public private(set) var message: String?
+  /// What a publisher has.
+  public private(set) var offers: [Offer] = []
+  /// Whether the publisher's server is being asked.
+  public private(set) var isAsking = false
 
-  private let bundles: BundleFolder
+  private let store: BundleStore
+  private let library: any Library
   private let settings: SettingsStore
   private let chat: ChatModel
   @ObservationIgnored private var task: Task<Void, Never>?
+  @ObservationIgnored private var downloads: [String: Task<Void, Never>] = [:]
+  /// How far the downloads are that run, by the ids of their entries.
+  @ObservationIgnored private var running: [String: OfferState] = [:]
+  /// The last look at the disk, which the next one waits for.
+  @ObservationIgnored private var looking: Task<Void, Never>?
 
-  /// The bundles in a folder, for a chat.
-  init(_ bundles: BundleFolder, settings: SettingsStore, chat: ChatModel) {
-    self.bundles = bundles
+  /// The bundles of a store, for a chat.
+  init(_ store: BundleStore, library: any Library, settings: SettingsStore, chat: ChatModel) {
+    self.store = store
+    self.library = library
     self.settings = settings
     self.chat = chat
   }
 
-  /// Sweeps what an ended process left, and lists the bundles. `folder` holds everything that the app keeps, and is outside
+  /// The address of the catalogue that was asked for last.
+  public var catalog: String { settings.catalog }
+
+  /// Whether a bundle comes in.
+  var isBusy: Bool { importing != nil || !running.isEmpty }
+
+  /// Lists the bundles, and sweeps what an ended process left. `folder` holds everything that the app keeps, and is outside
   /// of the device's backups: bundles are large, and can be had again.
   func begin(in folder: URL) async {
-    await bundles.sweep(folder)
+    await FileQueue("home").run {
+      var home = folder
+      try? FileManager.default.createDirectory(at: home, withIntermediateDirectories: true)
+      var values = URLResourceValues()
+      values.isExcludedFromBackup = true
+      try? home.setResourceValues(values)
+    }
     await refresh()
+    await store.sweep()
   }
 
   /// Uses a bundle, in a new chat.
@@ -41,17 +132,90 @@ public final class BundlesModel {
     }
   }
 
+  /// Asks a publisher what there is.
+  @discardableResult
+  public func ask(_ address: String) -> Task<Void, Never>? {
+    guard !isAsking else { return nil }
+    settings.catalog = address.trimmingCharacters(in: .whitespacesAndNewlines)
+    isAsking = true
+    message = nil
+    return Task {
+      do {
+        offers = try await store.catalog(address).entries.map { Offer(entry: $0) }
+        await refresh()
+        if offers.isEmpty { message = Word.catalogEmpty() }
+      } catch {
+        message = sentence(of: error)
+      }
+      isAsking = false
+    }
+  }
+
+  /// Downloads a published bundle, or goes on with it. Where no bundle is in use, it is used.
+  @discardableResult
+  public func download(_ entry: CatalogEntry) -> Task<Void, Never>? {
+    guard running[entry.id] == nil else { return nil }
+    step(entry, .downloading(0))
+    let task = Task {
+      var failure: String?
+      do {
+        let bundle = try await store.download(entry) { progress in
+          switch progress {
+          case .receiving(let done, _): await self.step(entry, .downloading(done))
+          case .checking: await self.step(entry, .checking)
+          }
+        }
+        if settings.bundle == nil { await chat.open(bundle.name).value }
+      } catch is CancellationError {
+      } catch {
+        failure = sentence(of: error)
+      }
+      running[entry.id] = nil
+      show(entry, .available, failure)
+      await refresh()
+    }
+    downloads[entry.id] = task
+    return task
+  }
+
+  /// Ends a download; what has arrived is kept.
+  public func pause(_ entry: CatalogEntry) { downloads[entry.id]?.cancel() }
+
+  /// Deletes what has arrived of a download.
+  @discardableResult
+  public func discard(_ entry: CatalogEntry) -> Task<Void, Never> {
+    Task {
+      downloads[entry.id]?.cancel()
+      await downloads[entry.id]?.value
+      do {
+        try await store.discard(entry)
+        show(entry, .available)
+      } catch {
+        show(entry, .available, sentence(of: error))
+      }
+      await refresh()
+    }
+  }
+
   /// Copies the bundle in a folder and, where it is sound, uses it. One at a time.
   @discardableResult
-  public func take(_ source: URL) -> Task<Void, Never>? {
+  public func take(_ folder: URL) -> Task<Void, Never>? {
     guard importing == nil else { return nil }
-    importing = .copying(0, of: 0)
+    importing = .receiving(0, of: 0)
     message = nil
+    let lent = LentFolder(folder)
     let task = Task {
       do {
-        let name = try await bundles.take(source) { self.importing = $0 }
-        await chat.open(name).value
-        message = Word.imported(name)
+        let source = FolderSource(folder) { place, body in
+          if place == folder { try lent.read(body) } else { try lent.read(place, body) }
+        }
+        let bundle = try await withTaskCancellationHandler {
+          try await store.importBundle(source) { await self.importStep($0) }
+        } onCancel: {
+          lent.cancel()
+        }
+        await chat.open(bundle.name).value
+        message = Word.imported(bundle.name)
       } catch is CancellationError {
         message = Word.importCancelled()
       } catch {
@@ -76,18 +240,57 @@ public final class BundlesModel {
     Task {
       if name == settings.bundle { await chat.open(nil).value }  // its files are in use
       do {
-        try await bundles.delete(name)
+        try await store.delete(name)
         await chat.forget(name)
         message = Word.deleted(name)
       } catch {
-        message = sentence(of: error)
+        message = Word.errorDelete(name)
       }
       await refresh()
     }
   }
 
+  private func importStep(_ progress: BundleProgress) { importing = progress }
+
+  private func step(_ entry: CatalogEntry, _ state: OfferState) {
+    running[entry.id] = state
+    show(entry, state)
+  }
+
+  private func show(_ entry: CatalogEntry, _ state: OfferState, _ error: String? = nil) {
+    for place in offers.indices where offers[place].entry.id == entry.id {
+      offers[place].state = state
+      offers[place].error = error
+    }
+  }
+
+  private func stateOf(_ entry: CatalogEntry, _ installed: [InstalledBundle]) async -> OfferState {
+    if installed.contains(where: { $0.id == entry.id }) { return .installed }
+    if let reason = entry.unsupportedReason(backends: library.backends) { return .unsupported(reason) }
+    let here = await store.receivedBytes(entry)
+    return here > 0 ? .paused(here) : .available
+  }
+
+  /// Lists what is on the disk, and says it of the offers too.
   private func refresh() async {
-    installed = await bundles.list()
+    let before = looking
+    let task = Task {
+      await before?.value
+      await look()
+    }
+    looking = task
+    await task.value
+  }
+
+  private func look() async {
+    let installed = await store.list()
+    var states: [String: OfferState] = [:]
+    for offer in offers { states[offer.id] = await stateOf(offer.entry, installed) }
+    self.installed = installed
     chosen = settings.bundle
+    for place in offers.indices {
+      let entry = offers[place].entry
+      if let state = running[entry.id] ?? states[offers[place].id] { offers[place].state = state }
+    }
   }
 }

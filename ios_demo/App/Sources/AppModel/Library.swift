@@ -3,6 +3,9 @@ import StreamFuseCore
 
 /// The app's interface to the library: what its models ask for. They are tested over another one.
 public protocol Library: Sendable {
+  /// The backends of the library, each with nil if it can run on this device, or else the reason why not.
+  var backends: [String: String?] { get }
+
   /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in. `memory`: the file that keeps the
   /// model's answers, so that later ones are drafted from them; nil: none is kept.
   func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel

@@ -1,4 +1,5 @@
 import Foundation
+import StreamFuseCore
 
 /// What the screens share; it lives as long as the process. To make one costs nothing and changes nothing: SwiftUI may make
 /// several of which it keeps one. `begin` starts that one's work.
@@ -19,19 +20,21 @@ public final class Parts {
   private var begun: Task<Void, Never>?
 
   /// Keeps everything in `folder` and `defaults`. `device` names the device for the benchmark's report, a line each, and
-  /// `power` says what slows it.
+  /// `power` says what slows it. `transport` brings what is downloaded.
   public init(
     _ library: any Library, folder: URL, defaults: UserDefaults, device: [String],
-    power: @escaping @MainActor () -> Power? = { nil }
+    power: @escaping @MainActor () -> Power? = { nil }, transport: any BundleTransport = URLSessionTransport()
   ) {
     self.folder = folder
-    let installed = BundleFolder(folder: folder.appending(path: "bundles"), library: library)
+    let store = BundleStore(
+      directory: folder.appending(path: "bundles"), transport: transport, removeCaches: { await library.removeCaches(of: $0) },
+      check: { _ = try await library.open($0, threads: nil, memory: nil, checkHashes: true) })
     settings = SettingsStore(defaults)
-    let store = ChatStore(folder: folder.appending(path: "chats"))
+    let saved = ChatStore(folder: folder.appending(path: "chats"))
     chat = ChatModel(
-      library, folderOf: installed.path, memory: MemoryFolder(folder.appending(path: "memory")), settings: settings, store: store)
-    chats = ChatList(store, chat)
-    bundles = BundlesModel(installed, settings: settings, chat: chat)
+      library, folderOf: { store.folder($0) }, memory: MemoryFolder(folder.appending(path: "memory")), settings: settings, store: saved)
+    chats = ChatList(saved, chat)
+    bundles = BundlesModel(store, library: library, settings: settings, chat: chat)
     benchmark = BenchmarkModel(chat, settings: settings, device: device, power: power)
   }
 
@@ -49,7 +52,7 @@ public final class Parts {
   }
 
   /// Whether the device should stay awake: an answer is written, the benchmark runs, or a bundle comes in.
-  public var isBusy: Bool { [.writing, .lent].contains(chat.state.phase) || bundles.importing != nil }
+  public var isBusy: Bool { [.writing, .lent].contains(chat.state.phase) || bundles.isBusy }
 
   /// The user has left the app, which may be ended at any moment now. An answer goes on for `grace`. The task ends when
   /// everything is saved.

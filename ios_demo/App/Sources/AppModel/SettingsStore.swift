@@ -38,6 +38,11 @@ public final class SettingsStore {
     get { kept.string(forKey: "bundle") }
     set { keep(newValue, "bundle") }
   }
+  /// The address of the catalogue that was asked for last.
+  var catalog: String {
+    get { kept.string(forKey: "catalog") ?? "" }
+    set { keep(newValue, "catalog") }
+  }
   private let kept: UserDefaults
 
   /// The settings of an earlier process.

@@ -1,122 +1,132 @@
 import Foundation
+import StreamFuseCore
 import XCTest
 
 @testable import AppModel
 
-/// Untrusted imports: nothing lands outside, nothing half-made stays, and what is wrong is said.
+/// The bundles screen: what a publisher has and what becomes of it on this device, and what comes in from other apps. What
+/// is untrusted in both is tested with the library's store.
 final class BundlesTests: AppTestCase {
-  private var bundles: BundleFolder {
-    BundleFolder(folder: root.appending(path: "bundles"), library: library, limits: ImportLimits(files: 5, bytes: 10_000, depth: 3))
+  private let publisher = FakePublisher()
+  private let demo = ["manifest.json": Data("{}".utf8), "model.pte": Data(count: 100_000)]
+  private var second: [String: Data] { demo.merging(["manifest.json": Data("{ }".utf8)]) { $1 } }
+  private var left: [String] {
+    (try? FileManager.default.contentsOfDirectory(atPath: root.appending(path: "bundles").path)) ?? []
   }
 
   /// A folder that the user may choose.
-  private func outside(_ name: String = "demo", _ files: [String: String] = [:]) throws -> URL {
-    let folder = root.appending(path: "outside/\(name)")
+  private func outside(_ files: [String: String] = ["manifest.json": "{}"]) throws -> URL {
+    let folder = root.appending(path: "outside/demo")
     for (path, text) in files { try write(text, to: folder.appending(path: path)) }
     return folder
   }
 
-  private func listed(_ expected: [Installed]) async throws {
-    let list = await bundles.list()
-    XCTAssertEqual(list, expected)
+  private func asked(_ bundles: BundlesModel) async -> [Offer] {
+    await bundles.ask(FakePublisher.address)?.value
+    return bundles.offers
   }
 
-  private func refused(_ source: URL) async -> String {
-    do {
-      let name = try await bundles.take(source) { _ in }
-      XCTFail("took \(name)")
-      return ""
-    } catch {
-      let left = (try? FileManager.default.contentsOfDirectory(atPath: bundles.folder.path)) ?? []
-      XCTAssertEqual(left, [])
-      return sentence(of: error)
+  func testWhatIsDownloadedIsUsedWhereNothingIsInUseAndCanBeHadAgainWhenItIsDeleted() async throws {
+    try publisher.publish([("demo", demo), ("other", second)])
+    let parts = start(publisher), bundles = parts.bundles
+    let offers = await asked(bundles)
+    XCTAssertEqual(offers.map(\.entry.title), ["The demo", "The other"])
+    XCTAssertEqual(offers.map(\.state), [.available, .available])
+    XCTAssertEqual(offers[0].facts, "100 KB · licence apache-2.0 · context of 1024 tokens")
+    await bundles.download(offers[0].entry)?.value
+    XCTAssertEqual(bundles.offers.map(\.state), [.installed, .available])
+    XCTAssertEqual(bundles.offers[0].text, "On this device")
+    XCTAssertEqual(bundles.chosen, "demo")
+    try await ready(parts.chat)
+    await bundles.download(offers[1].entry)?.value
+    XCTAssertEqual(bundles.installed?.map(\.name), ["demo", "other"])
+    XCTAssertEqual(bundles.chosen, "demo")
+    await bundles.delete("demo").value
+    XCTAssertEqual(bundles.offers.map(\.state), [.available, .installed])
+    XCTAssertEqual(bundles.message, "demo is deleted.")
+    XCTAssertEqual(library.forgotten, ["demo"])
+  }
+
+  func testADownloadIsPausedIsStillThereInANewProcessGoesOnAndIsDiscarded() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.gate = gate }
+    let parts = start(publisher), bundles = parts.bundles
+    let entry = await asked(bundles)[0].entry
+    let task = try XCTUnwrap(bundles.download(entry))
+    XCTAssertNil(bundles.download(entry), "once")
+    try await until { bundles.offers[0].state == .downloading(50_002) }
+    XCTAssertTrue(parts.isBusy)
+    XCTAssertEqual(try XCTUnwrap(bundles.offers[0].fraction), 0.5, accuracy: 0.001)
+    bundles.pause(entry)
+    await task.value
+    XCTAssertFalse(parts.isBusy)
+    XCTAssertEqual(bundles.offers[0].state, .paused(50_002))
+    XCTAssertEqual(bundles.offers[0].text, "Paused at 50 KB of 100 KB")
+    publisher.change { $0.gate = nil }
+    let again = start(publisher).bundles
+    XCTAssertEqual(again.catalog, FakePublisher.address)
+    let offers = await asked(again)
+    XCTAssertEqual(offers[0].state, .paused(50_002))
+    await again.discard(entry).value
+    XCTAssertEqual(again.offers[0].state, .available)
+    XCTAssertEqual(left, [])
+    await again.download(entry)?.value
+    XCTAssertEqual(again.offers[0].state, .installed)
+  }
+
+  func testWhyADownloadEndedIsSaidInItsRowAndWhyThereIsNoCatalogueBelow() async throws {
+    try publisher.publish([("demo", demo), ("damaged", second.merging(["damaged": Data([1])]) { $1 }), ("npu", demo)]) { entry in
+      if entry["name"] as? String == "npu" { entry["backend"] = "qnn" }
     }
-  }
-
-  func testASoundFolderIsListedUnderItsNameTheSecondOneBesideIt() async throws {
-    let source = try outside("demo", ["manifest.json": "{}", "model.mlpackage/Data/weights.bin": "12345", ".DS_Store": "x"])
-    let first = try await bundles.take(source) { _ in }
-    let second = try await bundles.take(source) { _ in }
-    XCTAssertEqual([first, second], ["demo", "demo 2"])
-    try await listed([Installed(name: "demo", bytes: 7), Installed(name: "demo 2", bytes: 7)])
-    XCTAssertEqual(
-      try String(contentsOf: bundles.path("demo").appending(path: "model.mlpackage/Data/weights.bin"), encoding: .utf8), "12345")
-  }
-
-  func testAFolderAroundTheBundleIsAsGood() async throws {
-    _ = try await bundles.take(try outside("unpacked", ["inner/manifest.json": "{}", "__MACOSX/inner": "x"])) { _ in }
-    try await listed([Installed(name: "unpacked", bytes: 2)])
-  }
-
-  func testLinksThatLeadOutOfTheFolderAreRefused() async throws {
-    try write("secret", to: root.appending(path: "secret/file"))
-    for (name, target) in [("weights.bin", "secret/file"), ("weights", "secret")] {
-      let source = try outside("evil-\(name)", ["manifest.json": "{}"])
-      try FileManager.default.createSymbolicLink(
-        at: source.appending(path: name), withDestinationURL: root.appending(path: target))
-      let said = await refused(source)
-      XCTAssertEqual(said, "The name \"\(name)\" is not allowed in a bundle.")
-    }
-    let deep = await refused(try outside("deep", ["manifest.json": "{}", "a/b/c/d": ""]))
-    XCTAssertEqual(deep, "The name \"a/b/c\" is not allowed in a bundle.")
-  }
-
-  func testLimitsHold() async throws {
-    let large = await refused(try outside("large", ["manifest.json": "{}", "model.pte": String(repeating: "x", count: 10_000)]))
-    XCTAssertEqual(large, "It is larger than the limit of 0 MiB.")
-    let files = Dictionary(uniqueKeysWithValues: (0..<5).map { ("file\($0)", "") })
-    let many = await refused(try outside("many", files.merging(["manifest.json": "{}"]) { $1 }))
-    XCTAssertEqual(many, "More than 5 files are no bundle.")
-  }
-
-  func testWhatIsNoBundleIsRefused() async throws {
-    let none = await refused(try outside("photos", ["a.jpg": "x"]))
-    XCTAssertTrue(none.hasPrefix("photos holds no bundle: manifest.json is missing."), none)
-    let damaged = await refused(try outside("bad", ["manifest.json": "{}", "damaged": ""]))
-    XCTAssertEqual(damaged, "model.pte is not the file that the manifest names.")
-    let gone = await refused(root.appending(path: "nowhere"))
-    XCTAssertTrue(gone.hasPrefix("A file cannot be read or written: "), gone)
-  }
-
-  func testNamesOfStrangersBecomePlainOnes() async throws {
-    for (wanted, name) in [("a:b*", "a_b_"), ("...", "bundle"), (" 模型.", "模型")] {
-      let source = try outside("names/\(wanted)x", ["manifest.json": "{}"])
-      let renamed = source.deletingLastPathComponent().appending(path: wanted == "..." ? ".. ." : wanted)
-      try FileManager.default.moveItem(at: source, to: renamed)
-      let taken = try await bundles.take(renamed) { _ in }
-      XCTAssertEqual(taken, name)
-    }
+    let bundles = start(publisher).bundles
+    let offers = await asked(bundles)
+    XCTAssertEqual(offers[2].state, .unsupported("this library has no backend qnn"))
+    XCTAssertEqual(offers[2].text, "Not for this device: this library has no backend qnn.")
+    await bundles.download(offers[1].entry)?.value
+    XCTAssertEqual(bundles.offers[1].text, "model.pte is not the file that the manifest names.")
+    XCTAssertEqual(bundles.offers[1].state, .available)
+    publisher.change { $0.statuses["/demo/model.pte"] = 404 }
+    await bundles.download(offers[0].entry)?.value
+    XCTAssertEqual(bundles.offers[0].state, .paused(2))
+    XCTAssert(bundles.offers[0].error?.contains("404") ?? false, bundles.offers[0].error ?? "")
+    await bundles.ask("http://models.example")?.value
+    XCTAssert(bundles.message?.contains("https://") ?? false, bundles.message ?? "")
+    XCTAssertEqual(bundles.offers.count, 3, "what was there stays")
+    try publisher.publish([])
+    _ = await asked(bundles)
+    XCTAssertEqual(bundles.message, "This catalogue is empty.")
   }
 
   func testACancelledImportLeavesNothing() async throws {
     let parts = start()
-    let source = try outside("demo", ["manifest.json": "{}"])
+    let source = try outside()
     let task = try XCTUnwrap(parts.bundles.take(source))
     XCTAssertNil(parts.bundles.take(source), "one at a time")
     parts.bundles.cancel()
     await task.value
     XCTAssertEqual(parts.bundles.message, "The import was cancelled; nothing was kept.")
     XCTAssertNil(parts.bundles.importing)
-    XCTAssertEqual(try FileManager.default.contentsOfDirectory(atPath: bundles.folder.path), [])
+    XCTAssertEqual(left, [])
   }
 
-  func testASweepLeavesAnImportOfThisProcessAlone() async throws {
-    let one = bundles, home = root
-    library.whileChecking = { await one.sweep(home) }
-    let taken = try await one.take(try outside("demo", ["manifest.json": "{}"])) { _ in }
-    XCTAssertEqual(taken, "demo")
+  func testAnImportThatTheLibraryRefusesIsNotListed() async throws {
+    let parts = start()
+    await parts.bundles.take(try outside(["manifest.json": "{}", "damaged": ""]))?.value
+    XCTAssertEqual(parts.bundles.message, "model.pte is not the file that the manifest names.")
+    XCTAssertEqual(left, [])
   }
 
   func testAnImportIsUsedAndADeletedBundleIsGoneAndWhatAnEndedProcessLeftIsSwept() async throws {
-    try write("", to: bundles.folder.appending(path: ".unfinished-1/model.pte"))
+    try write("", to: root.appending(path: "bundles/.unfinished-1/model.pte"))
     let parts = start()
-    await parts.bundles.take(try outside("demo", ["manifest.json": "{}"]))?.value
+    await parts.bundles.take(try outside())?.value
     XCTAssertEqual(parts.bundles.message, "demo is checked and in use.")
     XCTAssertEqual(parts.bundles.chosen, "demo")
     XCTAssertEqual(parts.chat.state.phase, .ready)
     await parts.bundles.delete("demo").value
     XCTAssertEqual(parts.chat.state.phase, .noBundle)
     XCTAssertEqual(parts.bundles.installed, [])
-    XCTAssertEqual(try FileManager.default.contentsOfDirectory(atPath: bundles.folder.path), [])
+    XCTAssertEqual(left, [])
   }
 }

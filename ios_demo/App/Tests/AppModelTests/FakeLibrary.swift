@@ -24,6 +24,8 @@ final class FakeLibrary: Library {
 
   nonisolated init() {}
 
+  nonisolated var backends: [String: String?] { ["kernels": nil] }
+
   func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel {
     await whileChecking?()
     guard FileManager.default.fileExists(atPath: folder.appending(path: "manifest.json").path) else {
@@ -166,8 +168,8 @@ class AppTestCase: XCTestCase {
   }
 
   /// The app as a new process makes it.
-  func start() -> Parts {
-    let parts = Parts(library, folder: root, defaults: defaults, device: ["Device: X"])
+  func start(_ publisher: any BundleTransport = FakePublisher()) -> Parts {
+    let parts = Parts(library, folder: root, defaults: defaults, device: ["Device: X"], transport: publisher)
     parts.begin()
     return parts
   }

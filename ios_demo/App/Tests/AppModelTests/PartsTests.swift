@@ -52,7 +52,7 @@ final class PartsTests: AppTestCase {
       let parts = start()
       let task = try XCTUnwrap(parts.bundles.take(root.appending(path: "outside/demo")))
       try await Task.sleep(for: .milliseconds(20))
-      XCTAssertEqual(parts.bundles.importing, .copying(0, of: 0))
+      XCTAssertEqual(parts.bundles.importing, .receiving(0, of: 0))
       for _ in 0..<2 { goOn.signal() }  // the folder, and its file
       await task.value
       XCTAssertEqual(held.withLock { $0 }, [false, false])

@@ -2,7 +2,7 @@
 
 @_exported import Foundation
 
-public enum UIKeyboardType { case `default`, numberPad, decimalPad }
+public enum UIKeyboardType { case `default`, numberPad, decimalPad, URL }
 
 public final class UIColor: Sendable {
   public static let label = UIColor(), secondarySystemBackground = label
