@@ -23,7 +23,10 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
   // Only Apple's stores read it.
   let privacy: (exclude: [String], resources: [Resource]) = (["PrivacyInfo.xcprivacy"], [])
-  let hashes: [Target.Dependency] = ["CryptoKit"]
+  // Hashes of downloads come from a module like Apple's.
+  let hashes: [Target] = [
+    .target(name: "CryptoKit", path: "ios_demo/StreamFuse/Tests/Apple/CryptoKit", swiftSettings: [.unsafeFlags(["-O"])])
+  ]
 #else
   let usesFramework = Context.environment["STREAMFUSE_SOURCE"] == nil
   let opensBundles = usesFramework
@@ -31,7 +34,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let optimized: [CXXSetting] = []
   let link: [LinkerSetting] = []
   let privacy: (exclude: [String], resources: [Resource]) = ([], [.copy("PrivacyInfo.xcprivacy")])
-  let hashes: [Target.Dependency] = []
+  let hashes: [Target] = []
 #endif
 
 let sources = "ios_demo/StreamFuse/Sources"
@@ -58,8 +61,8 @@ let package = Package(
       name: "CTensor", path: "\(sources)/CTensor",
       cxxSettings: [.headerSearchPath("../../../../core")] + optimized),
     .target(
-      name: "StreamFuseCore", dependencies: [core] + hashes, path: "\(sources)/StreamFuseCore", exclude: privacy.exclude,
-      resources: privacy.resources,
+      name: "StreamFuseCore", dependencies: [core] + hashes.map { .byName(name: $0.name) },
+      path: "\(sources)/StreamFuseCore", exclude: privacy.exclude, resources: privacy.resources,
       linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : []),
     .target(
       name: "StreamFuseCoreML",
@@ -84,10 +87,7 @@ if usesFramework {
     .target(name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: optimized))
 }
 
-#if os(Linux)  // which has no CryptoKit
-  package.targets.append(
-    .target(name: "CryptoKit", path: "\(tests)/Apple/CryptoKit", swiftSettings: [.unsafeFlags(["-O"])]))
-#endif
+package.targets += hashes
 
 if fakeCoreML {
   package.targets += [
