@@ -69,7 +69,17 @@ def test_version_is_the_package_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["pull"], ["bundle", "keygen"], ["bundle", "sign"], ["bundle", "inspect"], ["run"], ["chat"]]
+    "command",
+    [
+        [],
+        ["pull"],
+        ["bundle", "keygen"],
+        ["bundle", "sign"],
+        ["bundle", "catalog"],
+        ["bundle", "inspect"],
+        ["run"],
+        ["chat"],
+    ],
 )
 def test_help_teaches_by_example(command: list[str]) -> None:
     code, stdout, _ = streamfuse_command(*command, "--help")
