@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "error.h"
+#include "trace.h"
 
 namespace streamfuse {
 namespace {
@@ -43,6 +44,7 @@ const char* Engine::name_of(int64_t method) const {
 }
 
 void Engine::call(const char* method, int64_t nodes, bool want_logits) {
+  const TraceSection section(method);
   results_ = {};
   check(backend_->run(backend_->context, method, static_cast<int32_t>(nodes), ids_.data(), positions_.data(),
                       ancestors_.data(), want_logits, &results_));
@@ -103,6 +105,7 @@ void Engine::check_results(int64_t method, int64_t nodes, bool want_logits) cons
 }
 
 Streams Engine::streams(int64_t survivor, int64_t token) {
+  const TraceSection section("streams");
   sf_results found = {};
   check(backend_->streams(backend_->context, static_cast<int32_t>(survivor), token, &found));
   const Streams streams = streams_of(found, 0);
@@ -130,6 +133,10 @@ void Engine::truncate(int64_t length) {
 
 void Engine::idle() {
   if (backend_->idle != nullptr) backend_->idle(backend_->context);
+}
+
+void Engine::trim() {
+  if (backend_->trim != nullptr) backend_->trim(backend_->context);
 }
 
 uint64_t Engine::saved_bytes(int64_t tokens) const {

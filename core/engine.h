@@ -37,6 +37,7 @@ class Engine {
   void commit(std::span<const int32_t> rows);
   void truncate(int64_t length);
   void idle();
+  void trim();  // the cache must be empty
 
   const char* name_of(int64_t method) const;
 

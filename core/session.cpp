@@ -322,6 +322,12 @@ double Session::learn_costs() {
   return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, stop_);
 }
 
+void Session::trim() {
+  finish(nullptr);
+  engine_.truncate(0);
+  engine_.trim();
+}
+
 void Session::set_costs(const double* first, const double* last, int32_t count, bool frozen) {
   if (count != costs_.count() || first == nullptr || last == nullptr)
     throw Failure(SF_BAD_ARGUMENT,

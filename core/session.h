@@ -37,6 +37,7 @@ class Session {
   void finish(const char* reason);
   void stop() { stop_.store(true, std::memory_order_relaxed); }
   void reset();
+  void trim();
   void save(const std::string& path, const std::string& note);
   void restore(const std::string& path, const std::function<int(const std::string&)>& take);  // see sf_sequence_restore
   std::string statistics() const { return statistics_.json(model_->spec); }

@@ -2,12 +2,9 @@
 
 #include "statistics.h"
 
-#include <cmath>
-#include <locale>
 #include <numeric>
-#include <sstream>
 
-#include "json_string.h"
+#include "json_writer.h"
 
 namespace streamfuse {
 namespace {
@@ -22,44 +19,7 @@ void add_to_first(std::vector<int64_t>& counts, int64_t depth) {
 
 double ratio(double part, double whole) { return whole != 0.0 ? part / whole : 0.0; }
 
-// Writes JSON, members separated by ", "; numbers do not depend on the locale, and a non-finite number is null.
-class Writer {
- public:
-  Writer() {
-    out_.imbue(std::locale::classic());
-    out_.precision(15);
-  }
-  void open(char bracket) {
-    separate();
-    out_ << bracket;
-    first_ = true;
-  }
-  void close(char bracket) {
-    out_ << bracket;
-    first_ = false;
-  }
-  void key(const char* name) { separate(), out_ << json_string(name) << ": ", first_ = true; }
-  void value(double number) { std::isfinite(number) ? (separate(), void(out_ << number)) : null(); }
-  void value(int64_t number) { separate(), out_ << number; }
-  void value(bool yes) { separate(), out_ << (yes ? "true" : "false"); }
-  void value(const char* sentence) { sentence == nullptr ? null() : (separate(), void(out_ << json_string(sentence))); }
-  void null() { separate(), out_ << "null"; }
-  template <typename T>
-  void member(const char* name, T number) {
-    key(name), value(number);
-  }
-  std::string done() const { return out_.str(); }
-
- private:
-  void separate() {
-    if (!first_) out_ << ", ";
-    first_ = false;
-  }
-  std::ostringstream out_;
-  bool first_ = true;
-};
-
-void shares(Writer& out, const char* name, const std::vector<int64_t>& parts, const std::vector<int64_t>& wholes) {
+void shares(JsonWriter& out, const char* name, const std::vector<int64_t>& parts, const std::vector<int64_t>& wholes) {
   out.key(name);
   out.open('[');
   for (size_t i = 0; i < wholes.size(); ++i)
@@ -124,7 +84,7 @@ std::string Statistics::json(const Spec& spec) const {
   const auto name_of = [&](size_t place) {
     return place == 0 ? "decode" : place <= spec.verify.size() ? spec.verify[place - 1].name.c_str() : "streams";
   };
-  Writer out;
+  JsonWriter out;
   out.open('{');
   out.member("prompt_tokens", prompt_tokens);
   out.member("generated_tokens", generated_tokens);

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "guard.h"
 #include "numbers.h"
+#include "selftest.h"
 #include "session.h"
 
 using streamfuse::bad;
@@ -83,6 +84,12 @@ const sf_constraint* constraint_of(const sf_options* given) {
   return given == nullptr || given->size < kEnd ? nullptr : given->constraint;
 }
 
+void check_engine(const streamfuse::Backend& engine, const streamfuse::Spec& spec) {
+  if (engine->run == nullptr || engine->commit == nullptr || engine->truncate == nullptr)
+    bad("an engine needs run, commit and truncate");
+  if (spec.deferred && engine->streams == nullptr) bad("the bundle is deferred, but the engine has no streams");
+}
+
 int64_t copy_tree(const streamfuse::Tree& tree, int64_t* tokens, int64_t* parents, double* log_probs) {
   for (int64_t row = 0; row < tree.size(); ++row) {
     tokens[row] = tree[row].token;
@@ -142,10 +149,7 @@ int sf_sequence_new(sf_core_model* model, const sf_backend* backend, const sf_se
   if (*out == nullptr) return SF_OUT_OF_MEMORY;
   return guarded((*out)->error, [&] {
     if (model == nullptr || model->model == nullptr) bad("a sequence needs a model that was opened");
-    if (given->run == nullptr || given->commit == nullptr || given->truncate == nullptr)
-      bad("an engine needs run, commit and truncate");
-    if (model->model->spec.deferred && given->streams == nullptr)
-      bad("the bundle is deferred, but the engine has no streams");
+    check_engine(given, model->model->spec);
     const sf_sequence_options known =
         known_part(options, sf_sequence_options{sizeof(sf_sequence_options), nullptr, nullptr, nullptr, nullptr, 0.0});
     (*out)->session = std::make_unique<streamfuse::Session>(model->model, std::move(given), known, model->memory);
@@ -213,6 +217,13 @@ int sf_sequence_reset(sf_sequence* handle) {
   });
 }
 
+int sf_sequence_trim(sf_sequence* handle) {
+  return on(handle, [](streamfuse::Session& session) {
+    session.trim();
+    return SF_OK;
+  });
+}
+
 int sf_sequence_tokens(sf_sequence* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
   return on(handle, [&](streamfuse::Session& session) {
     if (ids != nullptr) *ids = session.tokens().data();
@@ -258,6 +269,17 @@ int sf_sequence_restore(sf_sequence* handle, const char* path, int (*take)(void*
 
 void sf_sequence_observe(sf_sequence* handle, void (*observer)(void*, const sf_pass*), void* context) {
   if (handle != nullptr && handle->session != nullptr) handle->session->observer().set(observer, context);
+}
+
+int sf_core_model_self_test(sf_core_model* model, const sf_backend* engine, const sf_tensor* arrays, int32_t count,
+                            int (*put)(void*, const void*, size_t), void* to) {
+  streamfuse::Backend given(engine);
+  if (model == nullptr || model->model == nullptr || put == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    check_engine(given, model->model->spec);
+    const std::string report = streamfuse::self_test(*model->model, std::move(given), arrays, count);
+    return put(to, report.data(), report.size());
+  });
 }
 
 int sf_sequence_set_costs(sf_sequence* handle, const double* first, const double* last, int32_t count, int32_t frozen) {

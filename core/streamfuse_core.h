@@ -57,8 +57,17 @@ enum {
   SF_BAD_TABLES = 9,   /* the drafting tables contradict themselves or the model */
   SF_BAD_FILE = 10,    /* a saved session: missing, damaged, or of another bundle */
   SF_BAD_GRAMMAR = 11, /* a schema or grammar: invalid, not supported, over a limit, or nothing can follow the text */
+  SF_CANCELLED = 12,   /* the caller cancelled the call: sf_watch */
   SF_END = 100         /* sf_sequence_next: the text has ended; not an error */
 };
+
+/* Watches a long call of sf_bundle_open or sf_program_open, and can cancel it. `step` is called on the thread of the
+ * call, often, with how much of `total` is done (bytes or steps); if it does not return 0, the call ends with
+ * SF_CANCELLED. It must not throw. */
+typedef struct sf_watch {
+  int (*step)(void* context, uint64_t done, uint64_t total);
+  void* context;
+} sf_watch;
 
 /* ---- engines ---------------------------------------------------------------------------------------------------- */
 
@@ -108,6 +117,9 @@ typedef struct sf_backend {
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
   /* Called when generation ends; the engine may park its worker threads. May be NULL. */
   void (*idle)(void* context);
+  /* Returns memory to the system that the engine needs only for the cache, which is empty when this is called, or can
+   * compute again. May be NULL. */
+  void (*trim)(void* context);
 } sf_backend;
 
 /* ---- bundles ---------------------------------------------------------------------------------------------------- */
@@ -134,6 +146,15 @@ typedef struct sf_spec {
   int32_t stream_vocab_size; /* tokens that streams may propose, listed in the table stream_vocab; 0: not known */
   const char* identity;      /* distinguishes this bundle from others, for example a hash of its files' hashes */
 } sf_spec;
+
+/* What a bundle occupies in memory once it is loaded, in bytes, for text/streamfuse_bundle.h and
+ * native/streamfuse.h. */
+typedef struct sf_estimate {
+  size_t size;
+  int64_t weights_bytes; /* files of the graphs, mapped: the system can drop their pages and read them again */
+  int64_t tables_bytes;  /* drafting tables, also mapped */
+  int64_t cache_bytes;   /* KV cache of one sequence with a full context, in memory of its own */
+} sf_estimate;
 
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };
 
@@ -297,6 +318,10 @@ SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
 /* Drops all tokens, and what was learned from them about constrained texts. Measured costs stay. */
 SF_EXPORT int sf_sequence_reset(sf_sequence*);
+
+/* Drops the KV cache and returns its memory to the system; the tokens stay, and the next text processes them again.
+ * Finishes a running text. */
+SF_EXPORT int sf_sequence_trim(sf_sequence*);
 
 /* The context and all tokens delivered after it, valid until the next call; the cache holds the first `cached`. */
 SF_EXPORT int sf_sequence_tokens(sf_sequence*, const int64_t** ids, int64_t* n, int64_t* cached);

@@ -34,6 +34,12 @@ typedef struct sf_pass {
 /* Calls the observer after each commit; NULL removes it. */
 SF_EXPORT void sf_sequence_observe(sf_sequence*, void (*observer)(void* context, const sf_pass* pass), void* context);
 
+/* Repeats the passes of a bundle's self-test on an engine, which it takes over, and compares the outputs with those
+ * that the exporter stored: the arrays of sf_bundle_selftest_tensors in text/streamfuse_bundle.h. `put` gets the report
+ * once, as JSON of `bytes` bytes (docs/bundle.md, "The self-test"). SF_BAD_FILE if the arrays do not fit the model. */
+SF_EXPORT int sf_core_model_self_test(sf_core_model*, const sf_backend* engine, const sf_tensor* arrays, int32_t count,
+                                      int (*put)(void* to, const void* json, size_t bytes), void* to);
+
 /* Sets the costs in milliseconds per method: decode, the verify methods in the order of the spec, then streams if the
  * bundle is deferred. [count] with the fewest real rows for which no narrower method suffices, [count] with all rows.
  * Frozen costs are not corrected by measured passes. */

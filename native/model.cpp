@@ -4,6 +4,9 @@
 #include <string_view>
 
 #include "device.h"
+#include "progress.h"
+#include "streamfuse_low.h"
+#include "trace.h"
 
 namespace streamfuse::native {
 
@@ -13,35 +16,46 @@ Model::Model(const char* folder, const sf_model_options& options)
       machine_(machine()),
       threads_(options.threads == 0 ? "default" : std::to_string(options.threads)) {
   const auto started = std::chrono::steady_clock::now();
-  int code = options.public_key == nullptr ? sf_bundle_open(folder, options.skip_hashes == 0, Made(bundle_))
-                                           : sf_bundle_open_signed(folder, options.public_key, Made(bundle_));
-  bundle_needs(code);
+  const bool hashes = options.skip_hashes == 0 || options.public_key != nullptr;
+  const double half = !hashes ? 0.0 : options.own_engine == 1 ? 1.0 : 0.5;
+  const Watch hashed(options.progress, 0.0, half), loaded(options.progress, half, 1.0);
+  const sf_bundle_options how{sizeof how, options.public_key, hashed.get(), options.skip_hashes};
+  bundle_needs(open_bundle(how));
   spec_.size = sizeof spec_;
   bundle_needs(sf_bundle_spec(bundle_.get(), &spec_));
   const std::string_view graph = sf_bundle_graph(bundle_.get());
-  if (options.own_engine == 0 || (options.own_engine == 2 && graph.ends_with(".pte"))) load_program(options.threads);
+  if (options.own_engine == 0 || (options.own_engine == 2 && graph.ends_with(".pte")))
+    load_program(options.threads, loaded.get());
   const sf_tensor* tensors = nullptr;
   int32_t count = 0;
   bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));
-  code = sf_core_model_open(&spec_, tensors, count, Made(core_));
+  int code = sf_core_model_open(&spec_, tensors, count, Made(core_));
   check(code, sf_core_model_error(core_.get()));
   if (options.memory_file != nullptr) {
     const char* file = *options.memory_file == 0 ? nullptr : options.memory_file;
     code = sf_core_model_remember(core_.get(), file, options.memory_tokens);
     check(code, sf_core_model_error(core_.get()));
   }
+  if (options.progress != nullptr)
+    options.progress->fraction.store(program_ == nullptr && options.own_engine == 2 ? half : 1.0);
   load_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
 }
 
 void Model::bundle_needs(int code) const { check(code, sf_bundle_error(bundle_.get())); }
 
-void Model::load_program(int32_t threads) {
+int Model::open_bundle(const sf_bundle_options& options) {
+  const TraceSection section("streamfuse: open bundle");
+  return sf_bundle_open(folder_.c_str(), &options, Made(bundle_));
+}
+
+void Model::load_program(int32_t threads, const sf_watch* watch) {
+  const TraceSection section("streamfuse: load graphs");
   const std::string_view graph = sf_bundle_graph(bundle_.get());
   if (!graph.ends_with(".pte"))
     throw Failure(SF_BAD_PROGRAM, folder_ + " is for " +
                                       (graph.ends_with(".mlpackage") ? "Core ML on Apple's devices" : "ONNX Runtime") +
                                       "; this library runs bundles exported with --target executorch");
-  int code = sf_program_open(graph.data(), threads, Made(program_));
+  int code = sf_program_open(graph.data(), threads, watch, Made(program_));
   check(code, sf_program_error(program_.get()));
   code = sf_program_check(program_.get(), &spec_);
   check(code, sf_program_error(program_.get()));
@@ -60,6 +74,25 @@ int64_t Model::count_tokens(const char* text, size_t bytes) const {
   code = sf_text_count(own.get(), text, bytes, &n);
   check(code, sf_text_error(own.get()));
   return n;
+}
+
+std::string Model::self_test(Backend engine) const {
+  const TraceSection section("streamfuse: self-test");
+  Handle<sf_bundle_selftest, sf_bundle_selftest_close> stored;
+  int code = sf_bundle_selftest_open(bundle_.get(), Made(stored));
+  check(code, sf_bundle_selftest_error(stored.get()));
+  const sf_tensor* arrays = nullptr;
+  int32_t count = 0;
+  check(sf_bundle_selftest_tensors(stored.get(), &arrays, &count), "the self-test cannot be read");
+  const sf_backend table = engine->size > 0 ? engine.take() : make_engine();
+  std::string report;
+  const auto put = [](void* to, const void* json, size_t bytes) {
+    static_cast<std::string*>(to)->assign(static_cast<const char*>(json), bytes);
+    return int{SF_OK};
+  };
+  code = sf_core_model_self_test(core_.get(), &table, arrays, count, put, &report);
+  check(code, sf_core_model_error(core_.get()));
+  return report;
 }
 
 const char* Model::engine_facts() const {

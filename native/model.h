@@ -5,6 +5,7 @@
 #include <string>
 
 #include "handle.h"
+#include "owned.h"
 #include "streamfuse.h"
 #include "streamfuse_bundle.h"
 #include "streamfuse_engine.h"
@@ -24,6 +25,8 @@ class Model {
   double load_ms() const { return load_ms_; }
   void forget() const;  // what earlier sessions wrote
   int64_t count_tokens(const char* text, size_t bytes) const;
+  // The report of the bundle's self-test, JSON; `engine` has no functions: the model's own.
+  std::string self_test(Backend engine) const;
 
   // A sequence's engine, with an empty cache.
   sf_backend make_engine() const;
@@ -33,7 +36,8 @@ class Model {
 
  private:
   void bundle_needs(int code) const;
-  void load_program(int32_t threads);
+  int open_bundle(const sf_bundle_options& options);
+  void load_program(int32_t threads, const sf_watch* watch);
 
   std::string folder_, cost_folder_, machine_, threads_;
   Handle<sf_bundle, sf_bundle_close> bundle_;

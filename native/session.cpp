@@ -243,6 +243,11 @@ void Session::reset() {
   held_.clear();
 }
 
+void Session::trim() {
+  finish();
+  need(sf_sequence_trim(sequence_.get()));
+}
+
 void Session::save(const char* path) {
   finish();
   const void* note = nullptr;

@@ -33,6 +33,7 @@ class Session {
   int64_t used_tokens();
   int64_t remaining_tokens() { return model_->spec().capacity - used_tokens(); }
   void reset();
+  void trim();
   void save(const char* path);
   void restore(const char* path);
 

@@ -7,6 +7,7 @@
 
 #include "guard.h"
 #include "model.h"
+#include "progress.h"
 #include "session.h"
 
 using streamfuse::bad;
@@ -16,7 +17,7 @@ using streamfuse::known_part;
 
 struct sf_model {
   std::shared_ptr<const streamfuse::native::Model> model;  // null where loading failed
-  std::string error;
+  std::string error, report;                               // of the last self-test
 };
 
 struct sf_session {
@@ -75,6 +76,33 @@ int sf_model_load(const char* folder, const sf_model_options* options, sf_model*
 }
 
 void sf_model_free(sf_model* model) { delete model; }
+
+sf_progress* sf_progress_new(void) { return new (std::nothrow) sf_progress; }
+
+void sf_progress_free(sf_progress* progress) { delete progress; }
+
+double sf_progress_fraction(const sf_progress* progress) {
+  return progress == nullptr ? 0.0 : progress->fraction.load();
+}
+
+void sf_progress_cancel(sf_progress* progress) {
+  if (progress != nullptr) progress->is_cancelled.store(true);
+}
+
+int sf_model_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity) {
+  return sf_bundle_estimate(folder, out, message, capacity);
+}
+
+int sf_model_self_test(sf_model* model, const sf_backend* backend, const char** json) {
+  streamfuse::Backend own(backend);
+  if (loaded(model) == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    if (json == nullptr) bad("self_test needs a place for its report");
+    model->report = loaded(model)->self_test(std::move(own));
+    *json = model->report.c_str();
+    return SF_OK;
+  });
+}
 
 const char* sf_model_error(const sf_model* model) { return model == nullptr ? "out of memory" : model->error.c_str(); }
 
@@ -206,6 +234,10 @@ int64_t sf_session_remaining_tokens(sf_session* handle) {
 
 int sf_session_reset(sf_session* handle) {
   return on(handle, [](auto& session) { return session.reset(), SF_OK; });
+}
+
+int sf_session_trim(sf_session* handle) {
+  return on(handle, [](auto& session) { return session.trim(), SF_OK; });
 }
 
 int sf_session_save(sf_session* handle, const char* path) {

@@ -20,7 +20,8 @@
  *     so that the error message can be read from it. It must be freed like any other.
  *   - Any thread may use a model. Only one thread at a time may use a session; the exception is sf_session_stop, which
  *     any thread may call before sf_session_free. Models and sessions may be freed in any order.
- *   - There are no callbacks: the caller asks for the next piece, and nothing is computed between two calls.
+ *   - There are no callbacks: the caller asks for the next piece, and nothing is computed between two calls. The
+ *     progress of a long call is read from another thread (sf_progress).
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Returned pointers belong to the
  *     handle: those of a model are valid as long as the model, those of a session until the next call on that session.
  *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
@@ -48,6 +49,22 @@ SF_EXPORT int32_t sf_abi_version(void);
 typedef struct sf_model sf_model;
 typedef struct sf_session sf_session;
 
+/* The progress of one sf_model_load, which other threads may read and cancel while it runs. It is no callback, because
+ * a callback would run on the loading thread, where a binding cannot call into its language without attaching the
+ * thread or carrying errors across C. Free it after sf_model_load has returned. */
+typedef struct sf_progress sf_progress;
+
+SF_EXPORT sf_progress* sf_progress_new(void); /* NULL if memory is exhausted */
+SF_EXPORT void sf_progress_free(sf_progress*);
+
+/* From 0 to 1, never decreasing; 1 once the model is loaded. The first half is the bytes whose hashes are computed, the
+ * second the methods whose graphs are loaded; if there is only one of the two, it is all. If own_engine 2 leaves the
+ * graphs to the caller, it ends with the first half. */
+SF_EXPORT double sf_progress_fraction(const sf_progress*);
+
+/* Ends sf_model_load with SF_CANCELLED, within a megabyte of hashing or one method. */
+SF_EXPORT void sf_progress_cancel(sf_progress*);
+
 typedef struct sf_model_options {
   size_t size;
   int32_t threads;         /* of the native engine; 0: chosen for this machine */
@@ -61,12 +78,19 @@ typedef struct sf_model_options {
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
                               are drafted from them; created if it is missing. "": in RAM only. NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
+  sf_progress* progress;   /* NULL: none */
 } sf_model_options;
 
 /* Opens and checks the bundle in `folder` and loads its graphs, which takes from a tenth of a second to some seconds.
  * options may be NULL. The message of SF_BAD_FILE, SF_BAD_TABLES and SF_BAD_PROGRAM names file and field. */
 SF_EXPORT int sf_model_load(const char* folder, const sf_model_options* options, sf_model** out);
 SF_EXPORT void sf_model_free(sf_model*);
+
+/* What the bundle in `folder` occupies in memory once it is loaded, read from its manifest without loading it: the
+ * weights, which are mapped, and the KV cache of each session. The caller sets `out->size`. An error message is written
+ * to `message`, null-terminated and truncated to `capacity` bytes. */
+SF_EXPORT int sf_model_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
+
 SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
 
 SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of manifest.json */
@@ -90,6 +114,13 @@ SF_EXPORT int sf_model_default_options(const sf_model*, sf_options* out);
 /* The number of tokens of a text in a chat message, without what the chat template adds. If the bundle has no chat
  * template: in a raw prompt, without special tokens such as BOS. Any thread may call it. */
 SF_EXPORT int sf_model_count_tokens(sf_model*, const char* text, size_t bytes, int64_t* n);
+
+/* Repeats the passes of the bundle's self-test on this device, and compares the outputs with those that the exporter
+ * stored. *json is the report (docs/bundle.md, "The self-test"), valid until the next call; one thread at a time may
+ * call it. It needs an engine of its own for the time: memory as for a session, from half a second to some seconds.
+ * `backend` is as in sf_session_options: NULL for the model's engine. SF_BAD_FILE if the bundle has no self-test, or it
+ * is damaged. A difference is not an error. */
+SF_EXPORT int sf_model_self_test(sf_model*, const sf_backend* backend, const char** json);
 
 /* The backends that the native engine supports on this device, as JSON: {name: null if it is available, otherwise the
  * reason why not}. NULL if memory is exhausted. */
@@ -209,6 +240,10 @@ SF_EXPORT int sf_session_tokens(sf_session*, const int64_t** ids, int64_t* n, in
  * first prompt the whole context is left. */
 SF_EXPORT int64_t sf_session_used_tokens(sf_session*);
 SF_EXPORT int64_t sf_session_remaining_tokens(sf_session*);
+
+/* Drops the KV cache and returns its memory to the system, for a session that is not in use while memory is short. The
+ * conversation stays, and the next prompt processes it again. Finishes a running answer. */
+SF_EXPORT int sf_session_trim(sf_session*);
 
 /* Drops all tokens, and all turns except those that the session was created with. Finishes a running answer. */
 SF_EXPORT int sf_session_reset(sf_session*);

@@ -3,7 +3,7 @@
  * Rust. core/streamfuse_core.h is the decoding loop; an app uses native/streamfuse.h, which combines the two.
  *
  *     sf_bundle* bundle;
- *     if (sf_bundle_open("build/demo", 1, &bundle)) die(sf_bundle_error(bundle));
+ *     if (sf_bundle_open("build/demo", NULL, &bundle)) die(sf_bundle_error(bundle));
  *     sf_spec spec = {.size = sizeof spec};
  *     sf_bundle_spec(bundle, &spec);                       // and sf_bundle_tensors, for sf_core_model_open
  *     sf_text* text;
@@ -20,8 +20,8 @@
  * Rules, as in core/streamfuse_core.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code. The message of the last
  *     error stays on the handle; a bundle has only the message of opening it.
- *   - sf_bundle_open*, sf_new_text, sf_text_open and sf_text_clone return a handle even if they fail (unless memory is
- *     exhausted), so that the error message can be read from it. It must be freed like any other.
+ *   - sf_bundle_open, sf_bundle_selftest_open, sf_new_text, sf_text_open and sf_text_clone return a handle even if they
+ * fail (unless memory is exhausted), so that the error message can be read from it. It must be freed like any other.
  *   - A bundle is immutable, and any thread may use it. Only one thread at a time may use a text. Texts keep their
  *     bundle alive.
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Parameters without a length are
@@ -42,21 +42,31 @@ extern "C" {
 typedef struct sf_bundle sf_bundle;
 typedef struct sf_text sf_text;
 
-/* Reads and checks a bundle folder: the manifest, names, sizes, the drafting tables, tokenizer and chat template; with
- * check_hashes 1 also the SHA-256 of every file. SF_BAD_FILE (or SF_BAD_TABLES) names file and field in one line. */
-SF_EXPORT int sf_bundle_open(const char* folder, int32_t check_hashes, sf_bundle** out);
+typedef struct sf_bundle_options {
+  size_t size;
+  const char* public_key; /* the line that `streamfuse bundle keygen` prints, 64 hexadecimal digits: manifest.sig must
+                             be a signature of manifest.json by this key, and hashes are compared; NULL: no signature is
+                             needed */
+  const sf_watch* watch;  /* of the bytes whose hashes are computed; NULL: none */
+  int32_t skip_hashes;    /* 1: SHA-256 sums are not compared, for a bundle that was checked when it was installed */
+} sf_bundle_options;
 
-/* The same for a signed bundle: manifest.sig must be a signature of manifest.json by this key, and all hashes are
- * checked. public_key: the line that `streamfuse bundle keygen` prints, 64 hexadecimal digits. SF_BAD_ARGUMENT if it is
- * not a key; SF_BAD_FILE if the signature is missing, damaged or by another key. */
-SF_EXPORT int sf_bundle_open_signed(const char* folder, const char* public_key, sf_bundle** out);
+/* Reads and checks a bundle folder: the manifest, names, sizes, hashes, the drafting tables, tokenizer and chat
+ * template. options may be NULL. SF_BAD_FILE (or SF_BAD_TABLES) names file and field in one line. SF_BAD_ARGUMENT if
+ * public_key is not a key; SF_BAD_FILE if the signature is missing, damaged or by another key. */
+SF_EXPORT int sf_bundle_open(const char* folder, const sf_bundle_options* options, sf_bundle** out);
 
-/* NULL if sf_bundle_open_signed accepts this public key; otherwise an error message, a string constant. */
+/* NULL if sf_bundle_open accepts this public key; otherwise an error message, a string constant. */
 SF_EXPORT const char* sf_bundle_check_key(const char* public_key);
 
 /* Checks the JSON text of a manifest without reading any file: SF_OK, or SF_BAD_FILE with "field: reason" written to
  * `message`, null-terminated and truncated to `capacity` bytes. */
 SF_EXPORT int sf_bundle_check_manifest(const char* manifest, size_t bytes, char* message, size_t capacity);
+
+/* Reads an estimate from the manifest in `folder`. No other file is read, and none is checked. The caller sets
+ * `out->size`. An error message is written to `message`, null-terminated and truncated to `capacity` bytes. */
+SF_EXPORT int sf_bundle_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
+
 SF_EXPORT void sf_bundle_close(sf_bundle*);
 SF_EXPORT const char* sf_bundle_error(const sf_bundle*); /* never NULL */
 
@@ -70,6 +80,18 @@ SF_EXPORT int sf_bundle_tensors(const sf_bundle*, const sf_tensor** out, int32_t
 
 /* sf_default_options with the manifest's sampling_defaults. The caller sets `out->size`. */
 SF_EXPORT int sf_bundle_defaults(const sf_bundle*, sf_options* out);
+
+/* The inputs and expected outputs of every method, for sf_core_model_self_test. */
+typedef struct sf_bundle_selftest sf_bundle_selftest;
+
+/* Reads selftest.npz. SF_BAD_FILE if the bundle has none, or it is damaged. */
+SF_EXPORT int sf_bundle_selftest_open(const sf_bundle*, sf_bundle_selftest** out);
+SF_EXPORT void sf_bundle_selftest_close(sf_bundle_selftest*);
+SF_EXPORT const char* sf_bundle_selftest_error(const sf_bundle_selftest*); /* never NULL */
+
+/* Its arrays, whose dimensions after the first are joined to one; and for each method M an array M.snr_db of one float,
+ * the SNR in the manifest's `parity`. Valid as long as the handle. */
+SF_EXPORT int sf_bundle_selftest_tensors(const sf_bundle_selftest*, const sf_tensor** out, int32_t* count);
 
 /* The JSON text of manifest.json, byte for byte. */
 SF_EXPORT const char* sf_bundle_manifest(const sf_bundle*);

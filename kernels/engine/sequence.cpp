@@ -51,7 +51,7 @@ void fill_inputs(const GraphMethod& method, int n, const int64_t* ids, const int
 
 }  // namespace
 
-Sequence::Sequence(std::shared_ptr<const Program> program)
+Sequence::Sequence(std::shared_ptr<const Program> program, const sf_watch* watch)
     : program_(std::move(program)), arena_(program_->arena_bytes()) {
   const Shapes& shapes = program_->shapes();
   int64_t most_rows = 0;
@@ -60,7 +60,7 @@ Sequence::Sequence(std::shared_ptr<const Program> program)
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
     caches_.emplace_back(static_cast<size_t>(shapes.capacity * shapes.position_bytes(i)));
-  load_methods();
+  load_methods(watch);
 }
 
 Sequence::~Sequence() { free_methods(); }
@@ -70,13 +70,16 @@ void Sequence::free_methods() {
   methods_.clear();
 }
 
-void Sequence::load_methods() {
+void Sequence::load_methods(const sf_watch* watch) {
   free_methods();
   ran_ = streamed_ = nullptr;
   can_commit_ = false;
-  for (const auto& [name, signature] : program_->signatures())
+  for (const auto& [name, signature] : program_->signatures()) {
+    if (watch != nullptr && watch->step(watch->context, methods_.size(), program_->signatures().size()) != 0)
+      throw Failure(SF_CANCELLED, "loading was cancelled");
     methods_[name] = std::make_unique<GraphMethod>(
         *program_, signature, signature.is_streams() ? streams_arena_ : arena_, caches_, tracer_.get());
+  }
 }
 
 void Sequence::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
@@ -222,6 +225,12 @@ void Sequence::truncate(int64_t length) {
                  " positions");
   length_ = length;
   if (length < ran_at_length_) can_commit_ = false;
+}
+
+void Sequence::trim() {
+  if (length_ != 0) bad_argument("the cache is not empty: truncate it to 0 first");
+  for (Block& cache : caches_) cache.release();
+  can_commit_ = false;
 }
 
 // Calls `take` with the contiguous parts of a cache that contain its first `length` positions.

@@ -24,7 +24,7 @@ using Tracer = executorch::etdump::ETDumpGen;
 
 class Sequence {
  public:
-  explicit Sequence(std::shared_ptr<const Program> program);
+  explicit Sequence(std::shared_ptr<const Program> program, const sf_watch* watch = nullptr);
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
@@ -39,6 +39,7 @@ class Sequence {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
+  void trim();  // returns the memory of an empty cache to the system
   // The first `length` cache positions as bytes, rounded up to whole blocks if the cache has blocks: layer after layer,
   // keys, then values, in the layout of the caches.
   uint64_t bytes_of(int64_t length) const;
@@ -48,7 +49,7 @@ class Sequence {
   const std::vector<uint8_t>& profile_data();
 
  private:
-  void load_methods();
+  void load_methods(const sf_watch* watch = nullptr);
   void free_methods();
   void read_survivors(const GraphMethod& method, int n);
   const uint8_t* new_rows(size_t cache, bool& by_place) const;

@@ -100,6 +100,9 @@ int commit(void* context, const int32_t* rows, int32_t n) {
 }
 int truncate(void* context, int64_t length) { return sf_engine_truncate(static_cast<sf_engine*>(context), length); }
 void idle(void*) { streamfuse::park_workers(); }
+void trim(void* context) {
+  locked(static_cast<sf_engine*>(context), [](Sequence& sequence) { sequence.trim(); });
+}
 const char* error_of(void* context) { return sf_engine_error(static_cast<sf_engine*>(context)); }
 void release(void* context) { sf_engine_free(static_cast<sf_engine*>(context)); }
 
@@ -121,7 +124,7 @@ int load(void* context, int64_t length, int (*get)(void*, void*, uint64_t), void
 
 extern "C" {
 
-int sf_program_open(const char* pte_path, int num_threads, sf_program** out) {
+int sf_program_open(const char* pte_path, int num_threads, const sf_watch* watch, sf_program** out) {
   if (out == nullptr) return SF_BAD_ARGUMENT;
   *out = new (std::nothrow) sf_program;
   if (*out == nullptr) return SF_OUT_OF_MEMORY;
@@ -132,7 +135,7 @@ int sf_program_open(const char* pte_path, int num_threads, sf_program** out) {
       bad_argument("num_threads must lie between 0 and " + std::to_string(streamfuse::kMostThreads));
     streamfuse::PlatformScope scope;
     auto program = std::make_shared<const streamfuse::Program>(pte_path, num_threads);
-    handle.first = std::make_unique<Sequence>(program);
+    handle.first = std::make_unique<Sequence>(program, watch);
     handle.description = program->describe();
     for (const auto& [name, facts] : program->signatures())
       if (name != "prefill" && name != "decode" && name != "draft" && name != streamfuse::kStreams)
@@ -227,7 +230,7 @@ const char* sf_engine_error(const sf_engine* handle) {
 
 int sf_engine_backend(sf_engine* handle, sf_backend* out) {
   if (handle == nullptr || out == nullptr) return SF_BAD_ARGUMENT;
-  *out = {sizeof *out, handle, run, streams, commit, truncate, error_of, release, bytes_of, save, load, idle};
+  *out = {sizeof *out, handle, run, streams, commit, truncate, error_of, release, bytes_of, save, load, idle, trim};
   return SF_OK;
 }
 

@@ -83,7 +83,7 @@ struct Program {
   int64_t prefill_rows, width, capacity, vocab_size;
 
   Program(const std::string& path, const std::string& verify) : path(path), verify(verify) {
-    const int code = sf_program_open(path.c_str(), 2, &handle);
+    const int code = sf_program_open(path.c_str(), 2, nullptr, &handle);
     check(code, handle);
     const char* text;
     check(sf_program_describe(handle, &text), handle);
@@ -302,7 +302,7 @@ void damaged_files_are_refused(const Program& program) {
   const std::string path = program.path + ".damaged";
   const auto expect_refused = [](const char* name, int expected, const std::string& what) {
     sf_program* opened = nullptr;
-    const int code = sf_program_open(name, 1, &opened);
+    const int code = sf_program_open(name, 1, nullptr, &opened);
     expect(code != SF_OK && (expected == 0 || code == expected), what + " was opened");
     expect(std::strlen(error_of(opened)) > 0, what + " has no error message");
     sf_program_close(opened);

@@ -59,7 +59,7 @@ void run(const Options& options) {
   sf_engine* engine;
   sf_backend backend;
   sf_sequence* session;
-  if (sf_program_open(options.model.c_str(), options.threads, &program) != SF_OK ||
+  if (sf_program_open(options.model.c_str(), options.threads, nullptr, &program) != SF_OK ||
       sf_program_spec(program, &spec) != SF_OK || sf_engine_new(program, &engine) != SF_OK)
     throw std::runtime_error(sf_program_error(program));
   sf_engine_backend(engine, &backend);

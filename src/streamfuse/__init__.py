@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "__version__", "export_bundle", "load", "pull"]
+__all__ = ["Model", "__version__", "estimate", "export_bundle", "load", "pull"]
 
 if TYPE_CHECKING:
     from streamfuse.api import Model as Model
+    from streamfuse.api import estimate as estimate
     from streamfuse.api import load as load
     from streamfuse.export import export_bundle as export_bundle
     from streamfuse.model.pull import pull as pull
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Parts are imported when they are asked for: `import streamfuse` stays light."""
-    if name in ("Model", "load"):
+    if name in ("Model", "estimate", "load"):
         from streamfuse import api
 
         return getattr(api, name)

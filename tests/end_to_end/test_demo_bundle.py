@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import streamfuse
 from streamfuse.bundle import open_bundle
 from streamfuse.durable import flush, uncache
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
@@ -173,3 +174,21 @@ def test_methods_are_compared_on_the_real_model(tmp_path: Path) -> None:
     assert len((tmp_path / "a" / "asked" / "streams-ours.jsonl").read_text().splitlines()) == 2
     assert "streams, fixed 2x2 tree" in (tmp_path / "p.html").read_text(encoding="utf-8")
     assert not (tmp_path / "lab").exists(), "nothing is exported for methods that nobody asked for"
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is in RAM and no file."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE)
+    return 1024 * int(found[1]) if found else pytest.skip("the system does not report anonymous memory")
+
+
+def test_a_trimmed_chat_gives_the_memory_of_its_cache_back_and_goes_on() -> None:
+    used = {"max_new_tokens": 4}
+    with streamfuse.load(BUNDLE) as model, model.chat() as chat, model.chat() as other:
+        for one in (chat, other):
+            one.send("Tell a story. " * 100, **used)
+        cache = streamfuse.estimate(BUNDLE).cache_bytes * chat.used_tokens // model.context_length
+        full = anonymous_bytes()
+        chat.trim()
+        assert full - anonymous_bytes() > 0.8 * cache
+        assert chat.send("Go on.", **used).tokens == other.send("Go on.", **used).tokens

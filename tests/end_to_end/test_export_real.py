@@ -15,8 +15,8 @@ import pytest
 import torch
 from export_samples import decode_rows, prefill, verify_rows
 
+import streamfuse
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.export.selftest import Script
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend
@@ -63,20 +63,11 @@ def pages(text: Tokenizer) -> list[int]:
     return text.encode("\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))))
 
 
-def test_the_self_test_repeats_to_the_bit(bundle: Bundle, engine: ExecuTorchBackend) -> None:
-    with np.load(bundle.folder / "selftest.npz") as arrays:
-        script = Script.of(engine.spec, arrays["text"].tolist())
-        found = [result for result in script.run(engine) if f"{result.method}.nodes" in arrays]
-        assert {result.method for result in found} == set(bundle.manifest.methods) - {"prefill"}
-        for result in found:
-            assert sorted(result.logits or result.streams) == arrays[f"{result.method}.nodes"].tolist()
-            if result.logits:
-                logits = np.stack([result.logits[node] for node in sorted(result.logits)])
-                assert np.array_equal(logits, arrays[f"{result.method}.logits"]), result.method
-            if result.streams:
-                ids, log_probs = zip(*(result.streams[node] for node in sorted(result.streams)), strict=True)
-                assert np.array_equal(np.stack(ids), arrays[f"{result.method}.stream_ids"])
-                assert np.array_equal(np.stack(log_probs), arrays[f"{result.method}.stream_log_probs"])
+def test_the_self_test_repeats_to_the_bit(bundle: Bundle) -> None:
+    with streamfuse.load(bundle) as model:
+        found = model.self_test()
+    assert set(found.methods) == set(bundle.manifest.methods) - {"prefill"}
+    assert found.equal, found.differences
 
 
 def test_weights_are_those_of_the_gguf_bit_for_bit(bundle: Bundle) -> None:

@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (file < 0 || ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   sf_program* program = nullptr;
-  const int opened = sf_program_open(path.c_str(), 1, &program);
+  const int opened = sf_program_open(path.c_str(), 1, nullptr, &program);
   sf_spec spec = {};
   spec.size = sizeof spec;
   if (opened == SF_OK && sf_program_spec(program, &spec) == SF_OK) {

@@ -17,7 +17,7 @@ from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
 from streamfuse.native.library import file_name, load_executorch, load_typed
 from streamfuse.runtime.core import SOURCES, view
-from streamfuse.runtime.structures import EngineTable, Options, Spec
+from streamfuse.runtime.structures import EngineTable, Estimate, Options, Spec
 from streamfuse.runtime.text_library import CHANNELS
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "AppSession",
     "LibraryFailure",
     "SessionOptions",
+    "estimate",
 ]
 
 
@@ -51,6 +52,7 @@ class ModelOptions(_Sized):
         *((name, c_int32) for name in ("threads", "skip_hashes", "own_engine")),
         *((name, c_char_p) for name in ("public_key", "cost_folder", "memory_file")),
         ("memory_tokens", c_int64),
+        ("progress", c_void_p),
     ]
 
 
@@ -94,7 +96,13 @@ _handle, _place, _int64 = c_void_p, POINTER(c_void_p), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_version": (c_char_p, []),
     "sf_abi_version": (c_int32, []),
+    "sf_progress_new": (c_void_p, []),
+    "sf_progress_free": (None, [c_void_p]),
+    "sf_progress_fraction": (c_double, [c_void_p]),
+    "sf_progress_cancel": (None, [c_void_p]),
     "sf_model_load": (c_int, [c_char_p, POINTER(ModelOptions), _place]),
+    "sf_model_estimate": (c_int, [c_char_p, POINTER(Estimate), c_char_p, c_size_t]),
+    "sf_model_self_test": (c_int, [_handle, POINTER(EngineTable), POINTER(c_char_p)]),
     "sf_model_free": (None, [_handle]),
     **dict.fromkeys(
         ("sf_model_error", "sf_model_manifest", "sf_model_graph", "sf_model_engine"), (c_char_p, [_handle])
@@ -124,6 +132,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_session_tokens": (c_int, [_handle, _place, _int64, _int64]),
     **dict.fromkeys(("sf_session_used_tokens", "sf_session_remaining_tokens"), (c_int64, [_handle])),
     "sf_session_reset": (c_int, [_handle]),
+    "sf_session_trim": (c_int, [_handle]),
     "sf_session_save": (c_int, [_handle, c_char_p]),
     "sf_session_restore": (c_int, [_handle, c_char_p]),
 }
@@ -152,6 +161,15 @@ class Piece(NamedTuple):
     channel: str
 
 
+def estimate(folder: Path) -> Estimate:
+    """sf_model_estimate."""
+    found, sentence = Estimate(), ctypes.create_string_buffer(256)
+    code = library().sf_model_estimate(bytes(folder), byref(found), sentence, len(sentence))
+    if code != OK:
+        raise LibraryFailure(code, sentence.value.decode())
+    return found
+
+
 class AppModel:
     """sf_model; each method is the function of its name."""
 
@@ -173,6 +191,14 @@ class AppModel:
         if code != OK:
             raise LibraryFailure(code, library().sf_model_error(self.handle).decode())
         return n.value
+
+    def self_test(self, backend: EngineTable | None = None) -> dict[str, Any]:
+        report = c_char_p()
+        code = library().sf_model_self_test(self.handle, backend and byref(backend), byref(report))
+        if code != OK:
+            raise LibraryFailure(code, library().sf_model_error(self.handle).decode())
+        found: dict[str, Any] = json.loads(report.value or b"")
+        return found
 
     def options(self, **changes: Any) -> Options:
         """The bundle's defaults with changes."""
@@ -307,12 +333,21 @@ class AppSession:
         return list(view(ids.value, "int64", n.value))
 
     @property
+    def cached(self) -> int:
+        n = c_int64()
+        self._check(library().sf_session_tokens(self.handle, None, None, byref(n)))
+        return n.value
+
+    @property
     def used_and_remaining(self) -> tuple[int, int]:
         used = library().sf_session_used_tokens(self.handle)
         return used, library().sf_session_remaining_tokens(self.handle)
 
     def reset(self) -> None:
         self._check(library().sf_session_reset(self.handle))
+
+    def trim(self) -> None:
+        self._check(library().sf_session_trim(self.handle))
 
     def save(self, path: Path) -> None:
         self._check(library().sf_session_save(self.handle, bytes(path)))

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamfuse.native.library import find_text, load_typed
 from streamfuse.runtime import text_library
-from streamfuse.runtime.structures import Options, Spec, Tensor
+from streamfuse.runtime.structures import BundleOptions, Options, Spec, Tensor
 from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, BROKEN, END, OK, TextPart
 
 __all__ = [
@@ -54,10 +54,10 @@ class LibraryBundle:
 
     def __init__(self, folder: Path, check_hashes: bool = True, public_key: str | None = None) -> None:
         self.handle = c_void_p()
-        if public_key is None:
-            code = library().sf_bundle_open(bytes(folder), check_hashes, byref(self.handle))
-        else:
-            code = library().sf_bundle_open_signed(bytes(folder), public_key.encode(), byref(self.handle))
+        options = BundleOptions(skip_hashes=not check_hashes)
+        if public_key is not None:
+            options.public_key = public_key.encode()
+        code = library().sf_bundle_open(bytes(folder), byref(options), byref(self.handle))
         if code != OK:
             sentence = library().sf_bundle_error(self.handle).decode()
             self.close()

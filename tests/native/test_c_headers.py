@@ -20,7 +20,8 @@ SIGNATURES = {**library.SIGNATURES, **core.SIGNATURES, **watch.SIGNATURES, **bun
               **app_library.SIGNATURES}  # fmt: skip
 STRUCTURES = {**mirrors.STRUCTURES, **watch.STRUCTURES, **app_library.STRUCTURES, **text_library.STRUCTURES}
 RUST = {"Method": "sf_method", "Spec": "sf_spec", "CTensor": "sf_tensor", "Options": "sf_options",
-        "CConstraint": "sf_constraint", "TextPart": "sf_text_part"}  # fmt: skip
+        "CConstraint": "sf_constraint", "TextPart": "sf_text_part", "CWatch": "sf_watch",
+        "BundleOptions": "sf_bundle_options", "CEstimate": "sf_estimate"}  # fmt: skip
 RUST_NUMBERS = {
     "()": "void",
     "i32": "int4",
@@ -78,7 +79,7 @@ def rust() -> str:
 
 
 def rust_kind(of: str) -> Kind:
-    of = of.strip()
+    of = of.strip().removeprefix("Option<").removesuffix(">")
     if match := re.fullmatch(r'unsafe extern "C" fn\((.*?)\)(?: -> (.*))?', of):
         function = Function(rust_kind(match[2] or "()"), tuple(map(rust_kind, match[1].split(","))))
         return Kind("pointer", function=function)

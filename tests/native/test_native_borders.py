@@ -90,7 +90,7 @@ def test_the_library_s_version_is_the_package_s() -> None:
 def test_a_null_pointer_is_an_error_and_no_crash() -> None:
     c = library()
     assert c.sf_chat_new(None, None, None) == BAD_ARGUMENT
-    for function in ("next", "prepare", "finish", "reset"):
+    for function in ("next", "prepare", "finish", "reset", "trim"):
         assert getattr(c, f"sf_session_{function}")(None, *([None] if function == "next" else [])) == BAD_ARGUMENT
     c.sf_session_stop(None)
     c.sf_session_free(None)

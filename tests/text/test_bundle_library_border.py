@@ -18,6 +18,8 @@ from bundle_library import BAD_ARGUMENT, BAD_FILE, BROKEN, LIBRARY, OK, LibraryB
 from bundle_samples import write_bundle
 from c_headers import functions
 
+from streamfuse.runtime.structures import BundleOptions
+
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
@@ -43,17 +45,17 @@ def test_the_library_of_apps_exports_all_headers_and_nothing_else() -> None:
 
 def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
     lib, place, size, count, n = library(), c_void_p(), c_size_t(), c_int64(), c_int32()
-    assert lib.sf_bundle_open(bytes(bundle), 1, None) == BAD_ARGUMENT
+    assert lib.sf_bundle_open(bytes(bundle), None, None) == BAD_ARGUMENT
     code, handle = opened_with(None)
     assert (code, lib.sf_bundle_error(handle)) == (BAD_ARGUMENT, b"the folder is a null pointer")
     lib.sf_bundle_close(handle)
-    assert lib.sf_bundle_open_signed(bytes(bundle), b"", None) == BAD_ARGUMENT
-    for folder, key, sentence in (
-        (None, b"", b"the folder is a null pointer"),
-        (bytes(bundle), None, b"the public key is a null pointer"),
-        (bytes(bundle), b"\xff" * 64, b"the public key must be 64 hexadecimal digits"),
+    wrong_size = BundleOptions()
+    wrong_size.size = 3
+    for options, sentence in (
+        (BundleOptions(public_key=b"\xff" * 64), b"the public key must be 64 hexadecimal digits"),
+        (wrong_size, b"the options do not contain their size"),
     ):
-        assert lib.sf_bundle_open_signed(folder, key, byref(handle)) == BAD_ARGUMENT
+        assert lib.sf_bundle_open(bytes(bundle), byref(options), byref(handle)) == BAD_ARGUMENT
         assert lib.sf_bundle_error(handle).startswith(sentence)
         lib.sf_bundle_close(handle)
     assert lib.sf_bundle_error(None)
@@ -110,7 +112,7 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
 
 def opened_with(folder: bytes | None) -> tuple[int, c_void_p]:
     handle = c_void_p()
-    return library().sf_bundle_open(folder, 1, byref(handle)), handle
+    return library().sf_bundle_open(folder, None, byref(handle)), handle
 
 
 def test_a_bundle_that_did_not_open_makes_no_text(tmp_path: Path) -> None:

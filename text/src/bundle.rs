@@ -11,13 +11,17 @@ use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
 use crate::language::Language;
 use crate::manifest::{self, Manifest};
+use crate::npz::{self, Array};
 use crate::signature::{self, PublicKey};
 use crate::tables::{self, Tensor};
+use crate::watch::Watch;
 
 const MOST_MANIFEST_BYTES: u64 = 16 << 20;
 pub const MOST_TOKENIZER_BYTES: u64 = 128 << 20;
 const TOKENIZER: &str = "tokenizer.json";
 const DRAFT: &str = "draft.safetensors";
+const SELFTEST: &str = "selftest.npz";
+const MOST_SELFTEST_BYTES: u64 = 1 << 30;
 
 pub struct Bundle {
     pub manifest_text: CString,
@@ -25,6 +29,7 @@ pub struct Bundle {
     pub graph: CString,
     pub identity: CString,
     pub folder: CString,
+    place: Folder,
     pub language: Arc<Language>,
     pub tensors: Vec<Tensor>,
     pub tables: Option<Mmap>,
@@ -32,16 +37,11 @@ pub struct Bundle {
 
 impl Bundle {
     /// A key requires a valid signature, and hashes, since the signature of the manifest alone does not cover other
-    /// files.
-    pub fn open(path: &Path, hash: bool, key: Option<&PublicKey>) -> Result<Bundle> {
+    /// files. `step` is that of `Watch`, for the bytes that are hashed.
+    pub fn open(path: &Path, hash: bool, key: Option<&PublicKey>, step: &dyn Fn(u64, u64) -> bool) -> Result<Bundle> {
         let folder = Folder::open(path)?;
-        let text = folder.read_manifest(MOST_MANIFEST_BYTES)?;
-        if let Some(key) = key {
-            check_signature(&folder, &text, key)?; // before anything in the manifest is used
-        }
+        let (text, manifest) = read_manifest(&folder, key)?;
         let at_manifest = |reason: String| bad_file(format!("{}: {reason}", folder.file(manifest::NAME).display()));
-        let text = String::from_utf8(text).map_err(|error| at_manifest(format!("not valid JSON ({error})")))?;
-        let manifest = Manifest::parse(&text).map_err(at_manifest)?;
         for name in required(&manifest) {
             if manifest.file(&name).is_none() {
                 return Err(at_manifest(format!("files: has no {name}")));
@@ -53,7 +53,9 @@ impl Bundle {
                 "files.{TOKENIZER}.bytes: {tokenizer_bytes} bytes is too large for a tokenizer"
             )));
         }
-        manifest.files.iter().try_for_each(|facts| folder.check(facts, hash || key.is_some()))?;
+        let total = manifest.files.iter().map(|facts| facts.bytes).sum();
+        let mut watch = (hash || key.is_some()).then_some(Watch { step, total, done: 0 });
+        manifest.files.iter().try_for_each(|facts| folder.check(facts, watch.as_mut()))?;
 
         let path = folder.file(TOKENIZER);
         let file = folder.read(&path, tokenizer_bytes)?;
@@ -69,12 +71,62 @@ impl Bundle {
             identity: c_string(identity(&manifest).into_bytes())?,
             manifest_text: c_string(text.into_bytes())?,
             folder: c_string(folder.path().as_os_str().to_owned().into_vec())?,
+            place: folder,
             manifest,
             language,
             tensors,
             tables,
         })
     }
+
+    /// The arrays of selftest.npz.
+    pub fn selftest(&self) -> Result<Vec<Array>> {
+        let path = self.place.file(SELFTEST);
+        let at_file = |reason: &str| bad_file(format!("{}: {reason}", path.display()));
+        let facts = self.manifest.file(SELFTEST).ok_or_else(|| {
+            at_file("not in the manifest; this bundle has no self-test: export it again with `streamfuse export`")
+        })?;
+        if facts.bytes > MOST_SELFTEST_BYTES {
+            return Err(at_file(&format!("{} bytes is too large for a self-test", facts.bytes)));
+        }
+        npz::parse(&self.place.read(&path, facts.bytes)?).map_err(|reason| at_file(&reason))
+    }
+}
+
+/// What a bundle occupies in memory, in bytes: the files of its graphs, those of its drafting tables, and the KV cache of
+/// one sequence.
+pub struct Estimate {
+    pub weights: i64,
+    pub tables: i64,
+    pub cache: i64,
+}
+
+impl Estimate {
+    /// Reads only the manifest.
+    pub fn of(path: &Path) -> Result<Estimate> {
+        let (_, manifest) = read_manifest(&Folder::open(path)?, None)?;
+        let bytes = |wanted: &dyn Fn(&str) -> bool| {
+            let sizes = manifest.files.iter().filter(|facts| wanted(&facts.name)).map(|facts| facts.bytes as i64);
+            sizes.sum()
+        };
+        Ok(Estimate {
+            weights: bytes(&|name| !["export_report.json", TOKENIZER, DRAFT, SELFTEST].contains(&name)),
+            tables: bytes(&|name| name == DRAFT),
+            cache: manifest.cache_bytes,
+        })
+    }
+}
+
+/// The manifest and its text; with a key, its signature is checked before anything in it is used.
+fn read_manifest(folder: &Folder, key: Option<&PublicKey>) -> Result<(String, Manifest)> {
+    let text = folder.read_manifest(MOST_MANIFEST_BYTES)?;
+    if let Some(key) = key {
+        check_signature(folder, &text, key)?;
+    }
+    let at_manifest = |reason: String| bad_file(format!("{}: {reason}", folder.file(manifest::NAME).display()));
+    let text = String::from_utf8(text).map_err(|error| at_manifest(format!("not valid JSON ({error})")))?;
+    let manifest = Manifest::parse(&text).map_err(at_manifest)?;
+    Ok((text, manifest))
 }
 
 fn check_signature(folder: &Folder, manifest: &[u8], key: &PublicKey) -> Result<()> {

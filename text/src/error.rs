@@ -7,6 +7,7 @@ pub const BROKEN: i32 = 8;
 pub const BAD_TABLES: i32 = 9;
 pub const BAD_FILE: i32 = 10;
 pub const BAD_GRAMMAR: i32 = 11;
+pub const CANCELLED: i32 = 12;
 pub const END: i32 = 100;
 
 #[derive(Debug)]
@@ -19,6 +20,10 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 pub fn bad_argument(sentence: impl Into<String>) -> Failure {
     Failure { code: BAD_ARGUMENT, sentence: sentence.into() }
+}
+
+pub fn cancelled(sentence: impl Into<String>) -> Failure {
+    Failure { code: CANCELLED, sentence: sentence.into() }
 }
 
 pub fn context_full(sentence: impl Into<String>) -> Failure {

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{bad_file, of_system, Failure, Result};
 use crate::manifest::{self, FileFacts};
 use crate::signature;
+use crate::watch::Watch;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
@@ -92,8 +93,8 @@ impl Folder {
         Ok(facts.len())
     }
 
-    /// Checks name, size and optionally hash of a file in the manifest.
-    pub fn check(&self, facts: &FileFacts, hash: bool) -> Result<()> {
+    /// Checks name, size and, with a watch, hash of a file in the manifest.
+    pub fn check(&self, facts: &FileFacts, hash: Option<&mut Watch>) -> Result<()> {
         let path = self.file(&facts.name);
         let shown = path.display();
         if self.leaves(&path) {
@@ -117,8 +118,12 @@ impl Folder {
                 facts.bytes
             )));
         }
-        if hash && sha256_of(&path).map_err(|error| unreadable(&path, &error))? != facts.sha256 {
-            return Err(bad_file(format!("{shown}: files.sha256: does not match; the file was changed or damaged")));
+        if let Some(watch) = hash {
+            if sha256_of(&path, watch)? != facts.sha256 {
+                return Err(bad_file(format!(
+                    "{shown}: files.sha256: does not match; the file was changed or damaged"
+                )));
+            }
         }
         Ok(())
     }
@@ -167,13 +172,16 @@ pub fn hex_sha256(data: &[u8]) -> String {
     hex(&Sha256::digest(data))
 }
 
-fn sha256_of(path: &Path) -> io::Result<String> {
+fn sha256_of(path: &Path, watch: &mut Watch) -> Result<String> {
     let (mut digest, mut block) = (Sha256::new(), vec![0; BLOCK_BYTES]);
-    let mut file = File::open(path)?;
+    let mut file = File::open(path).map_err(|error| unreadable(path, &error))?;
     loop {
-        match file.read(&mut block)? {
+        match file.read(&mut block).map_err(|error| unreadable(path, &error))? {
             0 => return Ok(hex(&digest.finalize())),
-            n => digest.update(&block[..n]),
+            n => {
+                digest.update(&block[..n]);
+                watch.add(n)?;
+            }
         }
     }
 }

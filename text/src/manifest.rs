@@ -47,6 +47,8 @@ pub struct FileFacts {
 pub struct Manifest {
     pub target: String,
     pub capacity: i64,
+    pub cache_bytes: i64,           // of one sequence
+    pub snr_db: Vec<(String, f64)>, // of each method, as the exporter measured it
     pub vocab_size: i64,
     pub num_streams: i64,
     pub top_k: i64,
@@ -101,6 +103,10 @@ impl Manifest {
         Manifest {
             target: text(&data["target"]),
             capacity: count(&data["cache"]["capacity"]),
+            cache_bytes: cache_bytes(&data["methods"]),
+            snr_db: fields(&data["parity"])
+                .filter_map(|(name, proof)| Some((name.clone(), proof["metrics"].get("snr_db")?.number()?)))
+                .collect(),
             vocab_size: count(&model["vocab_size"]),
             num_streams: count(&speculation["num_streams"]),
             top_k: count(&speculation["top_k"]),
@@ -200,6 +206,23 @@ impl Manifest {
         }
         self.files.iter().try_for_each(|file| check_file_name(&file.name))
     }
+}
+
+/// The size of the caches, which are inputs of `decode`.
+fn cache_bytes(methods: &Json) -> i64 {
+    let Some(decode) = methods.get("decode") else { return 0 };
+    let is_cache = |name: String| name.starts_with("key_cache_") || name.starts_with("value_cache_");
+    let bytes_of = |input: &Json| {
+        let element = match text(&input["dtype"]).as_str() {
+            "float32" | "int32" => 4,
+            "float16" | "bfloat16" => 2,
+            "int64" => 8,
+            _ => 1,
+        };
+        items(&input["shape"]).iter().map(count).fold(element, i64::saturating_mul)
+    };
+    let caches = items(&decode["inputs"]).iter().filter(|input| is_cache(text(&input["name"])));
+    caches.map(bytes_of).fold(0, i64::saturating_add)
 }
 
 impl Method {

@@ -8,6 +8,8 @@ from streamfuse.api.asynchronous import AsyncGeneration
 from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
+from streamfuse.bundle import MemoryEstimate, estimate
+from streamfuse.runtime.self_test import Parity, SelfTest
 from streamfuse.runtime.session import Generation, ParsedError, Piece, Result, ToolCall
 from streamfuse.runtime.statistics import Statistics
 
@@ -16,12 +18,16 @@ __all__ = [
     "Chat",
     "Generation",
     "GenerationOptions",
+    "MemoryEstimate",
     "Model",
+    "Parity",
     "ParsedError",
     "Piece",
     "Result",
+    "SelfTest",
     "Statistics",
     "ToolCall",
     "config_of",
+    "estimate",
     "load",
 ]

@@ -162,6 +162,12 @@ class Chat:
         self._session.reset()
         self._conversation.reset()
 
+    def trim(self) -> None:
+        """Drop the cache and return its memory to the system; the conversation stays, and the next question processes
+        it again."""
+        self._end_turn()
+        self._session.trim()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """The conversation and its cache to a file, for `restore` in another process, or on a phone."""
         self._end_turn()

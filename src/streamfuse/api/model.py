@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.constraint import Constraint
     from streamfuse.runtime.core import CoreModel
+    from streamfuse.runtime.self_test import SelfTest
     from streamfuse.runtime.session import Generation, Result, Session
     from streamfuse.runtime.text import TextStream, Tokenizer
 
@@ -34,6 +35,7 @@ def load(
     cost_cache: bool = True,
     public_key: str | None = None,
     memory: str | os.PathLike[str] | None = None,
+    progress: Callable[[float], object] | None = None,
 ) -> Model:
     """Open a bundle folder. The graphs are loaded when they are first used.
 
@@ -48,6 +50,8 @@ def load(
         memory: a file that stores the answers of this model as token ids, so that later, similar answers are drafted
             from them; only its owner can read it. "" stores them in RAM only; None turns this off. `Model.forget`
             removes them.
+        progress: called with the share of the bundle's bytes that are checked, from 0 to 1. An exception in it ends the
+            call and is raised again.
 
     Raises:
         BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
@@ -61,7 +65,9 @@ def load(
 
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
-    bundle = path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key)
+    bundle = (
+        path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key, progress=progress)
+    )
     need_engine(bundle)
     check_provider(bundle, provider)
     return Model(bundle, threads=threads, provider=provider, cost_cache=cost_cache, memory=memory)
@@ -293,6 +299,26 @@ class Model:
         """Remove the answers that `load(memory=)` stores, from RAM and file. An answer that is still being generated is
         added when it ends. CoreError where the file cannot be written."""
         self._core_model().forget()
+
+    def trim(self) -> None:
+        """Drop the cache of `generate`'s sequence and return its memory to the system; the next prompt is processed
+        from its first token."""
+        if self._session is not None:
+            self._session.trim()
+
+    def self_test(self) -> SelfTest:
+        """Repeat the passes that the exporter recorded, on an engine of their own, and compare the outputs
+        (docs/bundle.md): whether this device computes what it should.
+
+        Raises:
+            BundleError: the bundle has no self-test, or it is damaged.
+            BackendError: the engine cannot be loaded, or fails.
+            CoreError: the self-test does not fit the bundle.
+        """
+        from streamfuse.runtime.self_test import SelfTest
+
+        with self.bundle.selftest() as (arrays, count):
+            return SelfTest.of(self._core_model().self_test(self._engine(), arrays, count))
 
     def stop(self) -> None:
         """End the generation that runs at its next token. Any thread may call it."""

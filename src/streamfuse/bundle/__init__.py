@@ -8,7 +8,7 @@ exporters and runtimes share only this module.
 from .catalog import Catalog, make_catalog
 from .errors import BundleError, KeyProblem
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, parse_manifest
-from .reader import Bundle, open_bundle
+from .reader import Bundle, MemoryEstimate, estimate, open_bundle
 from .writer import BundleWriter, sign_bundle
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "Catalog",
     "KeyProblem",
     "Manifest",
+    "MemoryEstimate",
+    "estimate",
     "make_catalog",
     "open_bundle",
     "parse_manifest",

@@ -5,14 +5,18 @@ text/ (Rust) reads and checks it, as it does on phones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from ctypes import byref, create_string_buffer, pointer
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamfuse.native.library import path_argument
+from streamfuse.runtime.structures import STEP, BundleOptions, Estimate, Watch
 from streamfuse.runtime.text import Tokenizer
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BundleHandle, text_library
+from streamfuse.runtime.text_library import BAD_ARGUMENT, OK, BundleHandle, text_library
 
 from .errors import BundleError, KeyProblem
 from .manifest import MANIFEST_NAME, PREFILL, STREAMS, Manifest
@@ -79,9 +83,10 @@ class Bundle:
         except ValueError as error:
             raise BundleError(f"{self.draft}: {error}") from None
 
-    @property
-    def selftest(self) -> Path | None:
-        return self.file(SELFTEST_FILE) if SELFTEST_FILE in self.manifest.files else None
+    def selftest(self) -> AbstractContextManager[tuple[Any, int]]:
+        """The recorded passes, as CoreModel.self_test takes them. BundleError if the bundle has none, or the file is
+        damaged."""
+        return self._handle.selftest(BundleError)
 
     def spec(self) -> ModelSpec:
         """The specification for the loop."""
@@ -103,12 +108,45 @@ class Bundle:
         )
 
 
-def open_bundle(path: Path | str, verify: bool = True, public_key: str | None = None) -> Bundle:
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """What a bundle occupies in memory once it is loaded, in bytes.
+
+    Weights and drafting tables are mapped files: the system can drop their pages and read them again. The KV cache is
+    that of one session with a full context.
+    """
+
+    weights_bytes: int
+    tables_bytes: int
+    cache_bytes: int
+
+
+def estimate(path: Path | str) -> MemoryEstimate:
+    """Estimate the memory that a bundle needs, from its manifest. No other file is read, and none is checked.
+
+    Raises:
+        BundleError: the folder has no valid manifest.
+    """
+    found, sentence = Estimate(), create_string_buffer(4096)
+    code = text_library().sf_bundle_estimate(path_argument(path), byref(found), sentence, len(sentence))
+    if code != OK:
+        raise BundleError(sentence.value.decode(errors="surrogateescape"))
+    return MemoryEstimate(found.weights_bytes, found.tables_bytes, found.cache_bytes)
+
+
+def open_bundle(
+    path: Path | str,
+    verify: bool = True,
+    public_key: str | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Bundle:
     """Read and check a bundle. `verify=False` skips the hashes of the files, but not their names and sizes.
 
     Args:
         public_key: the line that `streamfuse bundle keygen` printed. The manifest must be signed with this key, and
             hashes are checked whatever `verify` is.
+        progress: called with the share of the bytes that are hashed, from 0 to 1. An exception in it ends the call and
+            is raised again.
 
     Raises:
         BundleError: with one line that names the file and the field.
@@ -116,11 +154,24 @@ def open_bundle(path: Path | str, verify: bool = True, public_key: str | None = 
         LibraryError: the native libraries are not built.
     """
     library, folder = text_library(), path_argument(path)
-    if public_key is None:
-        handle = BundleHandle(lambda place: library.sf_bundle_open(folder, verify, place), _refusal)
-    else:
-        key = public_key.encode()
-        handle = BundleHandle(lambda place: library.sf_bundle_open_signed(folder, key, place), _refusal)
+    options = BundleOptions(skip_hashes=not verify)
+    if public_key is not None:  # an empty one is refused
+        options.public_key = public_key.encode()
+    raised: list[Exception] = []
+
+    def step(_: object, done: int, total: int) -> int:
+        try:
+            progress(done / total)  # type: ignore[misc]
+        except Exception as error:  # nothing may cross C
+            raised.append(error)
+        return len(raised)
+
+    if progress is not None:
+        options.watch = pointer(Watch(step=STEP(step)))
+    handle = BundleHandle(
+        lambda place: library.sf_bundle_open(folder, byref(options), place),
+        lambda code, sentence: raised[0] if raised else _refusal(code, sentence),
+    )
     return Bundle(handle.folder, Manifest.model_validate_json(handle.manifest), handle)
 
 

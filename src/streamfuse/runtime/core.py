@@ -102,6 +102,25 @@ class CoreModel:
         """Drop these answers, also from the file. Any thread may call it."""
         self._call(self.library.sf_core_model_forget)
 
+    def self_test(self, engine: Backend, arrays: ctypes.Array[Tensor] | Any, count: int) -> bytes:
+        """The report of a self-test as JSON. The engine is closed. CoreError where the arrays do not fit the model;
+        what an engine written in Python raises is raised again."""
+        from streamfuse.runtime.backends.callbacks import table_of
+
+        table, reports = table_of(engine), list[bytes]()
+
+        def put(_: object, report: int, size: int) -> int:
+            reports.append(ctypes.string_at(report, size))
+            return OK
+
+        with self.handle as handle:
+            code = self.library.sf_core_model_self_test(handle, byref(table.struct), arrays, count, TAKE(put), None)
+            if table.failure:
+                raise table.failure[0]
+            if code != OK:
+                raise CoreError(self.library.sf_core_model_error(handle).decode(errors="replace"))
+        return reports[0]
+
     def close(self) -> None:
         """Sessions that were made from it go on."""
         self.handle.close()
@@ -219,6 +238,10 @@ class CoreSession:
         """Forget all tokens."""
         self._call(self.library.sf_sequence_reset)
 
+    def trim(self) -> None:
+        """Drop the cache and return its memory to the system; the tokens stay, and the next text processes them."""
+        self._call(self.library.sf_sequence_trim)
+
     def save(self, path: str, note: bytes = b"") -> None:
         """Tokens, cache and a note of the caller to a file, in one piece or not at all."""
         self._call(self.library.sf_sequence_save, path_argument(path), note, len(note))
@@ -320,6 +343,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_core_model_error": (_text, [_handle]),
     "sf_core_model_remember": (ctypes.c_int, [_handle, _text, _number]),
     "sf_core_model_forget": (ctypes.c_int, [_handle]),
+    "sf_core_model_self_test": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, TAKE, c_void_p]),
     "sf_sequence_new": (ctypes.c_int, [_handle, c_void_p, c_void_p, POINTER(c_void_p)]),
     "sf_sequence_free": (None, [_handle]),
     "sf_sequence_error": (_text, [_handle]),
@@ -329,6 +353,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_sequence_finish": (ctypes.c_int, [_handle, _text]),
     "sf_sequence_stop": (None, [_handle]),
     "sf_sequence_reset": (ctypes.c_int, [_handle]),
+    "sf_sequence_trim": (ctypes.c_int, [_handle]),
     "sf_sequence_tokens": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_void_p]),
     "sf_sequence_statistics": (_text, [_handle]),
     "sf_sequence_save": (ctypes.c_int, [_handle, _text, _text, c_size_t]),

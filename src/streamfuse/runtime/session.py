@@ -298,6 +298,12 @@ class Session:
         self._close_generation()
         return self.core.restore(os.fspath(path), take)
 
+    def trim(self) -> None:
+        """Drop the cache and return its memory to the system; the tokens stay, and the next prompt that begins with
+        them processes them again."""
+        self._close_generation()
+        self.core.trim()
+
     def reset(self) -> None:
         """Forget everything: the next prompt is read from its first token."""
         self._close_generation()

@@ -34,7 +34,14 @@ BYTES_OF = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, POINTER(c_uint64))
 PART = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64)
 ROWS = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, PART, c_void_p)
 TAKE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
 CLOCK = ctypes.CFUNCTYPE(c_double, c_void_p)
+
+
+class Watch(ctypes.Structure):
+    """sf_watch."""
+
+    _fields_ = [("step", STEP), ("context", c_void_p)]
 
 
 class EngineTable(Sized):
@@ -53,6 +60,7 @@ class EngineTable(Sized):
         ("save", ROWS),
         ("load", ROWS),
         ("idle", RELEASE),
+        ("trim", RELEASE),
     ]
 
 
@@ -92,6 +100,23 @@ class Tensor(ctypes.Structure):
     """sf_tensor."""
 
     _fields_ = [("name", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 2), ("data", c_void_p)]
+
+
+class Estimate(Sized):
+    """sf_estimate."""
+
+    _fields_ = [("size", c_size_t), *((n, c_int64) for n in ("weights_bytes", "tables_bytes", "cache_bytes"))]
+
+
+class BundleOptions(Sized):
+    """sf_bundle_options."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("public_key", c_char_p),
+        ("watch", POINTER(Watch)),
+        ("skip_hashes", c_int32),
+    ]
 
 
 class ConstraintTable(Sized):
@@ -139,5 +164,6 @@ class CToken(ctypes.Structure):
 STRUCTURES: dict[str, type[ctypes.Structure]] = {  # a test compares them with the header
     "sf_results": Results, "sf_backend": EngineTable, "sf_method": Method, "sf_spec": Spec, "sf_tensor": Tensor,
     "sf_sequence_options": SequenceOptions, "sf_constraint": ConstraintTable, "sf_options": Options,
-    "sf_token": CToken,
+    "sf_token": CToken, "sf_watch": Watch, "sf_estimate": Estimate,
+    "sf_bundle_options": BundleOptions,
 }  # fmt: skip

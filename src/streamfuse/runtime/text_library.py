@@ -7,7 +7,8 @@ import json
 import os
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +23,8 @@ CHANNELS = ("answer", "thinking", "tool_call")  # of a part of an answer
 
 _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
-    "sf_bundle_open": (c_int, [c_char_p, c_int32, _place]),
-    "sf_bundle_open_signed": (c_int, [c_char_p, c_char_p, _place]),
+    "sf_bundle_open": (c_int, [c_char_p, c_void_p, _place]),
+    "sf_bundle_estimate": (c_int, [c_char_p, c_void_p, c_char_p, c_size_t]),
     "sf_bundle_check_key": (c_char_p, [c_char_p]),
     "sf_bundle_check_manifest": (c_int, [c_char_p, c_size_t, c_char_p, c_size_t]),
     "sf_bundle_close": (None, [c_void_p]),
@@ -32,6 +33,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_bundle_tensors": (c_int, [c_void_p, c_void_p, POINTER(c_int32)]),
     "sf_bundle_manifest": (c_char_p, [c_void_p]),
     "sf_bundle_folder": (c_char_p, [c_void_p]),
+    "sf_bundle_selftest_open": (c_int, [c_void_p, _place]),
+    "sf_bundle_selftest_close": (None, [c_void_p]),
+    "sf_bundle_selftest_error": (c_char_p, [c_void_p]),
+    "sf_bundle_selftest_tensors": (c_int, [c_void_p, c_void_p, POINTER(c_int32)]),
     "sf_new_text": (c_int, [c_void_p, _place]),
     "sf_text_open": (c_int, [c_char_p, c_char_p, c_size_t, _place]),
     "sf_text_clone": (c_int, [c_void_p, _place]),
@@ -111,6 +116,19 @@ class BundleHandle:
         found, count = POINTER(Tensor)(), c_int32()
         self._library.sf_bundle_tensors(self.pointer, byref(found), byref(count))
         return [found[i] for i in range(count.value)]
+
+    @contextmanager
+    def selftest(self, refusal: Callable[[str], Exception]) -> Iterator[tuple[Any, int]]:
+        """The arrays of selftest.npz, as sf_core_model_self_test takes them; valid inside the block."""
+        pointer, found, count = c_void_p(), POINTER(Tensor)(), c_int32()
+        code = self._library.sf_bundle_selftest_open(self.pointer, byref(pointer))
+        try:
+            if code != OK:
+                raise refusal(self._library.sf_bundle_selftest_error(pointer).decode(errors="surrogateescape"))
+            self._library.sf_bundle_selftest_tensors(pointer, byref(found), byref(count))
+            yield found, count.value
+        finally:
+            self._library.sf_bundle_selftest_close(pointer)
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):

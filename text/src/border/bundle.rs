@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{free, guarded, utf8};
-use crate::bundle::Bundle;
+use crate::bundle::{Bundle, Estimate};
 use crate::error::{bad_argument, bad_file, Result, BAD_ARGUMENT, BROKEN, OK};
 use crate::manifest::Manifest;
+use crate::npz::{Array, Numbers};
 use crate::signature::PublicKey;
 use crate::tables::{DType, Tensor};
 
@@ -69,6 +70,30 @@ pub struct Options {
     dropped_tokens: i64,
 }
 
+#[repr(C)]
+pub struct CWatch {
+    step: Option<unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int>,
+    context: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct BundleOptions {
+    size: usize,
+    public_key: *const c_char,
+    watch: *const CWatch,
+    skip_hashes: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CEstimate {
+    size: usize,
+    weights_bytes: i64,
+    tables_bytes: i64,
+    cache_bytes: i64,
+}
+
 extern "C" {
     fn sf_default_options(out: *mut Options); // the core's
 }
@@ -92,27 +117,75 @@ pub struct OpenBundle {
 #[no_mangle]
 pub unsafe extern "C" fn sf_bundle_open(
     folder: *const c_char,
-    check_hashes: i32,
+    options: *const BundleOptions,
     out: *mut *mut BundleHandle,
 ) -> c_int {
-    unsafe { open(folder, out, |path| Bundle::open(path, check_hashes != 0, None)) }
+    if out.is_null() {
+        return BAD_ARGUMENT;
+    }
+    let mut handle = Box::new(BundleHandle { open: None, error: CString::default() });
+    let code = guarded(&mut handle.error, || {
+        let path = unsafe { path_of(folder) }?;
+        let options = unsafe { bundle_options(options) }?;
+        let key = match options.public_key.is_null() {
+            true => None,
+            false => Some(PublicKey::parse(unsafe { CStr::from_ptr(options.public_key) }.to_bytes())?),
+        };
+        let step = |done, total| match unsafe { options.watch.as_ref() } {
+            Some(CWatch { step: Some(step), context }) => unsafe { step(*context, done, total) == 0 },
+            _ => true,
+        };
+        let bundle = Bundle::open(path, options.skip_hashes == 0, key.as_ref(), &step)?;
+        handle.open = Some(OpenBundle::new(bundle)?);
+        Ok(OK)
+    });
+    unsafe { *out = Box::into_raw(handle) };
+    code
+}
+
+unsafe fn path_of<'a>(folder: *const c_char) -> Result<&'a Path> {
+    if folder.is_null() {
+        return Err(bad_argument("the folder is a null pointer"));
+    }
+    Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(folder) }.to_bytes())))
+}
+
+/// The options of a caller of any version; fields that it does not know are zero.
+unsafe fn bundle_options(given: *const BundleOptions) -> Result<BundleOptions> {
+    let whole = std::mem::size_of::<BundleOptions>();
+    let mut options =
+        BundleOptions { size: whole, public_key: std::ptr::null(), watch: std::ptr::null(), skip_hashes: 0 };
+    if given.is_null() {
+        return Ok(options);
+    }
+    let size = unsafe { *given.cast::<usize>() };
+    if !(std::mem::size_of::<usize>()..=4096).contains(&size) {
+        return Err(bad_argument("the options do not contain their size"));
+    }
+    unsafe { std::ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), size.min(whole)) };
+    Ok(options)
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sf_bundle_open_signed(
+pub unsafe extern "C" fn sf_bundle_estimate(
     folder: *const c_char,
-    public_key: *const c_char,
-    out: *mut *mut BundleHandle,
+    out: *mut CEstimate,
+    message: *mut c_char,
+    capacity: usize,
 ) -> c_int {
-    unsafe {
-        open(folder, out, |path| {
-            if public_key.is_null() {
-                return Err(bad_argument("the public key is a null pointer"));
-            }
-            let key = PublicKey::parse(CStr::from_ptr(public_key).to_bytes())?;
-            Bundle::open(path, true, Some(&key))
-        })
-    }
+    let mut error = CString::default();
+    let code = guarded(&mut error, || {
+        let found = Estimate::of(unsafe { path_of(folder) }?)?;
+        let size = std::mem::size_of::<CEstimate>();
+        let full =
+            CEstimate { size, weights_bytes: found.weights, tables_bytes: found.tables, cache_bytes: found.cache };
+        match unsafe { fill(out, full) } {
+            OK => Ok(OK),
+            _ => Err(bad_argument("the estimate is a null pointer, or does not contain its size")),
+        }
+    });
+    unsafe { give_message(&error, message, capacity) };
+    code
 }
 
 #[no_mangle]
@@ -135,36 +208,21 @@ pub unsafe extern "C" fn sf_bundle_check_manifest(
 ) -> c_int {
     let mut error = CString::default();
     let code = guarded(&mut error, || Manifest::parse(unsafe { utf8(manifest, bytes) }?).map(|_| OK).map_err(bad_file));
-    if !sentence.is_null() && room > 0 {
-        let shown = error.as_bytes();
-        let shown = &shown[..shown.len().min(room - 1)];
-        unsafe {
-            std::ptr::copy_nonoverlapping(shown.as_ptr(), sentence.cast(), shown.len());
-            *sentence.add(shown.len()) = 0;
-        }
-    }
+    unsafe { give_message(&error, sentence, room) };
     code
 }
 
-unsafe fn open(
-    folder: *const c_char,
-    out: *mut *mut BundleHandle,
-    body: impl FnOnce(&Path) -> Result<Bundle>,
-) -> c_int {
-    if out.is_null() {
-        return BAD_ARGUMENT;
+/// Writes a message to the caller's memory, null-terminated and truncated.
+unsafe fn give_message(error: &CString, message: *mut c_char, capacity: usize) {
+    if message.is_null() || capacity == 0 {
+        return;
     }
-    let mut handle = Box::new(BundleHandle { open: None, error: CString::default() });
-    let code = guarded(&mut handle.error, || {
-        if folder.is_null() {
-            return Err(bad_argument("the folder is a null pointer"));
-        }
-        let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(folder) }.to_bytes()));
-        handle.open = Some(OpenBundle::new(body(path)?)?);
-        Ok(OK)
-    });
-    unsafe { *out = Box::into_raw(handle) };
-    code
+    let shown = error.as_bytes();
+    let shown = &shown[..shown.len().min(capacity - 1)];
+    unsafe {
+        std::ptr::copy_nonoverlapping(shown.as_ptr(), message.cast(), shown.len());
+        *message.add(shown.len()) = 0;
+    }
 }
 
 #[no_mangle]
@@ -245,12 +303,86 @@ pub unsafe extern "C" fn sf_bundle_can_chat(handle: *const BundleHandle) -> i32 
     opened(handle).is_ok_and(|open| open.bundle.language.can_chat()).into()
 }
 
+/// sf_bundle_selftest
+pub struct SelftestHandle {
+    tensors: Vec<CTensor>,
+    _owned: (Vec<CString>, Vec<Array>), // what the tensors point to
+    error: CString,
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_selftest_open(bundle: *const BundleHandle, out: *mut *mut SelftestHandle) -> c_int {
+    if out.is_null() {
+        return BAD_ARGUMENT;
+    }
+    let mut handle =
+        Box::new(SelftestHandle { tensors: Vec::new(), _owned: (Vec::new(), Vec::new()), error: CString::default() });
+    let mut error = CString::default();
+    let code = guarded(&mut error, || {
+        let open = opened(bundle).map_err(|_| bad_argument("a self-test needs a bundle that was opened"))?;
+        let mut arrays = open.bundle.selftest()?;
+        arrays.extend(open.bundle.manifest.snr_db.iter().map(|(method, snr_db)| Array {
+            name: format!("{method}.snr_db"),
+            shape: vec![1],
+            numbers: Numbers::F32(vec![*snr_db as f32]),
+        }));
+        let names = arrays.iter().map(|array| c_name(&array.name)).collect::<Result<Vec<_>>>()?;
+        handle.tensors = arrays.iter().zip(&names).map(|(array, name)| c_array(array, name.as_ptr())).collect();
+        handle._owned = (names, arrays);
+        Ok(OK)
+    });
+    handle.error = error;
+    unsafe { *out = Box::into_raw(handle) };
+    code
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_selftest_close(handle: *mut SelftestHandle) {
+    free(handle);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_selftest_error(handle: *const SelftestHandle) -> *const c_char {
+    match unsafe { handle.as_ref() } {
+        Some(handle) => handle.error.as_ptr(),
+        None => c"the self-test is a null pointer".as_ptr(),
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_selftest_tensors(
+    handle: *const SelftestHandle,
+    out: *mut *const CTensor,
+    count: *mut i32,
+) -> c_int {
+    match unsafe { handle.as_ref() } {
+        Some(handle) if !out.is_null() && !count.is_null() => {
+            unsafe { (*out, *count) = (handle.tensors.as_ptr(), handle.tensors.len() as i32) };
+            OK
+        }
+        _ => BAD_ARGUMENT,
+    }
+}
+
+/// An array as a matrix: its first dimension, and the others joined.
+fn c_array(array: &Array, name: *const c_char) -> CTensor {
+    let (dtype, data) = match &array.numbers {
+        Numbers::F32(numbers) => (2, numbers.as_ptr().cast()),
+        Numbers::I64(numbers) => (4, numbers.as_ptr().cast()),
+    };
+    let (rows, others) = array.shape.split_first().unwrap_or((&1, &[]));
+    CTensor { name, dtype, rank: 1 + i32::from(!others.is_empty()), shape: [*rows, others.iter().product()], data }
+}
+
+fn c_name(name: &str) -> Result<CString> {
+    CString::new(name).map_err(|_| bad_argument("a zero byte stands in a name"))
+}
+
 impl OpenBundle {
     fn new(bundle: Bundle) -> Result<OpenBundle> {
         let bundle = Arc::new(bundle);
         let manifest = &bundle.manifest;
         // Names have no zero bytes: methods are called verify_T, and tables.rs looks at those of tensors.
-        let c_name = |name: &str| CString::new(name).map_err(|_| bad_argument("a zero byte stands in a name"));
         let mut names = Vec::new();
         let (mut methods, mut tensors) = (Vec::new(), Vec::new());
         for method in &manifest.verify {

@@ -75,7 +75,7 @@ class ExecuTorchProgram:
         self.library = _library()
         pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
         pointer, text = ctypes.c_void_p(), ctypes.c_char_p()
-        code = self.library.sf_program_open(path_argument(pte), num_threads or 0, ctypes.byref(pointer))
+        code = self.library.sf_program_open(path_argument(pte), num_threads or 0, None, ctypes.byref(pointer))
         self._handle = Handle(pointer, self.library.sf_program_close, "program", BackendError)
         with self._handle:
             self._check(code)
