@@ -38,7 +38,7 @@ import java.io.File
 import kotlinx.coroutines.runBlocking
 
 fun main(words: Array<String>) = runBlocking {
-    StreamFuse.loadInBackground(File(words[0])).use { model ->
+    StreamFuse.load(File(words[0])).use { model ->
         model.chat().use { it.send(words[1], GenerationConfig(maxNewTokens = 12)).collect { print(it.text) } }
     }
 }

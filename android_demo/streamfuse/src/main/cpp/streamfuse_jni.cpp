@@ -108,7 +108,7 @@ int guarded(Body body) noexcept {
 // Puts the handle into the reply's id, also where it fails; 0 where memory is out.
 NATIVE(jint, openModel)
 (JNIEnv* env, jclass, jbyteArray folder, jint threads, jboolean check_hashes, jbyteArray key, jbyteArray cost_folder,
- jbyteArray memory_file, jobject buffer) {
+ jbyteArray memory_file, jlong progress, jobject buffer) {
   sf_model* model = nullptr;
   const int code = guarded([&] {
     const Text path(env, folder), line(env, key), costs(env, cost_folder), memory(env, memory_file);
@@ -119,10 +119,32 @@ NATIVE(jint, openModel)
     options.public_key = line.c_str();
     options.cost_folder = costs.c_str();
     options.memory_file = memory.c_str();
+    options.progress = of<sf_progress>(progress);
     return sf_model_load(path.c_str(), &options, &model);
   });
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(model);
   return code;
+}
+
+NATIVE(jlong, newProgress)(JNIEnv*, jclass) { return reinterpret_cast<jlong>(sf_progress_new()); }
+
+NATIVE(void, freeProgress)(JNIEnv*, jclass, jlong handle) { sf_progress_free(of<sf_progress>(handle)); }
+
+NATIVE(jdouble, progress)(JNIEnv*, jclass, jlong handle) { return sf_progress_fraction(of<sf_progress>(handle)); }
+
+NATIVE(void, cancelProgress)(JNIEnv*, jclass, jlong handle) { sf_progress_cancel(of<sf_progress>(handle)); }
+
+// Puts the sizes into the buffer, and behind them the sentence where it fails.
+NATIVE(jint, estimate)(JNIEnv* env, jclass, jbyteArray folder, jobject buffer) {
+  return guarded([&] {
+    sf_estimate found{};
+    found.size = sizeof found;
+    int64_t* const sizes = in<int64_t>(env, buffer);
+    const size_t room = static_cast<size_t>(env->GetDirectBufferCapacity(buffer)) - sizeof(Step);
+    const int code = sf_model_estimate(Text(env, folder).c_str(), &found, reinterpret_cast<char*>(sizes + 3), room);
+    sizes[0] = found.weights_bytes, sizes[1] = found.tables_bytes, sizes[2] = found.cache_bytes;
+    return code;
+  });
 }
 
 NATIVE(void, closeModel)(JNIEnv*, jclass, jlong handle) { sf_model_free(of<sf_model>(handle)); }
@@ -140,6 +162,14 @@ NATIVE(jbyteArray, description)(JNIEnv* env, jclass, jlong handle) {
 }
 
 NATIVE(jint, forget)(JNIEnv*, jclass, jlong handle) { return sf_model_forget(of<sf_model>(handle)); }
+
+// Puts the code into the buffer.
+NATIVE(jbyteArray, selfTest)(JNIEnv* env, jclass, jlong handle, jobject buffer) {
+  const char* json = nullptr;
+  const int code = sf_model_self_test(of<sf_model>(handle), nullptr, &json);
+  *in<int32_t>(env, buffer) = code;
+  return code == SF_OK ? bytes_of(env, json) : nullptr;
+}
 
 NATIVE(jlong, countTokens)(JNIEnv* env, jclass, jlong handle, jbyteArray bytes) {
   int64_t n = 0;
@@ -249,6 +279,8 @@ NATIVE(jlong, usedTokens)(JNIEnv*, jclass, jlong handle) {
 }
 
 NATIVE(jint, reset)(JNIEnv*, jclass, jlong handle) { return sf_session_reset(of<Session>(handle)->session); }
+
+NATIVE(jint, trim)(JNIEnv*, jclass, jlong handle) { return sf_session_trim(of<Session>(handle)->session); }
 
 NATIVE(jint, save)(JNIEnv* env, jclass, jlong handle, jbyteArray path) {
   return guarded([&] { return sf_session_save(of<Session>(handle)->session, Text(env, path).c_str()); });

@@ -48,7 +48,7 @@ public sealed interface BundleProgress {
  *     val store = BundleStore(File(context.filesDir, "bundles"), publicKey = "d75a98…")
  *     val entry = store.catalog("https://models.example/catalog.json").entries.first()
  *     store.download(entry).collect { progress -> show(progress) }
- *     val model = StreamFuse.loadInBackground(store.list().first().folder, Options(checkHashes = false))
+ *     val model = StreamFuse.load(store.list().first().folder, Options(checkHashes = false))
  *
  * A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on the
  * disk. Nothing here runs on the calling thread. Any number of stores may use a folder at once, also in several processes.
@@ -67,7 +67,7 @@ public class BundleStore @JvmOverloads constructor(
     private val limits: BundleLimits = BundleLimits(),
     private val dispatcher: CoroutineDispatcher = Dispatchers.IO,
     private val check: suspend (folder: File) -> Unit = { folder ->
-        StreamFuse.loadInBackground(folder, Options(publicKey = publicKey)).close()
+        StreamFuse.load(folder, Options(publicKey = publicKey)).close()
     },
 ) {
     internal var http = Http()

@@ -79,6 +79,7 @@ internal class Generation(
             session.readState(native)
             toolCalls = session.lastToolCalls
             statistics = Statistics.of(native.statistics()).also { session.statistics = it }
+            log.fine { "an answer of ${statistics.generatedTokens} tokens ended: ${statistics.finishReason}" }
         }
     }
 }

@@ -7,6 +7,12 @@ import java.util.logging.Level
 import java.util.logging.Logger
 
 /**
+ * The log of the library: models that are loaded, figures of a failed self-test, leaks, and at the level FINE the end
+ * of each answer. On Android it is logcat, with the tag `dev.streamfuse`.
+ */
+internal val log: Logger = Logger.getLogger("dev.streamfuse")
+
+/**
  * Finds unreachable models and sessions that were not closed, logs the place where they were opened
  * (`java.util.logging`, on Android logcat), and frees their memory.
  *
@@ -14,7 +20,6 @@ import java.util.logging.Logger
  * `java.lang.ref.Cleaner` is not available before Android 13.
  */
 internal object Leaks {
-    private val log = Logger.getLogger("dev.streamfuse")
     private val queue = ReferenceQueue<Any>()
     private val watched = ConcurrentHashMap.newKeySet<Watch>()
 

@@ -67,6 +67,10 @@ public class Model internal constructor(
     public val loadMs: Double = native.loadMs
     private val watch = Leaks.watch(this, "the model $folder", memory::close)
 
+    init {
+        log.info("$name is loaded from $folder: backend $backend, $threads threads, ${loadMs.toInt()} ms")
+    }
+
     /**
      * A conversation with its own cache, so only new tokens are prefilled. It allocates the cache: call it off the main
      * thread, or use [chatInBackground].
@@ -147,6 +151,36 @@ public class Model internal constructor(
      */
     @Blocking
     public fun forget(): Unit = memory.forget()
+
+    /**
+     * Repeats the passes that the exporter recorded in the bundle, and compares their outputs: whether this device
+     * computes what it should. It needs the memory of one chat more for the time, and from half a second to some
+     * seconds. Differences are also logged.
+     *
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if the bundle has no self-test or it is damaged, or this model
+     *   is closed.
+     */
+    @Blocking
+    public fun selfTest(): SelfTest {
+        val found = SelfTest.of(memory.selfTest())
+        for (difference in found.differences) log.warning("self-test of $name: $difference")
+        return found
+    }
+
+    /** [selfTest] on [Options.dispatcher]. */
+    public suspend fun selfTestInBackground(): SelfTest = withContext(options.dispatcher) { selfTest() }
+
+    /**
+     * Drops the caches of all chats and completions that are not answering, and gives their memory back to the system:
+     * [Session.trim]. The weights are mapped files, which the system drops by itself.
+     *
+     * @throws StreamFuseException if this model is closed.
+     */
+    @Blocking
+    public fun trim(): Unit = memory.trim()
+
+    /** [trim] on [Options.dispatcher]. */
+    public suspend fun trimInBackground(): Unit = withContext(options.dispatcher) { trim() }
 
     /**
      * Frees the memory and closes the model's chats. A running answer ends at its next token, and this call waits for

@@ -1,5 +1,8 @@
 package dev.streamfuse
 
+import java.util.concurrent.locks.ReentrantLock
+import kotlin.concurrent.withLock
+
 /**
  * The native memory of a model and its sessions. It holds no reference to the app's objects, so the garbage collector
  * can find those that are unreachable.
@@ -8,12 +11,24 @@ internal class ModelMemory(private val native: NativeModel) {
     private val lock = Any()
     private val open = mutableSetOf<Sequence>() // guarded by the lock, like `closed`
     private var closed = false
+    private val testing = ReentrantLock() // during a self-test, which takes seconds; `close` waits for it
 
     fun open(make: (NativeModel) -> NativeSession): Sequence = withOpen { native ->
         Sequence(make(native)).also { open += it }
     }
 
     fun forget(): Unit = withOpen(NativeModel::forget)
+
+    fun selfTest(): String = testing.withLock {
+        withOpen { }
+        native.selfTest()
+    }
+
+    /** Gives back the memory of the caches of sessions that are not in use. */
+    fun trim() {
+        val all = withOpen { open.toList() }
+        all.forEach(Sequence::trimIfIdle)
+    }
 
     fun countTokens(text: String): Int = withOpen { it.countTokens(text) }
 
@@ -42,7 +57,7 @@ internal class ModelMemory(private val native: NativeModel) {
             open.toList()
         }
         val failures = left.mapNotNull { runCatching { close(it) }.exceptionOrNull() }
-        native.close()
+        testing.withLock { native.close() }
         failures.firstOrNull()?.let { throw it.apply { failures.drop(1).forEach(::addSuppressed) } }
         return true
     }

@@ -23,14 +23,25 @@ internal object Native {
         publicKey: ByteArray?,
         costFolder: ByteArray?,
         memoryFile: ByteArray?,
+        progress: Long,
         reply: ByteBuffer,
     ): Int
 
+    @JvmStatic external fun newProgress(): Long
+    @JvmStatic external fun freeProgress(progress: Long)
+    @JvmStatic external fun progress(progress: Long): Double
+    @JvmStatic external fun cancelProgress(progress: Long)
+
+    /** Three sizes in the reply; if it fails, the message behind them. */
+    @JvmStatic external fun estimate(folder: ByteArray, reply: ByteBuffer): Int
     @JvmStatic external fun closeModel(model: Long)
     @JvmStatic external fun modelError(model: Long): ByteArray?
     @JvmStatic external fun manifest(model: Long): ByteArray?
     @JvmStatic external fun description(model: Long): ByteArray?
     @JvmStatic external fun forget(model: Long): Int
+
+    /** The report; null if it fails, with the code in the reply. */
+    @JvmStatic external fun selfTest(model: Long, reply: ByteBuffer): ByteArray?
 
     /** The number of tokens; an error code, negated, where it fails. */
     @JvmStatic external fun countTokens(model: Long, text: ByteArray): Long
@@ -68,6 +79,7 @@ internal object Native {
     @JvmStatic external fun toolCalls(session: Long): ByteArray?
     @JvmStatic external fun usedTokens(session: Long): Long
     @JvmStatic external fun reset(session: Long): Int
+    @JvmStatic external fun trim(session: Long): Int
     @JvmStatic external fun save(session: Long, path: ByteArray): Int
     @JvmStatic external fun restore(session: Long, path: ByteArray): Int
 }

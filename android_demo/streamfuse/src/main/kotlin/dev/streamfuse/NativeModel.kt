@@ -37,6 +37,9 @@ internal interface NativeModel {
     /** Erases the answers of earlier conversations, also from their file. */
     fun forget()
 
+    /** The report of the self-test, JSON. */
+    fun selfTest(): String
+
     /** Frees the memory; its sessions must be freed first. */
     fun close()
 }
@@ -75,6 +78,13 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
 
     override fun forget() = check(Native.forget(handle))
 
+    override fun selfTest(): String {
+        val reply = Reply()
+        val report = Native.selfTest(handle, reply.buffer)
+        check(reply.code)
+        return report.text()
+    }
+
     override fun close() = Native.closeModel(handle)
 
     private fun check(code: Int) {
@@ -82,13 +92,15 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
     }
 
     companion object {
-        fun open(folder: File, options: Options): JniModel {
+        fun open(folder: File, options: Options, progress: LoadProgress?): JniModel {
             val reply = Reply()
             val key = options.publicKey?.encodeToByteArray()
             val costs = options.cacheDir?.bytes()
             val memory = options.memoryFile?.bytes()
             val threads = options.threads ?: 0
-            val code = Native.openModel(folder.bytes(), threads, options.checkHashes, key, costs, memory, reply.buffer)
+            val code = Native.openModel(
+                folder.bytes(), threads, options.checkHashes, key, costs, memory, progress?.handle ?: 0, reply.buffer,
+            )
             if (reply.handle == 0L) throw failure(Native.OUT_OF_MEMORY) { "" }
             val model = JniModel(reply.handle)
             try {

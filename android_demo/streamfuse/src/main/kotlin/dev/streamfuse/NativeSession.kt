@@ -40,6 +40,9 @@ internal interface NativeSession {
 
     fun reset()
 
+    /** Gives the memory of the cache back; the conversation stays. */
+    fun trim()
+
     fun save(file: File)
 
     fun restore(file: File)
@@ -77,6 +80,8 @@ internal class JniSession private constructor(private val handle: Long, private 
     override fun usedTokens() = Native.usedTokens(handle).toInt()
 
     override fun reset() = check(Native.reset(handle))
+
+    override fun trim() = check(Native.trim(handle))
 
     override fun save(file: File) = check(Native.save(handle, file.bytes()))
 

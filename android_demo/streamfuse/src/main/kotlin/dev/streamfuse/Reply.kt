@@ -19,6 +19,21 @@ internal class Reply {
     /** The new handle. */
     val handle: Long get() = buffer.getLong(8)
 
+    /** The result of an estimate. */
+    val estimate: MemoryEstimate
+        get() = MemoryEstimate(buffer.getLong(0), buffer.getLong(8), buffer.getLong(16))
+
+    /** A message behind the first 24 bytes, closed by a zero byte. */
+    val message: String
+        get() {
+            place.position(STEP_BYTES)
+            buffer.get(bytes)
+            return String(bytes, 0, bytes.indexOf(0), Charsets.UTF_8)
+        }
+
+    /** The code of a function that returns something else. */
+    val code: Int get() = buffer.getInt(0)
+
     /** The new step; [longText] returns its text if it is too long for this buffer. */
     fun step(longText: () -> ByteArray?): Piece {
         val length = buffer.getLong(0)

@@ -64,6 +64,16 @@ internal class Sequence(native: NativeSession) {
         body(it)
     }
 
+    /** Gives the memory of the cache back, unless an answer is requested or the session is closed. */
+    fun trimIfIdle() {
+        if (!lock.tryLock()) return
+        try {
+            if (synchronized(gate) { running == null && claimed == null }) native?.trim()
+        } finally {
+            lock.unlock()
+        }
+    }
+
     /** Runs [body] with the lock held, closed or not. */
     fun <T> locked(body: () -> T): T = lock.withLock(body)
 

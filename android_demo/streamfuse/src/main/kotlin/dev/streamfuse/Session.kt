@@ -161,6 +161,17 @@ public sealed class Session(
     public suspend fun resetInBackground(): Unit = withContext(dispatcher) { reset() }
 
     /**
+     * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here.
+     * The conversation stays, and the next request prefills it again. [Model.trim] does this for all sessions that are
+     * not in use.
+     */
+    @Blocking
+    public fun trim(): Unit = sequence.alone { native -> native.trim() }
+
+    /** [trim] on [Options.dispatcher]. */
+    public suspend fun trimInBackground(): Unit = withContext(dispatcher) { trim() }
+
+    /**
      * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here. The file is as large
      * as the used part of the cache; call it off the main thread, or use [saveInBackground].
      *

@@ -54,19 +54,54 @@ public object StreamFuse {
         }
 
     /**
-     * Opens and checks the bundle in [folder], and loads its graphs. This takes from a tenth of a second to several
-     * seconds: call it off the main thread, or use [loadInBackground].
+     * Opens and checks the bundle in [folder], and loads its graphs, on the dispatcher of [options]. This takes from a
+     * tenth of a second to several seconds. If the caller is cancelled meanwhile, loading ends within a megabyte of
+     * hashing or one method, and nothing stays open.
      *
+     * @param onProgress called in the caller's context, about 20 times per second, with the fraction that is done: from
+     *   0 to 1, never decreasing. The first half is the bytes that are checked, the second the graphs that are loaded.
      * @throws StreamFuseException if the bundle cannot be used here or is not signed with the key of [options]; the
      *   message names file and field. [ErrorCode.UNSUPPORTED] if [isSupported] is false.
      */
+    public suspend fun load(
+        folder: File,
+        options: Options = Options(),
+        onProgress: (fraction: Double) -> Unit = {},
+    ): Model {
+        NativeLibrary.require()
+        return LoadProgress().use { progress ->
+            loaded(progress, options.dispatcher, onProgress) { open(folder, options, progress) }
+        }
+    }
+
+    /** [load] on the calling thread, which must not be the main thread. */
     @JvmStatic
     @JvmOverloads
     @Blocking
-    public fun load(folder: File, options: Options = Options()): Model {
+    public fun loadBlocking(folder: File, options: Options = Options()): Model {
         NativeLibrary.require()
+        return open(folder, options, null)
+    }
+
+    /**
+     * What the bundle in [folder] occupies in memory once it is loaded, from its manifest: no other file is read, and
+     * none is checked, so it takes about a millisecond.
+     *
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if the folder has no valid manifest.
+     */
+    @JvmStatic
+    @Blocking
+    public fun estimate(folder: File): MemoryEstimate {
+        NativeLibrary.require()
+        val reply = Reply()
+        val code = Native.estimate(folder.bytes(), reply.buffer)
+        if (code != Native.OK) throw failure(code) { reply.message }
+        return reply.estimate
+    }
+
+    private fun open(folder: File, options: Options, progress: LoadProgress?): Model {
         Leaks.sweep()
-        val native = JniModel.open(folder, options)
+        val native = JniModel.open(folder, options, progress)
         try {
             return Model(native, folder, options)
         } catch (error: Throwable) {
@@ -74,10 +109,6 @@ public object StreamFuse {
             throw error
         }
     }
-
-    /** [load] on the dispatcher of [options]. If the caller is cancelled meanwhile, the model is closed. */
-    public suspend fun loadInBackground(folder: File, options: Options = Options()): Model =
-        openedOn(options.dispatcher) { load(folder, options) }
 }
 
 /** Runs [open] on [dispatcher] and returns its result, which is closed if the caller was cancelled meanwhile. */

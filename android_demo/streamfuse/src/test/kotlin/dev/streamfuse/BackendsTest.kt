@@ -18,6 +18,6 @@ class BackendsTest {
 
     @Test
     fun `a model says what runs its graphs`() {
-        StreamFuse.load(Repository.bundle("demo")).use { assertEquals("kernels", it.backend) }
+        StreamFuse.loadBlocking(Repository.bundle("demo")).use { assertEquals("kernels", it.backend) }
     }
 }

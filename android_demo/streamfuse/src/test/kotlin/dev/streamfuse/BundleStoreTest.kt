@@ -457,6 +457,6 @@ class BundleStoreTest {
         refused(ErrorCode.BAD_FILE, "manifest.sig: does not sign") { download(entry, BundleStore(root, other.line)) }
         assertEquals(emptyList<String>(), left())
         download(entry, BundleStore(root, ours.line))
-        StreamFuse.load(list().single().folder, Options(checkHashes = false)).use { assertTrue("SmolLM2" in it.name) }
+        StreamFuse.loadBlocking(list().single().folder, Options(checkHashes = false)).use { assertTrue("SmolLM2" in it.name) }
     }
 }

@@ -228,7 +228,7 @@ class ChatTest {
         }
         val config = GenerationConfig(maxNewTokens = 24, temperature = 0.9, topP = 0.95, seed = 3, width = 8)
         val python = Python.ask(Python.Request(folder.path, listOf("Name three primes."), config)).turns.single()
-        StreamFuse.load(folder, Options(checkHashes = false)).use { model ->
+        StreamFuse.loadBlocking(folder, Options(checkHashes = false)).use { model ->
             assertEquals(Int.MAX_VALUE, model.defaults.topK)
             assertEquals(Int.MAX_VALUE, model.defaults.maxNewTokens)
             model.chat().use { assertEquals(python.tokens, it.answer("Name three primes.", config).tokens) }
@@ -257,7 +257,7 @@ class ChatTest {
     fun `measured costs are kept in the cache folder and found again`(@TempDir folder: File) {
         repeat(2) {
             val options = Options(cacheDir = folder, checkHashes = false)
-            StreamFuse.load(Repository.bundle("demo"), options).use { model ->
+            StreamFuse.loadBlocking(Repository.bundle("demo"), options).use { model ->
                 model.chat().use { chat ->
                     chat.answer("Hello", GenerationConfig(maxNewTokens = 2))
                     val methods = setOf("decode", "verify_1", "verify_4", "verify_8", "verify_16", "streams")
@@ -278,17 +278,17 @@ class ChatTest {
         fun answers(model: Model) = model.chat().use { chat ->
             chat.answer("Name three rivers of France.", config).text to chat.statistics!!.targetForwardPasses
         }
-        val (text, passes) = StreamFuse.load(Repository.bundle("demo"), options).use(::answers)
+        val (text, passes) = StreamFuse.loadBlocking(Repository.bundle("demo"), options).use(::answers)
         val empty = 16L // the header
         assertTrue(file.length() > empty)
-        StreamFuse.load(Repository.bundle("demo"), options).use { model ->
+        StreamFuse.loadBlocking(Repository.bundle("demo"), options).use { model ->
             val (again, fewer) = answers(model)
             assertEquals(text, again)
             assertTrue(fewer < passes, "$fewer passes, $passes without a memory")
             model.forget()
             assertEquals(empty, file.length())
         }
-        val closed = StreamFuse.load(Repository.bundle("demo"), options).also(Model::close)
+        val closed = StreamFuse.loadBlocking(Repository.bundle("demo"), options).also(Model::close)
         assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { closed.forget() }.code)
     }
 }

@@ -5,6 +5,7 @@ import java.util.concurrent.Executors
 import java.util.concurrent.RejectedExecutionException
 import java.util.concurrent.TimeUnit.SECONDS
 import java.util.logging.Handler
+import java.util.logging.Level
 import java.util.logging.LogRecord
 import java.util.logging.Logger
 import kotlin.coroutines.CoroutineContext
@@ -115,7 +116,8 @@ class ClosingTest {
         val warnings = mutableListOf<LogRecord>()
         val listener = object : Handler() {
             override fun publish(record: LogRecord) {
-                if ("forgotten" in record.message) warnings += record // and not what other tests left
+                val warns = record.level == Level.WARNING
+                if (warns && "forgotten" in record.message) warnings += record // and not what other tests left
             }
 
             override fun flush() = Unit

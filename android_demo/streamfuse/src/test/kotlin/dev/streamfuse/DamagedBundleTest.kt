@@ -47,7 +47,7 @@ class DamagedBundleTest {
     @Test
     fun `a number of threads that the engine does not take`() {
         val options = Options(threads = 1000, checkHashes = false)
-        val error = failureOf<StreamFuseException> { StreamFuse.load(good, options) }
+        val error = failureOf<StreamFuseException> { StreamFuse.loadBlocking(good, options) }
         assertTrue("num_threads" in error.message!!, error.message)
     }
 
@@ -58,7 +58,7 @@ class DamagedBundleTest {
         val bundle = changed(without = "manifest.sig")
         refused(bundle, ErrorCode.BAD_FILE, "manifest.sig: missing", options)
         sign(bundle, ours)
-        StreamFuse.load(bundle, options).close()
+        StreamFuse.loadBlocking(bundle, options).close()
         refused(bundle, ErrorCode.BAD_FILE, "manifest.sig: does not sign", options.copy(publicKey = other.line))
         refused(bundle, ErrorCode.BAD_ARGUMENT, "64 hexadecimal digits", options.copy(publicKey = "ours"))
         refused(sign(changed("tokenizer.json" to { it.replaceFirst("the", "teh") }), ours), ErrorCode.BAD_FILE,
@@ -83,7 +83,7 @@ class DamagedBundleTest {
     }
 
     private fun refused(bundle: File, code: ErrorCode, named: String, options: Options = Options()) {
-        val error = failureOf<StreamFuseException> { StreamFuse.load(bundle, options).close() }
+        val error = failureOf<StreamFuseException> { StreamFuse.loadBlocking(bundle, options).close() }
         val sentence = error.message!!
         assertTrue(named in sentence, sentence)
         assertFalse('\n' in sentence, sentence)

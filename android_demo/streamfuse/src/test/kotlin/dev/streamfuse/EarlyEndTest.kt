@@ -209,7 +209,7 @@ class EarlyEndTest {
 
     @Test
     fun `a model that is closed refuses new chats and has closed its own`() {
-        val model = StreamFuse.load(Repository.bundle("demo"), Options(checkHashes = false))
+        val model = StreamFuse.loadBlocking(Repository.bundle("demo"), Options(checkHashes = false))
         val chat = model.chat()
         model.close()
         model.close()

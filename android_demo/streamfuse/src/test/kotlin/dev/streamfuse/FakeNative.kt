@@ -40,6 +40,15 @@ internal class FakeNative : NativeModel {
 
     override fun forget() = Unit
 
+    /** Called in a self-test. */
+    var beforeTest: () -> Unit = {}
+
+    override fun selfTest(): String {
+        beforeTest()
+        check(!closed)
+        return """{"passed": true, "equal": true, "tokens_equal": true, "ms": 1.0, "methods": {}, "differences": []}"""
+    }
+
     override fun close() {
         check(sessions.all { it.freed }) { "a session outlives its model" }
         closed = true
@@ -140,6 +149,14 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
 
     override fun reset() {
         turns = first
+    }
+
+    var trims = 0
+        private set
+
+    override fun trim() {
+        check(!freed)
+        trims++
     }
 
     override fun save(file: File) = file.writeText(messages())

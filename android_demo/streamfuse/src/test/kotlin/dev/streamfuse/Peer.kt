@@ -19,7 +19,7 @@ fun main() {
 private val open = mutableMapOf<String, Model>()
 
 private fun answer(request: Python.Request): Python.Reply {
-    val model = open.getOrPut(request.bundle) { StreamFuse.load(java.io.File(request.bundle)) }
+    val model = open.getOrPut(request.bundle) { StreamFuse.loadBlocking(java.io.File(request.bundle)) }
     val session = if (request.raw) model.completion() else model.chat(request.system)
     return session.use {
         Python.Reply(

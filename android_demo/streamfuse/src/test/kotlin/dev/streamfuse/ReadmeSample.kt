@@ -8,11 +8,20 @@ import kotlinx.serialization.Serializable
 @Suppress("unused")
 private class ReadmeSample(private val folder: File, private val cacheDir: File, private val file: File) {
     suspend fun tenLines() {
-        val model = StreamFuse.loadInBackground(folder, Options(cacheDir = cacheDir))
+        val model = StreamFuse.load(folder, Options(cacheDir = cacheDir))
         val chat = model.chat(system = "You answer briefly.")
         chat.send("Why is the sky blue?").collect { print(it.text) }
         println(chat.statistics?.meanAcceptedTokens)
         model.close()
+    }
+
+    suspend fun loading(model: Model) {
+        val need = StreamFuse.estimate(folder)
+        println("${need.totalBytes(chats = 1) / 1_000_000} MB, of which ${need.cacheBytes / 1_000_000} MB cannot be dropped")
+        val loaded = StreamFuse.load(folder) { fraction -> println("${(100 * fraction).toInt()} %") }
+        val test = loaded.selfTestInBackground()
+        if (!test.passed) println(test.differences)
+        check(model !== loaded)
     }
 
     suspend fun options(chat: Chat) {
@@ -74,7 +83,7 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
             if (progress is BundleProgress.Receiving) print(progress.doneBytes)
         }
         val bundle = store.list().first()
-        val model = StreamFuse.loadInBackground(bundle.folder, Options(checkHashes = false))
+        val model = StreamFuse.load(bundle.folder, Options(checkHashes = false))
         model.close()
     }
 

@@ -27,7 +27,7 @@ object Models {
 
     @Synchronized
     fun of(bundle: String): Model = open.getOrPut(bundle) {
-        StreamFuse.load(Repository.bundle(bundle), Options(cacheDir = Repository.scratch("costs")))
+        StreamFuse.loadBlocking(Repository.bundle(bundle), Options(cacheDir = Repository.scratch("costs")))
     }
 
     val demo: Model get() = of("demo")

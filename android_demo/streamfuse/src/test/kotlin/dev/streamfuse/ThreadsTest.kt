@@ -56,7 +56,7 @@ class ThreadsTest {
 
     @Test
     fun `sends, stops, resets and a close of the model from many threads end in sentences at worst`() = runBlocking {
-        val model = StreamFuse.load(Repository.bundle("demo"), Options(checkHashes = false))
+        val model = StreamFuse.loadBlocking(Repository.bundle("demo"), Options(checkHashes = false))
         val over = AtomicBoolean()
         val errors = ConcurrentLinkedQueue<Throwable>()
         fun worker(use: suspend () -> Unit) = launch(Dispatchers.IO) {
@@ -83,7 +83,7 @@ class ThreadsTest {
     @Test
     fun `two hundred loads and closes take no memory`() {
         val options = Options(checkHashes = false)
-        fun once(chats: Int) = StreamFuse.load(Repository.bundle("demo"), options).use { model ->
+        fun once(chats: Int) = StreamFuse.loadBlocking(Repository.bundle("demo"), options).use { model ->
             repeat(chats) { model.chat().answer("Hello", fixed.copy(maxNewTokens = 2)) }
         }
         repeat(20) { once(it % 2) } // allocators and the JVM take their share

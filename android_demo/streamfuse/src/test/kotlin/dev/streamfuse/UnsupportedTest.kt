@@ -30,7 +30,7 @@ object UnsupportedMain {
     fun main(arguments: Array<String>) {
         println("supported: ${StreamFuse.isSupported}")
         repeat(2) {
-            val error = failureOf<StreamFuseException> { StreamFuse.load(File("nowhere")) }
+            val error = failureOf<StreamFuseException> { StreamFuse.loadBlocking(File("nowhere")) }
             println("${error.code}: ${error.message!!.lines().first()}")
         }
     }

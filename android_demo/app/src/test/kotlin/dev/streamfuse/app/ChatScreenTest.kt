@@ -52,7 +52,7 @@ class ChatScreenTest : Device() {
 
     /** What the library itself answers, turn after turn: each with its most tokens. */
     private fun library(config: GenerationConfig, vararg turns: Pair<String, Int>): List<String> =
-        StreamFuse.load(built("demo")).use { model ->
+        StreamFuse.loadBlocking(built("demo")).use { model ->
             model.chat().use { chat ->
                 turns.map { (words, most) ->
                     runBlocking { chat.generate(words, config.copy(maxNewTokens = most)).text }

@@ -50,7 +50,7 @@ class LibraryEngine(private val cacheDir: File) : Engine {
     override val backends get() = StreamFuse.backends
 
     override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel =
-        LibraryModel(StreamFuse.loadInBackground(folder, Options(threads, cacheDir, checkHashes = checkHashes)))
+        LibraryModel(StreamFuse.load(folder, Options(threads, cacheDir, checkHashes = checkHashes)))
 }
 
 private class LibraryModel(private val model: Model) : OpenModel, AutoCloseable by model {
