@@ -52,7 +52,10 @@ class Publisher : AutoCloseable {
     }
 
     /** Publishes bundles of these files, and returns the catalogue. */
-    fun publish(vararg bundles: Pair<String, Map<String, ByteArray>>, edit: (JsonObject) -> JsonObject = { it }): String {
+    fun publish(
+        vararg bundles: Pair<String, Map<String, ByteArray>>,
+        edit: (JsonObject) -> JsonObject = { it },
+    ): String {
         val catalog = buildJsonObject {
             put("catalog_version", 1)
             put("published", "a field of later versions")
@@ -94,7 +97,8 @@ class Publisher : AutoCloseable {
         if (from >= content.size && from > 0) return exchange.sendResponseHeaders(416, -1)
         if (from > 0) exchange.responseHeaders["Content-Range"] = "bytes $from-${content.size - 1}/${content.size}"
         val size = content.size - from
-        exchange.sendResponseHeaders(if (from > 0) 206 else 200, if (!tellsSize) 0 else if (size == 0) -1 else size.toLong())
+        val told = if (!tellsSize) 0 else if (size == 0) -1 else size.toLong() // 0: it is not told; -1: there is none
+        exchange.sendResponseHeaders(if (from > 0) 206 else 200, told)
         val end = cuts[path]?.removeFirstOrNull()?.let { from + it } ?: content.size
         val middle = (from + end) / 2
         exchange.responseBody.write(content, from, middle - from)
@@ -109,11 +113,13 @@ class Publisher : AutoCloseable {
     }
 
     companion object {
-        fun sha256(bytes: ByteArray): String = MessageDigest.getInstance("SHA-256").digest(bytes).joinToString("") { "%02x".format(it) }
+        fun sha256(bytes: ByteArray): String =
+            MessageDigest.getInstance("SHA-256").digest(bytes).joinToString("") { "%02x".format(it) }
 
         /** The files of a folder. */
         fun contentOf(folder: File): Map<String, ByteArray> =
-            folder.walk().filter(File::isFile).associate { it.relativeTo(folder).invariantSeparatorsPath to it.readBytes() }
+            folder.walk().filter(File::isFile)
+                .associate { it.relativeTo(folder).invariantSeparatorsPath to it.readBytes() }
 
         /** The object with one field changed. */
         fun JsonObject.with(field: String, value: Any?): JsonObject = JsonObject(

@@ -103,6 +103,9 @@ private func isFull(_ error: NSError) -> Bool {
 
 func noSpace(needed: Int64? = nil, free: Int64? = nil) -> StreamFuseError {
   var numbers = ""
-  if let needed, let free { numbers = ": it needs \(needed / 1_000_000) MB, and \(max(0, free) / 1_000_000) MB are free" }
-  return StreamFuseError(.noSpace, "this device has too little free space for the bundle\(numbers); make room and try again")
+  if let needed, let free {
+    numbers = ": it needs \(needed / 1_000_000) MB, and \(max(0, free) / 1_000_000) MB are free"
+  }
+  return StreamFuseError(
+    .noSpace, "this device has too little free space for the bundle\(numbers); make room and try again")
 }

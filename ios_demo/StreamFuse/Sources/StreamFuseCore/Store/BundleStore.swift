@@ -1,38 +1,5 @@
 import Foundation
 
-/// A bundle in a `BundleStore`.
-public struct InstalledBundle: Sendable, Equatable, Identifiable {
-  /// The name of its folder.
-  public let name: String
-  /// For `StreamFuse.load`.
-  public let folder: URL
-  /// Of all files together.
-  public let bytes: Int64
-  /// The SHA-256 of its manifest: that of the `CatalogEntry` with the same contents.
-  public let id: String
-}
-
-/// What a bundle may have at most. The largest that phones run have a few dozen files and a few gigabytes.
-public struct BundleLimits: Sendable {
-  /// Number of files.
-  public var files = 1000
-  /// Of all files together.
-  public var bytes: Int64 = 16 << 30
-  /// Number of parts of a path.
-  public var depth = 10
-
-  /// The defaults.
-  public init() {}
-}
-
-/// How far a download or an import is.
-public enum BundleProgress: Sendable, Equatable {
-  /// So many bytes are here, of so many.
-  case receiving(Int64, of: Int64)
-  /// All bytes are here, and the library checks them.
-  case checking
-}
-
 /// The bundles in a folder of the app: lists, downloads, imports and deletes them.
 ///
 ///     let store = BundleStore(directory: folder, publicKey: "d75a98…")
@@ -40,13 +7,15 @@ public enum BundleProgress: Sendable, Equatable {
 ///     let bundle = try await store.download(entry) { print($0) }
 ///     let model = try await StreamFuse.load(from: bundle.folder) { $0.checkHashes = false }
 ///
-/// A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on the
-/// disk. Work on files runs on queues of its own. Any number of stores may use a folder at once, also in several processes.
+/// A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on
+/// the disk. Work on files runs on queues of its own. Any number of stores may use a folder at once, also in several
+/// processes.
 public actor BundleStore {
   /// Where the bundles are, each in a folder of its own. Choose one that backups leave out.
   public nonisolated let directory: URL
 
-  private static let unfinished = ".unfinished-", partial = ".download-", content = "bundle", part = ".part"
+  /// A bundle that fails with one of these is of no use, however often it is tried.
+  private static let refusals: [StreamFuseError.Code] = [.badFile, .badProgram, .badTables, .missingOperator]
   private static let spareBytes: Int64 = 64 << 20  // so that the device stays usable
 
   private let limits: BundleLimits
@@ -54,23 +23,26 @@ public actor BundleStore {
   private let freeBytes: @Sendable (URL) throws -> Int64
   private let removeCaches: @Sendable (URL) async -> Void
   private let check: @Sendable (URL) async throws -> Void
-  private let files = FileWorker()
+  let files = FileWorker()
 
-  /// A store whose bundles `check` checks before they get their names; it throws if one is to be refused. With the module
-  /// `StreamFuse` there is an initializer that needs none.
+  /// A store whose bundles `check` checks before they get their names; it throws if one is to be refused. With the
+  /// module `StreamFuse` there is an initializer that needs none.
   ///
   /// `removeCaches` removes what is kept elsewhere for a bundle that is about to be deleted.
   public init(
     directory: URL, limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
-    removeCaches: @escaping @Sendable (URL) async -> Void = { _ in }, check: @escaping @Sendable (URL) async throws -> Void
+    removeCaches: @escaping @Sendable (URL) async -> Void = { _ in },
+    check: @escaping @Sendable (URL) async throws -> Void
   ) {
     self.init(
       directory, limits, Downloader(transport: transport), freeBytes: free, removeCaches: removeCaches, check: check)
   }
 
   init(
-    _ directory: URL, _ limits: BundleLimits, _ downloader: Downloader, freeBytes: @escaping @Sendable (URL) throws -> Int64,
-    removeCaches: @escaping @Sendable (URL) async -> Void, check: @escaping @Sendable (URL) async throws -> Void
+    _ directory: URL, _ limits: BundleLimits, _ downloader: Downloader,
+    freeBytes: @escaping @Sendable (URL) throws -> Int64,
+    removeCaches: @escaping @Sendable (URL) async -> Void,
+    check: @escaping @Sendable (URL) async throws -> Void
   ) {
     self.directory = directory
     self.limits = limits
@@ -93,18 +65,20 @@ public actor BundleStore {
   /// Throws `StreamFuseError`: `network` if it cannot be had, `badFile` if it is not valid.
   public func catalog(_ address: String) async throws -> Catalog {
     let url = try allowedAddress(address)
-    return try Catalog.parse(try await downloader.get(url, most: Catalog.mostBytes), address: url.absoluteString, limits: limits)
+    let json = try await downloader.get(url, most: Catalog.mostBytes)
+    return try Catalog.parse(json, address: url.absoluteString, limits: limits)
   }
 
-  /// Downloads a bundle and installs it. What has arrived is kept if the connection fails or the task is cancelled, and the
-  /// next download of the same contents, also in another process, goes on from there. A failed connection is tried again
-  /// for a few seconds. The hash of each file is compared while it arrives.
+  /// Downloads a bundle and installs it. What has arrived is kept if the connection fails or the task is cancelled, and
+  /// the next download of the same contents, also in another process, goes on from there. A failed connection is tried
+  /// again for a few seconds. The hash of each file is compared while it arrives.
   ///
-  /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name, a
-  /// number is added to it. `progress` is called with the latest state as often as it returns.
+  /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name,
+  /// a number is added to it. `progress` is called with the latest state as often as it returns.
   ///
-  /// Throws `StreamFuseError`: `network`; `noSpace`, before anything is downloaded; `busy` if the same contents are being
-  /// downloaded; `badFile` for another file than that of the catalogue; what the check throws, and then nothing is kept.
+  /// Throws `StreamFuseError`: `network`; `noSpace`, before anything is downloaded; `busy` if the same contents are
+  /// being downloaded; `badFile` for another file than that of the catalogue; what the check throws, and then nothing
+  /// is kept.
   public func download(
     _ entry: CatalogEntry, progress: @escaping @Sendable (BundleProgress) async -> Void = { _ in }
   ) async throws -> InstalledBundle {
@@ -116,8 +90,8 @@ public actor BundleStore {
       let content = claim.folder.appending(path: Self.content, directoryHint: .isDirectory)
       do {
         try await self.check(content)
-      } catch let error as StreamFuseError where [.badFile, .badProgram, .badTables, .missingOperator].contains(error.code) {
-        await self.remove(claim.folder)  // it is of no use, however often it is tried
+      } catch let error as StreamFuseError where Self.refusals.contains(error.code) {
+        await self.remove(claim.folder)
         throw error
       }
       try Task.checkCancellation()
@@ -175,8 +149,8 @@ public actor BundleStore {
     }
   }
 
-  /// Deletes what interrupted imports and deletions left, and downloads that nobody continued for `keepDays`. Call it when
-  /// the app starts. What runs at the moment is not touched.
+  /// Deletes what interrupted imports and deletions left, and downloads that nobody continued for `keepDays`. Call it
+  /// when the app starts. What runs at the moment is not touched.
   public func sweep(keepDays: Int = 7) async {
     await files.run {
       let oldest = Date(timeIntervalSinceNow: Double(-keepDays) * 86_400)
@@ -199,7 +173,7 @@ public actor BundleStore {
     do {
       result = .success(try await work { steps.continuation.yield($0) })
     } catch {
-      result = .failure(Task.isCancelled ? CancellationError() : error)  // whatever the transport or the file provider calls it
+      result = .failure(Task.isCancelled ? CancellationError() : error)  // whatever others call it
     }
     steps.continuation.finish()
     await passing.value
@@ -220,12 +194,13 @@ public actor BundleStore {
       let target = folder.appending(path: "\(Self.content)/\(path)"), before = done
       if await files.run({ fileSize(target) }) != facts.bytes {
         let part = folder.appending(path: facts.sha256 + Self.part)
-        try await downloader.complete(address(of: path, in: entry), part: part, facts: facts) {
+        try await downloader.complete(entry.address(of: path), part: part, facts: facts) {
           report(.receiving(before + $0, of: entry.bytes))
         }
         try await files.run {
           try onDisk {
-            try FileManager.default.createDirectory(at: target.deletingLastPathComponent(), withIntermediateDirectories: true)
+            let parent = target.deletingLastPathComponent()
+            try FileManager.default.createDirectory(at: parent, withIntermediateDirectories: true)
             try? FileManager.default.removeItem(at: target)
             try FileManager.default.moveItem(at: part, to: target)
           }
@@ -233,86 +208,6 @@ public actor BundleStore {
       }
       done += facts.bytes
     }
-  }
-
-  /// Gives a checked folder its name, or the next one that is free.
-  private nonisolated func install(_ content: URL, _ wanted: String) async throws -> InstalledBundle {
-    try await files.run {
-      for path in (try? FileManager.default.subpathsOfDirectory(atPath: content.path)) ?? [] {
-        let inside = content.appending(path: path)
-        if isFolder(inside) { flushNames(of: inside) }
-      }
-      flushNames(of: content)
-      let plain = wanted.map { $0.isLetter || $0.isNumber || "._ -".contains($0) ? $0 : "_" }
-      let cut = String(plain.prefix(60)).trimmingCharacters(in: CharacterSet(charactersIn: " ."))
-      let base = cut.isEmpty ? "bundle" : cut
-      var target = folder(base), number = 1
-      while true {
-        if !FileManager.default.fileExists(atPath: target.path) {
-          do {
-            try FileManager.default.moveItem(at: content, to: target)
-            break
-          } catch where FileManager.default.fileExists(atPath: target.path) {}  // another store was faster
-        }
-        number += 1
-        target = folder("\(base) \(number)")
-      }
-      flushNames(of: directory)
-      return facts(target)
-    }
-  }
-
-  /// Runs `work` with a folder of its own, which is deleted at the end.
-  private nonisolated func temporary<Result: Sendable>(_ work: @Sendable (URL) async throws -> Result) async throws -> Result {
-    let claim = try await files.run { try Claim(folder(Self.unfinished + UUID().uuidString)) }
-    guard let claim else { throw StreamFuseError(.broken, "a new name is taken") }
-    do {
-      let result = try await work(claim.folder)
-      await remove(claim.folder)
-      return withExtendedLifetime(claim) { result }
-    } catch {
-      await remove(claim.folder)
-      throw error
-    }
-  }
-
-  private nonisolated func remove(_ folder: URL) async { await FileWorker().run { try? FileManager.default.removeItem(at: folder) } }
-
-  private nonisolated func names() -> [String] { (try? FileManager.default.contentsOfDirectory(atPath: directory.path)) ?? [] }
-
-  private nonisolated func partial(_ entry: CatalogEntry) -> URL { folder(Self.partial + entry.id) }
-
-  private nonisolated func facts(_ folder: URL) -> InstalledBundle {
-    var hash = FileHash()
-    let manifest = try? Data(contentsOf: folder.appending(path: manifestName))
-    if let manifest { hash.update(manifest) }
-    let bytes = StreamFuseCore.files(in: folder).map(\.bytes).reduce(0, +)
-    return InstalledBundle(
-      name: folder.lastPathComponent, folder: folder, bytes: bytes, id: manifest == nil ? "" : hash.digits())
-  }
-
-  private nonisolated func received(_ folder: URL) -> Int64 {
-    let counted = StreamFuseCore.files(in: folder).filter { $0.path.hasPrefix("\(Self.content)/") || $0.path.hasSuffix(Self.part) }
-    return counted.map(\.bytes).reduce(0, +)
-  }
-
-  /// When something in the folder was last written.
-  private nonisolated func newest(_ folder: URL) -> Date {
-    let paths = [""] + StreamFuseCore.files(in: folder).map(\.path)
-    let dates = paths.map { try? FileManager.default.attributesOfItem(atPath: folder.appending(path: $0).path)[.modificationDate] as? Date }
-    return dates.compactMap { $0 }.max() ?? .distantPast
-  }
-
-  private nonisolated func address(of path: String, in entry: CatalogEntry) throws -> URL {
-    let plain = CharacterSet(charactersIn: "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
-    guard let escaped = path.addingPercentEncoding(withAllowedCharacters: plain),
-      let url = URL(string: entry.url.absoluteString + escaped, encodingInvalidCharacters: false)
-    else { throw StreamFuseError(.badFile, "the file \(path) has no address") }
-    return url
-  }
-
-  private nonisolated func busy(_ entry: CatalogEntry) -> StreamFuseError {
-    StreamFuseError(.busy, "\(entry.name) is being downloaded already")
   }
 }
 

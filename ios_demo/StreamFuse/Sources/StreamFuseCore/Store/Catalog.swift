@@ -32,6 +32,15 @@ public struct CatalogEntry: Sendable, Equatable, Identifiable {
   /// Identifies the contents: the SHA-256 of the manifest, which contains those of all other files.
   public var id: String { files[manifestName]?.sha256 ?? "" }
 
+  /// The address of a file.
+  func address(of path: String) throws -> URL {
+    let plain = CharacterSet(charactersIn: "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
+    guard let escaped = path.addingPercentEncoding(withAllowedCharacters: plain),
+      let url = URL(string: url.absoluteString + escaped, encodingInvalidCharacters: false)
+    else { throw StreamFuseError(.badFile, "the file \(path) has no address") }
+    return url
+  }
+
   /// Why a device with these backends (`StreamFuse.backends`) cannot run the bundle; nil if it can.
   public func unsupportedReason(backends: [String: String?]) -> String? {
     guard ["executorch", "coreml"].contains(target) else {
@@ -70,7 +79,9 @@ public struct Catalog: Sendable {
     return Catalog(entries: entries)
   }
 
-  private static func checked(_ raw: RawEntry, _ place: String, _ base: URL, _ limits: BundleLimits) throws -> CatalogEntry {
+  private static func checked(
+    _ raw: RawEntry, _ place: String, _ base: URL, _ limits: BundleLimits
+  ) throws -> CatalogEntry {
     func need(_ so: Bool, _ problem: @autoclosure () -> String) throws { try Catalog.need(so, "\(place).\(problem())") }
     try need(raw.name.wholeMatch(of: /[A-Za-z0-9][A-Za-z0-9._-]{0,59}/) != nil, "name is not a plain name")
     for (field, text) in [("title", raw.title), ("backend", raw.backend), ("target", raw.target)] {
@@ -79,11 +90,12 @@ public struct Catalog: Sendable {
     }
     try need(raw.license.map(isLine) ?? true, "license is too long or not one line")
     try need(raw.context_length > 0, "context_length is \(raw.context_length)")
-    try need((1...limits.files).contains(raw.files.count), "files has \(raw.files.count) files; at most \(limits.files) are accepted")
+    let count = raw.files.count
+    try need((1...limits.files).contains(count), "files has \(count) files; at most \(limits.files) are accepted")
     try need(raw.files[manifestName] != nil, "files has no \(manifestName)")
     var sum: Int64 = 0
     for (path, file) in raw.files.sorted(by: { $0.key < $1.key }) {
-      try need(isPlainPath(path, depth: limits.depth), "files has the path \(shown(path)), which is not allowed in a bundle")
+      try need(isPlainPath(path, depth: limits.depth), "files has the path \(shown(path)), which is not allowed")
       try need(file.sha256.wholeMatch(of: /[0-9a-f]{64}/) != nil, "files.\(shown(path)).sha256 is not a SHA-256")
       try need((0...limits.bytes).contains(file.bytes), "files.\(shown(path)).bytes is \(file.bytes)")
       sum += file.bytes
@@ -95,11 +107,13 @@ public struct Catalog: Sendable {
       }
     }
     try need(sum == raw.bytes, "bytes is \(raw.bytes), but its files have \(sum)")
-    let url = URL(string: raw.url, encodingInvalidCharacters: false).flatMap { URL(string: $0.relativeString, relativeTo: base)?.absoluteURL }
+    let relative = URL(string: raw.url, encodingInvalidCharacters: false)
+    let url = relative.flatMap { URL(string: $0.relativeString, relativeTo: base)?.absoluteURL }
     guard let url, isAllowed(url), url.absoluteString.hasSuffix("/"), url.query == nil, url.fragment == nil else {
       throw StreamFuseError(
         .badFile,
-        "the catalogue is not valid: \(place).url is \(shown(raw.url)); it must be the HTTPS address of a folder, and end in /")
+        "the catalogue is not valid: \(place).url is \(shown(raw.url)); "
+          + "it must be the HTTPS address of a folder, and end in /")
     }
     return CatalogEntry(
       name: raw.name, title: raw.title, license: raw.license, contextLength: raw.context_length, bytes: raw.bytes,
@@ -113,11 +127,13 @@ public struct Catalog: Sendable {
   private static func sentence(_ error: DecodingError) -> String {
     func named(_ context: DecodingError.Context, _ key: (any CodingKey)? = nil) -> String {
       let path = (context.codingPath + (key.map { [$0] } ?? [])).map { $0.intValue.map { "[\($0)]" } ?? $0.stringValue }
-      return path.isEmpty ? "it is not JSON of a catalogue" : "\(path.joined(separator: ".")) is missing or of another kind"
+      let name = path.joined(separator: ".")
+      return path.isEmpty ? "it is not JSON of a catalogue" : "\(name) is missing or of another kind"
     }
     switch error {
     case .keyNotFound(let key, let context): return named(context, key)
-    case .typeMismatch(_, let context), .valueNotFound(_, let context), .dataCorrupted(let context): return named(context)
+    case .typeMismatch(_, let context), .valueNotFound(_, let context), .dataCorrupted(let context):
+      return named(context)
     @unknown default: return "it cannot be read"
     }
   }
@@ -129,7 +145,9 @@ public struct Catalog: Sendable {
     }
   }
 
-  private static func isLine(_ text: String) -> Bool { text.utf16.count <= 200 && !text.unicodeScalars.contains(where: isControl) }
+  private static func isLine(_ text: String) -> Bool {
+    text.utf16.count <= 200 && !text.unicodeScalars.contains(where: isControl)
+  }
 
   private static func shown(_ text: String) -> String {
     "\"\(String(String.UnicodeScalarView(text.unicodeScalars.prefix(100).map { isControl($0) ? "?" : $0 })))\""

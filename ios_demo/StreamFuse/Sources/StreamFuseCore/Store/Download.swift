@@ -39,7 +39,9 @@ struct Downloader: Sendable {
 
   /// Completes `part`, whose first bytes may be there from an earlier attempt, and compares its hash, which is computed
   /// while bytes arrive. If it is another one, the part is deleted.
-  func complete(_ url: URL, part file: URL, facts: CatalogFile, report: @escaping @Sendable (Int64) -> Void) async throws {
+  func complete(
+    _ url: URL, part file: URL, facts: CatalogFile, report: @escaping @Sendable (Int64) -> Void
+  ) async throws {
     let worker = FileWorker()
     let part = try await worker.run { try Part(file, url: url, facts: facts, report: report) }
     do {
@@ -51,7 +53,7 @@ struct Downloader: Sendable {
         isResumed = false  // what an earlier attempt left may have been damaged by a power failure
       }
       throw StreamFuseError(
-        .badFile, "\(url.path) is not the file of the catalogue: its SHA-256 is another; the publisher must upload it again")
+        .badFile, "\(url.path) is not the file of the catalogue (SHA-256); the publisher must upload it again")
     } catch let error as StreamFuseError where error.code == .badFile {
       part.delete()
       throw error

@@ -29,7 +29,8 @@ public struct FolderSource: Sendable {
       for file in found {
         let copy = target.appending(path: file.path)
         try onDisk {
-          try FileManager.default.createDirectory(at: copy.deletingLastPathComponent(), withIntermediateDirectories: true)
+          let parent = copy.deletingLastPathComponent()
+          try FileManager.default.createDirectory(at: parent, withIntermediateDirectories: true)
           try Data().write(to: copy, options: .withoutOverwriting)
         }
         try read(root.appending(path: file.path)) { place in
@@ -60,12 +61,13 @@ public struct FolderSource: Sendable {
 
   /// The folder, or the one in it that holds the manifest: what unpacks a zip often adds a folder around it.
   private func root(of folder: URL) throws -> URL {
-    let inside = try FileManager.default.contentsOfDirectory(at: folder, includingPropertiesForKeys: nil).filter(isFolder)
-    for root in [folder] + inside where FileManager.default.fileExists(atPath: root.appending(path: manifestName).path) {
+    let files = FileManager.default
+    let inside = try files.contentsOfDirectory(at: folder, includingPropertiesForKeys: nil).filter(isFolder)
+    for root in [folder] + inside where files.fileExists(atPath: root.appending(path: manifestName).path) {
       return root
     }
-    throw refused(
-      "\(self.folder.lastPathComponent) contains no bundle: \(manifestName) is missing; choose what `streamfuse export` wrote")
+    let name = self.folder.lastPathComponent
+    throw refused("\(name) contains no bundle: \(manifestName) is missing; choose what `streamfuse export` wrote")
   }
 
   /// Paths and sizes of all files in a folder. Links are refused: they may lead anywhere.
@@ -90,7 +92,7 @@ public struct FolderSource: Sendable {
   }
 
   private func tooLarge(_ limits: BundleLimits) -> StreamFuseError {
-    refused("the bundle is larger than the limit of \(limits.bytes >> 20) MiB")
+    refused("the bundle exceeds the limit of \(limits.bytes >> 20) MiB")
   }
 
   private func refused(_ sentence: String) -> StreamFuseError { StreamFuseError(.badFile, sentence) }

@@ -24,8 +24,9 @@ public struct TransportHead: Sendable {
 
 /// How a store gets bytes; `URLSessionTransport` unless an app has another.
 public protocol BundleTransport: Sendable {
-  /// Requests a file from its byte `offset` on. Gives the head of the answer and then its bytes in blocks, one call after
-  /// another, and returns when all were given. If one of them throws, or if the task is cancelled, it ends with that error.
+  /// Requests a file from its byte `offset` on. Gives the head of the answer and then its bytes in blocks, one call
+  /// after another, and returns when all were given. If one of them throws, or if the task is cancelled, it ends with
+  /// that error.
   func get(
     _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
@@ -36,8 +37,8 @@ public protocol BundleTransport: Sendable {
 public struct URLSessionTransport: BundleTransport {
   private let configuration: @Sendable () -> URLSessionConfiguration
 
-  /// `configuration` is called for each request, for example for one with `allowsCellularAccess` off. The default stores
-  /// neither answers nor cookies, and gives up when the server is silent for 20 seconds.
+  /// `configuration` is called for each request, for example for one with `allowsCellularAccess` off. The default
+  /// stores neither answers nor cookies, and gives up when the server is silent for 20 seconds.
   public init(configuration: @escaping @Sendable () -> URLSessionConfiguration = Self.standard) {
     self.configuration = configuration
   }
@@ -117,7 +118,8 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
       guard let response = response as? HTTPURLResponse else { throw URLError(.badServerResponse) }
       try head(
         TransportHead(
-          status: response.statusCode, contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
+          status: response.statusCode,
+          contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
           contentRange: response.value(forHTTPHeaderField: "Content-Range")))
     }
     completionHandler(isWanted ? .allow : .cancel)

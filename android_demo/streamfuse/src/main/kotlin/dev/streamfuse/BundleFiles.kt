@@ -40,8 +40,10 @@ internal inline fun <T> onDisk(work: () -> T): T = try {
 }
 
 internal fun noSpace(needed: Long?, free: Long?): StreamFuseException {
-    val numbers = if (needed == null || free == null) "" else ": it needs ${megabytes(needed)}, and ${megabytes(free)} are free"
-    return StreamFuseException(ErrorCode.NO_SPACE, "this device has too little free space for the bundle$numbers; make room and try again")
+    val known = needed != null && free != null
+    val numbers = if (known) ": it needs ${megabytes(needed)}, and ${megabytes(free)} are free" else ""
+    val sentence = "this device has too little free space for the bundle$numbers; make room and try again"
+    return StreamFuseException(ErrorCode.NO_SPACE, sentence)
 }
 
 private fun megabytes(bytes: Long) = "${maxOf(0, bytes) / 1_000_000} MB"
@@ -120,8 +122,8 @@ internal class Copy(
                 FileChannel.open(file.toPath(), StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
             }
         } catch (error: DiskException) {
-            if (error.cause is FileAlreadyExistsException) throw refused("the file \"${path.take(100)}\" is in it twice")
-            throw error
+            val isThere = error.cause is FileAlreadyExistsException
+            throw if (isThere) refused("the file \"${path.take(100)}\" is in it twice") else error
         }
         out.use {
             while (true) {
@@ -129,7 +131,7 @@ internal class Copy(
                 val count = content.read(buffer)
                 if (count < 0) break
                 bytes += count
-                if (bytes > limits.bytes) throw refused("the bundle is larger than the limit of ${limits.bytes shr 20} MiB")
+                if (bytes > limits.bytes) throw refused("the bundle exceeds the limit of ${limits.bytes shr 20} MiB")
                 if (bytes > freeBytes) throw noSpace(null, null)
                 val block = ByteBuffer.wrap(buffer, 0, count)
                 onDisk { while (block.hasRemaining()) out.write(block) }

@@ -53,5 +53,5 @@ public class ZipSource(
     }
 
     private fun damaged(error: Exception) =
-        StreamFuseException(ErrorCode.BAD_FILE, "$name is a damaged zip (${error.message}); copy it to this device again")
+        StreamFuseException(ErrorCode.BAD_FILE, "$name is a damaged zip (${error.message}); copy it here again")
 }

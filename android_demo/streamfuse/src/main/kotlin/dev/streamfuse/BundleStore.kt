@@ -1,7 +1,6 @@
 package dev.streamfuse
 
 import java.io.File
-import java.net.URI
 import java.nio.file.FileSystemException
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
@@ -18,31 +17,6 @@ import kotlinx.coroutines.flow.flowOn
 import kotlinx.coroutines.withContext
 
 /**
- * A bundle in a [BundleStore].
- *
- * @property name of its folder.
- * @property folder for [StreamFuse.load].
- * @property bytes of all files together.
- * @property id the SHA-256 of its manifest: that of the [CatalogEntry] with the same contents.
- */
-public data class InstalledBundle(val name: String, val folder: File, val bytes: Long, val id: String)
-
-/** What a bundle may have at most. The largest that phones run have a few dozen files and a few gigabytes. */
-public data class BundleLimits(val files: Int = 1000, val bytes: Long = 16L shl 30, val depth: Int = 10)
-
-/** How far a download or an import is. */
-public sealed interface BundleProgress {
-    /** So many bytes are here, of so many; null if the number is not known. */
-    public data class Receiving(val doneBytes: Long, val totalBytes: Long?) : BundleProgress
-
-    /** All bytes are here, and the library checks them. */
-    public data object Checking : BundleProgress
-
-    /** The last one: the bundle is in the store. */
-    public data class Installed(val bundle: InstalledBundle) : BundleProgress
-}
-
-/**
  * The bundles in a folder of the app: lists, downloads, imports and deletes them.
  *
  *     val store = BundleStore(File(context.filesDir, "bundles"), publicKey = "d75a98…")
@@ -50,16 +24,17 @@ public sealed interface BundleProgress {
  *     store.download(entry).collect { progress -> show(progress) }
  *     val model = StreamFuse.load(store.list().first().folder, Options(checkHashes = false))
  *
- * A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on the
- * disk. Nothing here runs on the calling thread. Any number of stores may use a folder at once, also in several processes.
+ * A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on
+ * the disk. Nothing here runs on the calling thread. Any number of stores may use a folder at once, also in several
+ * processes.
  *
  * @property directory where the bundles are, each in a folder of its own. Choose one that backups leave out.
- * @param publicKey the line that `streamfuse bundle keygen` wrote. Bundles that this key did not sign are not installed.
- *   Null: the signature is not checked, so install only from a publisher whose app you would install.
+ * @param publicKey the line that `streamfuse bundle keygen` wrote. Bundles that this key did not sign are not
+ *   installed. Null: the signature is not checked, so install only from a publisher whose app you would install.
  * @param limits what a bundle may have at most.
  * @param dispatcher where files and connections are used; they block its threads.
- * @param check checks a complete folder before it gets its name, and throws if it is to be refused. The default loads it
- *   once, which checks signature and hashes and that this device can run it.
+ * @param check checks a complete folder before it gets its name, and throws if it is to be refused. The default loads
+ *   it once, which checks signature and hashes and that this device can run it.
  */
 public class BundleStore @JvmOverloads constructor(
     public val directory: File,
@@ -101,8 +76,8 @@ public class BundleStore @JvmOverloads constructor(
      * entry's name, a number is added to it.
      *
      * It fails with a [StreamFuseException]: [ErrorCode.NETWORK]; [ErrorCode.NO_SPACE], before anything is downloaded;
-     * [ErrorCode.BUSY] if the same contents are being downloaded; [ErrorCode.BAD_FILE] for another file than that of the
-     * catalogue; what the check throws, and then nothing is kept. IOException: the disk.
+     * [ErrorCode.BUSY] if the same contents are being downloaded; [ErrorCode.BAD_FILE] for another file than that of
+     * the catalogue; what the check throws, and then nothing is kept. IOException: the disk.
      */
     public fun download(entry: CatalogEntry): Flow<BundleProgress> = steps {
         installed().firstOrNull { it.id == entry.id }?.let { return@steps it }
@@ -156,7 +131,7 @@ public class BundleStore @JvmOverloads constructor(
         }
     }
 
-    /** Deletes a bundle. A model that has it open keeps its files. IOException if there is none, or it cannot be moved. */
+    /** Deletes a bundle. A model that has it open keeps its files. IOException if there is none. */
     public suspend fun delete(name: String): Unit = withContext(dispatcher) {
         require(isPlainPath(name, depth = 1) && !name.startsWith(".")) { "$name is not the name of a bundle" }
         temporary { folder ->
@@ -187,7 +162,9 @@ public class BundleStore @JvmOverloads constructor(
         channelFlow { send(BundleProgress.Installed(work())) }.conflate().flowOn(dispatcher)
 
     private fun installed(): List<InstalledBundle> =
-        directory.listFiles { file -> file.isDirectory && !file.name.startsWith(".") }.orEmpty().map(::facts).sortedBy { it.name }
+        directory.listFiles { file -> file.isDirectory && !file.name.startsWith(".") }.orEmpty()
+            .map(::facts)
+            .sortedBy { it.name }
 
     private fun facts(folder: File): InstalledBundle {
         val bytes = folder.walk().filter(File::isFile).sumOf(File::length)
@@ -210,21 +187,24 @@ public class BundleStore @JvmOverloads constructor(
             val target = File(folder, "$BUNDLE/$path")
             if (target.length() != facts.bytes || !target.isFile) {
                 val part = File(folder, facts.sha256 + PART)
-                http.complete(fileAt(entry, path), part, facts) { bytes ->
+                http.complete(entry.address(path), part, facts) { bytes ->
                     ensureActive()
                     trySend(BundleProgress.Receiving(done + bytes, entry.bytes))
                 }
                 onDisk {
                     target.parentFile!!.mkdirs()
-                    Files.move(part.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING)
+                    target.delete()
+                    Files.move(part.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE)
                 }
             }
             done += facts.bytes
         }
     }
 
-    private fun received(folder: File): Long =
-        folder.walk().filter { it.isFile && (it.name.endsWith(PART) || it.path.startsWith("${folder.path}/$BUNDLE/")) }.sumOf(File::length)
+    private fun received(folder: File): Long {
+        val parts = folder.listFiles { file -> file.name.endsWith(PART) }.orEmpty().asSequence()
+        return (parts + File(folder, BUNDLE).walk()).filter(File::isFile).sumOf(File::length)
+    }
 
     /** Gives a checked folder its name, or the next one that is free. */
     private fun install(folder: File, wanted: String): InstalledBundle {
@@ -261,14 +241,6 @@ public class BundleStore @JvmOverloads constructor(
     /** Zips are often made of the folder, not of its content. */
     private fun rootIn(copied: File): File? =
         (listOf(copied) + copied.listFiles(File::isDirectory).orEmpty()).firstOrNull { File(it, MANIFEST).isFile }
-
-    private fun fileAt(entry: CatalogEntry, path: String): URI =
-        URI(entry.url + path.split('/').joinToString("/") { part -> part.encodeToByteArray().joinToString("", transform = ::escaped) })
-
-    private fun escaped(byte: Byte): String {
-        val letter = byte.toInt().toChar()
-        return if (letter in 'a'..'z' || letter in 'A'..'Z' || letter in '0'..'9' || letter in "-._~") "$letter" else "%%%02X".format(byte)
-    }
 
     private fun busy(name: String) = StreamFuseException(ErrorCode.BUSY, "$name is being downloaded already")
 

@@ -38,6 +38,18 @@ public class CatalogEntry internal constructor(
     /** Identifies the contents: the SHA-256 of the manifest, which contains those of all other files. */
     public val id: String get() = files.getValue(MANIFEST).sha256
 
+    /** The address of a file. */
+    internal fun address(path: String): URI {
+        val parts = path.split('/').map { part -> part.encodeToByteArray().joinToString("", transform = ::escaped) }
+        return URI(url + parts.joinToString("/"))
+    }
+
+    private fun escaped(byte: Byte): String {
+        val letter = byte.toInt().toChar()
+        val isPlain = letter in 'a'..'z' || letter in 'A'..'Z' || letter in '0'..'9' || letter in "-._~"
+        return if (isPlain) "$letter" else "%%%02X".format(byte)
+    }
+
     /** Why a device with these [backends] cannot run the bundle; null if it can. */
     public fun unsupportedReason(backends: Map<String, String?> = StreamFuse.backends): String? = when {
         target != "executorch" -> "it is for $target, and this library runs bundles for executorch"
@@ -89,17 +101,19 @@ public class Catalog internal constructor(public val entries: List<CatalogEntry>
             }
             need(raw.license == null || isLine(raw.license)) { "license is too long or not one line" }
             need(raw.contextLength > 0) { "context_length is ${raw.contextLength}" }
-            need(raw.files.size in 1..limits.files) { "files has ${raw.files.size} files; at most ${limits.files} are accepted" }
+            val count = raw.files.size
+            need(count in 1..limits.files) { "files has $count files; at most ${limits.files} are accepted" }
             need(MANIFEST in raw.files) { "files has no $MANIFEST" }
             var sum = 0L
             for ((path, file) in raw.files) {
-                need(isPlainPath(path, limits.depth)) { "files has the path ${shown(path)}, which is not allowed in a bundle" }
+                need(isPlainPath(path, limits.depth)) { "files has the path ${shown(path)}, which is not allowed" }
                 need(hash.matches(file.sha256)) { "files.${shown(path)}.sha256 is not a SHA-256" }
                 need(file.bytes in 0..limits.bytes) { "files.${shown(path)}.bytes is ${file.bytes}" }
                 sum += file.bytes
                 need(sum <= limits.bytes) { "files is larger than the limit of ${limits.bytes shr 20} MiB" }
                 val folders = generateSequence(path.substringBeforeLast('/', "")) { it.substringBeforeLast('/', "") }
-                need(folders.takeWhile(String::isNotEmpty).none { it in raw.files }) { "files has ${shown(path)} below a file" }
+                val isBelow = folders.takeWhile(String::isNotEmpty).any { it in raw.files }
+                need(!isBelow) { "files has ${shown(path)} below a file" }
             }
             need(sum == raw.bytes) { "bytes is ${raw.bytes}, but its files have $sum" }
             val url = try {
@@ -111,7 +125,8 @@ public class Catalog internal constructor(public val entries: List<CatalogEntry>
                 "url is ${shown(raw.url)}; it must be the HTTPS address of a folder, and end in /"
             }
             return CatalogEntry(
-                raw.name, raw.title, raw.license, raw.contextLength, raw.bytes, raw.target, raw.backend, url.toString(), raw.files,
+                raw.name, raw.title, raw.license, raw.contextLength, raw.bytes, raw.target, raw.backend, url.toString(),
+                raw.files,
             )
         }
 
@@ -152,11 +167,15 @@ internal fun allowedAddress(address: String): URI {
         null
     }
     if (uri == null || !isAllowed(uri)) {
-        throw StreamFuseException(ErrorCode.BAD_ARGUMENT, "\"${address.take(200)}\" is not an address that begins with https://")
+        val sentence = "\"${address.take(200)}\" is not an address that begins with https://"
+        throw StreamFuseException(ErrorCode.BAD_ARGUMENT, sentence)
     }
     return uri
 }
 
 /** HTTPS, or HTTP from this device itself. */
-internal fun isAllowed(uri: URI): Boolean = !uri.host.isNullOrEmpty() && uri.userInfo == null &&
-    (uri.scheme.equals("https", true) || uri.scheme.equals("http", true) && uri.host in listOf("localhost", "127.0.0.1", "[::1]"))
+internal fun isAllowed(uri: URI): Boolean = !uri.host.isNullOrEmpty() && uri.userInfo == null && when (uri.scheme) {
+    "https" -> true
+    "http" -> uri.host in listOf("localhost", "127.0.0.1", "[::1]")
+    else -> false
+}

@@ -23,7 +23,10 @@ import kotlinx.coroutines.launch
  * @property timeoutMs how long a server may be silent.
  * @property retryMs waits before the further attempts of a download that receives nothing.
  */
-internal class Http(private val timeoutMs: Int = 20_000, private val retryMs: List<Long> = listOf(1_000, 2_000, 4_000)) {
+internal class Http(
+    private val timeoutMs: Int = 20_000,
+    private val retryMs: List<Long> = listOf(1_000, 2_000, 4_000),
+) {
     /** A server's refusal. [again]: it may answer otherwise a moment later. */
     private class Status(code: Int, val again: Boolean) : IOException("the server answers with status $code")
 
@@ -48,8 +51,8 @@ internal class Http(private val timeoutMs: Int = 20_000, private val retryMs: Li
     }
 
     /**
-     * Completes [part], whose first bytes may be there from an earlier attempt, and compares its hash, which is computed
-     * while bytes arrive. If it is another one, the part is deleted.
+     * Completes [part], whose first bytes may be there from an earlier attempt, and compares its hash, which is
+     * computed while bytes arrive. If it is another one, the part is deleted.
      */
     suspend fun complete(uri: URI, part: File, facts: CatalogFile, report: (doneBytes: Long) -> Unit) {
         val digest = MessageDigest.getInstance("SHA-256")
@@ -78,7 +81,7 @@ internal class Http(private val timeoutMs: Int = 20_000, private val retryMs: Li
             }
         }
         part.delete()
-        throw badFile("${uri.path} is not the file of the catalogue: its SHA-256 is another; the publisher must upload it again")
+        throw badFile("${uri.path} is not the file of the catalogue (SHA-256); the publisher must upload it again")
     }
 
     /** Requests what is missing until it is there; [done] bytes are. */
@@ -172,7 +175,7 @@ internal class Http(private val timeoutMs: Int = 20_000, private val retryMs: Li
         }
     }
 
-    /** Sends a request and lets [read] use the answer. If the coroutine is cancelled meanwhile, the connection is closed. */
+    /** Lets [read] use the answer to a request. If the coroutine is cancelled meanwhile, the connection is closed. */
     private suspend fun <T> request(uri: URI, from: Long, read: (HttpURLConnection) -> T): T = coroutineScope {
         val connection = URL(uri.toString()).openConnection() as HttpURLConnection
         connection.connectTimeout = timeoutMs

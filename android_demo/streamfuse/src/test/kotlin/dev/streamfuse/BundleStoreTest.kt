@@ -3,17 +3,13 @@ package dev.streamfuse
 import dev.streamfuse.testing.Publisher
 import dev.streamfuse.testing.Publisher.Companion.with
 import java.io.ByteArrayInputStream
-import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.IOException
-import java.io.InputStream
 import java.nio.file.Files
 import java.nio.file.Path
 import java.security.KeyPairGenerator
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Semaphore
-import java.util.zip.ZipEntry
-import java.util.zip.ZipOutputStream
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.async
 import kotlinx.coroutines.cancelAndJoin
@@ -22,59 +18,12 @@ import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
-import kotlinx.serialization.json.JsonObject
-import kotlinx.serialization.json.JsonPrimitive
-import kotlinx.serialization.json.jsonObject
-import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import org.junit.jupiter.api.io.TempDir
 
 /** Downloads from a server that has the faults of real ones: only a whole, checked bundle is ever listed. */
-class BundleStoreTest {
-    @TempDir lateinit var temporary: Path
-    private val root get() = temporary.resolve("bundles").toFile()
-    private val publisher = Publisher()
-    private val checked = mutableListOf<File>()
-    private val store by lazy { store() }
-
-    /** A file `damaged` makes a folder no bundle. */
-    private fun store(limits: BundleLimits = BundleLimits()) = BundleStore(root, limits = limits) { folder ->
-        checked += folder
-        if (File(folder, "damaged").exists()) throw StreamFuseException(ErrorCode.BAD_FILE, "model.pte is damaged")
-    }.apply { http = Http(timeoutMs = 5_000, retryMs = listOf(5, 5)) }
-
-    @AfterEach fun stop() = publisher.close()
-
-    private fun bytes(count: Int) = ByteArray(count) { (it * 31 + it / 251).toByte() }
-
-    private val demo = mapOf(
-        "manifest.json" to "{}".toByteArray(), "model.pte" to bytes(300_000), "model.mlpackage/Data/weights #1.bin" to bytes(1_000),
-        "empty" to ByteArray(0),
-    )
-
-    private fun entries(): List<CatalogEntry> = runBlocking { store.catalog(publisher.address).entries }
-
-    private fun entry(): CatalogEntry = entries().single()
-
-    private fun download(entry: CatalogEntry, from: BundleStore = store): List<BundleProgress> =
-        runBlocking { withTimeout(20_000) { from.download(entry).toList() } }
-
-    private fun refused(code: ErrorCode, named: String, body: () -> Unit) {
-        val error = failureOf<StreamFuseException>(body)
-        assertEquals(code, error.code, error.message)
-        assertTrue(named in error.message!!, error.message)
-        assertFalse('\n' in error.message!!, error.message)
-    }
-
-    private fun list() = runBlocking { store.list() }
-
-    private fun left() = root.list().orEmpty().toList()
-
-    private fun requested(path: String) = publisher.requests.filter { it.first == path }.map { it.second }
-
+class BundleStoreTest : StoreTestCase() {
     @Test
     fun `a bundle of the catalogue is downloaded, checked and listed`() {
         publisher.publish("demo" to demo)
@@ -86,7 +35,8 @@ class BundleStoreTest {
         assertEquals(InstalledBundle("demo", File(root, "demo"), 301_002, entry.id), bundle)
         assertEquals(listOf(bundle), list())
         assertEquals(listOf("demo"), left())
-        assertEquals(Publisher.contentOf(bundle.folder).mapValues { it.value.toList() }, demo.mapValues { it.value.toList() })
+        val content = Publisher.contentOf(bundle.folder).mapValues { it.value.toList() }
+        assertEquals(demo.mapValues { it.value.toList() }, content)
         assertEquals(1, checked.size)
         val received = steps.filterIsInstance<BundleProgress.Receiving>().map { it.doneBytes }
         assertEquals(received.sorted(), received)
@@ -103,7 +53,8 @@ class BundleStoreTest {
         publisher.cuts["demo/model.pte"] = ArrayDeque(listOf(100_000, 50_000, 0, 70_000))
         download(entry())
         assertEquals(
-            listOf(null, "bytes=100000-", "bytes=150000-", "bytes=150000-", "bytes=220000-"), requested("demo/model.pte"),
+            listOf(null, "bytes=100000-", "bytes=150000-", "bytes=150000-", "bytes=220000-"),
+            requested("demo/model.pte"),
         )
         assertEquals(listOf("demo"), left())
     }
@@ -178,7 +129,7 @@ class BundleStoreTest {
         publisher.put("demo/model.pte", bytes(300_000).also { it[299_999] = 1 })
         refused(ErrorCode.BAD_FILE, "model.pte is not the file of the catalogue") { download(entry) }
         publisher.put("demo/model.pte", bytes(300_001))
-        refused(ErrorCode.BAD_FILE, "model.pte has 300001 bytes on the server, but 300000 in the catalogue") { download(entry) }
+        refused(ErrorCode.BAD_FILE, "has 300001 bytes on the server, but 300000 in the catalogue") { download(entry) }
         publisher.tellsSize = false
         refused(ErrorCode.BAD_FILE, "model.pte is larger on the server") { download(entry) }
         assertEquals(1_002, runBlocking { store.receivedBytes(entry) }, "the other files are kept")
@@ -259,67 +210,13 @@ class BundleStoreTest {
         refused(ErrorCode.BUSY, "demo is being downloaded already") { runBlocking { other.discard(entry) } }
         other.sweep(keepDays = -1)
         publisher.publish("demo" to demo + ("manifest.json" to "{ }".toByteArray())) { it.with("url", "second/") }
-        (demo + ("manifest.json" to "{ }".toByteArray())).forEach { (path, content) -> publisher.put("second/$path", content) }
+        val second = demo + ("manifest.json" to "{ }".toByteArray())
+        second.forEach { (path, content) -> publisher.put("second/$path", content) }
         download(entry(), other)
         gate.countDown()
         running.await()
         assertEquals(listOf("demo", "demo 2"), list().map { it.name })
         assertEquals(setOf("demo", "demo 2"), left().toSet())
-    }
-
-    @Test
-    fun `a catalogue with duplicate or hostile entries is refused with the entry and the field`() {
-        fun refuses(named: String, edit: (JsonObject) -> JsonObject) {
-            publisher.publish("good" to demo, "demo" to demo) { if (it["name"] == JsonPrimitive("demo")) edit(it) else it }
-            refused(ErrorCode.BAD_FILE, named) { entries() }
-        }
-        fun withFile(path: String, hash: String = "0".repeat(64), bytes: Long = 0): (JsonObject) -> JsonObject = { entry ->
-            val file = JsonObject(mapOf("sha256" to JsonPrimitive(hash), "bytes" to JsonPrimitive(bytes)))
-            entry.with("files", JsonObject(entry.getValue("files").jsonObject + (path to file)))
-        }
-        refuses("good is in it twice") { it.with("name", "good") }
-        for (path in listOf("../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "a//b", "./a", "a\u0000b", "c:evil", "x".repeat(256))) {
-            refuses("bundles[1].files has the path", withFile(path))
-        }
-        refuses("bundles[1].files has the path", withFile("d/".repeat(10) + "deep"))
-        refuses("bundles[1].files has \"model.pte/below\" below a file", withFile("model.pte/below"))
-        refuses("bundles[1].files.\"x\".sha256 is not a SHA-256", withFile("x", hash = "../../evil"))
-        refuses("bundles[1].files.\"x\".bytes is -1", withFile("x", bytes = -1))
-        refuses("is larger than the limit of 16384 MiB") { withFile("y", bytes = 16L shl 30)(withFile("x", bytes = 16L shl 30)(it)) }
-        refuses("bundles[1].bytes is 5, but its files have 301002") { it.with("bytes", 5) }
-        refuses("bundles[1].files has no manifest.json") { it.with("files", JsonObject(it.getValue("files").jsonObject - "manifest.json")) }
-        for (name in listOf("", "..", ".hidden", "a/b", "x".repeat(61), "a b")) refuses("bundles[1].name") { it.with("name", name) }
-        for (title in listOf("", "two\nlines", "\u202Eesrever", "x".repeat(201))) refuses("bundles[1].title") { it.with("title", title) }
-        refuses("bundles[1].context_length is 0") { it.with("context_length", 0) }
-        for (url in listOf("http://models.example/demo/", "ftp://models.example/demo/", "file:///data/", "demo", "demo/?a=/", "de mo/", "//u@h/")) {
-            refuses("bundles[1].url is \"$url\"") { it.with("url", url) }
-        }
-        refuses("the catalogue is damaged") { it.with("context_length", "many") }
-        publisher.put("catalog.json", "<html>".toByteArray())
-        refused(ErrorCode.BAD_FILE, "the catalogue is damaged") { entries() }
-        publisher.put("catalog.json", "{\"catalog_version\": 2}".toByteArray())
-        refused(ErrorCode.BAD_FILE, "catalog_version is 2") { entries() }
-        publisher.put("catalog.json", ByteArray((4 shl 20) + 1) { ' '.code.toByte() })
-        refused(ErrorCode.BAD_FILE, "is larger than 4 MiB") { entries() }
-        for (address in listOf("http://models.example/catalog.json", "catalog.json", "", "https://", "file:///etc/passwd", "no address")) {
-            refused(ErrorCode.BAD_ARGUMENT, "is not an address that begins with https://") { runBlocking { store.catalog(address) } }
-        }
-        assertEquals(emptyList<String>(), left())
-    }
-
-    @Test
-    fun `an entry says why a device cannot run it`() {
-        publisher.publish("demo" to demo, "npu" to demo, "phone" to demo) {
-            if (it["name"] == JsonPrimitive("npu")) it.with("backend", "qnn")
-            else if (it["name"] == JsonPrimitive("phone")) it.with("target", "coreml")
-            else it
-        }
-        val (demo, npu, phone) = entries()
-        val backends = mapOf("kernels" to null)
-        assertEquals(null, demo.unsupportedReason(backends))
-        assertEquals("this library has no backend qnn", npu.unsupportedReason(backends))
-        assertEquals("no Snapdragon", npu.unsupportedReason(backends + ("qnn" to "no Snapdragon")))
-        assertEquals("it is for coreml, and this library runs bundles for executorch", phone.unsupportedReason(backends))
     }
 
     @Test
@@ -330,110 +227,21 @@ class BundleStoreTest {
         val entry = entry()
         refused(ErrorCode.NETWORK, "model.pte") { download(entry) }
         val zip = zip("manifest.json" to ByteArray(2))
-        store.import { ZipSource("mine.zip", null) { runBlocking { store.sweep() }.let { ByteArrayInputStream(zip) } } }.toList()
+        val sweeping = ZipSource("mine.zip", null) {
+            runBlocking { store.sweep() } // in the middle of the import
+            ByteArrayInputStream(zip)
+        }
+        store.import { sweeping }.toList()
         assertEquals(setOf("mine", ".download-${entry.id}"), left().toSet())
         store.sweep(keepDays = -1)
         assertEquals(listOf("mine"), left())
         store.delete("mine")
         assertEquals(emptyList<String>(), left())
-        for (name in listOf("../bundles", "", ".", ".download-1")) failureOf<IllegalArgumentException> { runBlocking { store.delete(name) } }
+        for (name in listOf("../bundles", "", ".", ".download-1")) {
+            failureOf<IllegalArgumentException> { runBlocking { store.delete(name) } }
+        }
         failureOf<IOException> { runBlocking { store.delete("nowhere") } }
     }
-
-    // ---- imports
-
-    private fun zip(vararg entries: Pair<String, ByteArray>): ByteArray = ByteArrayOutputStream().also { bytes ->
-        ZipOutputStream(bytes).use { zip ->
-            for ((name, content) in entries) {
-                zip.putNextEntry(ZipEntry(name))
-                zip.write(content)
-            }
-        }
-    }.toByteArray()
-
-    private val small by lazy { store(BundleLimits(files = 5, bytes = 10_000)) }
-
-    private fun import(name: String, content: ByteArray): String = runBlocking {
-        val steps = small.import { ZipSource(name, content.size.toLong()) { ByteArrayInputStream(content) } }.toList()
-        (steps.last() as BundleProgress.Installed).bundle.name
-    }
-
-    private fun refusedImport(content: ByteArray, vararg named: String) {
-        val error = failureOf<StreamFuseException> { import("a.zip", content) }
-        assertTrue(named.any { it in error.message!! }, error.message)
-        assertEquals(emptyList<String>(), left())
-        assertEquals(listOf("bundles"), temporary.toFile().list()!!.toList(), "nothing beside it")
-    }
-
-    private val manifest = "manifest.json" to "{}".toByteArray()
-
-    @Test
-    fun `a sound zip is listed under its name, the second one beside it`() {
-        val content = zip(manifest, "model.mlpackage/weights.bin" to ByteArray(100))
-        assertEquals("demo", import("demo.zip", content))
-        assertEquals("demo 2", import("demo.zip", content))
-        assertEquals(listOf("demo" to 102L, "demo 2" to 102L), list().map { it.name to it.bytes })
-    }
-
-    @Test
-    fun `a zip of the folder is as good as one of its content`() {
-        import("demo.zip", zip("demo/manifest.json" to ByteArray(2), "demo/model.pte" to ByteArray(9), "__MACOSX/demo/._x" to ByteArray(3)))
-        assertEquals(setOf("manifest.json", "model.pte"), store.folder("demo").list()!!.toSet())
-    }
-
-    @Test
-    fun `untrusted zips are refused - paths that lead out, limits, what is no bundle`() {
-        for (path in listOf("../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "a//b", "./a", "a\u0000b", "x".repeat(256))) {
-            refusedImport(zip(manifest, path to ByteArray(1)), "is not allowed in a bundle", "is a damaged zip")
-        }
-        refusedImport(zip(manifest, "d/".repeat(10) + "deep" to ByteArray(1)), "is not allowed in a bundle")
-        refusedImport(zip(manifest, "bomb" to ByteArray(10_001)), "larger than the limit")
-        refusedImport(zip(manifest, *Array(5) { "f$it" to ByteArray(0) }), "more than 5 files")
-        refusedImport(zip("readme.txt" to ByteArray(1)), "manifest.json is missing")
-        refusedImport("this is no zip".toByteArray(), "manifest.json is missing")
-        refusedImport(zip(manifest, "model.pte" to ByteArray(5000) { (it * it).toByte() }).copyOf(200), "is cut short")
-        refusedImport(zip(manifest, "damaged" to ByteArray(1)), "model.pte is damaged")
-        small.usableBytes = { 64L shl 20 }
-        refusedImport(zip(manifest), "too little free space")
-    }
-
-    @Test
-    fun `untrusted names become plain ones`() {
-        assertEquals("a_b", import("a/b.zip", zip(manifest)))
-        assertEquals("bundle", import("...zip", zip(manifest)))
-        assertEquals("模型", import("模型.zip", zip(manifest)))
-    }
-
-    @Test
-    fun `a cancelled import leaves nothing`(): Unit = runBlocking {
-        val endless = object : BundleSource() {
-            override val name = "endless"
-            override val totalBytes: Long? = null
-
-            override fun forEachFile(take: (path: String, content: InputStream) -> Unit) = take("zeros", counted(object : InputStream() {
-                override fun read() = 0
-
-                override fun read(into: ByteArray, offset: Int, length: Int) = 1
-            }))
-        }
-        store.import { endless }.first { it is BundleProgress.Receiving && it.doneBytes > 0 }
-        assertEquals(emptyList<String>(), left())
-    }
-
-    @Test
-    fun `a link in a bundle is deleted, what it leads to is not`(): Unit = runBlocking {
-        val precious = File(temporary.resolve("elsewhere").toFile().apply { mkdirs() }, "precious").apply { writeText("still here") }
-        root.mkdirs()
-        Files.createSymbolicLink(File(root, "linked").toPath(), precious.parentFile!!.toPath())
-        import("demo.zip", zip(manifest))
-        Files.createSymbolicLink(File(store.folder("demo"), "inner").toPath(), precious.parentFile!!.toPath())
-        store.delete("demo")
-        store.delete("linked")
-        assertEquals(emptyList<InstalledBundle>(), list())
-        assertEquals("still here", precious.readText())
-    }
-
-    // ---- with the native library
 
     @Test
     fun `a real bundle is installed with the key that signed it, and with no other`() {
@@ -444,8 +252,9 @@ class BundleStoreTest {
         }
         sign(signed, ours)
         val file = temporary.resolve("catalog.json").toFile()
-        val command = listOf(System.getProperty("streamfuse.python"), "-m", "streamfuse", "bundle", "catalog", "$signed", "-o", "$file")
-        val python = ProcessBuilder(command).directory(Repository.root).redirectErrorStream(true)
+        val program = listOf(System.getProperty("streamfuse.python"), "-m", "streamfuse")
+        val python = ProcessBuilder(program + listOf("bundle", "catalog", "$signed", "-o", "$file"))
+            .directory(Repository.root).redirectErrorStream(true)
         python.environment() += mapOf("PYTHONPATH" to "src", "PYTHONSAFEPATH" to "1")
         val said = python.start().run { inputStream.readBytes().decodeToString().also { waitFor() } }
         assertTrue(file.exists(), said)

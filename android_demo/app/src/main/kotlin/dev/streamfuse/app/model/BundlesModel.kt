@@ -112,7 +112,8 @@ class BundlesModel(
                     when (progress) {
                         is BundleProgress.Receiving -> step(entry, OfferState.Downloading(progress.doneBytes))
                         is BundleProgress.Checking -> step(entry, OfferState.Checking)
-                        is BundleProgress.Installed -> if (settings.bundle == null) chat.open(progress.bundle.name).join()
+                        is BundleProgress.Installed ->
+                            if (settings.bundle == null) chat.open(progress.bundle.name).join()
                     }
                 }
                 null
