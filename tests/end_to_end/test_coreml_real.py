@@ -34,7 +34,8 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=FORMS)
+# `plain` with tiny weights is a case of tests/export/test_export_coreml.py.
+@pytest.fixture(scope="module", params=["ane-pruned", pytest.param("plain", marks=pytest.mark.full)])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
     run_export(

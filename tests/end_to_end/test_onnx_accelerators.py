@@ -117,8 +117,15 @@ def generated(bundle: Path, provider: str, width: int, environment: dict[str, st
     return said
 
 
-@pytest.mark.parametrize("provider", ["webgpu", "qnn"])
-@pytest.mark.parametrize(("schedule", "width"), [("fused", 12), ("deferred", 4)])
+@pytest.mark.parametrize(
+    ("provider", "schedule", "width"),
+    [
+        ("webgpu", "fused", 12),
+        ("qnn", "deferred", 4),
+        pytest.param("webgpu", "deferred", 4, marks=pytest.mark.full),
+        pytest.param("qnn", "fused", 12, marks=pytest.mark.full),
+    ],
+)
 def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_tie(
     bundle: Callable[[str, str], Path], environment: dict[str, str], provider: str, schedule: str, width: int
 ) -> None:

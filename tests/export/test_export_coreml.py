@@ -27,12 +27,7 @@ from streamfuse.runtime.reference.loop import Loop
 pytest.importorskip("coremltools")
 
 
-# By default both layouts, both float types, both schedules, and what only `ane-float32` has. The real model of
-# tests/end_to_end/test_coreml_real.py is `plain-float16-int4`.
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(kind, marks=pytest.mark.full if kind == "plain-float16-int4" else []) for kind in KINDS],
-)
+@pytest.fixture(scope="module", params=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(request.param, tmp_path_factory.mktemp("coreml"))
 

@@ -78,9 +78,10 @@ FORMS: dict[str, dict[str, Any]] = {
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
 SIZES: dict[str, Any] = {"num_hidden_layers": 2}
-# Those without a new part are on two backends by default, those with one on all that run here.
-NEW_PARTS = ("Qwen2ForCausalLM", "Olmo2ForCausalLM", "Gemma3ForCausalLM")
-DEFAULT = {"kernels": ARCHITECTURES, "onnx": ARCHITECTURES, **dict.fromkeys(HERE[1:4], NEW_PARTS)}
+# All families run with our operators by default, and on every backend that runs here those that together have every
+# part of a family.
+EVERY_PART = ("Qwen2ForCausalLM", "Olmo2ForCausalLM", "Gemma3ForCausalLM")
+DEFAULT = {"kernels": ARCHITECTURES, **dict.fromkeys(HERE[1:5], EVERY_PART)}
 CASES = [
     pytest.param(family, form, marks=[] if family in DEFAULT.get(form, ()) else pytest.mark.full)
     for family in FAMILIES
