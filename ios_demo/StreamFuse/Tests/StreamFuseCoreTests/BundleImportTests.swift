@@ -23,12 +23,13 @@ final class BundleImportTests: StoreTestCase {
   }
 
   func testASoundFolderIsListedUnderItsNameTheSecondOneBesideIt() async throws {
-    let source = try outside("demo", ["manifest.json": "{}", "model.mlpackage/Data/weights.bin": "12345", ".DS_Store": "x"])
+    let weights = "model.mlpackage/Data/weights.bin"
+    let source = try outside("demo", ["manifest.json": "{}", weights: "12345", ".DS_Store": "x"])
     for name in ["demo", "demo 2"] {
       let bundle = try await small.importBundle(source)
       XCTAssertEqual(bundle.name, name)
       XCTAssertEqual(bundle.bytes, 7)
-      XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.mlpackage/Data/weights.bin")), Data("12345".utf8))
+      XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: weights)), Data("12345".utf8))
     }
     let around = try await small.importBundle(outside("unpacked", ["inner/manifest.json": "{}", "__MACOSX/inner": "x"]))
     XCTAssertEqual([around.name, "\(around.bytes)"], ["unpacked", "2"], "a folder around it")
@@ -42,8 +43,10 @@ final class BundleImportTests: StoreTestCase {
         at: source.folder.appending(path: name), withDestinationURL: home.appending(path: target))
       await refusedImport(source, "the name \"\(name)\" is not allowed in a bundle")
     }
-    await refusedImport(try outside("deep", ["manifest.json": "{}", "a/b/c/d": ""]), "the name \"a/b/c\" is not allowed")
-    await refusedImport(try outside("large", ["manifest.json": "{}", "model.pte": String(repeating: "x", count: 10_000)]), "exceeds the limit")
+    let deep = try outside("deep", ["manifest.json": "{}", "a/b/c/d": ""])
+    await refusedImport(deep, "the name \"a/b/c\" is not allowed")
+    let large = String(repeating: "x", count: 10_000)
+    await refusedImport(try outside("large", ["manifest.json": "{}", "model.pte": large]), "exceeds the limit")
     let files = Dictionary(uniqueKeysWithValues: (0..<5).map { ("file\($0)", "") })
     await refusedImport(try outside("many", files.merging(["manifest.json": "{}"]) { $1 }), "more than 5 files")
     await refusedImport(try outside("photos", ["a.jpg": "x"]), "photos contains no bundle: manifest.json is missing")

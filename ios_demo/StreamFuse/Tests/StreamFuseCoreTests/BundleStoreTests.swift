@@ -104,7 +104,9 @@ final class BundleStoreTests: StoreTestCase {
     publisher.change { [changed] in $0.files["demo/model.pte"] = changed }
     await refused(.badFile, "model.pte is not the file of the catalogue") { _ = try await store.download(entry) }
     publisher.change { $0.files["demo/model.pte"] = Self.bytes(300_001) }
-    await refused(.badFile, "model.pte has 300001 bytes on the server, but 300000 in the catalogue") { _ = try await store.download(entry) }
+    await refused(.badFile, "has 300001 bytes on the server, but 300000 in the catalogue") {
+      _ = try await store.download(entry)
+    }
     publisher.change { $0.tellsSize = false }
     await refused(.badFile, "model.pte is larger on the server") { _ = try await store.download(entry) }
     let kept = await store.receivedBytes(entry)

@@ -93,7 +93,8 @@ final class Publisher: Sendable {
   static func entry(_ name: String, _ content: [String: Data]) -> [String: Any] {
     [
       "name": name, "title": "The \(name)", "license": "apache-2.0", "context_length": 1024,
-      "bytes": content.values.map(\.count).reduce(0, +), "target": "executorch", "backend": "kernels", "url": "\(name)/",
+      "bytes": content.values.map(\.count).reduce(0, +), "target": "executorch", "backend": "kernels",
+      "url": "\(name)/",
       "files": content.mapValues { ["sha256": sha256($0), "bytes": $0.count] as [String: Any] },
     ]
   }
@@ -118,15 +119,16 @@ final class Publisher: Sendable {
       return (behaviour.files[path], status, behaviour)
     }
     guard let content, status == nil else {
-      return send(connection, Data("HTTP/1.1 \(status ?? 404) No\r\nContent-Length: 0\r\nLocation: http://example.invalid/\r\nConnection: close\r\n\r\n".utf8))
+      let elsewhere = "Location: http://example.invalid/\r\n"
+      return send(connection, head("\(status ?? 404) No\r\nContent-Length: 0\r\n\(elsewhere)"))
     }
     let from = now.hasRanges ? range.flatMap { Int($0.dropFirst("bytes=".count).dropLast()) } ?? 0 : 0
     if from > 0 && from >= content.count {
-      return send(connection, Data("HTTP/1.1 416 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".utf8))
+      return send(connection, head("416 No\r\nContent-Length: 0\r\n"))
     }
-    var head = from > 0 ? "HTTP/1.1 206 Part\r\nContent-Range: bytes \(from)-\(content.count - 1)/\(content.count)\r\n" : "HTTP/1.1 200 OK\r\n"
-    if now.tellsSize { head += "Content-Length: \(content.count - from)\r\n" }
-    send(connection, Data("\(head)Connection: close\r\n\r\n".utf8))
+    let range206 = "206 Part\r\nContent-Range: bytes \(from)-\(content.count - 1)/\(content.count)\r\n"
+    let size = now.tellsSize ? "Content-Length: \(content.count - from)\r\n" : ""
+    send(connection, head((from > 0 ? range206 : "200 OK\r\n") + size))
     let cut = behaviour.withLock { behaviour -> Int? in
       guard behaviour.cuts[path]?.isEmpty == false else { return nil }
       return behaviour.cuts[path]?.removeFirst()
@@ -137,6 +139,8 @@ final class Publisher: Sendable {
     send(connection, content[middle..<end])
     shutdown(connection, shutBoth)
   }
+
+  private func head(_ lines: String) -> Data { Data("HTTP/1.1 \(lines)Connection: close\r\n\r\n".utf8) }
 
   private func send(_ connection: Int32, _ data: Data) {
     data.withUnsafeBytes { bytes in
