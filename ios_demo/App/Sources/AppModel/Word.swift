@@ -81,7 +81,6 @@ public enum Word: String, CaseIterable, Sendable {
   case inUse = "%1$s, %2$s, in use"
   case bundleRow = "%1$s · %2$s"
   case noneInstalled = "No bundles yet. Download one from a catalogue, or import the folder that \"streamfuse export\" wrote on a computer. Files unpacks a zip of it when you tap it."
-  case copying = "Copying: %1$s"
   case copyingOf = "Copying: %1$s of %2$s"
   case checking = "Checking …"
   case imported = "%1$s is checked and in use."
