@@ -43,5 +43,7 @@ kotlin {
 
 dependencies {
     implementation(libs.streamfuse)
+    implementation(libs.commonmark)
+    implementation(libs.commonmark.tables)
     implementation(libs.coroutines.android)
 }

@@ -33,7 +33,12 @@ def properties() -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("coroutines", "coroutines.version"), ("kotlin", "kotlin.version"), ("streamfuse", "version")],
+    [
+        ("commonmark", "commonmark.version"),
+        ("coroutines", "coroutines.version"),
+        ("kotlin", "kotlin.version"),
+        ("streamfuse", "version"),
+    ],
 )
 def test_both_builds_have_the_same_versions(alias: str, name: str) -> None:
     assert catalog()["versions"][alias].strip('"') == properties()[name]

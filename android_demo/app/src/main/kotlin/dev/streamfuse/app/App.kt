@@ -9,6 +9,7 @@ import android.os.PowerManager
 import dev.streamfuse.BundleStore
 import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BundlesModel
+import dev.streamfuse.app.model.ChatListModel
 import dev.streamfuse.app.model.ChatModel
 import dev.streamfuse.app.model.Engine
 import dev.streamfuse.app.model.Heat
@@ -19,6 +20,7 @@ import dev.streamfuse.app.model.Preferences
 import dev.streamfuse.app.model.SavedChats
 import dev.streamfuse.app.model.SettingsStore
 import java.io.File
+import java.io.IOException
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.Deferred
@@ -41,9 +43,12 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
     private val store = BundleStore(File(context.filesDir, "bundles")) { engine.open(it, threads = null, checkHashes = true).close() }
     val settings = SettingsStore(KeptPreferences(context), scope)
-    val chat = ChatModel(engine, store::folder, settings, SavedChats(File(context.filesDir, "chats")), scope)
+    private val saved = SavedChats(File(context.filesDir, "chats"))
+    private val memory = File(context.noBackupFilesDir, "answers")
+    val chat = ChatModel(engine, store::folder, { File(memory, it) }, settings, saved, scope)
+    val chats = ChatListModel(saved, chat, scope)
     val bundles = BundlesModel(store, engine, settings, chat, scope)
-    val benchmark = BenchmarkModel(chat, settings, scope) { powerOf(context) }
+    val benchmark = BenchmarkModel(chat, settings, scope, ::peakBytes) { powerOf(context) }
     private var leaving: Job? = null
 
     /**
@@ -90,6 +95,15 @@ private fun powerOf(context: Context): Power? {
         else -> Heat.HOT
     }
     return Power(heat, manager.isPowerSaveMode)
+}
+
+/** The most memory that this process has used at once, files that are mapped included; null where Linux does not say. */
+private fun peakBytes(): Long? = try {
+    File("/proc/self/status").useLines { lines ->
+        lines.firstOrNull { it.startsWith("VmHWM:") }?.filter(Char::isDigit)?.toLongOrNull()?.times(1024)
+    }
+} catch (_: IOException) {
+    null
 }
 
 /** Android's preferences. */

@@ -1,11 +1,13 @@
 package dev.streamfuse.app
 
-import android.content.Intent
+import android.graphics.Color
 import android.os.Build
 import android.os.Bundle
+import android.text.format.Formatter
 import android.view.View
 import android.widget.Button
 import android.widget.EditText
+import android.widget.LinearLayout
 import android.widget.ProgressBar
 import android.widget.TextView
 import dev.streamfuse.app.model.AppException
@@ -13,12 +15,14 @@ import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BenchmarkState
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Measurement
+import dev.streamfuse.app.model.Medians
 import dev.streamfuse.app.model.Power
-import dev.streamfuse.app.model.ReportWords
 import dev.streamfuse.app.model.report
+import java.util.Locale
 
 class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     override val state get() = parts.benchmark.state
+    private var shownResult: Measurement? = null
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
@@ -27,7 +31,13 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
 
     override fun onReady() {
         view<View>(R.id.run).setOnClickListener { if (state.value.running) parts.benchmark.cancel() else run() }
-        view<View>(R.id.share).setOnClickListener { share() }
+        view<View>(R.id.share).setOnClickListener {
+            share(view<TextView>(R.id.report).text.toString(), getString(R.string.report_title))
+        }
+        view<View>(R.id.details).setOnClickListener {
+            it.shown(false)
+            view<View>(R.id.report).shown(true)
+        }
     }
 
     override fun show(state: BenchmarkState) {
@@ -39,16 +49,56 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
             progress = state.done
         }
         val message = state.message?.let { textOf(it) }
-        view<TextView>(R.id.message).show(
-            when {
-                state.running -> getString(R.string.benchmark_progress, state.done + 1, state.total)
-                state.result != null -> getString(R.string.benchmark_finished)
-                else -> message
-            },
-        )
-        view<TextView>(R.id.report).show(state.result?.let(::textOf))
-        view<View>(R.id.share).shown(state.result != null)
+        view<TextView>(R.id.message).run {
+            // That it is finished can be seen, and is for the ear only.
+            setTextColor(if (state.result == null) getColor(R.color.text_secondary) else Color.TRANSPARENT)
+            show(
+                when {
+                    state.running -> getString(R.string.benchmark_progress, state.done + 1, state.total)
+                    state.result != null -> getString(R.string.benchmark_finished)
+                    else -> message
+                },
+            )
+        }
+        view<View>(R.id.result).shown(state.result != null)
+        if (shownResult !== state.result) state.result?.let(::showResult)
+        shownResult = state.result
     }
+
+    private fun showResult(measured: Measurement) {
+        val medians = Medians(measured)
+        view<TextView>(R.id.headline).show(medians.speedup?.let { getString(R.string.headline, number("%.2f", it)) })
+        view<TextView>(R.id.equal).setText(if (measured.equal) R.string.report_equal else R.string.report_different)
+        val box = view<LinearLayout>(R.id.figures)
+        box.removeAllViews()
+        for ((name, value) in figuresOf(measured, medians)) {
+            val row = layoutInflater.inflate(R.layout.figure, box, false)!!
+            box.addView(row)
+            row.findViewById<TextView>(R.id.name)!!.setText(name)
+            row.findViewById<TextView>(R.id.value)!!.text = value
+        }
+        view<TextView>(R.id.report).text = textOf(measured)
+    }
+
+    /** Those that people ask for: without speculation, then with it. */
+    private fun figuresOf(measured: Measurement, medians: Medians): List<Pair<Int, String>> = listOfNotNull(
+        R.string.decode_rate to getString(R.string.rate, fromTo("%.1f", medians.decodeTokensPerSecond)),
+        R.string.time_to_first to getString(R.string.milliseconds, fromTo("%.0f", medians.firstTokenMs)),
+        R.string.prefill_rate to getString(R.string.rate, fromTo("%.0f", medians.prefillTokensPerSecond)),
+        measured.peakBytes?.let { R.string.peak_memory to Formatter.formatShortFileSize(this, it)!! },
+        measured.power.takeIf { it.isNotEmpty() }?.let {
+            R.string.heat to getString(R.string.from_to, getString(it.first().heat.word), getString(it.last().heat.word))
+        },
+        measured.power.takeIf { it.isNotEmpty() }?.let { power ->
+            val isSaving = power.any(Power::isSaving)
+            R.string.battery_saver to getString(if (isSaving) R.string.speculation_on else R.string.speculation_off)
+        },
+    )
+
+    private fun fromTo(format: String, values: List<Double>) =
+        getString(R.string.from_to, number(format, values[0]), number(format, values[1]))
+
+    private fun number(format: String, value: Double) = String.format(Locale.getDefault(), format, value)
 
     private fun run() {
         try {
@@ -60,43 +110,19 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
         }
     }
 
-    private fun share() {
-        val text = Intent(Intent.ACTION_SEND).setType("text/plain")
-            .putExtra(Intent.EXTRA_SUBJECT, getString(R.string.report_title))
-            .putExtra(Intent.EXTRA_TEXT, view<TextView>(R.id.report).text.toString())
-        startActivity(Intent.createChooser(text, getString(R.string.share)))
-    }
-
     private fun textOf(measured: Measurement): String {
         val chip = if (Build.VERSION.SDK_INT >= 31) Build.SOC_MODEL else Build.HARDWARE
-        return report(
-            measured,
-            listOfNotNull(
-                getString(R.string.report_device, "${Build.MANUFACTURER} ${Build.MODEL} ($chip)"),
-                getString(R.string.report_system, Build.VERSION.RELEASE, Build.SUPPORTED_ABIS.first()),
-                getString(R.string.report_bundle, measured.bundle, measured.threads),
-                measured.power.takeIf { it.isNotEmpty() }?.let { power ->
-                    getString(R.string.report_heat, getString(power.first().heat.word), getString(power.last().heat.word))
-                },
-                getString(R.string.report_saver).takeIf { measured.power.any(Power::isSaving) },
-            ),
-            ReportWords(
-                title = getString(R.string.report_title),
-                plain = getString(R.string.report_plain),
-                speculative = getString(R.string.report_speculative),
-                tokensPerSecond = getString(R.string.report_rate),
-                fastest = getString(R.string.report_fastest),
-                slowest = getString(R.string.report_slowest),
-                firstToken = getString(R.string.report_first_token),
-                tokensPerPass = getString(R.string.report_per_pass),
-                accepted = getString(R.string.report_accepted),
-                tokens = getString(R.string.report_tokens),
-                speedup = getString(R.string.report_speedup),
-                equal = getString(R.string.report_equal),
-                different = getString(R.string.report_different),
-                fallback = getString(R.string.report_fallback),
-            ),
+        val device = listOfNotNull(
+            getString(R.string.report_device, "${Build.MANUFACTURER} ${Build.MODEL} ($chip)"),
+            getString(R.string.report_system, Build.VERSION.RELEASE, Build.SUPPORTED_ABIS.first()),
+            getString(R.string.report_bundle, measured.bundle, measured.threads),
+            measured.peakBytes?.let { getString(R.string.report_memory, Formatter.formatShortFileSize(this, it)) },
+            measured.power.takeIf { it.isNotEmpty() }?.let { power ->
+                getString(R.string.report_heat, getString(power.first().heat.word), getString(power.last().heat.word))
+            },
+            getString(R.string.report_saver).takeIf { measured.power.any(Power::isSaving) },
         )
+        return report(measured, device, ::getString)
     }
 
     private companion object {

@@ -1,41 +1,86 @@
 package dev.streamfuse.app
 
-import android.app.AlertDialog
 import android.content.Intent
+import android.graphics.Color
+import android.os.Build
 import android.os.Bundle
+import android.text.SpannableStringBuilder
+import android.text.style.BackgroundColorSpan
+import android.view.HapticFeedbackConstants
+import android.view.KeyEvent
 import android.view.Menu
 import android.view.MenuItem
 import android.view.View
+import android.widget.Button
 import android.widget.EditText
 import android.widget.ImageButton
 import android.widget.LinearLayout
 import android.widget.ScrollView
 import android.widget.TextView
-import dev.streamfuse.Role
-import dev.streamfuse.Source
+import android.widget.Toolbar
 import dev.streamfuse.app.model.ChatState
 import dev.streamfuse.app.model.End
-import dev.streamfuse.app.model.Live
 import dev.streamfuse.app.model.Phase
-import dev.streamfuse.app.model.Run
 import dev.streamfuse.app.model.Turn
-import java.util.Locale
 
+/** The conversation; on a tablet the list of chats is beside it. */
 class ChatActivity : Screen<ChatState>(R.layout.chat) {
     override val state get() = parts.chat.state
-    private val shownTurns = mutableListOf<Turn>()
+    private lateinit var turns: Turns
+    private val input get() = view<EditText>(R.id.input)
+    private val list get() = findViewById<ChatListView>(R.id.chats) // null on a phone
     private var writing = false
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
+        val edit = { index: Int, text: String -> parts.chat.edit(index, text) }
+        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, edit)
         showLegend()
+        showSuggestions()
+        if (list == null) {
+            view<Toolbar>(R.id.bar).setNavigationIcon(R.drawable.chats)
+            view<Toolbar>(R.id.bar).setNavigationContentDescription(R.string.chats)
+            view<Toolbar>(R.id.bar).setNavigationOnClickListener { go(ChatsActivity::class.java) }
+        }
         view<View>(R.id.choose_bundle).setOnClickListener { go(BundlesActivity::class.java) }
+        view<ScrollView>(R.id.scroll).setOnScrollChangeListener { _, _, _, _, _ -> showToEnd() }
+        view<View>(R.id.to_end).setOnClickListener { view<ScrollView>(R.id.scroll).fullScroll(View.FOCUS_DOWN) }
+        if (savedInstanceState == null) takeShared(intent)
     }
 
-    override fun onReady() = view<ImageButton>(R.id.send).setOnClickListener { if (writing) parts.chat.stop() else send() }
+    override fun onNewIntent(intent: Intent) {
+        super.onNewIntent(intent)
+        takeShared(intent)
+    }
+
+    /** What another app shares is the beginning of a question. */
+    private fun takeShared(intent: Intent) {
+        if (intent.action != Intent.ACTION_SEND) return
+        input.setText(intent.getStringExtra(Intent.EXTRA_TEXT) ?: return)
+        input.setSelection(input.length())
+    }
+
+    override fun onReady() {
+        view<ImageButton>(R.id.send).setOnClickListener { if (writing) stop() else send() }
+        input.setOnKeyListener { _, _, event -> onEnter(event) }
+        list?.use(parts.chats) {}
+    }
+
+    /** Enter of a keyboard with keys sends; with Shift, or of one on the screen, it begins a line. */
+    private fun onEnter(event: KeyEvent): Boolean {
+        val isSoft = event.flags and KeyEvent.FLAG_SOFT_KEYBOARD != 0
+        if (event.keyCode != KeyEvent.KEYCODE_ENTER || event.isShiftPressed || isSoft) return false
+        if (event.action == KeyEvent.ACTION_DOWN && !writing) send()
+        return true
+    }
 
     override fun onVisible() {
         parts.chat.applySettings()
+    }
+
+    override suspend fun showMore() {
+        val list = list ?: return
+        collect(parts.chats.state, list::show)
     }
 
     override fun onCreateOptionsMenu(menu: Menu): Boolean {
@@ -43,52 +88,68 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         return true
     }
 
+    override fun onPrepareOptionsMenu(menu: Menu): Boolean {
+        whenReady { menu.findItem(R.id.show_drafts)?.isChecked = it.settings.settings.value.showsDrafts }
+        return true
+    }
+
     override fun onOptionsItemSelected(item: MenuItem): Boolean {
         when (item.itemId) {
-            R.id.new_chat -> whenReady(::newChat)
+            R.id.new_chat -> whenReady { it.chat.newChat() }
             R.id.bundles -> go(BundlesActivity::class.java)
             R.id.settings -> go(SettingsActivity::class.java)
             R.id.benchmark -> go(BenchmarkActivity::class.java)
+            R.id.show_drafts -> whenReady {
+                it.settings.setShowsDrafts(!it.settings.settings.value.showsDrafts)
+                show(state.value)
+            }
             else -> return super.onOptionsItemSelected(item)
         }
         return true
     }
 
-    /** Asks first where there is something to lose. */
-    private fun newChat(parts: Parts) {
-        if (parts.chat.state.value.turns.isEmpty()) {
-            parts.chat.newChat()
-            return
-        }
-        AlertDialog.Builder(this)
-            .setMessage(R.string.new_chat_question)
-            .setPositiveButton(R.string.new_chat) { _, _ -> parts.chat.newChat() }
-            .setNegativeButton(R.string.cancel, null)
-            .show()
-    }
-
     override fun show(state: ChatState) {
         writing = state.phase == Phase.WRITING
-        view<View>(R.id.scroll).keepScreenOn = writing
+        val scroll = view<ScrollView>(R.id.scroll)
+        scroll.keepScreenOn = writing
         actionBar!!.subtitle = state.bundle
-        showTurns(state.turns)
-        view<TextView>(R.id.note).show(noteOf(state))
+        val atEnd = !scroll.canScrollVertically(1)
+        val showsDrafts = parts.settings.settings.value.showsDrafts
+        turns.show(state.turns, state.phase == Phase.READY, showsDrafts)
+        if (atEnd) scroll.post { scroll.scrollTo(0, view<View>(R.id.turns).bottom) } else showToEnd()
+        view<View>(R.id.legend).shown(showsDrafts)
+        showNote(state)
         view<TextView>(R.id.error).say(state.error)
-        view<View>(R.id.choose_bundle).shown(state.phase == Phase.NO_BUNDLE || state.phase == Phase.FAILED)
-        view<TextView>(R.id.statistics).show(state.live?.let(::lineOf)?.ifEmpty { null })
-        view<EditText>(R.id.input).setHint(if (state.canChat) R.string.ask else R.string.continue_text)
+        val needsBundle = state.phase == Phase.NO_BUNDLE || state.phase == Phase.FAILED
+        view<View>(R.id.choose_bundle).shown(needsBundle)
+        view<View>(R.id.composer).shown(!needsBundle)
+        val isEmpty = state.turns.isEmpty() && state.phase == Phase.READY && state.canChat
+        view<View>(R.id.hello).shown(isEmpty)
+        view<View>(R.id.suggestions).shown(isEmpty)
+        input.setHint(if (state.canChat) R.string.ask else R.string.continue_text)
         showButton(state.phase)
         state.unsent?.let(::giveBack)
     }
 
+    private fun showToEnd() = view<View>(R.id.to_end).shown(view<ScrollView>(R.id.scroll).canScrollVertically(1))
+
     private fun send() {
-        val input = view<EditText>(R.id.input)
+        feel()
         parts.chat.send(input.text.toString())
         if (state.value.phase == Phase.WRITING) input.text.clear()
     }
 
+    private fun stop() {
+        feel()
+        parts.chat.stop()
+    }
+
+    private fun feel() {
+        val touch = if (Build.VERSION.SDK_INT >= 30) HapticFeedbackConstants.CONFIRM else HapticFeedbackConstants.VIRTUAL_KEY
+        view<View>(R.id.send).performHapticFeedback(touch)
+    }
+
     private fun giveBack(unsent: String) {
-        val input = view<EditText>(R.id.input)
         if (input.text.isEmpty()) input.setText(unsent)
         parts.chat.takeUnsent()
     }
@@ -100,13 +161,22 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         alpha = if (isEnabled) 1f else 0.5f
     }
 
-    /** Announced when it changes, so it changes when an answer begins and ends, not with each token. */
-    private fun noteOf(state: ChatState): String? = when (state.phase) {
-        Phase.NO_BUNDLE -> getString(R.string.no_bundle)
-        Phase.LOADING -> getString(R.string.loading, state.bundle.orEmpty())
-        Phase.LENT -> getString(R.string.lent)
-        Phase.WRITING -> getString(if ((state.live?.tokens ?: 0) == 0) R.string.reading else R.string.writing)
-        Phase.READY -> getString(state.turns.lastOrNull()?.let(::endOf) ?: R.string.welcome)
+    /** Announced when it changes, when an answer begins and ends. What can be seen anyhow is for the ear only. */
+    private fun showNote(state: ChatState) {
+        val words = noteOf(state)
+        val isSeen = words != R.string.writing && words != R.string.end_complete
+        view<TextView>(R.id.note).run {
+            setTextColor(if (isSeen) getColor(R.color.text_secondary) else Color.TRANSPARENT)
+            show(words?.let { getString(it, state.bundle.orEmpty()) })
+        }
+    }
+
+    private fun noteOf(state: ChatState): Int? = when (state.phase) {
+        Phase.NO_BUNDLE -> R.string.no_bundle
+        Phase.LOADING -> R.string.loading
+        Phase.LENT -> R.string.lent
+        Phase.WRITING -> if ((state.live?.tokens ?: 0) == 0) R.string.reading else R.string.writing
+        Phase.READY -> state.turns.lastOrNull()?.let(::endOf) ?: R.string.welcome
         Phase.FAILED -> null
     }
 
@@ -119,52 +189,26 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         else -> R.string.end_complete
     }
 
-    /** The views of turns that have not changed stay as they are. */
-    private fun showTurns(turns: List<Turn>) {
-        val scroll = view<ScrollView>(R.id.scroll)
-        val atEnd = !scroll.canScrollVertically(1)
-        val container = view<LinearLayout>(R.id.turns)
-        while (container.childCount > turns.size) container.removeViewAt(container.childCount - 1)
-        while (shownTurns.size > turns.size) shownTurns.removeAt(shownTurns.size - 1)
-        turns.forEachIndexed { index, turn ->
-            if (index == container.childCount) {
-                layoutInflater.inflate(R.layout.turn, container)
-                shownTurns += turn
-            } else if (shownTurns[index] == turn) {
-                return@forEachIndexed
-            }
-            shownTurns[index] = turn
-            showTurn(container.getChildAt(index), turn)
-        }
-        if (atEnd) scroll.post { scroll.scrollTo(0, container.bottom) }
-    }
-
-    private fun showTurn(row: View, turn: Turn) {
-        val asked = turn.role == Role.USER
-        row.findViewById<TextView>(R.id.role)!!.setText(if (asked) R.string.you else R.string.model)
-        row.findViewById<AnswerView>(R.id.text)!!.run {
-            if (asked) setBackgroundResource(R.drawable.question)
-            show(turn.runs)
-        }
-    }
-
     private fun showLegend() {
-        val runs = mutableListOf(Run(getString(R.string.legend), Source.MODEL))
+        val text = SpannableStringBuilder(getString(R.string.legend))
         for (mark in Mark.entries) {
-            runs += Run("  ", Source.MODEL)
-            runs += Run(getString(mark.word), mark.source)
+            text.append("  ").append(" ${getString(mark.word)} ", BackgroundColorSpan(mark.tint(this)), 0)
         }
-        view<AnswerView>(R.id.legend).show(runs)
+        view<TextView>(R.id.legend).run {
+            setText(text)
+            contentDescription = getString(R.string.legend_tints)
+        }
     }
 
-    private fun lineOf(live: Live): String = listOfNotNull(
-        live.firstTokenMs?.let { getString(R.string.first_token, "%.2f".format(Locale.getDefault(), it / 1000)) },
-        live.tokensPerSecond?.let { getString(R.string.rate, "%.1f".format(Locale.getDefault(), it)) },
-        live.tokensPerPass?.let { getString(R.string.per_pass, "%.2f".format(Locale.getDefault(), it)) },
-        live.proposed?.let { getString(R.string.accepted_of, live.accepted, it) }
-            ?: if (live.tokens > 0) getString(R.string.accepted, live.accepted) else null,
-        live.fallbackReason?.let { getString(R.string.fallback, it) },
-    ).joinToString(getString(R.string.separator))
+    private fun showSuggestions() {
+        val box = view<LinearLayout>(R.id.suggestions)
+        for (id in listOf(R.string.suggestion_1, R.string.suggestion_2, R.string.suggestion_3, R.string.suggestion_4)) {
+            val button = layoutInflater.inflate(R.layout.suggestion, box, false) as Button
+            box.addView(button)
+            button.setText(id)
+            button.setOnClickListener { whenReady { it.chat.send(getString(id)) } }
+        }
+    }
 
     private fun go(screen: Class<*>) = startActivity(Intent(this, screen))
 }

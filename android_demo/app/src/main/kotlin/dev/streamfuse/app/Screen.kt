@@ -3,8 +3,11 @@ package dev.streamfuse.app
 import android.app.Activity
 import android.content.Context
 import android.os.Bundle
+import android.text.Editable
+import android.text.TextWatcher
 import android.view.MenuItem
 import android.view.View
+import android.widget.EditText
 import android.widget.TextView
 import android.widget.Toolbar
 import dev.streamfuse.app.model.Sentence
@@ -77,10 +80,19 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
     private fun beginShowing() {
         onVisible()
         showing = alive.launch {
-            state.collect {
-                show(it)
-                delay(FRAME_MS) // tokens come faster than a screen can be drawn; the latest state is drawn next
-            }
+            launch { showMore() }
+            collect(state, ::show)
+        }
+    }
+
+    /** Shows other states than the screen's own, while it is visible. */
+    protected open suspend fun showMore() = Unit
+
+    /** Tokens come faster than a screen can be drawn; the latest state is drawn next. */
+    protected suspend fun <T> collect(states: StateFlow<T>, show: (T) -> Unit) {
+        states.collect {
+            show(it)
+            delay(FRAME_MS)
         }
     }
 
@@ -116,6 +128,15 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
         visibility = if (shown) View.VISIBLE else View.GONE
     }
 }
+
+/** Hears of each change of the text. */
+fun EditText.onTyped(take: (String) -> Unit) = addTextChangedListener(object : TextWatcher {
+    override fun beforeTextChanged(text: CharSequence?, start: Int, count: Int, after: Int) = Unit
+
+    override fun onTextChanged(text: CharSequence?, start: Int, before: Int, count: Int) = Unit
+
+    override fun afterTextChanged(text: Editable) = take(text.toString())
+})
 
 fun Context.textOf(sentence: Sentence): String = when (sentence) {
     is Sentence.Said -> sentence.text

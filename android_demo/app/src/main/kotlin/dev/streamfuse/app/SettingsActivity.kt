@@ -1,94 +1,95 @@
 package dev.streamfuse.app
 
+import android.app.AlertDialog
 import android.os.Bundle
-import android.text.Editable
-import android.text.InputType
-import android.text.TextWatcher
 import android.view.View
+import android.widget.CompoundButton
 import android.widget.EditText
 import android.widget.LinearLayout
+import android.widget.RadioButton
 import android.widget.RadioGroup
+import android.widget.Switch
 import android.widget.TextView
-import dev.streamfuse.app.model.AppException
 import dev.streamfuse.app.model.Field
-import dev.streamfuse.app.model.Sentence
+import dev.streamfuse.app.model.Preset
 import dev.streamfuse.app.model.Settings
 import dev.streamfuse.app.model.Speculation
 
-/** What is typed counts at once where it is right; what is wrong is said beside it, and the last right value stays. */
+/** What is chosen counts at once; what is typed and wrong is said beside it, and the last right value stays. */
 class SettingsActivity : Screen<Settings>(R.layout.settings) {
     override val state get() = parts.settings.settings
-    private val rows = mutableMapOf<Field, View>()
-    private val radios = mapOf(
-        Speculation.AUTO to R.id.speculation_auto,
-        Speculation.ON to R.id.speculation_on,
-        Speculation.OFF to R.id.speculation_off,
-    )
+    private var rows: List<FieldRow> = emptyList()
+    private val presets = mutableMapOf<Preset, RadioButton>()
+    private val speculation = mutableMapOf<Speculation, RadioButton>()
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        val fields = view<LinearLayout>(R.id.fields)
-        for (field in Field.entries) rows[field] = row(field, fields)
+        for (preset in Preset.entries) presets[preset] = choice(R.id.presets, preset.word) { parts.settings.set(preset) }
+        for (mode in Speculation.entries) {
+            speculation[mode] = choice(R.id.speculation, mode.word) { parts.settings.set(mode) }
+        }
+        view<View>(R.id.more_settings).setOnClickListener {
+            it.shown(false)
+            view<View>(R.id.folded).shown(true)
+        }
+        view<TextView>(R.id.erased).show(null)
     }
 
     override fun onReady() {
-        fill()
-        // Only now, so that what is filled in does not count as typed.
-        for ((field, row) in rows) input(row).onTyped { typed(field, row, it) }
-        view<EditText>(R.id.system_prompt).onTyped(parts.settings::setSystemPrompt)
-        view<RadioGroup>(R.id.speculation).setOnCheckedChangeListener { _, id ->
-            radios.entries.firstOrNull { it.value == id }?.let { parts.settings.set(it.key) }
+        rows = Field.entries.map { field ->
+            val box = view<LinearLayout>(if (field in FIRST) R.id.fields else R.id.more_fields)
+            FieldRow(field, box) { of, text -> parts.settings.set(of, text) }
         }
+        view<EditText>(R.id.system_prompt).run {
+            setText(state.value.systemPrompt)
+            onTyped(parts.settings::setSystemPrompt)
+        }
+        toggle(R.id.drop_oldest, parts.settings::setDropsOldest)
+        toggle(R.id.remember_answers, parts.settings::setRemembersAnswers)
+        view<View>(R.id.erase_answers).setOnClickListener { askToErase() }
         view<View>(R.id.restore_defaults).setOnClickListener {
             parts.settings.clear()
-            fill()
+            view<EditText>(R.id.system_prompt).setText("")
         }
     }
 
-    /** The fields are the user's: nothing is written into them while one types. */
-    override fun show(state: Settings) = Unit
-
-    private fun fill() {
-        val settings = state.value
-        view<EditText>(R.id.system_prompt).setText(settings.systemPrompt)
-        view<RadioGroup>(R.id.speculation).check(radios.getValue(settings.speculation))
-        for ((field, row) in rows) input(row).setText(settings.numbers[field]?.toPlainString().orEmpty())
+    override fun show(state: Settings) {
+        val defaults = parts.chat.state.value.defaults
+        rows.forEach { it.show(state, defaults) }
+        presets.forEach { (preset, button) -> button.isChecked = preset.isIn(state) }
+        speculation.forEach { (mode, button) -> button.isChecked = mode == state.speculation }
+        view<Switch>(R.id.drop_oldest).isChecked = state.dropsOldest
+        view<Switch>(R.id.remember_answers).isChecked = state.remembersAnswers
     }
 
-    private fun row(field: Field, parent: LinearLayout): View {
-        val row = layoutInflater.inflate(R.layout.field, parent, false)!!
-        parent.addView(row)
-        val input = input(row)
-        input.id = View.generateViewId()
-        input.isSaveEnabled = false // what counts is in the settings
-        input.setHint(if (field == Field.THREADS) R.string.automatic else R.string.bundle_default)
-        input.inputType = InputType.TYPE_CLASS_NUMBER or if (field.whole) 0 else InputType.TYPE_NUMBER_FLAG_DECIMAL
-        row.findViewById<TextView>(R.id.label)!!.run {
-            setText(field.label)
-            labelFor = input.id
-        }
-        row.findViewById<TextView>(R.id.help)!!.setText(field.help)
-        row.findViewById<TextView>(R.id.wrong)!!.say(null)
-        return row
+    private fun choice(group: Int, word: Int, choose: () -> Unit): RadioButton {
+        val box = view<RadioGroup>(group)
+        val button = layoutInflater.inflate(R.layout.choice, box, false) as RadioButton
+        box.addView(button)
+        button.id = View.generateViewId()
+        button.isSaveEnabled = false // what counts is in the settings
+        button.setText(word)
+        button.setOnClickListener { whenReady { choose() } }
+        return button
     }
 
-    private fun typed(field: Field, row: View, text: String) {
-        var wrong: Sentence? = null
-        try {
-            parts.settings.set(field, text)
-        } catch (error: AppException) {
-            wrong = error.sentence
-        }
-        row.findViewById<TextView>(R.id.wrong)!!.say(wrong)
+    private fun toggle(id: Int, set: (Boolean) -> Unit) = view<CompoundButton>(id).run {
+        isSaveEnabled = false
+        setOnCheckedChangeListener { _, on -> set(on) }
     }
 
-    private fun input(row: View): EditText = (row as LinearLayout).getChildAt(1) as EditText
+    private fun askToErase() {
+        AlertDialog.Builder(this)
+            .setMessage(R.string.erase_answers_question)
+            .setPositiveButton(R.string.erase) { _, _ ->
+                parts.chat.forgetAnswers()
+                view<TextView>(R.id.erased).show(getString(R.string.erased))
+            }
+            .setNegativeButton(R.string.cancel, null)
+            .show()
+    }
 
-    private fun EditText.onTyped(take: (String) -> Unit) = addTextChangedListener(object : TextWatcher {
-        override fun beforeTextChanged(text: CharSequence?, start: Int, count: Int, after: Int) = Unit
-
-        override fun onTextChanged(text: CharSequence?, start: Int, before: Int, count: Int) = Unit
-
-        override fun afterTextChanged(text: Editable) = take(text.toString())
-    })
+    private companion object {
+        val FIRST = setOf(Field.TEMPERATURE, Field.MAX_NEW_TOKENS)
+    }
 }

@@ -1,14 +1,15 @@
 package dev.streamfuse.app
 
 import android.app.Activity
+import android.graphics.Color
 import android.text.Editable
 import android.text.TextWatcher
 import android.view.View
 import android.widget.EditText
-import android.widget.ScrollView
 import android.widget.TextView
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
+import java.io.File
 import kotlin.math.pow
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertTrue
@@ -19,7 +20,7 @@ import org.robolectric.annotation.Config
 /** For those who hear the screen, who need large text, who do not tell colours apart, and at night. */
 @Config(qualifiers = Device.PHONE)
 class AccessibilityTest : Device() {
-    private val others = listOf(BundlesActivity::class.java, SettingsActivity::class.java, BenchmarkActivity::class.java)
+    private val others = listOf(ChatsActivity::class.java, BundlesActivity::class.java, SettingsActivity::class.java, BenchmarkActivity::class.java)
 
     /** A chat with an answer of drafted and other words. */
     private fun chat(): ChatActivity {
@@ -76,7 +77,7 @@ class AccessibilityTest : Device() {
         until { parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         idle()
         assertTrue(said.toString(), said.size in 1..3 && !said.last().endsWith("…"))
-        for (view in screen.all().filter { it.id == R.id.text || it.id == R.id.statistics }) {
+        for (view in screen.all().filter { it is AnswerView || it.id == R.id.chip }) {
             assertEquals(View.ACCESSIBILITY_LIVE_REGION_NONE, view.accessibilityLiveRegion)
         }
     }
@@ -99,7 +100,7 @@ class AccessibilityTest : Device() {
                 val place = IntArray(2).also(view::getLocationInWindow)
                 if (!scrolls) assertTrue("$where leaves the screen", place[0] >= 0 && place[0] + view.width <= width)
             }
-            val pane = screen.findViewById<ScrollView>(R.id.scroll)!!
+            val pane = screen.findViewById(R.id.scroll) ?: screen.findViewById<View>(R.id.chat_list)!!
             assertTrue("${screen.javaClass.simpleName} leaves no room to read", pane.height > 120 * screen.resources.displayMetrics.density)
         }
     }
@@ -110,24 +111,49 @@ class AccessibilityTest : Device() {
     }
 
     private fun contrast(first: Int, second: Int): Double {
-        val (low, high) = listOf(luminance(app.getColor(first)), luminance(app.getColor(second))).sorted()
+        val (low, high) = listOf(luminance(first), luminance(second)).sorted()
         return (high + 0.05) / (low + 0.05)
     }
 
-    private fun assertReadable() {
-        val texts = listOf(R.color.text, R.color.text_secondary, R.color.accent, R.color.error) + Mark.entries.map { it.color }
-        val pairs = texts.map { it to R.color.background } + (R.color.text to R.color.question) + (R.color.on_accent to R.color.accent)
-        for ((text, ground) in pairs) {
-            val ratio = contrast(text, ground)
-            assertTrue("${app.resources.getResourceEntryName(text)}: $ratio", ratio >= 4.5)
-        }
-        assertTrue("lines of fields", contrast(R.color.outline, R.color.background) >= 3)
+    /** What [color] with its transparency makes of [ground]. */
+    private fun over(ground: Int, color: Int): Int {
+        val alpha = (color ushr 24) / 255.0
+        fun part(shift: Int) = ((color shr shift and 255) * alpha + (ground shr shift and 255) * (1 - alpha)).toInt() shl shift
+        return part(16) or part(8) or part(0)
     }
 
-    @Test fun `colours are readable by day`() = assertReadable()
+    private fun assertReadable(colors: Map<String, Int>) {
+        fun color(name: String) = colors.getValue(name)
+        val grounds = listOf("background", "surface")
+        val pairs = listOf("text", "text_secondary").flatMap { text -> grounds.map { text to it } } +
+            listOf("accent", "error").map { it to "background" } + listOf("text" to "question", "on_accent" to "accent")
+        for ((text, ground) in pairs) {
+            val ratio = contrast(color(text), color(ground))
+            assertTrue("$text on $ground: $ratio", ratio >= 4.5)
+        }
+        for (mark in Mark.entries) {
+            val tint = color(app.resources.getResourceEntryName(mark.color)) and 0xFFFFFF or (Mark.TINT_ALPHA shl 24)
+            val ratio = contrast(color("text"), over(color("background"), tint))
+            assertTrue("text on the tint of $mark: $ratio", ratio >= 4.5)
+        }
+        assertTrue("lines of fields", contrast(color("outline"), color("background")) >= 3)
+    }
 
-    @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `colours are readable at night`() = assertReadable()
+    /** The app's own colours, which hold where the system has none. */
+    private fun own(folder: String): Map<String, Int> =
+        Regex("<color name=\"(\\w+)\">(#\\w+)</color>").findAll(File(root, "android_demo/app/src/main/res/$folder/colors.xml").readText())
+            .associate { it.groupValues[1] to Color.parseColor(it.groupValues[2]) }
 
-    @Test fun `each source has a line of its own beside its colour`() =
-        assertEquals(Mark.entries.size, Mark.entries.map { it.dash?.toList() }.toSet().size)
+    /** Those that the system takes from the wallpaper. */
+    private fun system(): Map<String, Int> = R.color::class.java.fields.associate { it.name to app.getColor(it.getInt(null)) }
+
+    @Test fun `colours are readable by day`() {
+        assertReadable(own("values"))
+        assertReadable(system())
+    }
+
+    @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `colours are readable at night`() {
+        assertReadable(own("values") + own("values-night"))
+        assertReadable(system())
+    }
 }

@@ -1,47 +1,45 @@
 package dev.streamfuse.app
 
-import android.graphics.Bitmap
-import android.graphics.Canvas
-import android.graphics.Color
 import android.text.Editable
 import android.text.Selection
+import android.text.Spanned
 import android.text.TextWatcher
-import android.text.style.ForegroundColorSpan
-import android.view.View.MeasureSpec
+import android.text.style.BackgroundColorSpan
+import android.text.style.StyleSpan
+import android.view.View
+import android.widget.TextView
 import dev.streamfuse.Source
 import dev.streamfuse.app.model.Run
-import kotlin.math.abs
 import org.junit.Assert.assertEquals
-import org.junit.Assert.assertNotNull
 import org.junit.Assert.assertSame
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.junit.runner.RunWith
+import org.robolectric.Robolectric
 import org.robolectric.RobolectricTestRunner
-import org.robolectric.RuntimeEnvironment
 import org.robolectric.annotation.Config
 
-/** An answer on the screen: it grows by what is new, and its underlines lie below their words in any direction of text. */
+/** An answer on the screen: its Markdown, its drafts where they are asked for, and how it grows. */
 @RunWith(RobolectricTestRunner::class)
 @Config(qualifiers = Device.PHONE)
 class AnswerViewTest {
-    private fun view() = AnswerView(RuntimeEnvironment.getApplication(), null).apply { textSize = 20f }
+    private val screen = Robolectric.buildActivity(ChatActivity::class.java).create().get()
 
-    private fun AnswerView.place() {
-        measure(MeasureSpec.makeMeasureSpec(WIDTH, MeasureSpec.EXACTLY), MeasureSpec.UNSPECIFIED)
-        layout(0, 0, WIDTH, measuredHeight)
-    }
+    private fun view() = AnswerView(screen, null)
 
-    private fun AnswerView.spans(): List<Triple<Int, Int, Int>> = editableText.let { text ->
-        text.getSpans(0, text.length, ForegroundColorSpan::class.java)
-            .map { Triple(text.getSpanStart(it), text.getSpanEnd(it), it.foregroundColor) }.sortedBy { it.first }
+    private fun AnswerView.texts(): List<TextView> = all().filterIsInstance<TextView>().filter { it.id != R.id.language }
+
+    private fun AnswerView.text() = texts().joinToString("\n") { it.text }
+
+    private inline fun <reified S : Any> TextView.styled(): List<String> = (text as Spanned).let { text ->
+        text.getSpans(0, text.length, S::class.java).map { text.substring(text.getSpanStart(it), text.getSpanEnd(it)) }
     }
 
     /** A long answer as it grows: a token at a time, some of which join the run before. */
     private val growing: List<List<Run>> = buildList {
         var runs = emptyList<Run>()
         for (i in 0 until 400) {
-            val (word, source) = "w$i " to Source.entries[i / 3 % 4]
+            val (word, source) = "w$i ${if (i % 40 == 39) "\n\n" else ""}" to Source.entries[i / 3 % 4]
             val last = runs.lastOrNull()
             runs = if (last?.source == source) runs.dropLast(1) + last.copy(text = last.text + word) else runs + Run(word, source)
             add(runs)
@@ -51,75 +49,58 @@ class AnswerViewTest {
     @Test fun `a growing answer changes each letter once, and looks as if it had been shown at once`() {
         val view = view()
         var changed = 0
-        view.addTextChangedListener(object : TextWatcher {
-            override fun beforeTextChanged(text: CharSequence?, start: Int, count: Int, after: Int) = Unit
+        val seen = mutableSetOf<TextView>()
+        for (runs in growing) {
+            view.show(runs, showsDrafts = true, isWhole = false)
+            for (text in view.texts().filter(seen::add)) text.addTextChangedListener(object : TextWatcher {
+                override fun beforeTextChanged(text: CharSequence?, start: Int, count: Int, after: Int) = Unit
 
-            override fun onTextChanged(text: CharSequence?, start: Int, before: Int, count: Int) {
-                changed += before + count
-            }
+                override fun onTextChanged(text: CharSequence?, start: Int, before: Int, count: Int) {
+                    changed += before + count
+                }
 
-            override fun afterTextChanged(text: Editable) = Unit
-        })
-        growing.forEach(view::show)
-        val whole = view().also { it.show(growing.last()) }
-        assertEquals(whole.text.toString(), view.text.toString())
-        assertEquals(whole.spans(), view.spans())
-        assertTrue("$changed letters were changed for ${view.length()}", changed <= view.length())
-        view.show(listOf(Run("another", Source.MODEL)))
-        assertEquals("another", view.text.toString())
-        assertEquals(emptyList<Any>(), view.spans())
+                override fun afterTextChanged(text: Editable) = Unit
+            })
+        }
+        view.show(growing.last(), showsDrafts = true, isWhole = true)
+        val whole = view().also { it.show(growing.last(), showsDrafts = true, isWhole = true) }
+        assertEquals(10, view.texts().size)
+        assertEquals(whole.text(), view.text())
+        assertEquals(whole.texts().map { it.styled<BackgroundColorSpan>() }, view.texts().map { it.styled<BackgroundColorSpan>() })
+        assertTrue("$changed letters were changed for ${view.source.length}", changed <= view.source.length)
+        view.show(listOf(Run("another", Source.MODEL)), showsDrafts = true, isWhole = true)
+        assertEquals("another", view.text())
     }
 
     @Test fun `what is selected in an answer stays selected while it grows`() {
         val view = view()
-        view.setTextIsSelectable(true)
-        view.show(growing[10])
-        val text = view.editableText
-        Selection.setSelection(text, 3, 9)
-        view.show(growing[50])
-        assertSame(text, view.editableText)
-        assertEquals(3 to 9, view.selectionStart to view.selectionEnd)
+        view.show(growing[10], showsDrafts = false, isWhole = false)
+        val shown = view.texts().single()
+        Selection.setSelection(shown.text as Editable, 3, 9)
+        view.show(growing[30], showsDrafts = false, isWhole = false)
+        assertSame(shown, view.texts().single())
+        assertEquals(3 to 9, shown.selectionStart to shown.selectionEnd)
     }
 
-    /** From where to where a line of the streams' colour is drawn below the first row. */
-    private fun underline(vararg runs: Run): Pair<AnswerView, IntRange> {
-        val view = view().apply { show(runs.toList()) }
-        view.setTextColor(Color.WHITE)
-        view.editableText.let { text -> // the letters are white, so that what is left is the line
-            text.setSpan(ForegroundColorSpan(Color.WHITE), 0, text.length, 0)
-        }
-        view.place()
-        val bitmap = Bitmap.createBitmap(WIDTH, view.height, Bitmap.Config.ARGB_8888)!!
-        view.draw(Canvas(bitmap).apply { drawColor(Color.WHITE) })
-        val drawn = (0 until WIDTH).filter { x -> (0 until view.height).any { y -> Color.luminance(bitmap.getPixel(x, y)) < 0.6f } }
-        assertTrue("nothing is drawn", drawn.isNotEmpty())
-        return view to drawn.first()..drawn.last()
+    private val marked = listOf(Run("A **bo", Source.MODEL), Run("ld** wo", Source.STREAMS), Run("rd.\n\n```py\nx = 1", Source.TABLE), Run("\n```\n", Source.MODEL))
+
+    @Test fun `drafted letters are tinted where they are asked for, whatever Markdown makes of them`() {
+        val view = view().apply { show(marked, showsDrafts = true, isWhole = true) }
+        val (prose, code) = view.texts()
+        assertEquals("A bold word." to "x = 1", prose.text.toString() to code.text.toString())
+        assertEquals(listOf("bold"), prose.styled<StyleSpan>())
+        assertEquals(listOf("ld", " wo", "rd."), prose.styled<BackgroundColorSpan>())
+        assertEquals(listOf("x = 1"), code.styled<BackgroundColorSpan>())
+        view.show(marked, showsDrafts = false, isWhole = true)
+        assertEquals(emptyList<String>(), view.texts().flatMap { it.styled<BackgroundColorSpan>() })
+        assertEquals(listOf("bold"), view.texts()[0].styled<StyleSpan>())
     }
 
-    private fun assertBetween(first: Float, second: Float, drawn: IntRange) {
-        val (left, right) = listOf(first, second).sorted()
-        assertTrue("$drawn is not $left..$right", abs(drawn.first - left) < 4 && abs(drawn.last - right) < 4)
-    }
-
-    @Test fun `from left to right the line goes from the first letter to the last`() {
-        val (view, drawn) = underline(Run("one", Source.MODEL), Run(" two", Source.STREAMS))
-        assertBetween(view.layout.getPrimaryHorizontal(4), view.layout.getLineRight(0), drawn)
-    }
-
-    @Test fun `from right to left too, also for the last word of a row`() {
-        val (view, drawn) = underline(Run("אבג", Source.MODEL), Run(" דהו", Source.STREAMS))
-        assertNotNull(view.layout)
-        assertBetween(view.layout.getPrimaryHorizontal(4), view.layout.getLineLeft(0), drawn)
-    }
-
-    @Test fun `a part of a Hebrew word in an English row is underlined where it stands`() {
-        val (view, drawn) = underline(Run("abc ", Source.MODEL), Run("אב", Source.STREAMS), Run("גד xyz", Source.MODEL))
-        // The word's letters run from the right: its first two end where the space before xyz begins.
-        val space = view.layout.getPrimaryHorizontal(9) - view.paint.measureText(" ")
-        assertBetween(view.layout.getPrimaryHorizontal(6), space, drawn)
-    }
-
-    private companion object {
-        const val WIDTH = 700
+    @Test fun `code has its language and is copied without its fence`() {
+        val view = view().apply { show(marked, showsDrafts = false, isWhole = true) }
+        assertEquals("py", view.findViewById<TextView>(R.id.language)!!.text.toString())
+        view.findViewById<View>(R.id.copy_code)!!.performClick()
+        val clipboard = screen.getSystemService(android.content.ClipboardManager::class.java)!!
+        assertEquals("x = 1", clipboard.primaryClip!!.getItemAt(0).text)
     }
 }

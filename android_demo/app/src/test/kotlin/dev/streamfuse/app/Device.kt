@@ -1,6 +1,7 @@
 package dev.streamfuse.app
 
 import android.app.Activity
+import android.content.Intent
 import android.graphics.Bitmap
 import android.graphics.Canvas
 import android.os.Bundle
@@ -24,6 +25,8 @@ import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.android.controller.ActivityController
 import org.robolectric.fakes.RoboMenuItem
+import org.robolectric.shadows.ShadowAlertDialog
+import org.robolectric.shadows.ShadowPopupMenu
 
 /**
  * The whole app with the real library, on Robolectric's Android, used as a person uses it: by what is on the screen.
@@ -61,8 +64,8 @@ abstract class Device {
         if (use) KeptPreferences(app).write(SettingsStore.kept(Settings(bundle = bundle))) // before there are parts
     }
 
-    protected fun <A : Activity> open(screen: Class<A>): ActivityController<A> =
-        Robolectric.buildActivity(screen).setup().also { controllers += it }.also { ready() }
+    protected fun <A : Activity> open(screen: Class<A>, intent: Intent? = null): ActivityController<A> =
+        Robolectric.buildActivity(screen, intent).setup().also { controllers += it }.also { ready() }
 
     /** Lets a screen hear that the parts are there. */
     private fun ready() {
@@ -136,6 +139,7 @@ abstract class Device {
         /** A phone of middling size; without `night` it is day. */
         const val PHONE = "w392dp-h800dp-notnight-xhdpi"
         const val PHONE_NIGHT = "w392dp-h800dp-night-xhdpi"
+        const val TABLET = "w1280dp-h800dp-land-notnight-hdpi"
     }
 }
 
@@ -157,9 +161,17 @@ fun Activity.all(): List<View> = window.decorView.all()
 fun View.all(): List<View> =
     listOf(this) + if (this is ViewGroup) (0 until childCount).flatMap { getChildAt(it).all() } else emptyList()
 
-/** What is written in the conversation, a pair of speaker and text per message. */
-fun Activity.conversation(): List<Pair<String, String>> = findViewById<ViewGroup>(R.id.turns)!!.let { turns ->
+/** The conversation as it was written, in turn the user's words and the model's. */
+fun Activity.conversation(): List<String> = findViewById<ViewGroup>(R.id.turns)!!.let { turns ->
     (0 until turns.childCount).map { turns.getChildAt(it) }.map { turn ->
-        turn.findViewById<TextView>(R.id.role)!!.text.toString() to turn.findViewById<TextView>(R.id.text)!!.text.toString()
+        turn.findViewById<TextView>(R.id.question)?.text?.toString() ?: turn.findViewById<AnswerView>(R.id.answer)!!.source
     }
+}
+
+/** Presses a button of the latest dialog. */
+fun pressInDialog(button: Int) = ShadowAlertDialog.getLatestAlertDialog()!!.getButton(button).performClick()
+
+/** Chooses from the latest menu that a button has opened. */
+fun chooseFromMenu(item: Int) = shadowOf(ShadowPopupMenu.getLatestPopupMenu()!!).run {
+    onMenuItemClickListener.onMenuItemClick(RoboMenuItem(item))
 }

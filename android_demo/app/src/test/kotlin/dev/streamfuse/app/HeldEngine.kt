@@ -1,5 +1,6 @@
 package dev.streamfuse.app
 
+import dev.streamfuse.ContextPolicy
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Message
 import dev.streamfuse.app.model.Engine
@@ -18,8 +19,13 @@ class HeldEngine(private val engine: Engine, private val pieces: Int = 8) : Engi
         released.complete(Unit)
     }
 
-    override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel =
-        HeldModel(engine.open(folder, threads, checkHashes))
+    override suspend fun open(
+        folder: File,
+        threads: Int?,
+        checkHashes: Boolean,
+        memory: File?,
+        policy: ContextPolicy,
+    ): OpenModel = HeldModel(engine.open(folder, threads, checkHashes, memory, policy))
 
     private inner class HeldModel(private val model: OpenModel) : OpenModel by model {
         override fun session(system: String?, history: List<Message>): OpenSession = HeldSession(model.session(system, history))

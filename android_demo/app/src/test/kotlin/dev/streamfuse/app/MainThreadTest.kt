@@ -1,12 +1,12 @@
 package dev.streamfuse.app
 
 import android.content.ComponentCallbacks2
-import android.widget.EditText
-import android.widget.LinearLayout
+import android.view.KeyEvent
+import android.widget.SeekBar
 import dev.streamfuse.app.model.ChatRecord
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
-import dev.streamfuse.app.model.SavedChat
+import dev.streamfuse.app.model.SavedChats
 import dev.streamfuse.testing.Publisher
 import java.io.File
 import java.security.Permission
@@ -28,6 +28,10 @@ class MainThreadTest : Device() {
     private val found = ConcurrentLinkedQueue<String>()
 
     private inner class Watch : SecurityManager() {
+        init {
+            look("classes of this test, which are not loaded while files are watched")
+        }
+
         override fun checkPermission(permission: Permission) = Unit
 
         override fun checkPermission(permission: Permission, context: Any) = Unit
@@ -52,7 +56,7 @@ class MainThreadTest : Device() {
 
     @Test fun `a file that the main thread uses is found`() {
         System.setSecurityManager(Watch())
-        SavedChat(File(app.filesDir, "saved")).write(ChatRecord("demo", null, emptyList()))
+        SavedChats(File(app.filesDir, "saved")).write("id", ChatRecord("demo", null, emptyList()))
         System.setSecurityManager(null)
         assertTrue("$found", found.any { "writes" in it } && found.any { "reads" in it })
     }
@@ -70,8 +74,15 @@ class MainThreadTest : Device() {
         controller.get().pressSoon(R.id.send)
         until { parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         val settings = open(SettingsActivity::class.java).get()
-        (((settings.findViewById(R.id.fields) as LinearLayout).getChildAt(0) as LinearLayout).getChildAt(1) as EditText).setText("0.7")
+        settings.findViewById<SeekBar>(R.id.slider)!!.run { onKeyDown(KeyEvent.KEYCODE_DPAD_RIGHT, KeyEvent(KeyEvent.ACTION_DOWN, KeyEvent.KEYCODE_DPAD_RIGHT)) }
         settings.type(R.id.system_prompt, "Be brief.")
+        val chats = open(ChatsActivity::class.java).get()
+        chats.type(R.id.search, "Hello")
+        val (chat) = parts.chats.state.value.chats
+        parts.chats.rename(chat.id, "Greetings")
+        parts.chats.delete(chat.id)
+        until { chats.shown(R.id.undo) }
+        chats.press(R.id.undo)
         val bundles = open(BundlesActivity::class.java).get()
         until { bundles.all().any { it.contentDescription?.startsWith("Use sql") == true } }
         bundles.all().first { it.contentDescription?.startsWith("Use sql") == true }.performClick()

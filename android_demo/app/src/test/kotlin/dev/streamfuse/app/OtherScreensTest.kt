@@ -1,55 +1,106 @@
 package dev.streamfuse.app
 
+import android.app.AlertDialog
 import android.content.Intent
 import android.os.PowerManager
+import android.view.KeyEvent
+import android.view.View
+import android.view.ViewGroup
 import android.widget.EditText
-import android.widget.LinearLayout
 import android.widget.RadioButton
+import android.widget.SeekBar
 import android.widget.TextView
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
-import dev.streamfuse.app.model.Speculation
+import dev.streamfuse.app.model.Settings
+import java.io.File
+import java.math.BigDecimal
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
-import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
+import org.robolectric.shadows.ShadowAlertDialog
 
 /** Settings and benchmark, by what a person sees. */
 @Config(qualifiers = Device.PHONE)
 class OtherScreensTest : Device() {
-    private fun SettingsActivity.row(field: Field) =
-        (findViewById(R.id.fields) as LinearLayout).getChildAt(field.ordinal) as LinearLayout
+    private fun SettingsActivity.row(field: Field): View {
+        val name = getString(field.label)
+        val boxes = listOf(R.id.fields, R.id.more_fields).map { findViewById<ViewGroup>(it)!! }
+        return boxes.flatMap { box -> (0 until box.childCount).map(box::getChildAt) }
+            .first { it.findViewById<TextView>(R.id.label)!!.text == name }
+    }
 
-    private fun SettingsActivity.input(field: Field) = row(field).getChildAt(1) as EditText
+    private fun SettingsActivity.value(field: Field) = row(field).findViewById<TextView>(R.id.value)!!
 
     private fun SettingsActivity.wrong(field: Field) = row(field).findViewById<TextView>(R.id.wrong)!!
 
-    @Test fun `what is typed into settings is kept, what is wrong is said beside it`() {
-        val screen = open(SettingsActivity::class.java).get()
-        screen.input(Field.TEMPERATURE).setText("0.8")
-        screen.input(Field.TOP_P).setText("1.5")
-        screen.type(R.id.system_prompt, "Be brief.")
-        (screen.findViewById(R.id.speculation_off) as RadioButton).performClick()
+    /** Types a number in the dialog that the value opens. */
+    private fun SettingsActivity.enter(field: Field, text: String) {
+        value(field).performClick()
+        ShadowAlertDialog.getLatestAlertDialog()!!.findViewById<EditText>(R.id.field)!!.setText(text)
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
         idle()
-        assertFalse(screen.wrong(Field.TEMPERATURE).isShown)
-        assertTrue(screen.wrong(Field.TOP_P).isShown)
+        idle()
+    }
+
+    private fun SettingsActivity.choice(word: Int) = all().first { it is RadioButton && it.text == getString(word) } as RadioButton
+
+    @Test fun `what is chosen and typed in settings is kept, what is wrong is said beside it`() {
+        val screen = open(SettingsActivity::class.java).get()
+        screen.press(R.id.more_settings)
+        screen.choice(R.string.creative).performClick()
+        idle()
+        assertEquals("1", screen.value(Field.TEMPERATURE).text.toString())
+        screen.enter(Field.TEMPERATURE, "0,8")
+        screen.enter(Field.TOP_P, "1.5")
         assertEquals("It must be above 0 and at most 1, not 1.5.", screen.wrong(Field.TOP_P).text.toString())
-        picture(screen, "settings-light")
-        screen.input(Field.TOP_P).setText("0.5")
+        assertFalse(screen.wrong(Field.TEMPERATURE).isShown)
+        assertFalse("no preset any more", screen.choice(R.string.creative).isChecked)
+        screen.enter(Field.TOP_P, "0.5")
         assertFalse(screen.wrong(Field.TOP_P).isShown)
+        screen.type(R.id.system_prompt, "Be brief.")
+        screen.choice(R.string.speculation_off).performClick()
+        screen.press(R.id.drop_oldest)
+        screen.press(R.id.remember_answers)
+        val help = screen.row(Field.SEED).findViewById<View>(R.id.help)!!
+        assertFalse(help.isShown)
+        screen.row(Field.SEED).findViewById<View>(R.id.explain)!!.performClick()
+        assertTrue(help.isShown)
 
         val again = open(SettingsActivity::class.java).get()
-        assertEquals("0.8", again.input(Field.TEMPERATURE).text.toString())
-        assertEquals("0.5", again.input(Field.TOP_P).text.toString())
+        assertEquals("0.8", again.value(Field.TEMPERATURE).text.toString())
+        assertEquals("0.5", again.value(Field.TOP_P).text.toString())
+        assertEquals(16, again.row(Field.TEMPERATURE).findViewById<SeekBar>(R.id.slider)!!.progress)
         assertEquals("Be brief.", again.text(R.id.system_prompt).text.toString())
-        assertTrue((again.findViewById(R.id.speculation_off) as RadioButton).isChecked)
+        assertTrue(again.choice(R.string.speculation_off).isChecked)
+        assertTrue(parts.settings.settings.value.run { dropsOldest && remembersAnswers })
         again.press(R.id.restore_defaults)
-        assertEquals("", again.input(Field.TEMPERATURE).text.toString())
-        assertEquals(Speculation.AUTO, parts.settings.settings.value.speculation)
-        assertNull(parts.settings.settings.value.config().temperature)
+        idle()
+        idle()
+        assertEquals("Bundle's default", again.value(Field.TEMPERATURE).text.toString())
+        assertEquals(Settings(), parts.settings.settings.value)
+    }
+
+    @Test fun `a slider sets its number, and remembered answers are erased after a question`() {
+        install("demo")
+        parts.settings.setRemembersAnswers(true)
+        open(ChatActivity::class.java)
+        until { parts.chat.state.value.phase == Phase.READY }
+        val screen = open(SettingsActivity::class.java).get()
+        assertTrue(screen.value(Field.MAX_NEW_TOKENS).text.startsWith("Default: "))
+        val slider = screen.row(Field.TEMPERATURE).findViewById<SeekBar>(R.id.slider)!!
+        slider.onKeyDown(KeyEvent.KEYCODE_DPAD_RIGHT, KeyEvent(KeyEvent.ACTION_DOWN, KeyEvent.KEYCODE_DPAD_RIGHT))
+        assertEquals(BigDecimal("0.1"), parts.settings.settings.value.numbers[Field.TEMPERATURE])
+        val memory = File(app.noBackupFilesDir, "answers").apply { mkdirs() }
+        File(memory, "another").writeText("tokens")
+        picture(screen, "settings-light")
+        screen.press(R.id.erase_answers)
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        until { memory.list().orEmpty().isEmpty() }
+        assertEquals("The remembered answers are erased.", screen.text(R.id.erased).text.toString())
     }
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `settings at night`() {
@@ -66,14 +117,18 @@ class OtherScreensTest : Device() {
         screen.press(R.id.run)
         until { screen.text(R.id.run).text == "Cancel" && screen.text(R.id.message).text.startsWith("Answer ") }
         power.setCurrentThermalStatus(PowerManager.THERMAL_STATUS_LIGHT)
-        until { screen.shown(R.id.report) }
+        until { screen.shown(R.id.result) }
+        assertTrue(screen.text(R.id.headline).text.matches(Regex("[0-9]+\\.[0-9]{2}×")))
+        val figures = screen.findViewById<ViewGroup>(R.id.figures)!!.all().filterIsInstance<TextView>().map { it.text.toString() }
+        assertTrue("$figures", figures.containsAll(listOf("Writing", "First token", "Peak memory of the app", "normal → warm", "On")))
+        picture(screen, picture)
+        screen.press(R.id.details)
         val report = screen.text(R.id.report).text.toString()
         assertTrue(report, report.contains(Regex("Device: .+\n.*Android 15")))
         assertTrue(report, report.contains("Bundle: demo, threads: "))
         assertTrue(report, report.contains("Heat: normal before, warm after\nBattery saver is on"))
         assertTrue(report, report.contains(Regex("tokens/s, median +[0-9.]+ +[0-9.]+")))
         assertTrue(report, report.contains("All answers are equal."))
-        picture(screen, picture)
         screen.press(R.id.share)
         val chooser = shadowOf(screen).nextStartedActivity
         @Suppress("DEPRECATION")

@@ -1,29 +1,63 @@
 package dev.streamfuse.app
 
+import android.view.View
+import android.widget.ListView
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
+import org.junit.Assert.assertEquals
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.robolectric.annotation.Config
 
-/** Pictures of the chat while it streams, in build/android/screenshots; other tests make those of other screens. */
+/** Pictures of the chat in build/android/screenshots, and that it fits its window; other tests make those of other screens. */
 class PicturesTest : Device() {
-    private fun streaming(name: String) {
+    private fun chat(name: String): ChatActivity {
         install("demo")
         parts.settings.set(Field.MAX_NEW_TOKENS, "400")
         val screen = open(ChatActivity::class.java).get()
         until { parts.chat.state.value.phase == Phase.READY }
         picture(screen, "chat-empty-$name")
+        return screen
+    }
+
+    private fun ChatActivity.ask(question: String) {
+        type(R.id.input, question)
+        pressSoon(R.id.send)
+        until { parts.chat.state.value.run { phase == Phase.READY && turns.isNotEmpty() } }
+        idle()
+    }
+
+    private fun streaming(name: String) {
+        val screen = chat(name)
+        parts.settings.setShowsDrafts(true)
         screen.type(R.id.input, "Why does it rain?")
         screen.pressSoon(R.id.send)
         until { parts.chat.state.value.live!!.tokens >= 60 || parts.chat.state.value.phase == Phase.READY }
         idle()
+        assertTrue(picture(screen, "chat-drafts-$name").length() > 10_000)
+    }
+
+    private fun answered(name: String) {
+        val screen = chat(name)
+        screen.ask("Write a Python function that reverses a list.")
         assertTrue(picture(screen, "chat-$name").length() > 10_000)
     }
 
-    @Test @Config(qualifiers = Device.PHONE) fun `by day`() = streaming("light")
+    @Test @Config(qualifiers = Device.PHONE) fun `by day`() = answered("light")
 
-    @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night`() = streaming("dark")
+    @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night, with drafted words tinted`() = streaming("dark")
+
+    @Test @Config(qualifiers = Device.TABLET) fun `a tablet has the chats beside the conversation, whose lines are not too long`() {
+        val screen = chat("tablet")
+        screen.ask("Write a Python function that reverses a list.")
+        screen.onOptionsItemSelected(menuItem(R.id.new_chat))
+        until { screen.conversation().isEmpty() }
+        screen.ask("Why does it rain?")
+        assertEquals(2, screen.findViewById<ListView>(R.id.chat_list)!!.childCount)
+        val answer = screen.findViewById<View>(R.id.answer)!!
+        assertTrue("${answer.width}", answer.width <= 720 * screen.resources.displayMetrics.density)
+        picture(screen, "chat-tablet")
+    }
 
     private fun empty(name: String) {
         val screen = open(ChatActivity::class.java).get()

@@ -21,13 +21,19 @@ enum class Heat(val word: Int) { NORMAL(R.string.heat_normal), WARM(R.string.hea
 /** What makes a device slower for a time. */
 data class Power(val heat: Heat, val isSaving: Boolean)
 
-/** All answers of one benchmark, in the order of their turns; [power] before and after them, if the system says. */
+/**
+ * All answers of one benchmark, in the order of their turns.
+ *
+ * @property power before and after them, if the system says.
+ * @property peakBytes the most memory that the app has used so far, if the system says.
+ */
 data class Measurement(
     val bundle: String,
     val threads: Int,
     val plain: List<Measured>,
     val speculative: List<Measured>,
     val power: List<Power> = emptyList(),
+    val peakBytes: Long? = null,
 ) {
     /** Lossless: drafting changes no word. */
     val equal: Boolean get() = (plain + speculative).all { it.text == plain.first().text }
@@ -48,6 +54,7 @@ class BenchmarkModel(
     private val chat: ChatModel,
     private val settings: SettingsStore,
     private val scope: CoroutineScope,
+    private val peakBytes: () -> Long? = { null },
     private val power: () -> Power? = { null },
 ) {
     private val current = MutableStateFlow(BenchmarkState())
@@ -99,7 +106,7 @@ class BenchmarkModel(
             val order = if (repetition % 2 == 0) listOf(false, true) else listOf(true, false)
             for (drafted in order) (if (drafted) speculative else plain) += answer(drafted)
         }
-        return Measurement(bundle, model.threads, plain, speculative, listOfNotNull(before, power()))
+        return Measurement(bundle, model.threads, plain, speculative, listOfNotNull(before, power()), peakBytes())
     }
 
     companion object {

@@ -1,54 +1,55 @@
 package dev.streamfuse.app.model
 
 import dev.streamfuse.Statistics
+import dev.streamfuse.app.R
 import java.util.Locale
 
-/** Names of the rows of a benchmark's table, out of the app's words. */
-data class ReportWords(
-    val title: String,
-    val plain: String,
-    val speculative: String,
-    val tokensPerSecond: String,
-    val fastest: String,
-    val slowest: String,
-    val firstToken: String,
-    val tokensPerPass: String,
-    val accepted: String,
-    val tokens: String,
-    val speedup: String,
-    val equal: String,
-    val different: String,
-    val fallback: String,
-)
+/** Medians of a benchmark's answers: first without speculation, then with it. */
+class Medians(measured: Measurement) {
+    private val runs = listOf(measured.plain, measured.speculative).map { answers -> answers.map { it.statistics } }
+    val decodeTokensPerSecond = of(Statistics::decodeTokensPerSecond)
+    val prefillTokensPerSecond = of(Statistics::prefillTokensPerSecond)
+    val firstTokenMs = of(Statistics::firstTokenMs)
 
-/** A benchmark as text that can be shared. [device] names the device, a line each. Medians, if not said otherwise. */
-fun report(measured: Measurement, device: List<String>, words: ReportWords): String {
-    fun row(name: String, format: String, ofRuns: (List<Statistics>) -> Double): List<String> =
-        listOf(name) + listOf(measured.plain, measured.speculative).map { runs ->
-            String.format(Locale.ROOT, format, ofRuns(runs.map { it.statistics }))
-        }
+    /** How many times as fast speculation is; null where nothing was written. */
+    val speedup: Double? = decodeTokensPerSecond.let { (plain, speculative) -> if (plain > 0) speculative / plain else null }
+
+    fun of(value: (Statistics) -> Double): List<Double> = runs.map { run -> run.map(value).sorted()[run.size / 2] }
+
+    /** One number of each of both kinds of answers. */
+    fun each(ofRuns: (List<Statistics>) -> Double): List<Double> = runs.map(ofRuns)
+}
+
+/**
+ * A benchmark as text that can be shared. [device] names the device, a line each. Medians, if not said otherwise.
+ *
+ * @param word the app's words of an id.
+ */
+fun report(measured: Measurement, device: List<String>, word: (Int) -> String): String {
+    val medians = Medians(measured)
+    fun row(name: Int, format: String, values: List<Double>) =
+        listOf(word(name)) + values.map { String.format(Locale.ROOT, format, it) }
     val rows = listOf(
-        listOf("", words.plain, words.speculative),
-        row(words.tokensPerSecond, "%.1f") { it.medianOf(Statistics::decodeTokensPerSecond) },
-        row(words.slowest, "%.1f") { runs -> runs.minOf { it.decodeTokensPerSecond } },
-        row(words.fastest, "%.1f") { runs -> runs.maxOf { it.decodeTokensPerSecond } },
-        row(words.firstToken, "%.0f") { it.medianOf(Statistics::firstTokenMs) },
-        row(words.tokensPerPass, "%.2f") { it.medianOf(Statistics::meanAcceptedTokens) },
-        row(words.accepted, "%.0f %%") { 100 * it.medianOf(Statistics::acceptanceRate) },
-        row(words.tokens, "%.0f") { runs -> runs.medianOf { it.generatedTokens.toDouble() } },
+        listOf("", word(R.string.report_plain), word(R.string.report_speculative)),
+        row(R.string.report_rate, "%.1f", medians.decodeTokensPerSecond),
+        row(R.string.report_slowest, "%.1f", medians.each { runs -> runs.minOf { it.decodeTokensPerSecond } }),
+        row(R.string.report_fastest, "%.1f", medians.each { runs -> runs.maxOf { it.decodeTokensPerSecond } }),
+        row(R.string.report_first_token, "%.0f", medians.firstTokenMs),
+        row(R.string.report_prefill, "%.0f", medians.prefillTokensPerSecond),
+        row(R.string.report_per_pass, "%.2f", medians.of(Statistics::meanAcceptedTokens)),
+        row(R.string.report_accepted, "%.0f %%", medians.of { 100 * it.acceptanceRate }),
+        row(R.string.report_tokens, "%.0f", medians.of { it.generatedTokens.toDouble() }),
     )
-    val plain = measured.plain.map { it.statistics }.medianOf(Statistics::decodeTokensPerSecond)
-    val speculative = measured.speculative.map { it.statistics }.medianOf(Statistics::decodeTokensPerSecond)
     return buildString {
-        appendLine(words.title)
+        appendLine(word(R.string.report_title))
         device.forEach(::appendLine)
         appendLine()
         append(table(rows))
         appendLine()
-        if (plain > 0) appendLine(String.format(Locale.ROOT, "%s: %.2f", words.speedup, speculative / plain))
-        appendLine(if (measured.equal) words.equal else words.different)
+        medians.speedup?.let { appendLine(String.format(Locale.ROOT, "%s: %.2f", word(R.string.report_speedup), it)) }
+        appendLine(word(if (measured.equal) R.string.report_equal else R.string.report_different))
         measured.speculative.firstNotNullOfOrNull { it.statistics.fallbackReason }
-            ?.let { appendLine(wrapped("${words.fallback}: $it")) }
+            ?.let { appendLine(wrapped("${word(R.string.report_fallback)}: $it")) }
     }
 }
 
@@ -67,5 +68,3 @@ private fun wrapped(text: String): String = text.split(' ').reduce { lines, word
 }
 
 private const val LINE_LENGTH = 40
-
-private fun List<Statistics>.medianOf(value: (Statistics) -> Double): Double = map(value).sorted()[size / 2]

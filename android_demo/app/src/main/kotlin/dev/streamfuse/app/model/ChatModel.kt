@@ -1,15 +1,12 @@
 package dev.streamfuse.app.model
 
-import dev.streamfuse.Role
-import dev.streamfuse.Source
+import dev.streamfuse.ContextPolicy
+import dev.streamfuse.GenerationConfig
 import dev.streamfuse.app.R
 import java.io.File
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Job
-import kotlinx.coroutines.cancelChildren
-import kotlinx.coroutines.coroutineScope
-import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
@@ -19,17 +16,19 @@ import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 
 /**
- * The chat, and the one model that the app has open. It lives as long as the process, so an answer goes on while the
+ * The open chat, and the one model that the app has open. It lives as long as the process, so an answer goes on while the
  * screen turns. Its functions return at once and may be called from the main thread; what they start runs in [scope],
- * one after another. Each bundle has a chat of its own, which is there again when the bundle is chosen again.
+ * one after another. A chat belongs to its bundle: opening one loads the other.
  *
  * @property folderOf where the bundle of a name lies.
+ * @property memoryOf the file that keeps the answers of a bundle's model, where the user wants that.
  * @property scope not the main thread's: files are read and written in it.
  * @property clock nanoseconds.
  */
 class ChatModel(
     private val engine: Engine,
     private val folderOf: (String) -> File,
+    private val memoryOf: (String) -> File,
     private val settings: SettingsStore,
     private val saved: SavedChats,
     private val scope: CoroutineScope,
@@ -40,16 +39,12 @@ class ChatModel(
 
     private val order = Mutex()
     private var model: OpenModel? = null
-    private var system: String? = null
-    private var loadedThreads: Int? = null
+    private var loaded: LoadOptions? = null
 
-    @Volatile private var session: OpenSession? = null
+    @Volatile private var chat: OpenChat? = null
 
     /** Why the answer that is being written shall end; null: it shall not. */
     @Volatile private var stopping: String? = null
-
-    /** Whether the model's memory of the turns is newer than the file. */
-    private var unsaved = false
 
     /** Whether the model was given back while the app is not on the screen. */
     @Volatile private var resting = false
@@ -59,52 +54,95 @@ class ChatModel(
         later { load(settings.bundle) }
     }
 
-    /** Uses another bundle, in its own chat; null: none. */
+    /** Uses another bundle, in the chat that was last used with it; null: none. */
     fun open(bundle: String?): Job = later(End.STOPPED) {
         if (bundle == settings.bundle && model != null) return@later
         save()
-        settings.bundle = bundle
-        settings.flush()
+        choose(bundle)
         load(bundle)
     }
 
-    /** Deletes the chat of a bundle that is no longer there. */
-    fun forget(bundle: String): Job = later { saved.of(bundle).clear() }
+    /** Opens a saved chat, with the bundle that it belongs to. */
+    fun openChat(id: String): Job = later(End.STOPPED) {
+        val bundle = saved.read(id)?.bundle ?: return@later
+        if (id == chat?.id) return@later
+        save()
+        val open = model
+        if (bundle == settings.bundle && open != null) {
+            show(open, bundle, id)
+        } else {
+            choose(bundle)
+            load(bundle, id)
+        }
+    }
 
-    /** Loads the model again where the number of threads was changed; the chat goes on. */
+    /** Begins a new chat, with the system prompt of the settings; the one that was open is saved. */
+    fun newChat(): Job = later(End.STOPPED) {
+        save()
+        show(model ?: return@later, current.value.bundle!!, null)
+    }
+
+    /** Takes a chat out of the list, where it can be restored for a while; a new one takes the place of the open one. */
+    fun delete(id: String): Job = later(if (id == chat?.id) End.STOPPED else null) {
+        val open = model
+        if (id == chat?.id && open != null) {
+            save()
+            show(open, current.value.bundle!!, null)
+        }
+        saved.sweep()
+        saved.delete(id)
+    }
+
+    /** Deletes what the app has of a bundle that is no longer there. */
+    fun forget(bundle: String): Job = later {
+        saved.clear(bundle)
+        memoryOf(bundle).delete()
+    }
+
+    /** Erases the answers that the models have kept, on disk and in memory. */
+    fun forgetAnswers(): Job = later {
+        model?.forget()
+        memoryOf(settings.bundle ?: return@later).parentFile?.listFiles()?.forEach { it.delete() }
+    }
+
+    /** Loads the model again where that is needed for what was changed; the chat goes on. */
     fun applySettings(): Job? {
-        val threads = settings.settings.value.threads
-        if (threads == loadedThreads || current.value.phase !in setOf(Phase.READY, Phase.WRITING)) return null
+        val before = loaded
+        if (before == null || before == settings.settings.value.loading) return null
+        if (current.value.phase !in setOf(Phase.READY, Phase.WRITING)) return null
         return later(End.STOPPED) {
             save()
-            load(settings.bundle)
+            load(settings.bundle, chat?.id)
         }
     }
 
     /** Asks, unless the model is busy. */
-    fun send(text: String) {
+    fun send(text: String) = ask(text, current.value.turns, settings.settings.value.config())
+
+    /** Asks the question before the last answer again. An answer that had come to its end is replaced by another one. */
+    fun retry() {
+        val turns = current.value.turns
+        val (question, answer) = turns.takeLast(2).takeIf { it.size == 2 } ?: return
+        val chosen = settings.settings.value.config()
+        val config = if (answer.isWhole) chosen.another(current.value.defaults, turns.size + clock()) else chosen
+        ask(question.text, turns.dropLast(2), config)
+    }
+
+    /** Asks [text] in place of the question at [index]; what followed that one is dropped. */
+    fun edit(index: Int, text: String) =
+        ask(text, current.value.turns.take(index), settings.settings.value.config())
+
+    private fun ask(text: String, before: List<Turn>, config: GenerationConfig) {
         val asked = text.trim()
         if (asked.isEmpty() || current.value.phase != Phase.READY) return
+        val isRewound = before.size < current.value.turns.size
         stopping = null
-        current.update {
-            val question = Turn(Role.USER, listOf(Run(asked, Source.MODEL)))
-            val answer = Turn(Role.ASSISTANT, emptyList())
-            it.copy(phase = Phase.WRITING, turns = it.turns + question + answer, live = Live(), error = null)
-        }
-        later { write(asked) }
+        current.update { it.asking(asked, before) }
+        later { write(asked, config, before.takeIf { isRewound }) }
     }
 
     /** Ends the answer at its next token. */
     fun stop() = stop(End.STOPPED)
-
-    /** Forgets the conversation; the next one has the system prompt of the settings. */
-    fun newChat(): Job = later(End.STOPPED) {
-        val open = model ?: return@later
-        saved.of(current.value.bundle!!).clear()
-        session?.close()
-        begin(open, settings.settings.value.systemPrompt, emptyList())
-        current.update { it.copy(turns = emptyList(), live = null, error = null) }
-    }
 
     /** Writes the words that are there, also in the middle of an answer, which goes on. */
     fun keep(): Job = scope.launch { synchronized(disk) { if (current.value.phase == Phase.WRITING) keepTurns() } }
@@ -123,7 +161,7 @@ class ChatModel(
 
     /** A screen is shown again. */
     fun wake(): Job? = if (!resting) null else later {
-        if (resting) load(settings.bundle)
+        if (resting) load(settings.bundle, current.value.chat)
     }
 
     /** Lends the model, whose own answer ends; null where none is open. */
@@ -151,7 +189,7 @@ class ChatModel(
 
     private fun stop(why: String) {
         if (stopping == null) stopping = why
-        session?.stop()
+        chat?.session?.stop()
     }
 
     /** Runs [work] after what is under way; [stop]: the answer that is being written shall end for it. */
@@ -160,23 +198,29 @@ class ChatModel(
         return scope.launch { order.withLock { work() } }
     }
 
-    private suspend fun load(bundle: String?) {
+    private fun choose(bundle: String?) {
+        settings.bundle = bundle
+        settings.flush()
+    }
+
+    private suspend fun load(bundle: String?, id: String? = bundle?.let(saved::latest)) {
         resting = false
         unload()
         if (bundle == null) {
             current.value = ChatState(Phase.NO_BUNDLE)
             return
         }
-        current.value = ChatState(Phase.LOADING, bundle)
+        current.value = ChatState(Phase.LOADING, bundle, id)
         try {
-            val chosen = settings.settings.value
-            loadedThreads = chosen.threads
-            val opened = engine.open(folderOf(bundle), chosen.threads)
+            val options = settings.settings.value.loading.also { loaded = it }
+            val opened = engine.open(
+                folderOf(bundle),
+                options.threads,
+                memory = memoryOf(bundle).takeIf { options.remembersAnswers },
+                policy = if (options.dropsOldest) ContextPolicy.DROP_OLDEST else ContextPolicy.FAIL,
+            )
             model = opened
-            val record = saved.of(bundle).read()
-            restore(opened, record ?: ChatRecord(bundle, chosen.systemPrompt, emptyList()))
-            current.value =
-                ChatState(Phase.READY, bundle, opened.canChat, record?.turns.orEmpty(), unsent = record?.unsent)
+            show(opened, bundle, id)
         } catch (error: CancellationException) {
             throw error
         } catch (error: Throwable) {
@@ -185,97 +229,54 @@ class ChatModel(
         }
     }
 
-    private fun restore(open: OpenModel, record: ChatRecord) {
-        val cache = saved.of(record.bundle).cacheOf(record)
-        if (cache != null) {
-            begin(open, record.system, emptyList())
-            // A cache that cannot be read, of an older version or a full disk, is no loss: the turns are read again.
-            if (runCatching { session!!.restore(cache) }.isSuccess) return
-            session?.close()
+    /** Opens a chat of the loaded bundle; null, or one that is not there: a new one. */
+    private fun show(open: OpenModel, bundle: String, id: String?) {
+        chat?.close()
+        chat = null
+        val record = id?.let(saved::read)
+        val opened = if (record == null) {
+            OpenChat.begin(open, saved, bundle, settings.settings.value.systemPrompt)
+        } else {
+            OpenChat.open(open, saved, id, record)
         }
-        begin(open, record.system, record.turns)
-    }
-
-    private fun begin(open: OpenModel, systemPrompt: String?, turns: List<Turn>) {
-        system = systemPrompt?.ifBlank { null }
-        session = open.session(system, turns.map { it.message() })
-        unsaved = false
+        chat = opened
+        current.value = ChatState(
+            Phase.READY, bundle, opened.id, open.canChat, open.defaults, record?.turns.orEmpty(), unsent = record?.unsent,
+        )
     }
 
     private fun unload() {
-        session?.close()
-        session = null
+        chat?.close()
+        chat = null
         model?.close()
         model = null
     }
 
-    private suspend fun write(asked: String) {
-        val open = session ?: return
+    private suspend fun write(asked: String, config: GenerationConfig, rewindTo: List<Turn>?) {
+        val open = chat ?: return
         if (current.value.phase != Phase.WRITING) return // another bundle was loaded in between
-        val answer = GrowingAnswer(Meter(clock()))
-        try {
-            coroutineScope {
-                open.send(asked, settings.settings.value.config()).collect { piece ->
-                    // Tokens come faster than a screen can be drawn, and each state costs a list of what was said.
-                    if (answer.add(piece, clock())) {
-                        launch {
-                            delay(SHOW_MS)
-                            current.update(answer::shownIn)
-                        }
-                    }
-                    if (stopping != null) open.stop() // also where it was asked before the first token
-                }
-                coroutineContext.cancelChildren()
-            }
-            current.update(answer::shownIn)
-            val statistics = open.statistics
-            val end = statistics?.finishReason.orEmpty()
-            finish(if (end == End.STOPPED) stopping ?: end else end, statistics?.let { Live.of(it) })
-        } catch (error: CancellationException) {
-            throw error
-        } catch (error: Throwable) {
-            current.update(answer::shownIn)
-            finish(End.FAILED, current.value.live, sentenceOf(error), asked)
+        current.answer(clock, asked) { answer ->
+            if (rewindTo != null) open.rewind(rewindTo)
+            open.session.writeInto(answer, asked, config) { stopping }
         }
-        unsaved = true
+        open.isUnsaved = true
         keepTurns()
     }
 
-    private fun finish(end: String, live: Live?, error: Sentence? = null, asked: String? = null) = current.update {
-        ended(it, end, asked).copy(phase = Phase.READY, live = live, error = error)
-    }
-
-    /** The answer counts as far as it was delivered; a question without any answer was never asked. */
-    private fun ended(state: ChatState, end: String, asked: String? = null): ChatState {
-        val turns = state.turns
-        val answered = turns.last().runs.isNotEmpty() || end != End.FAILED && end != End.STOPPED && end != End.LEFT
-        return state.copy(
-            turns = if (answered) turns.dropLast(1) + turns.last().copy(end = end) else turns.dropLast(2),
-            unsent = if (answered) state.unsent else asked ?: turns[turns.size - 2].text,
-        )
-    }
-
-    private fun keepTurns() = keep { chat, record -> chat.write(record) }
+    private fun keepTurns() = keep { chat, state -> chat.keep(state.turns, state.unsent) }
 
     private fun save() {
-        val open = session ?: return
-        if (!unsaved) return
-        keep { chat, record -> chat.write(record, open::save) }
-        unsaved = false
+        if (chat?.isUnsaved == true) keep { chat, state -> chat.save(state.turns, state.unsent) }
     }
 
     /** In the middle of an answer the record is that of a process that ends now. */
-    private fun keep(write: (SavedChat, ChatRecord) -> Unit) = synchronized(disk) {
-        val state = current.value.let { if (it.phase == Phase.WRITING) ended(it, End.LEFT) else it }
-        val bundle = state.bundle ?: return
+    private fun keep(write: (OpenChat, ChatState) -> Unit) = synchronized(disk) {
+        val state = current.value.let { if (it.phase == Phase.WRITING) it.ended(End.LEFT, null) else it }
+        val open = chat ?: return
         try {
-            write(saved.of(bundle), ChatRecord(bundle, system, state.turns, state.unsent))
+            write(open, state)
         } catch (error: Exception) {
             current.update { it.copy(error = words(R.string.error_not_saved, error.message.orEmpty())) }
         }
-    }
-
-    private companion object {
-        const val SHOW_MS = 33L
     }
 }

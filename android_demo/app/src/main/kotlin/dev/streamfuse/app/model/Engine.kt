@@ -1,5 +1,6 @@
 package dev.streamfuse.app.model
 
+import dev.streamfuse.ContextPolicy
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Message
 import dev.streamfuse.Model
@@ -16,8 +17,17 @@ interface Engine {
     /** As [StreamFuse.backends]. */
     val backends: Map<String, String?>
 
-    /** @param checkHashes reads the whole bundle once; for one that has just come in. */
-    suspend fun open(folder: File, threads: Int?, checkHashes: Boolean = false): OpenModel
+    /**
+     * @param checkHashes reads the whole bundle once; for one that has just come in.
+     * @param memory the file that keeps the model's answers, so that later ones are drafted from them; null: none is.
+     */
+    suspend fun open(
+        folder: File,
+        threads: Int?,
+        checkHashes: Boolean = false,
+        memory: File? = null,
+        policy: ContextPolicy = ContextPolicy.FAIL,
+    ): OpenModel
 }
 
 interface OpenModel : AutoCloseable {
@@ -28,6 +38,9 @@ interface OpenModel : AutoCloseable {
     val threads: Int
 
     fun session(system: String? = null, history: List<Message> = emptyList()): OpenSession
+
+    /** Erases the answers that it keeps. */
+    fun forget()
 }
 
 /** As [Session]. */
@@ -38,8 +51,6 @@ interface OpenSession : AutoCloseable {
 
     fun stop()
 
-    fun reset()
-
     fun save(file: File)
 
     fun restore(file: File)
@@ -49,17 +60,28 @@ interface OpenSession : AutoCloseable {
 class LibraryEngine(private val cacheDir: File) : Engine {
     override val backends get() = StreamFuse.backends
 
-    override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel =
-        LibraryModel(StreamFuse.load(folder, Options(threads, cacheDir, checkHashes = checkHashes)))
+    override suspend fun open(
+        folder: File,
+        threads: Int?,
+        checkHashes: Boolean,
+        memory: File?,
+        policy: ContextPolicy,
+    ): OpenModel {
+        memory?.parentFile?.mkdirs()
+        return LibraryModel(StreamFuse.load(folder, Options(threads, cacheDir, memory, checkHashes)), policy)
+    }
 }
 
-private class LibraryModel(private val model: Model) : OpenModel, AutoCloseable by model {
+private class LibraryModel(private val model: Model, private val policy: ContextPolicy) : OpenModel, AutoCloseable by model {
     override val defaults get() = model.defaults
     override val canChat get() = model.canChat
     override val threads get() = model.threads
 
-    override fun session(system: String?, history: List<Message>): OpenSession =
-        LibrarySession(if (model.canChat) model.chat(system, history) else model.completion())
+    override fun session(system: String?, history: List<Message>): OpenSession = LibrarySession(
+        if (model.canChat) model.chat(system, history, contextPolicy = policy) else model.completion(),
+    )
+
+    override fun forget() = model.forget()
 }
 
 private class LibrarySession(private val session: Session) : OpenSession, AutoCloseable by session {
@@ -68,8 +90,6 @@ private class LibrarySession(private val session: Session) : OpenSession, AutoCl
     override fun send(text: String, config: GenerationConfig) = session.send(text, config)
 
     override fun stop() = session.stop()
-
-    override fun reset() = session.reset()
 
     override fun save(file: File) = session.save(file)
 

@@ -13,54 +13,32 @@ import kotlinx.coroutines.flow.drop
 import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.launch
 
-/**
- * A number that the user may set; an empty field leaves it to the bundle. The ranges are those of the library, which
- * checks them again.
- */
-enum class Field(
-    val label: Int,
-    val help: Int,
-    private val low: String,
-    private val high: String?,
-    val whole: Boolean = false,
-    private val lowAllowed: Boolean = true,
-) {
-    TEMPERATURE(R.string.temperature, R.string.temperature_help, "0", null),
-    TOP_K(R.string.top_k, R.string.top_k_help, "0", "2147483647", whole = true),
-    TOP_P(R.string.top_p, R.string.top_p_help, "0", "1", lowAllowed = false),
-    MIN_P(R.string.min_p, R.string.min_p_help, "0", "1"),
-    REPETITION_PENALTY(R.string.repetition_penalty, R.string.repetition_penalty_help, "0", null, lowAllowed = false),
-    SEED(R.string.seed, R.string.seed_help, "0", "9223372036854775807", whole = true),
-    MAX_NEW_TOKENS(R.string.max_new_tokens, R.string.max_new_tokens_help, "1", "2147483647", whole = true),
-    THREADS(R.string.threads, R.string.threads_help, "1", "64", whole = true),
+enum class Speculation(val word: Int) { AUTO(R.string.speculation_auto), ON(R.string.speculation_on), OFF(R.string.speculation_off) }
+
+/** A choice of numbers under a name. */
+enum class Preset(val word: Int, vararg val numbers: Pair<Field, String>) {
+    PRECISE(R.string.precise, Field.TEMPERATURE to "0"),
+    BALANCED(R.string.balanced, Field.TEMPERATURE to "0.7", Field.TOP_P to "0.9"),
+    CREATIVE(R.string.creative, Field.TEMPERATURE to "1", Field.MIN_P to "0.05"),
     ;
 
-    /** The number in a text; null where it is empty. AppException where it is none, or out of range. */
-    fun read(text: String): BigDecimal? {
-        val plain = text.trim().replace(',', '.')
-        if (plain.isEmpty()) return null
-        val number = plain.toBigDecimalOrNull() ?: throw AppException(words(R.string.not_a_number, plain))
-        val tooLow = number < BigDecimal(low) || !lowAllowed && number.signum() == 0
-        val tooHigh = high != null && number > BigDecimal(high)
-        val fraction = whole && number.stripTrailingZeros().scale() > 0
-        if (!tooLow && !tooHigh && !fraction) return number
-        throw AppException(
-            when {
-                fraction -> words(R.string.not_whole, plain)
-                high == null && lowAllowed -> words(R.string.range_from, low, plain)
-                high == null -> words(R.string.range_above, low, plain)
-                lowAllowed -> words(R.string.range_between, low, high, plain)
-                else -> words(R.string.range_above_to, low, high, plain)
-            },
-        )
-    }
+    /** Its numbers, and no other one that changes what is sampled. */
+    fun over(settings: Settings) = settings.copy(
+        numbers = settings.numbers - Field.SAMPLING + numbers.associate { (field, number) -> field to BigDecimal(number) },
+    )
+
+    fun isIn(settings: Settings) = over(settings) == settings
 }
 
-enum class Speculation { AUTO, ON, OFF }
+/** Settings that load the model again. */
+data class LoadOptions(val threads: Int?, val remembersAnswers: Boolean, val dropsOldest: Boolean)
 
 /**
  * What the user chose. A field that is missing is the bundle's default.
  *
+ * @property showsDrafts whether drafted words are tinted.
+ * @property dropsOldest whether a full context drops its oldest turns, instead of refusing the next question.
+ * @property remembersAnswers whether later answers are drafted from earlier ones, which the device keeps.
  * @property bundle the name of the bundle in use.
  * @property catalog the address of the catalogue that was asked for last.
  */
@@ -68,10 +46,13 @@ data class Settings(
     val numbers: Map<Field, BigDecimal> = emptyMap(),
     val speculation: Speculation = Speculation.AUTO,
     val systemPrompt: String = "",
+    val showsDrafts: Boolean = false,
+    val dropsOldest: Boolean = false,
+    val remembersAnswers: Boolean = false,
     val bundle: String? = null,
     val catalog: String = "",
 ) {
-    val threads: Int? get() = numbers[Field.THREADS]?.toInt()
+    val loading: LoadOptions get() = LoadOptions(numbers[Field.THREADS]?.toInt(), remembersAnswers, dropsOldest)
 
     fun config() = GenerationConfig(
         maxNewTokens = numbers[Field.MAX_NEW_TOKENS]?.toInt(),
@@ -87,6 +68,13 @@ data class Settings(
             Speculation.OFF -> false
         },
     )
+}
+
+/** For another answer to the same question. Greedy decoding would repeat itself, so this one is sampled. */
+fun GenerationConfig.another(defaults: GenerationConfig?, seed: Long): GenerationConfig {
+    val isGreedy = (temperature ?: defaults?.temperature ?: 0.0) == 0.0
+    val sampled = if (isGreedy) Preset.BALANCED.over(Settings()).config() else this
+    return copy(temperature = sampled.temperature, topP = topP ?: sampled.topP, seed = seed)
 }
 
 /** Small texts under names that survive the process. Both functions wait for the disk. */
@@ -129,13 +117,21 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
 
     /** Takes what the user typed. AppException where it is no such number; then nothing has changed. */
     fun set(field: Field, text: String) {
-        val number = field.read(text)
+        val number = field.read(text)?.stripTrailingZeros()
         current.update { it.copy(numbers = if (number == null) it.numbers - field else it.numbers + (field to number)) }
     }
+
+    fun set(preset: Preset) = current.update(preset::over)
 
     fun set(speculation: Speculation) = current.update { it.copy(speculation = speculation) }
 
     fun setSystemPrompt(text: String) = current.update { it.copy(systemPrompt = text) }
+
+    fun setShowsDrafts(on: Boolean) = current.update { it.copy(showsDrafts = on) }
+
+    fun setDropsOldest(on: Boolean) = current.update { it.copy(dropsOldest = on) }
+
+    fun setRemembersAnswers(on: Boolean) = current.update { it.copy(remembersAnswers = on) }
 
     /** Everything as the bundle has it. */
     fun clear() = current.update { Settings(bundle = it.bundle, catalog = it.catalog) }
@@ -156,6 +152,9 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
             for ((field, number) in settings.numbers) put(field.name, number.toPlainString())
             put("speculation", settings.speculation.name)
             put("system", settings.systemPrompt)
+            put("drafts", settings.showsDrafts.toString())
+            put("drop", settings.dropsOldest.toString())
+            put("remember", settings.remembersAnswers.toString())
             settings.bundle?.let { put("bundle", it) }
             put("catalog", settings.catalog)
         }
@@ -170,6 +169,9 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
             },
             speculation = Speculation.entries.firstOrNull { it.name == kept["speculation"] } ?: Speculation.AUTO,
             systemPrompt = kept["system"].orEmpty(),
+            showsDrafts = kept["drafts"].toBoolean(),
+            dropsOldest = kept["drop"].toBoolean(),
+            remembersAnswers = kept["remember"].toBoolean(),
             bundle = kept["bundle"],
             catalog = kept["catalog"].orEmpty(),
         )

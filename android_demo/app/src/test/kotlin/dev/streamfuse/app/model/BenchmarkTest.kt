@@ -23,10 +23,12 @@ import org.junit.rules.TemporaryFolder
 class BenchmarkTest {
     @get:Rule val folder = TemporaryFolder()
 
-    private val names = ReportWords(
-        "Title", "plain", "drafted", "tokens/s", "fastest", "slowest", "first", "per pass", "accepted", "tokens",
-        "Speed-up", "Equal.", "Different!", "Plain passes",
+    private val names = mapOf(
+        R.string.report_title to "Title", R.string.report_rate to "tokens/s", R.string.report_speedup to "Speed-up",
+        R.string.report_equal to "Equal.", R.string.report_different to "Different!", R.string.report_fallback to "Plain passes",
     )
+
+    private fun word(id: Int) = names[id] ?: "x"
 
     private fun measured(text: String, rate: Double) = Measured(text, Statistics(decodeTokensPerSecond = rate, generatedTokens = 9))
 
@@ -35,7 +37,7 @@ class BenchmarkTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine()
-        val chat = ChatModel(engine, { File(folder.root, it) }, settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory") }, settings, SavedChats(folder.newFolder("saved")), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         val result = benchmark.state.first { !it.running }.result!!
@@ -52,7 +54,7 @@ class BenchmarkTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine().apply { gate = Channel(Channel.UNLIMITED) }
-        val chat = ChatModel(engine, { File(folder.root, it) }, settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory") }, settings, SavedChats(folder.newFolder("saved")), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         benchmark.leave()
@@ -65,7 +67,7 @@ class BenchmarkTest {
     @Test fun `without a bundle it says so`() = runTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(), scope)
-        val chat = ChatModel(FakeEngine(), { folder.root }, settings, SavedChats(folder.root), scope)
+        val chat = ChatModel(FakeEngine(), { folder.root }, { folder.root }, settings, SavedChats(folder.root), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         assertNotNull(benchmark.state.first { !it.running }.message)
@@ -77,11 +79,11 @@ class BenchmarkTest {
             plain = listOf(measured("a", 20.0), measured("a", 10.0), measured("a", 11.0)),
             speculative = listOf(measured("a", 30.0), measured("a", 22.0), measured("a", 21.0)),
         )
-        val text = report(runs, listOf("Device: X"), names)
+        val text = report(runs, listOf("Device: X"), ::word)
         assertTrue(text, text.startsWith("Title\nDevice: X\n"))
         assertTrue(text, text.contains(Regex("tokens/s +11.0 +22.0")))
         assertTrue(text, text.contains("Speed-up: 2.00\nEqual."))
         assertFalse(text, text.contains("Plain passes"))
-        assertTrue(report(runs.copy(speculative = listOf(measured("b", 1.0))), emptyList(), names).contains("Different!"))
+        assertTrue(report(runs.copy(speculative = listOf(measured("b", 1.0))), emptyList(), ::word).contains("Different!"))
     }
 }

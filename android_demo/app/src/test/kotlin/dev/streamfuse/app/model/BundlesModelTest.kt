@@ -40,7 +40,8 @@ class BundlesModelTest {
         val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO).also { scopes += it }
         val store = BundleStore(root) { engine.open(it, threads = null, checkHashes = true).close() }
         val settings = SettingsStore(preferences, scope)
-        val chat = ChatModel(engine, store::folder, settings, SavedChats(File(temporary.root, "chats")), scope)
+        val saved = SavedChats(File(temporary.root, "chats"))
+        val chat = ChatModel(engine, store::folder, { File(temporary.root, "answers/$it") }, settings, saved, scope)
         return BundlesModel(store, engine, settings, chat, scope)
     }
 

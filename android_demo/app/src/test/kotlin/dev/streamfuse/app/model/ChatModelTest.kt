@@ -3,57 +3,22 @@ package dev.streamfuse.app.model
 import dev.streamfuse.Role
 import dev.streamfuse.Source
 import java.io.File
-import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.ExperimentalCoroutinesApi
-import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
-import kotlinx.coroutines.test.TestScope
 import kotlinx.coroutines.test.UnconfinedTestDispatcher
 import kotlinx.coroutines.test.advanceTimeBy
 import kotlinx.coroutines.test.runTest
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
-import org.junit.Rule
 import org.junit.Test
-import org.junit.rules.TemporaryFolder
 
 /** The chat over the fake library, without Android. */
 @OptIn(ExperimentalCoroutinesApi::class)
-class ChatModelTest {
-    @get:Rule val folder = TemporaryFolder()
-    private val engine = FakeEngine()
-    private var preferences = FakePreferences()
-
-    private fun bundle(name: String): File = File(folder.root, name).also {
-        it.mkdirs()
-        File(it, "manifest.json").writeText("{}")
-    }
-
-    /** A chat as a new process makes it. */
-    private fun TestScope.chat(store: SettingsStore = store()): ChatModel =
-        ChatModel(engine, { File(folder.root, it) }, store, SavedChats(File(folder.root, "saved")), scope())
-
-    private fun TestScope.scope() = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
-
-    private fun TestScope.store() = SettingsStore(preferences, scope())
-
-    private suspend fun ChatModel.ready() = state.first { it.phase == Phase.READY }
-
-    private suspend fun ChatModel.ask(text: String): ChatState {
-        ready()
-        send(text)
-        return ready()
-    }
-
-    private fun use(name: String) {
-        bundle(name)
-        preferences = FakePreferences("bundle" to name)
-    }
-
+class ChatModelTest : ChatTest() {
     @Test fun `without a bundle there is nothing to ask`() = runTest {
         val chat = chat()
         chat.send("Hello")
@@ -68,6 +33,8 @@ class ChatModelTest {
         assertEquals(Source.entries.toSet() - Source.GRAMMAR, state.turns[1].runs.map { it.source }.toSet())
         assertEquals("length", state.turns[1].end)
         assertEquals(40.0, state.live!!.tokensPerSecond!!, 0.0)
+        assertEquals("a plain pass costs 50 ms", 2.0, state.turns[1].figures!!.speedup!!, 1e-9)
+        assertEquals("they stay with their answer", state.turns, chat().ready().turns)
     }
 
     @Test fun `figures are counted while an answer is written`() = runTest {
@@ -141,7 +108,7 @@ class ChatModelTest {
         assertEquals("the answer went on", "length", chat.ready().turns[1].end)
         chat.leave().join()
         chat.keep().join()
-        assertTrue("a late one leaves the cache", File(folder.root, "saved/demo/a.cache").isFile)
+        assertTrue("a late one leaves the cache", folder.root.walk().any { it.name == "a.cache" })
     }
 
     @Test fun `a model that rests takes no memory, and the chat goes on when it wakes`() = runTest {

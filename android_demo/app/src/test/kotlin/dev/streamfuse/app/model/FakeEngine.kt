@@ -1,5 +1,6 @@
 package dev.streamfuse.app.model
 
+import dev.streamfuse.ContextPolicy
 import dev.streamfuse.ErrorCode
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Message
@@ -29,12 +30,28 @@ class FakeEngine : Engine {
         private set
     var damagedCaches = false
 
-    override suspend fun open(folder: File, threads: Int?, checkHashes: Boolean): OpenModel {
+    /** What the last model was opened with. */
+    var memory: File? = null
+        private set
+    var policy = ContextPolicy.FAIL
+        private set
+    var forgotten = 0
+        private set
+
+    override suspend fun open(
+        folder: File,
+        threads: Int?,
+        checkHashes: Boolean,
+        memory: File?,
+        policy: ContextPolicy,
+    ): OpenModel {
         if (!File(folder, "manifest.json").isFile) throw IOException("${folder.name} holds no manifest.json")
         if (File(folder, "damaged").exists()) {
             throw StreamFuseException(ErrorCode.BAD_FILE, "model.pte is not the file that the manifest names.")
         }
         open++
+        this.memory = memory
+        this.policy = policy
         return FakeModel(threads ?: 2)
     }
 
@@ -47,13 +64,16 @@ class FakeEngine : Engine {
             return FakeSession(defaults, listOf(Message(Role.SYSTEM, system.orEmpty())) + history)
         }
 
+        override fun forget() {
+            forgotten++
+        }
+
         override fun close() {
             open--
         }
     }
 
     private inner class FakeSession(private val defaults: GenerationConfig, private var messages: List<Message>) : OpenSession {
-        private val first = messages
         @Volatile private var stopped = false
         override var statistics: Statistics? = null
 
@@ -69,7 +89,7 @@ class FakeEngine : Engine {
                 while (count < chosen.maxNewTokens!! && !stopped) {
                     gate?.receive()
                     if (stopped) break
-                    val token = ("$asked$answer".hashCode() + (chosen.temperature!! * 1000).toInt()).mod(1000)
+                    val token = ("$asked$answer".hashCode() + (chosen.temperature!! * 1000 + (chosen.seed ?: 0)).toInt()).mod(1000)
                     val word = "${if (count == 0) "" else " "}w$token"
                     answer.append(word)
                     count++
@@ -82,17 +102,13 @@ class FakeEngine : Engine {
                     generatedTokens = count, firstTokenMs = 12.0, decodeTokensPerSecond = if (drafts) 40.0 else 20.0,
                     meanAcceptedTokens = if (drafts) 2.0 else 1.0, draftTokensProposed = if (drafts) 2 * count else 0,
                     draftTokensAccepted = if (drafts) count / 2 else 0, finishReason = end, speculative = drafts,
-                    fallbackReason = if (drafts) null else "off by request",
+                    fallbackReason = if (drafts) null else "off by request", costMs = mapOf("decode" to 50.0),
                 )
             }
         }
 
         override fun stop() {
             stopped = true
-        }
-
-        override fun reset() {
-            messages = first
         }
 
         override fun save(file: File) = file.writeText(messages.joinToString("\u0001") { "${it.role}\u0002${it.content}" })

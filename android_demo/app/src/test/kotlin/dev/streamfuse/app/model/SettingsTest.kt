@@ -61,6 +61,28 @@ class SettingsTest {
         assertEquals(Settings(), SettingsStore(old, scope.backgroundScope).settings.value)
     }
 
+    @Test fun `a preset is its numbers and no other one, and any change leaves it`() {
+        store.set(Field.TOP_K, "40")
+        store.set(Field.SEED, "7")
+        store.set(Preset.BALANCED)
+        assertEquals(listOf(Preset.BALANCED), Preset.entries.filter { it.isIn(store.settings.value) })
+        assertNull(store.settings.value.config().topK)
+        assertEquals("what is not about style stays", 7L, store.settings.value.config().seed)
+        store.set(Field.TEMPERATURE, "1.00")
+        assertEquals(emptyList<Preset>(), Preset.entries.filter { it.isIn(store.settings.value) })
+        store.set(Field.TEMPERATURE, "0.70")
+        assertEquals("the same number", listOf(Preset.BALANCED), Preset.entries.filter { it.isIn(store.settings.value) })
+    }
+
+    @Test fun `every position of a slider is a number that the field takes`() {
+        for (field in Field.entries) {
+            val slider = field.slider ?: continue
+            for (position in 0..slider.last) {
+                assertEquals(position, slider.positionOf(field.read(slider.at(position).toPlainString())!!))
+            }
+        }
+    }
+
     @Test fun `typing writes once, when it has stopped`() {
         scope.runCurrent()
         for (length in 1..20) {

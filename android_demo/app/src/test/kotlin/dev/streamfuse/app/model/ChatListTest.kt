@@ -1,0 +1,184 @@
+package dev.streamfuse.app.model
+
+import dev.streamfuse.ContextPolicy
+import java.io.File
+import kotlinx.coroutines.ExperimentalCoroutinesApi
+import kotlinx.coroutines.channels.Channel
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.test.TestScope
+import kotlinx.coroutines.test.advanceTimeBy
+import kotlinx.coroutines.test.runTest
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotEquals
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertTrue
+import org.junit.Test
+
+/** Several chats: listed, found, opened, renamed, deleted; and questions that are asked again or anew. */
+@OptIn(ExperimentalCoroutinesApi::class)
+class ChatListTest : ChatTest() {
+    private val saved by lazy { saved() }
+
+    private fun TestScope.model(store: SettingsStore = store()) =
+        ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory/$it") }, store, saved, scope())
+
+    private fun TestScope.list(chat: ChatModel) = ChatListModel(saved, chat, scope())
+
+    private fun ChatListModel.titles() = state.value.chats.map { it.title }
+
+    @Test fun `chats have the title of their first question, the latest first, and are there in the next process`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        chat.ask("What is\n a cat?")
+        assertEquals(listOf("What is a cat?"), list.titles())
+        chat.newChat().join()
+        assertEquals("an empty one is not listed", 1, list.titles().size)
+        chat.ask("Tell me everything that is known about the dogs of the northern islands, please")
+        assertEquals(listOf("Tell me everything that is known about the dogs of the …", "What is a cat?"), list.titles())
+        val (_, cat) = list.state.value.chats
+        list.open(cat.id).join()
+        assertEquals("What is a cat?", chat.ready().turns[0].text.replace("\n ", " "))
+        assertEquals(cat.id, list.state.value.open)
+        assertEquals("the cache was used", 0, engine.histories)
+        chat.ask("And a kitten?")
+        assertEquals("What is a cat?", list.titles().first())
+        assertEquals(list.state.value.chats, SavedChats(File(folder.root, "saved")).entries.value)
+    }
+
+    @Test fun `a chat of another bundle loads it`() = runTest {
+        use("demo")
+        bundle("other")
+        val store = store()
+        val chat = model(store)
+        val turns = chat.ask("Hello").turns
+        val id = chat.state.value.chat!!
+        chat.open("other").join()
+        chat.ask("Hello there")
+        chat.openChat(id).join()
+        assertEquals(turns, chat.ready().turns)
+        assertEquals("demo", store.bundle)
+        assertEquals(1, engine.open)
+    }
+
+    @Test fun `search finds words of titles and texts`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        chat.ask("Cats and dogs")
+        val word = chat.state.value.turns[1].text.substringBefore(' ')
+        chat.newChat().join()
+        chat.ask("Birds")
+        list.search("  dogs CATS ")
+        assertEquals(listOf("Cats and dogs"), list.titles())
+        list.search(word)
+        assertTrue("Cats and dogs" in list.titles())
+        list.search("fish")
+        assertEquals(emptyList<String>(), list.titles())
+        list.search("")
+        assertEquals(2, list.titles().size)
+    }
+
+    @Test fun `a title that the user gives stays, and an empty one is the question again`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        chat.ask("Hello")
+        val id = chat.state.value.chat!!
+        list.rename(id, " Greetings ").join()
+        chat.ask("And now?")
+        assertEquals(listOf("Greetings"), list.titles())
+        chat.leave().join()
+        list.rename(id, "").join()
+        assertEquals(listOf("Hello"), list.titles())
+        chat.newChat().join()
+        chat.openChat(id).join()
+        assertEquals(4, chat.ready().turns.size)
+        assertEquals("a new title keeps the cache", 0, engine.histories)
+    }
+
+    @Test fun `a deleted chat can be restored for a while, where it was open it is open again`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        val turns = chat.ask("Hello").turns
+        val id = chat.state.value.chat!!
+        list.delete(id).join()
+        assertEquals(emptyList<Turn>(), chat.ready().turns)
+        assertEquals(emptyList<String>(), list.titles())
+        assertEquals("Hello", list.state.value.deleted?.title)
+        list.undo().join()
+        assertEquals(turns, chat.state.first { it.chat == id }.turns)
+        assertEquals(listOf("Hello"), list.titles())
+        assertNull(list.state.value.deleted)
+        assertEquals("the cache was used", 0, engine.histories)
+        chat.newChat().join()
+        chat.ask("Another")
+        list.delete(id).join()
+        assertEquals("one that is not open leaves the other", 2, chat.ready().turns.size)
+        advanceTimeBy(ChatListModel.UNDO_MS + 1)
+        assertNull(list.state.value.deleted)
+        list.undo().join()
+        assertEquals(listOf("Another"), list.titles())
+        list(model()) // the next process
+        assertFalse(File(folder.root, "saved").list().orEmpty().any { it.startsWith(".deleted") })
+    }
+
+    @Test fun `the last question asked again has another answer, one that was stopped has its own`() = runTest {
+        use("demo")
+        val chat = model()
+        val first = chat.ask("Hello").turns
+        chat.retry()
+        val again = chat.ready().turns
+        assertEquals(2, again.size)
+        assertEquals(first[0], again[0])
+        assertNotEquals("greedy decoding would repeat itself", first[1].text, again[1].text)
+        engine.gate = Channel(Channel.UNLIMITED)
+        chat.newChat().join()
+        chat.send("Hello")
+        repeat(3) { engine.gate!!.trySend(Unit) }
+        chat.stop()
+        engine.gate!!.trySend(Unit)
+        chat.ready()
+        engine.gate = null
+        chat.retry()
+        assertEquals(first[1].text, chat.ready().turns[1].text)
+    }
+
+    @Test fun `an edited question drops what followed, and the model knows nothing of it`() = runTest {
+        use("demo")
+        val chat = model()
+        val expected = chat.ask("One").turns + chat.ask("Two").turns.drop(2)
+        chat.newChat().join()
+        chat.ask("One")
+        chat.ask("Something else")
+        chat.ask("And more")
+        chat.edit(2, "Two")
+        assertEquals(expected, chat.ready().turns)
+        chat.leave().join()
+        assertEquals("on disk too", expected, chat().ready().turns)
+    }
+
+    @Test fun `memory of answers and the policy of a full context load the bundle again, and the chat goes on`() = runTest {
+        use("demo")
+        val store = store()
+        val chat = model(store)
+        val turns = chat.ask("Hello").turns
+        assertNull("off by default", engine.memory)
+        assertEquals(ContextPolicy.FAIL, engine.policy)
+        store.setRemembersAnswers(true)
+        store.setDropsOldest(true)
+        chat.applySettings()!!.join()
+        assertEquals(turns, chat.ready().turns)
+        assertEquals(ContextPolicy.DROP_OLDEST, engine.policy)
+        val memory = engine.memory!!
+        assertEquals("demo", memory.name)
+        memory.parentFile!!.mkdirs()
+        memory.writeText("tokens")
+        File(memory.parentFile, "other").writeText("tokens")
+        chat.forgetAnswers().join()
+        assertEquals(1, engine.forgotten)
+        assertEquals("of all bundles", emptyList<String>(), memory.parentFile!!.list().orEmpty().toList())
+    }
+}
