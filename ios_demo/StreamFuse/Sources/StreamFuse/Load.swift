@@ -1,11 +1,13 @@
 @_exported import StreamFuseCore
 
+import CStreamFuse
+import CStreamFuseNative
 import Foundation
 import StreamFuseCoreML
 
 /// Options for loading a bundle.
 public struct LoadOptions: Sendable {
-  /// Threads of the native engine; nil lets it choose (on phones: the big cores).
+  /// Threads of the native engine; nil lets it choose: on phones, as many as there are big cores.
   public var threads: Int?
   /// Where a Core ML bundle runs; nil: as it was exported.
   public var computeUnits: ComputeUnits?
@@ -33,25 +35,39 @@ public struct LoadOptions: Sendable {
 
 /// Opens and checks the bundle in `folder` and loads its graphs, off the calling task's thread. This takes from a tenth
 /// of a second to several seconds; a Core ML package that the device sees for the first time may take a minute. If the
-/// task is cancelled, loading ends after the current step with `CancellationError`.
+/// task is cancelled, loading ends with `CancellationError`: within a megabyte of hashing or one method of the graphs,
+/// or after the current step of Core ML.
 ///
 ///     let model = try await StreamFuse.load(from: url) { $0.threads = 4 }
 ///     let chat = model.chat(instructions: "You answer in one sentence.")
 ///     for try await piece in chat.stream(to: "Why is the sky blue?") { print(piece.text, terminator: "") }
 ///
-/// Throws `StreamFuseError` if the bundle cannot be used here or is not signed with the key of the options; the message
-/// names file and field.
-public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async throws -> Model {
+/// - Parameters:
+///   - configure: sets options.
+///   - progress: called from any thread, about 20 times per second, with the fraction that is done: from 0 to 1, never
+///     decreasing. The first half is the bytes that are checked, the second the graphs that are loaded.
+/// - Throws: `StreamFuseError` if the bundle cannot be used here or is not signed with the key of the options; the
+///   message names file and field.
+public func load(
+  from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in },
+  progress: @escaping @Sendable (_ fraction: Double) -> Void = { _ in }
+) async throws -> Model {
   var options = LoadOptions()
   configure(&options)
-  let bundle = try await blocking { [options] in try NativeModel(folder: folder, options, ownEngine: 2) }
+  let bundle = try await opened(scale: 1, progress) { [options] in
+    try NativeModel(folder: folder, options, ownEngine: 2, progress: $0)
+  }
   try Task.checkCancellation()
   switch bundle.facts.target {
-  case "executorch": return bundle.model()
+  case "executorch":
+    progress(1)
+    return bundle.model()
   case "coreml":
-    return try await model(bundle) { [options] in
+    let made = try await model(bundle) { [options] in
       try await openPackage($1, spec: $0, units: options.computeUnits, compiled: options.compiledFolder)
     }
+    progress(1)
+    return made
   default:
     throw StreamFuseError(
       .badProgram,
@@ -63,13 +79,32 @@ public func load(from folder: URL, _ configure: (inout LoadOptions) -> Void = { 
 /// The same with your own engine, which `makeEngine` loads from the bundle's facts and the location of its graphs.
 public func load(
   from folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in },
+  progress: @escaping @Sendable (_ fraction: Double) -> Void = { _ in },
   engine makeEngine: @Sendable (ModelSpec, URL) async throws -> any Engine
 ) async throws -> Model {
   var options = LoadOptions()
   configure(&options)
-  let bundle = try await blocking { [options] in try NativeModel(folder: folder, options, ownEngine: 1) }
+  let bundle = try await opened(scale: 0.5, progress) { [options] in
+    try NativeModel(folder: folder, options, ownEngine: 1, progress: $0)
+  }
   try Task.checkCancellation()
-  return try await model(bundle, makeEngine)
+  let made = try await model(bundle, makeEngine)
+  progress(1)
+  return made
+}
+
+/// What the bundle in `folder` occupies in memory once it is loaded, from its manifest: no other file is read, and none
+/// is checked, so it takes about a millisecond. Throws `StreamFuseError` (`.badFile`) if the folder has no valid
+/// manifest.
+public func estimate(_ folder: URL) throws -> MemoryEstimate {
+  var found = sf_estimate()
+  found.size = MemoryLayout<sf_estimate>.size
+  let capacity = 4096
+  var message = [CChar](repeating: 0, count: capacity)
+  let code = folder.withUnsafeFileSystemRepresentation { sf_model_estimate($0, &found, &message, capacity) }
+  try message.withUnsafeBufferPointer { try check(code, $0.baseAddress) }
+  return MemoryEstimate(
+    weightsBytes: Int(found.weights_bytes), tablesBytes: Int(found.tables_bytes), cacheBytes: Int(found.cache_bytes))
 }
 
 /// The model of a bundle whose graphs another engine runs.
@@ -104,13 +139,13 @@ public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Voi
   try? await blocking {
     var options = LoadOptions()
     options.checkHashes = false
-    let bundle = try NativeModel(folder: folder, options, ownEngine: 1)
+    let bundle = try NativeModel(folder: folder, options, ownEngine: 1, progress: nil)
     removeCompiledPackage(identity: bundle.spec.identity, in: compiled)
   }
 }
 
-/// Reads files and loads graphs outside Swift's shared thread pool.
-private func blocking<Result: Sendable>(_ work: @escaping @Sendable () throws -> Result) async throws -> Result {
+/// Reads files, loads graphs and runs passes outside Swift's shared thread pool.
+func blocking<Result: Sendable>(_ work: @escaping @Sendable () throws -> Result) async throws -> Result {
   try await withCheckedThrowingContinuation { continuation in
     DispatchQueue.global(qos: .userInitiated).async { continuation.resume(with: Swift.Result { try work() }) }
   }

@@ -8,6 +8,8 @@ import StreamFuseCore
 final class NativeModel: @unchecked Sendable {  // sf_model may be used by any threads
   /// The library's handle.
   let handle: OpaquePointer
+  /// One self-test at a time.
+  private let testing = NSLock()
 
   /// The facts that the loop needs.
   let spec: ModelSpec
@@ -21,7 +23,7 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
   let cacheBytes: Int
 
   /// Opens a bundle. `ownEngine` is that of `sf_model_options`.
-  init(folder: URL, _ options: LoadOptions, ownEngine: Int32) throws {
+  init(folder: URL, _ options: LoadOptions, ownEngine: Int32, progress: LoadProgress?) throws {
     guard let threads = Int32(exactly: options.threads ?? 0) else {
       throw StreamFuseError(.badArgument, "threads must be a small number, not \(options.threads ?? 0)")
     }
@@ -31,6 +33,7 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
     asked.threads = threads
     asked.skip_hashes = options.checkHashes ? 0 : 1
     asked.own_engine = ownEngine
+    asked.progress = progress?.handle
     do {
       let code = withCString(options.publicKey) { key in
         withCString(options.costFolder?.path(percentEncoded: false)) { costs in
@@ -81,9 +84,11 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
 
   /// The model of the app. `engine` runs the graphs if the native engine does not; `engineMs` is its load time.
   func model(engine: (any Engine)? = nil, engineMs: Double = 0) -> Model {
-    Model(
+    log("\(facts.model.name) is loaded: backend \(facts.backend), \(Int(loadMs + engineMs)) ms")
+    return Model(
       spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat,
-      forget: { try self.forget() }, countTokens: { try self.countTokens($0) }
+      forget: { try self.forget() }, countTokens: { try self.countTokens($0) },
+      selfTest: { try await blocking { try self.selfTest(engine) } }
     ) { use in
       try NativeSession(self, use, engine: engine, engineMs: engineMs)
     }
@@ -91,6 +96,20 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
 
   /// Erases the answers that `LoadOptions.memoryFile` keeps.
   func forget() throws { try check(sf_model_forget(handle), sf_model_error(handle)) }
+
+  /// The report of the self-test, on the native engine, or on `engine`.
+  private func selfTest(_ engine: (any Engine)?) throws -> SelfTest {
+    var table = try engine?.makeTable(available: availableMemory()).table
+    return try testing.withLock {  // the report is valid until the next one
+      var json: UnsafePointer<CChar>?
+      let code = withUnsafePointer(to: &table) { place in
+        sf_model_self_test(
+          handle, engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self), &json)
+      }
+      try check(code, sf_model_error(handle))
+      return try SelfTest(json: Data(String(cString: json!).utf8))
+    }
+  }
 
   /// The number of tokens of a text in a message.
   func countTokens(_ text: String) throws -> Int {

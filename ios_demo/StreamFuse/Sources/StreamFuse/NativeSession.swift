@@ -112,6 +112,9 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   /// Ends the answer at its next token. Any thread may call it.
   func stop() { sf_session_stop(handle) }
 
+  /// Gives the memory of the cache back.
+  func trim() throws { try need(sf_session_trim(handle)) }
+
   /// Measures the latency of passes, unless it is known.
   func prepare() throws { try need(sf_session_prepare(handle)) }
 

@@ -29,6 +29,10 @@ extension TextSession {
   /// Clears all tokens, and all turns except the messages that it began with.
   public func reset() async throws { try await session.reset() }
 
+  /// Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends. The
+  /// conversation stays, and the next request prefills it again. `Model.trim` does this for all that are not in use.
+  public func trim() async throws { try await session.trim() }
+
   /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
   public func save(to file: URL) async throws { try await session.save(to: file) }
 

@@ -63,6 +63,9 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
   /// Clears all tokens.
   func reset() throws { try check(sf_sequence_reset(handle), sf_sequence_error(handle)) }
 
+  /// Gives the memory of the cache back.
+  func trim() throws { try check(sf_sequence_trim(handle), sf_sequence_error(handle)) }
+
   /// Measures the latency of passes, unless it is known.
   func prepare() throws { try check(sf_sequence_prepare(handle), sf_sequence_error(handle)) }
 

@@ -1,4 +1,5 @@
 import Foundation
+import Synchronization
 
 /// An open bundle: facts, drafting tables, loaded graphs, tokenizer. Any task may use it, and it lives as long as its
 /// chats. `StreamFuse.load` opens a bundle; create one yourself to run token ids on your own engine.
@@ -29,6 +30,10 @@ public final class Model: Sendable {
 
   /// Erases the answers of earlier conversations.
   private let forgetAnswers: @Sendable () throws -> Void
+  /// Repeats the recorded passes.
+  private let testDevice: @Sendable () async throws -> SelfTest
+  /// The sessions that are alive, for `trim`.
+  private let sessions = Mutex<[Weak]>([])
   /// Counts the tokens of a text in a message.
   private let tokensOf: @Sendable (String) throws -> Int
   /// Makes what writes the answers of one session.
@@ -58,6 +63,9 @@ public final class Model: Sendable {
     countTokens: @escaping @Sendable (String) throws -> Int = { _ in
       throw StreamFuseError(.badArgument, "this model has no tokenizer; load a bundle to count the tokens of a text")
     },
+    selfTest: @escaping @Sendable () async throws -> SelfTest = {
+      throw StreamFuseError(.badFile, "this model has no self-test; load a bundle to test this device")
+    },
     makeWriter: @escaping @Sendable (Use) throws -> any Writer
   ) {
     self.spec = spec
@@ -68,6 +76,7 @@ public final class Model: Sendable {
     self.canChat = canChat
     self.forgetAnswers = forget
     self.tokensOf = countTokens
+    self.testDevice = selfTest
     self.makeWriter = makeWriter
   }
 
@@ -80,6 +89,24 @@ public final class Model: Sendable {
   /// The number of tokens of a text in a message of a chat, without what the chat template adds. Throws
   /// `StreamFuseError` for a model that was made by hand, which has no tokenizer.
   public func countTokens(_ text: String) throws -> Int { try tokensOf(text) }
+
+  /// Repeats the passes that the exporter recorded in the bundle, and compares their outputs: whether this device
+  /// computes what it should. It needs the memory of one chat more for the time, and from half a second to some seconds.
+  /// Differences are also logged.
+  ///
+  /// Throws `StreamFuseError` (`.badFile`) if the bundle has no self-test or it is damaged, and for a model that was made
+  /// by hand.
+  public func selfTest() async throws -> SelfTest {
+    let found = try await testDevice()
+    for difference in found.differences { log("self-test: \(difference)") }
+    return found
+  }
+
+  /// Drops the caches of all chats and completions that are not answering, and gives their memory back to the system:
+  /// `Session.trim`. The weights are mapped files, which the system drops by itself.
+  public func trim() async throws {
+    for session in sessions.withLock({ $0.compactMap(\.session) }) { try await session.trimIfIdle() }
+  }
 
   /// Maximum number of tokens of prompt and answer together.
   public var contextLength: Int { spec.capacity }
@@ -124,6 +151,17 @@ public final class Model: Sendable {
   private func session(_ use: Use, _ configure: (inout GenerationConfig) -> Void) -> Session {
     var config = GenerationConfig()
     configure(&config)
-    return Session(defaults: config.over(defaults), capacity: spec.capacity) { [makeWriter] in try makeWriter(use) }
+    let made = Session(defaults: config.over(defaults), capacity: spec.capacity) { [makeWriter] in try makeWriter(use) }
+    sessions.withLock {
+      $0.removeAll { $0.session == nil }
+      $0.append(Weak(session: made))
+    }
+    return made
+  }
+
+  /// A session that others keep.
+  private struct Weak: Sendable {
+    /// Nil once it is gone.
+    weak var session: Session?
   }
 }

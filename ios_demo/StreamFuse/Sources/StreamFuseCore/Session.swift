@@ -108,6 +108,20 @@ public actor Session {
     try writer?.reset()
   }
 
+  /// Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends. The
+  /// conversation stays, and the next request prefills it again. `Model.trim` does this for all sessions that are not in
+  /// use.
+  public func trim() throws {
+    endTurn()
+    try writer?.trim()
+  }
+
+  /// The same, unless an answer is in progress.
+  func trimIfIdle() throws {
+    endLeftTurn()
+    if running.withLock({ $0.turn }) == nil { try writer?.trim() }
+  }
+
   /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
   public func save(to file: URL) throws {
     endTurn()

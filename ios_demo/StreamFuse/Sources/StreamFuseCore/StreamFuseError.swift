@@ -27,6 +27,8 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case badFile = 10
     /// A JSON schema, regular expression or grammar is invalid, not supported or too large.
     case badGrammar = 11
+    /// Loading was cancelled. `load` throws `CancellationError` instead.
+    case cancelled = 12
     /// The text of an answer is not an object of the requested type: `Response.parsed`.
     case notParsed = -1
     /// A server or the connection to it failed. A download that is tried again goes on from where it ended.

@@ -25,6 +25,8 @@ package protocol Writer: AnyObject, Sendable {
   func statistics() throws -> Statistics
   /// Clears all tokens, and all turns except those that the session began with.
   func reset() throws
+  /// Gives the memory of the cache back; the conversation stays.
+  func trim() throws
   /// Writes cache, tokens and conversation to a file.
   func save(to file: URL) throws
   /// Reads them back.

@@ -66,6 +66,7 @@ private final class ScriptedWriter: Writer {
   func prepare() {}
   func tokens() -> [Int] { [] }
   func messages() -> [Message] { [] }
+  func trim() {}
   func reset() {}
   func save(to file: URL) {}
   func restore(from file: URL) {}
