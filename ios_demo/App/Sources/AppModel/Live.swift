@@ -54,11 +54,7 @@ public struct Live: Sendable, Equatable, Codable {
     if let tokensPerSecond { lines.append(Word.rate(number(tokensPerSecond, 1, locale))) }
     if let speedup { lines.append(Word.speedup(number(speedup, 2, locale))) }
     if let tokensPerPass { lines.append(Word.perPass(number(tokensPerPass, 2, locale))) }
-    if let proposed {
-      lines.append(Word.acceptedOf(accepted, proposed))
-    } else if tokens > 0 {
-      lines.append(Word.accepted(accepted))
-    }
+    if let proposed { lines.append(Word.acceptedOf(accepted, proposed)) }
     for mark in Mark.allCases {
       if let tokens = bySource[mark.source.rawValue], tokens > 0 { lines.append(Word.sourceRow(mark.word(), tokens)) }
     }

@@ -48,7 +48,6 @@ public enum Word: String, CaseIterable, Sendable {
   case rate = "%1$s tokens/s"
   case perPass = "%1$s tokens per pass"
   case acceptedOf = "%1$d of %2$d drafted tokens accepted"
-  case accepted = "%1$d drafted tokens accepted"
   case chipRate = "%1$s tok/s"
   case chipSpeedup = "%1$s×"
   case figures = "Figures of this answer"
