@@ -58,7 +58,7 @@ def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made:
         assert row["text"] in result.stdout
     for words in ("tokens per", "speed-up", "equal, token for token", "accepted drafts"):
         assert words in result.stdout
-    assert "limited by reading the weights" in result.stderr
+    assert "upper limit of the speed-up" in result.stderr
 
 
 def test_texts_that_differ_are_a_failure(

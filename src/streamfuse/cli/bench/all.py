@@ -12,7 +12,7 @@ from streamfuse.cli.shared.console import out, print_json, say
 from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.options import OptionError
 
-_COLUMNS = ("data set", "prompts", "per pass", "speed-up", "95 %", "from memory", "streams")
+_COLUMNS = ("data set", "prompts", "per pass", "speed-up", "95 %", "cold caches", "streams")
 
 
 def register(bench: typer.Typer) -> None:
@@ -29,24 +29,26 @@ def all_(
     limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread over it.")] = 24,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt.")] = 2,
     only: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="Only the parts whose names contain these words.")
+        str | None, typer.Option(metavar="TEXT", help="Only the benchmarks whose names contain this text.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Run all benchmarks of a release, one after the other, about an hour on two cores.
+    """Run every other benchmark that figures are published of; about an hour on two cores.
 
-    Speed on chat, GSM8K, HumanEval, E2E and SQL, with what each source of
-    drafts brings, greedy and at temperature 0.7, also with weights read from
-    memory in each pass as on a phone; structured output; latency of passes.
+    Measures chat, E2E and SQL (GSM8K and HumanEval too, if their files are
+    there): speed-up over plain decoding, greedy and at temperature 0.7; the
+    gain from each drafter; and the speed-up with CPU caches evicted before
+    each pass. Also measures structured output and the latency of passes.
 
-    Each result is kept with its command, when it was measured, the load of
-    the machine and digests of libraries and bundle. After Ctrl-C or a failure
-    the same command continues, and a part is measured again only if its
-    command, the native libraries or its bundle have changed. A part whose
-    data set or bundle is missing is left out and named.
+    Each benchmark is one `streamfuse bench` command; --dry-run lists them.
+    Its result is stored with its command, its time, and the load of the
+    machine. Run the same command again to resume: results are reused unless
+    the command, the native libraries or the bundle changed.
 
     [bold]Examples[/bold]
+
+    make bundles
 
     streamfuse data fetch spec-bench e2e sql function-calling -o data
 
@@ -59,7 +61,7 @@ def all_(
 
     chosen = [part for part in parts(bundles, data, limit, repetitions) if only is None or only in part.name]
     if not chosen:
-        raise OptionError(f"--only {only}: no part has such a name; --dry-run lists them")
+        raise OptionError(f"--only {only}: no benchmark has such a name; --dry-run without --only lists them")
     results = Results(output)
     missing: dict[str, str] = {}
     for part in chosen:
@@ -73,7 +75,7 @@ def all_(
         say(f"{name}: left out, {why}", "yellow")
     todo = [part for part in chosen if part.name not in missing and not results.has(part)]
     done = len(chosen) - len(missing) - len(todo)
-    say(f"{len(todo)} parts to measure, {done} measured before, {len(missing)} left out")
+    say(f"{len(todo)} to run, {done} already in {output}, {len(missing)} left out")
     if dry_run:
         for part in todo:
             out.print(f"# {part.name}\n{part.command}", markup=False, soft_wrap=True)
@@ -84,7 +86,7 @@ def all_(
             result, facts = measure(part)
             results.add(part, result, **facts)
     except KeyboardInterrupt:
-        say(f"Stopped; the same command continues, and {output} has what was measured.", "yellow")
+        say(f"Stopped. Finished results are in {output}; run the same command again to continue.", "yellow")
         raise
     kept = {part.name: results.parts[part.name] for part in chosen if part.name in results.parts}
     current = {part.name: identity(part) for part in chosen if part.name in kept and part.name not in missing}

@@ -43,12 +43,12 @@ def demo(
     provider: options.Provider = None,
     json_: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
 ) -> None:
-    """Show what speculative decoding does on this machine, in some twenty seconds.
+    """Compare plain and speculative decoding on three prompts, in seconds.
 
-    A chat answer, a Python function and a JSON object that a schema
-    constrains, each generated greedily, with plain and with speculative
-    decoding: the texts, tokens per pass, speed, and which source drafted the
-    accepted tokens. The exit code is 1 if a text differs.
+    A chat answer, a Python function, and a JSON object under a schema, all
+    greedy. Prints each answer, then tokens per pass, tokens per second, and
+    the accepted drafts by source: streams, look-up, n-gram table, or grammar
+    (tokens that the schema suggests). Exit code 1: the texts differ.
 
     [bold]Examples[/bold]
 
@@ -82,7 +82,7 @@ def demo(
     else:
         out.print(tables.compared(compared, "answer"))
         say(
-            "Tokens per pass is the speed-up where verifying several tokens takes as long as decoding one, as on a "
-            "device that is limited by reading the weights."
+            "Tokens per pass is the upper limit of the speed-up: it is reached if a pass that verifies several tokens "
+            "takes as long as one that decodes a single token, and drafting is free."
         )
     check_equal(compared)
