@@ -71,7 +71,7 @@ TraceSection::~TraceSection() {
 
 #else
 TraceSection::TraceSection(const char*) noexcept {}
-TraceSection::~TraceSection() { (void)id_; }
+TraceSection::~TraceSection() = default;
 #endif
 
 }  // namespace streamfuse

@@ -15,8 +15,8 @@ class TraceSection {
   TraceSection& operator=(const TraceSection&) = delete;
 
  private:
-  bool is_open_ = false;
-  uint64_t id_ = 0;  // of Apple's interval
+  [[maybe_unused]] bool is_open_ = false;
+  [[maybe_unused]] uint64_t id_ = 0;  // of Apple's interval
 };
 
 }  // namespace streamfuse
