@@ -30,8 +30,10 @@ Drafter::Drafter(const Model& model, std::shared_ptr<const Memory> memory)
   log_probs_.resize(ids_.size());
 }
 
-void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources) {
-  sources_ = sources;
+void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint,
+                    const Generation& generation) {
+  sources_ = generation.sources;
+  coupling_ = Coupling(generation.sampling, spec_.vocab_size);
   streams_ready_ = false;
   look_up_.begin(tokens, kept);
   guide_.begin(constraint);
@@ -39,6 +41,7 @@ void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint
 
 void Drafter::begin_draft(const std::vector<int64_t>& tokens) {
   look_up_.follow(tokens);
+  coupling_.begin_draft(static_cast<int64_t>(tokens.size()));
   guide_.begin_draft(tokens.back(), spec_.widest());
 }
 
@@ -48,12 +51,14 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
   grow_streams(tokens.back(), widest, depth, out.streams);
   out.from_streams = streams_ready_;
   out.table.set_root(tokens.back());
-  if (uses(SF_TABLE)) attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, guide_, out.table); });
+  if (uses(SF_TABLE))
+    attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, coupling_, guide_, out.table); });
   out.tree.nodes = out.streams.nodes;
   joiner_.join(out.table, widest, out.tree);
   out.from_lookup = false;
   if (uses(SF_LOOKUP))
-    attempt(look_up_failed_, out.tree, [&] { out.from_lookup = look_up_.join(widest, depth, guide_, out.tree); });
+    attempt(look_up_failed_, out.tree,
+            [&] { out.from_lookup = look_up_.join(widest, depth, coupling_, guide_, out.tree); });
   guide_.end_draft();
 }
 
@@ -67,7 +72,7 @@ bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, 
     out.set_root(tokens.back());
     found = false;
     attempt(look_up_failed_, out, [&] {
-      found = look_up_.join(width, depth, guide_, out) && out.size() > 1;  // all candidates may be refused
+      found = look_up_.join(width, depth, coupling_, guide_, out) && out.size() > 1;  // all candidates may be refused
     });
   }
   guide_.end_draft();
@@ -78,7 +83,7 @@ bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, 
 void Drafter::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
   out.set_root(root);
   attempt(streams_failed_, out, [&] {
-    grower_.grow(root, streams_ready_ ? ids_.data() : nullptr, log_probs_.data(), width, depth, guide_, out);
+    grower_.grow(root, streams_ready_ ? ids_.data() : nullptr, log_probs_.data(), width, depth, coupling_, guide_, out);
   });
   streams_ready_ = streams_ready_ && !streams_failed_;
 }

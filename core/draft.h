@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "calibration.h"
+#include "generation.h"
 #include "grow.h"
 #include "lookup.h"
 
@@ -33,8 +34,7 @@ class Drafter {
 
   // A text begins with these tokens; the first `kept` are the same as before. Drops the streams of the previous text.
   // The constraint, null for none, must outlive the text; its state is the end of `tokens` whenever a draft begins.
-  // `sources`: see Generation.
-  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources);
+  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, const Generation& generation);
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
   // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases
@@ -73,7 +73,8 @@ class Drafter {
   TreeJoiner joiner_;
   Guide guide_;
   Calibration of_streams_, of_table_;
-  int32_t sources_ = 0;
+  int32_t sources_ = 0;  // see Generation
+  Coupling coupling_;
   bool streams_failed_ = false, table_failed_ = false, look_up_failed_ = false;
   std::string damage_;
   bool streams_ready_ = false;

@@ -16,6 +16,7 @@ StreamGrower::StreamGrower(const Model& model) : model_(model) {
   scores_.resize(k);
   allowed_.resize(k);
   slots_.resize(k * static_cast<size_t>(model.spec.num_streams));
+  noise_.reserve(slots_.size());
   open_.reserve(static_cast<size_t>(model.spec.widest()) + 1);
 }
 
@@ -27,13 +28,14 @@ bool StreamGrower::before(const Candidate& a, const Candidate& b) {
 }
 
 void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs, int64_t width, int64_t depth,
-                        Guide& guide, Tree& out) {
+                        const Coupling& coupling, Guide& guide, Tree& out) {
   const int64_t levels = ids == nullptr ? 0 : std::min(depth, model_.spec.num_streams);
   out.set_root(root);
   open_.clear();
   if (width < 2 || depth < 1) return;
   if (levels > 0) find_slots(ids, levels * model_.spec.top_k);
-  offer(out, 0, ids, log_probs, levels, width - 1, guide);
+  noise_.clear();
+  offer(out, 0, ids, log_probs, levels, width - 1, coupling, guide);
   while (out.size() < width && !open_.empty()) {
     const Candidate best = open_.front();
     open_.erase(open_.begin());
@@ -42,7 +44,8 @@ void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs
     if (out.repeats_guided(best.parent, best.token, guided)) continue;
     const int64_t row = out.add(best.token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_STREAMS, guided,
                                 guide.after(state, best.token), guided && guide.forces(state));
-    if (row + 1 < width && best.depth < depth) offer(out, row, ids, log_probs, levels, width - out.size(), guide);
+    if (row + 1 < width && best.depth < depth)
+      offer(out, row, ids, log_probs, levels, width - out.size(), coupling, guide);
   }
 }
 
@@ -71,7 +74,7 @@ void StreamGrower::find_slots(const int64_t* ids, int64_t count) {
 
 // Adds the children of a row that are among the best `room` open candidates.
 void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t levels,
-                         int64_t room, Guide& guide) {
+                         int64_t room, const Coupling& coupling, Guide& guide) {
   const int64_t level = tree[row].depth, k = model_.spec.top_k;
   const int32_t state = tree[row].state;
   int64_t guided = 0;
@@ -79,6 +82,7 @@ void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, cons
     insert({tree[row].log_prob + offer.log_prob, level + 1, row, --guided, offer.token}, room);
   if (level >= levels || guide.forces(state)) return;
   score(level, tree[row].token, log_probs + level * k);
+  if (coupling.active()) couple(level, ids, coupling);
   restrict_to_allowed(state, ids + level * k, guide);
   for (int64_t rank = 0; rank < k; ++rank) {
     const double score = scores_[static_cast<size_t>(rank)];
@@ -110,6 +114,14 @@ void StreamGrower::restrict_to_allowed(int32_t state, const int64_t* ids, Guide&
   if (refused == 0.0) return;
   const double norm = logarithm(std::max(1.0 - refused, 1e-9));
   for (double& score : scores_) score -= norm;
+}
+
+// scores_ given the noise of each candidate, which is the same under all parents. Levels are reached in order.
+void StreamGrower::couple(int64_t level, const int64_t* ids, const Coupling& coupling) {
+  const size_t start = static_cast<size_t>(level) * scores_.size();
+  for (size_t c = noise_.size(); c < start + scores_.size(); ++c)
+    noise_.push_back(coupling.noise(static_cast<int64_t>(c / scores_.size()), ids[c]));
+  coupling.apply(&noise_[start], scores_);
 }
 
 // scores_[rank]: log-probability of each candidate of a stream under this parent.
@@ -144,11 +156,13 @@ TableGrower::TableGrower(const Model& model) : model_(model) {
   open_.reserve(2 * static_cast<size_t>(model.spec.widest()));
 }
 
-void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t depth, Guide& guide, Tree& out) {
+void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t depth, const Coupling& coupling,
+                       Guide& guide, Tree& out) {
   text_ = text;
   out.set_root(text.back());
   levels_.assign(1, 0);
-  children_.assign(1, depth > 0 && exists() ? entries(out, 0) : Span{0, 0});
+  entries_.clear();
+  children_.assign(1, depth > 0 && exists() ? entries(out, 0, coupling) : Span{0, 0});
   open_.clear();
   if (depth > 0) offer(out, 0, guide);
   while (!open_.empty() && out.size() < width) {
@@ -156,15 +170,15 @@ void TableGrower::grow(std::span<const int64_t> text, int64_t width, int64_t dep
     const Span span = children_[static_cast<size_t>(best.parent)];
     const int32_t state = out[best.parent].state;
     const bool guided = best.rank < 0;
-    const int64_t token =
-        guided ? guide.offers(state)[-1 - best.rank].token : model_.tables.ngram_ids[span.begin + best.rank];
+    const int64_t token = guided ? guide.offers(state)[-1 - best.rank].token
+                                 : entries_[span.begin + static_cast<size_t>(best.rank)].token;
     if (!guided) offer_entry(out, best.parent, best.rank + 1, guide);
     if (out.repeats_guided(best.parent, token, guided)) continue;
     const int64_t row = out.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_TABLE, guided,
                                 guide.after(state, token), guided && guide.forces(state));
     levels_.push_back(levels_[static_cast<size_t>(best.parent)] + !guided);
     const bool extends = levels_.back() < kTableDepth && exists();
-    children_.push_back(extends ? entries(out, row) : Span{0, 0});
+    children_.push_back(extends ? entries(out, row, coupling) : Span{0, 0});
     if (out[row].depth < depth) offer(out, row, guide);
   }
 }
@@ -180,20 +194,45 @@ void TableGrower::offer(const Tree& tree, int64_t parent, Guide& guide) {
 
 // Offers the best entry for a row from this rank on that may follow.
 void TableGrower::offer_entry(const Tree& tree, int64_t parent, int64_t rank, Guide& guide) {
-  const double log_prob = tree[parent].log_prob;
   const Span span = children_[static_cast<size_t>(parent)];
-  for (; span.begin + rank < span.end; ++rank) {
-    const double path = log_prob + static_cast<double>(from_half(model_.tables.ngram_log_probs[span.begin + rank]));
+  for (; span.begin + static_cast<size_t>(rank) < span.end; ++rank) {
+    const Entry& entry = entries_[span.begin + static_cast<size_t>(rank)];
+    const double path = tree[parent].log_prob + entry.log_prob;
     if (!(path > kLeastPath)) return;  // the rest is less likely
-    if (!guide.allows(tree[parent].state, model_.tables.ngram_ids[span.begin + rank])) continue;
+    if (!guide.allows(tree[parent].state, entry.token)) continue;
     open_.add(path, parent, rank);
     return;
   }
 }
 
-// Uses the longest context in the table that matches the path up to `row` and the text before the root. Contexts with
-// the same last token are adjacent, that of the token alone first; those of three and more tokens extend another one.
-TableGrower::Span TableGrower::entries(const Tree& tree, int64_t row) const {
+TableGrower::Span TableGrower::entries(const Tree& tree, int64_t row, const Coupling& coupling) {
+  const Tables& tables = model_.tables;
+  const int64_t place = context(tree, row);
+  const size_t begin = entries_.size();
+  if (place < 0) return {begin, begin};
+  for (int32_t at = tables.ngram_starts[place]; at < tables.ngram_starts[place + 1]; ++at)
+    entries_.push_back({tables.ngram_ids[at], static_cast<double>(from_half(tables.ngram_log_probs[at]))});
+  if (coupling.active()) couple(tree[row].depth, std::span(entries_).subspan(begin), coupling);
+  return {begin, entries_.size()};
+}
+
+void TableGrower::couple(int64_t depth, std::span<Entry> entries, const Coupling& coupling) {
+  noise_.clear();
+  log_probs_.clear();
+  for (const Entry& entry : entries) {
+    noise_.push_back(coupling.noise(depth, entry.token));
+    log_probs_.push_back(entry.log_prob);
+  }
+  coupling.apply(noise_.data(), log_probs_);
+  for (size_t i = 0; i < entries.size(); ++i) entries[i].log_prob = log_probs_[i];
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return a.log_prob > b.log_prob; });
+}
+
+// The longest context in the table that matches the path up to `row` and the text before the root; -1: none. Contexts
+// with the same last token are adjacent, that of the token alone first; those of three and more tokens extend another
+// one.
+int64_t TableGrower::context(const Tree& tree, int64_t row) const {
   const Tables& tables = model_.tables;
   const int64_t vocabulary = model_.spec.vocab_size, token = tree[row].token;
   const int64_t first = tables.ngram_first[static_cast<size_t>(token)];
@@ -217,8 +256,7 @@ TableGrower::Span TableGrower::entries(const Tree& tree, int64_t row) const {
     if (longer == (length == 2 ? end : tables.contexts)) break;
     place = longer;
   }
-  if (place < 0) return {0, 0};
-  return {tables.ngram_starts[place], tables.ngram_starts[place + 1]};
+  return place;
 }
 
 int64_t TableGrower::find(int64_t key, int64_t first, int64_t end) const {

@@ -3,6 +3,7 @@
 #include "lookup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "numbers.h"
@@ -93,7 +94,7 @@ LookUp::Match LookUp::match(int64_t row) const {
   return found;
 }
 
-void LookUp::offer(int64_t row, Guide& guide) {
+void LookUp::offer(int64_t row, const Coupling& coupling, Guide& guide) {
   const double log_prob = tree_[row].log_prob;
   const int32_t state = tree_[row].state;
   int64_t guided = 0;
@@ -102,22 +103,27 @@ void LookUp::offer(int64_t row, Guide& guide) {
   Match& match = matches_[static_cast<size_t>(row)];
   std::array<uint8_t, kOffers> allowed;
   guide.allows(state, {match.next.data(), static_cast<size_t>(match.count)}, allowed.data());
+  std::array<double, kOffers> log_probs, noise;
   for (int64_t rank = 0; rank < match.count; ++rank) {
     const Seen& past = seen(match, rank);
-    match.refused[static_cast<size_t>(rank)] = !allowed[static_cast<size_t>(rank)];
-    if (allowed[static_cast<size_t>(rank)] && past.hits > 0)
-      open_.add(log_prob + logarithm(past.hits / past.trials), row, rank);
+    const size_t place = static_cast<size_t>(rank);
+    match.refused[place] = !allowed[place];
+    log_probs[place] = past.hits > 0 ? logarithm(past.hits / past.trials) : -HUGE_VAL;
+    if (coupling.active()) noise[place] = coupling.noise(tree_[row].depth, match.next[place]);
   }
+  if (coupling.active()) coupling.apply(noise.data(), {log_probs.data(), static_cast<size_t>(match.count)});
+  for (int64_t rank = 0; rank < match.count; ++rank)
+    if (allowed[static_cast<size_t>(rank)]) open_.add(log_prob + log_probs[static_cast<size_t>(rank)], row, rank);
 }
 
-bool LookUp::join(int64_t width, int64_t depth, Guide& guide, Tree& tree) {
+bool LookUp::join(int64_t width, int64_t depth, const Coupling& coupling, Guide& guide, Tree& tree) {
   std::unique_lock<std::mutex> locked;
   if (memory_ != nullptr) locked = memory_->lock();
   tree_.set_root(text_[text_.size() - 1]);
   matches_.assign(1, match(0));
   if (matches_[0].count == 0 && guide.offers(0).count == 0) return false;
   open_.clear();
-  if (depth > 0) offer(0, guide);
+  if (depth > 0) offer(0, coupling, guide);
   while (!open_.empty() && tree_.size() < width) {
     const Candidates::One best = open_.take();
     const int32_t state = tree_[best.parent].state;
@@ -128,7 +134,7 @@ bool LookUp::join(int64_t width, int64_t depth, Guide& guide, Tree& tree) {
     const int64_t row = tree_.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_LOOKUP, true,
                                   guide.after(state, token), guided && guide.forces(state));
     matches_.push_back(match(row));
-    if (tree_[row].depth < depth) offer(row, guide);
+    if (tree_[row].depth < depth) offer(row, coupling, guide);
   }
   joiner_.join(tree_, width, tree);
   return true;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "coupling.h"
 #include "guide.h"
 #include "memory.h"
 #include "suffix_index.h"
@@ -33,7 +34,7 @@ class LookUp {
 
   // Grows the most probable tree of at most `width` nodes and `depth` levels, and merges it into `tree`, best first.
   // False if nothing matches and nothing is forced; if it is true, the constraint may still refuse all that matches.
-  bool join(int64_t width, int64_t depth, Guide& guide, Tree& tree);
+  bool join(int64_t width, int64_t depth, const Coupling& coupling, Guide& guide, Tree& tree);
 
   // The model chose these tokens after the root of the last `join` that found something.
   void learn(std::span<const int64_t> chosen);
@@ -62,7 +63,7 @@ class LookUp {
     const int64_t kind = match.kind + (match.remembered ? int64_t{kKinds} : 0);
     return seen_[static_cast<size_t>(((match.length - 1) * 2 * kKinds + kind) * kOffers + rank)];
   }
-  void offer(int64_t row, Guide& guide);
+  void offer(int64_t row, const Coupling& coupling, Guide& guide);
 
   SuffixIndex text_;
   std::array<Seen, kLongest * 2 * kKinds * kOffers> seen_;  // by `remembered` too

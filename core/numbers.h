@@ -1,5 +1,5 @@
-// Functions that are bit-identical in every language (docs/random.md): exponential, logarithm, random numbers, half
-// floats. In double precision, every operation rounded separately (rounding.h).
+// Functions that are bit-identical in every language (docs/random.md): exponential, logarithm, half floats. In double
+// precision, every operation rounded separately (rounding.h).
 #pragma once
 
 #include <bit>
@@ -38,7 +38,7 @@ inline __attribute__((always_inline)) double exponential(double given) {
 
 // ln(x) for normal x > 0, within three units of the last place: x = m 2^e with m between sqrt(1/2) and sqrt(2), and
 // ln(m) = 2 artanh((m - 1) / (m + 1)) as a series.
-inline double logarithm(double x) {
+inline __attribute__((always_inline)) double logarithm(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   double e = static_cast<double>(static_cast<int64_t>(bits >> 52 & 0x7ff) - 1023);
   double m = std::bit_cast<double>((bits & 0x000fffffffffffffu) | 0x3ff0000000000000u);
@@ -56,21 +56,6 @@ inline double logarithm(double x) {
   sum = sum * s + 1.0 / 3;
   sum = sum * s + 1.0;
   return e * 6.93147180369123816490e-01 + (2.0 * f * sum + e * 1.90821492927058770002e-10);
-}
-
-// The number in [0, 1), a multiple of 2^-53, that decides the token at `position`: Philox4x32-10 (Salmon et al., SC
-// 2011), key: seed, counter: position.
-inline double uniform(uint64_t seed, uint64_t position) {
-  uint32_t c[4] = {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0};
-  uint32_t k[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53u} * c[0], b = uint64_t{0xCD9E8D57u} * c[2];
-    const uint32_t first = static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0];
-    const uint32_t third = static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1];
-    c[0] = first, c[1] = static_cast<uint32_t>(b), c[2] = third, c[3] = static_cast<uint32_t>(a);
-    k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u;
-  }
-  return (static_cast<double>(c[0] >> 5) * 67108864.0 + static_cast<double>(c[1] >> 6)) / 9007199254740992.0;
 }
 
 // The value of a float16, from its bits.

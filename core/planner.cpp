@@ -16,9 +16,10 @@ Planner::Planner(const Model& model, Costs& costs, std::shared_ptr<const Memory>
 
 Facts Planner::facts() const { return {spec_, costs_, drafter_.streams_usable(), drafter_.streams_ready()}; }
 
-void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources) {
+void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint,
+                    const Generation& generation) {
   drafted_ahead_ = false;
-  drafter_.begin(tokens, kept, constraint, sources);
+  drafter_.begin(tokens, kept, constraint, generation);
   begin_text(state_);
 }
 

@@ -21,7 +21,7 @@ class Planner {
 
   // Starts a text with these tokens, of which the first `kept` are unchanged (see Drafter). Discards the results of the
   // last pass.
-  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, int32_t sources);
+  void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, const Generation& generation);
   // The next pass after `tokens`, with at most `room` tokens left to generate. A `width` above 0 fixes the width; 1 is
   // plain decoding. The pass runs the first `nodes` rows of `tree()`.
   Step next(const std::vector<int64_t>& tokens, int64_t room, int64_t width);

@@ -17,7 +17,7 @@
 namespace streamfuse {
 namespace {
 
-constexpr double kNearLogit = 1e-3, kNearProbability = 1e-5;
+constexpr double kNearLogit = 1e-3;
 constexpr size_t kFirstSorted = 64;  // tokens sorted first for top-p; four times as many if they do not reach it
 
 using Lanes = std::array<double, kLanes>;
@@ -34,7 +34,32 @@ double total_of(const double* lanes, int64_t count) {
   return total;
 }
 
+void demand_finite(double top) {
+  if (!std::isfinite(top))
+    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
+}
+
 }  // namespace
+
+// The largest score with noise so far, and the second largest unless it is farther away than a near tie.
+struct Sampler::Race {
+  double margin;  // scores with noise this close to the best are near ties
+  int64_t token = -1;
+  double best = -HUGE_VAL, second = -HUGE_VAL;
+
+  bool is_near(double value) const { return value >= best - margin; }
+  void enter(const Noise& noise, const Noise::Block& block, int64_t id, double score) {
+    if (!is_near(score + block.largest)) return;
+    const double value = score + noise.of(id, block);
+    if (value > best || (value == best && id < token)) {
+      second = best;
+      best = value;
+      token = id;
+    } else {
+      second = std::max(second, value);
+    }
+  }
+};
 
 Sampler::Sampler(int64_t vocab_size) : vocab_size_(vocab_size) {}
 
@@ -49,8 +74,8 @@ int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span
   if (penalises) penalise(sampling, history);
   if (allowed != nullptr) forbid(allowed);
   if (sampling.temperature == 0.0) return changes ? greedy(changed_.data()) : greedy(logits);
-  const double number = uniform(sampling.seed, static_cast<uint64_t>(position));
-  return changes ? draw(sampling, changed_.data(), number) : draw(sampling, logits, number);
+  const Noise noise(sampling.seed, position, vocab_size_);
+  return changes ? draw(sampling, changed_.data(), noise) : draw(sampling, logits, noise);
 }
 
 void Sampler::forbid(const uint32_t* allowed) {
@@ -71,20 +96,28 @@ void Sampler::penalise(const Sampling& sampling, std::span<const int64_t> histor
   for (const int64_t token : history) seen_[static_cast<size_t>(token)] = 0;
 }
 
+// The largest score, and in `peaks_` that of each block. NaN if one is NaN.
+template <class Number>
+double Sampler::find_top(const Number* scores) {
+  peaks_.resize(static_cast<size_t>(blocks_of(vocab_size_)));
+  const bool unordered = loops<Number>().peaks(scores, vocab_size_, peaks_.data());
+  return unordered ? std::numeric_limits<double>::quiet_NaN() : *std::max_element(peaks_.begin(), peaks_.end());
+}
+
 template <class Number>
 int64_t Sampler::greedy(const Number* scores) {
-  const Summit summit = loops<Number>().summit(scores, vocab_size_);
-  if (summit.unordered) return settle(-1, HUGE_VAL, -HUGE_VAL);
+  const double top = find_top(scores);
+  demand_finite(top);
   int64_t best = -1;
   double second = -HUGE_VAL;
   for (int64_t id = 0; id < vocab_size_; ++id) {
     const double score = static_cast<double>(scores[id]);
-    if (best < 0 && score == summit.score)
+    if (best < 0 && score == top)
       best = id;
     else if (score > second)
       second = score;
   }
-  return settle(best, summit.score, second);
+  return settle(best, top, second);
 }
 
 // The same as `greedy` after `forbid`, but reads only the logits of allowed tokens, which are often few.
@@ -95,7 +128,7 @@ int64_t Sampler::greedy_among(const float* logits, const uint32_t* allowed) {
     for (uint32_t bits = allowed[word]; bits != 0; bits &= bits - 1) {
       const int64_t id = 32 * word + std::countr_zero(bits);
       const double score = static_cast<double>(logits[id]);
-      if (std::isnan(score)) return settle(-1, HUGE_VAL, -HUGE_VAL);
+      if (std::isnan(score)) demand_finite(score);
       if (score > top) {
         second = top;
         top = score;
@@ -110,27 +143,18 @@ int64_t Sampler::greedy_among(const float* logits, const uint32_t* allowed) {
 
 // The best token of a row, with the scores of the best and the second.
 int64_t Sampler::settle(int64_t best, double top, double second) {
-  if (!std::isfinite(top))
-    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
-  distance = top - second;
-  near_tie = distance <= kNearLogit;
+  demand_finite(top);
+  near_tie = top - second <= kNearLogit;
   return best;
 }
 
 template <class Number>
-int64_t Sampler::draw(const Sampling& sampling, const Number* scores, double number) {
-  const Summit summit = loops<Number>().summit(scores, vocab_size_);
-  const double top = summit.score;
-  if (summit.unordered || !std::isfinite(top))
-    throw Failure(SF_EXECUTION, "the model's best logit is not a finite number: the graph or its weights are damaged");
+int64_t Sampler::draw(const Sampling& sampling, const Number* scores, const Noise& noise) {
+  const double top = find_top(scores);
+  demand_finite(top);
   const bool few = sampling.top_k > 0 && sampling.top_k < vocab_size_;
+  if (!few && sampling.top_p == 1.0 && sampling.min_p == 0.0) return race_of_all(sampling, scores, top, noise);
   Lanes lanes{};
-  if (!few && sampling.top_p == 1.0 && sampling.min_p == 0.0) {
-    loops<Number>().weigh(scores, vocab_size_, top, sampling.temperature, lanes.data());
-    return fall(lanes.data(), vocab_size_, number, [&](int64_t id) {
-      return exponential((static_cast<double>(scores[id]) - top) / sampling.temperature);
-    });
-  }
   double total = 0.0, least = sampling.min_p;
   if (few) {
     keep_from(sampling, scores, top, -std::numeric_limits<double>::infinity());
@@ -160,11 +184,43 @@ int64_t Sampler::draw(const Sampling& sampling, const Number* scores, double num
     }
   }
   if (sampling.min_p > 0.0) std::erase_if(kept_, [&](const Token& token) { return token.weight < sampling.min_p; });
-  lanes.fill(0.0);
-  for (size_t m = 0; m < kept_.size(); ++m) lanes[m % kLanes] += kept_[m].weight;
-  const int64_t place = fall(lanes.data(), static_cast<int64_t>(kept_.size()), number,
-                             [&](int64_t m) { return kept_[static_cast<size_t>(m)].weight; });
-  return kept_[static_cast<size_t>(place)].id;
+  return race_of_kept(sampling, noise);
+}
+
+// Without filters: a block's largest score and noise bound those of its tokens, so most blocks need no more.
+template <class Number>
+int64_t Sampler::race_of_all(const Sampling& sampling, const Number* scores, double top, const Noise& noise) {
+  blocks_.resize(peaks_.size());
+  loops<Number>().blocks(noise, static_cast<int64_t>(blocks_.size()), blocks_.data());
+  const auto score_of = [&](double logit) { return (logit - top) / sampling.temperature; };
+  for (size_t b = 0; b < peaks_.size(); ++b) peaks_[b] = score_of(peaks_[b]) + blocks_[b].largest;
+  Race race{kNearLogit / sampling.temperature};
+  const auto enter = [&](size_t b) {
+    const int64_t start = static_cast<int64_t>(b) * kBlock;
+    for (int64_t id = start; id < std::min(start + kBlock, vocab_size_); ++id)
+      race.enter(noise, blocks_[b], id, score_of(static_cast<double>(scores[id])));
+  };
+  const size_t first = static_cast<size_t>(std::max_element(peaks_.begin(), peaks_.end()) - peaks_.begin());
+  enter(first);
+  for (size_t b = 0; b < peaks_.size(); ++b)
+    if (b != first && race.is_near(peaks_[b])) enter(b);
+  near_tie = race.is_near(race.second);
+  return race.token;
+}
+
+int64_t Sampler::race_of_kept(const Sampling& sampling, const Noise& noise) {
+  Race race{kNearLogit / sampling.temperature};
+  Noise::Block block{};
+  int64_t at = -1;
+  for (const Token& token : kept_) {  // by id
+    if (token.id / kBlock != at) {
+      at = token.id / kBlock;
+      block = noise.block(at);
+    }
+    race.enter(noise, block, token.id, token.score);
+  }
+  near_tie = race.is_near(race.second);
+  return race.token;
 }
 
 // All tokens whose score before temperature is at least `floor`, ascending, without weights.
@@ -199,53 +255,6 @@ bool Sampler::narrow_to(double goal) {
   }
   std::sort(kept_.begin(), kept_.end(), by_id);
   return false;
-}
-
-// The index of the weight that the number in [0, 1) selects, among `count` weights laid out lane after lane.
-template <class WeightAt>
-int64_t Sampler::fall(const double* lanes, int64_t count, double number, WeightAt weight_at) {
-  const int64_t used = std::min(kLanes, count);
-  const double total = total_of(lanes, count), target = number * total;
-  double start = 0.0;  // where the lane begins
-  int64_t lane = 0, last_full = 0;
-  double before_full = 0.0;
-  for (; lane < used; ++lane) {
-    const double end = start + lanes[lane];
-    if (end > target) break;
-    if (end > start) {
-      last_full = lane;
-      before_full = start;
-    }
-    start = end;
-  }
-  if (lane == used) {  // the product was rounded up to the total
-    lane = last_full;
-    start = before_full;
-  }
-  int64_t found = -1, last_weighing = lane;
-  double below = start, end = start, before_last = start;
-  for (int64_t index = lane; index < count; index += kLanes) {
-    const double weight = weight_at(index);
-    below = end;
-    end += weight;
-    if (end > target) {
-      found = index;
-      break;
-    }
-    if (weight != 0.0) {
-      last_weighing = index;
-      before_last = below;
-    }
-  }
-  if (found < 0) {
-    found = last_weighing;
-    below = before_last;
-  }
-  const bool first = found == 0, last = lane == used - 1 && found + kLanes >= count;
-  const double to_lower = first ? HUGE_VAL : target - below, to_upper = last ? HUGE_VAL : end - target;
-  distance = std::min(to_lower, to_upper) / total;
-  near_tie = distance < kNearProbability;
-  return found;
 }
 
 }  // namespace streamfuse

@@ -1,10 +1,13 @@
-// From a row of logits to a token: greedy, or the inverse of the cumulative distribution at uniform(seed, position).
-// docs/random.md specifies it bit for bit; runtime/reference/sampling.py is the same in numpy.
+// From a row of logits to a token: the one with the largest logit, or with the largest sum of logit / temperature and
+// Gumbel noise, which is a sample from softmax(logits / temperature). docs/random.md specifies it bit for bit;
+// runtime/reference/sampling.py is the same in numpy.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "noise.h"
 
 namespace streamfuse {
 
@@ -26,14 +29,14 @@ class Sampler {
   int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position,
                  const uint32_t* allowed = nullptr);
 
-  double distance = 0.0;  // of the last choice to another token (greedy: in logits; else as a share of the total)
-  bool near_tie = false;  // whether another engine's rounding might change the choice
+  bool near_tie = false;  // whether another engine's rounding might change the last choice
 
  private:
   struct Token {
     int64_t id;
     double score, weight;
   };
+  struct Race;
   static bool before(const Token& a, const Token& b);
   void penalise(const Sampling& sampling, std::span<const int64_t> history);
   void forbid(const uint32_t* allowed);
@@ -42,16 +45,21 @@ class Sampler {
   int64_t greedy_among(const float* logits, const uint32_t* allowed);
   int64_t settle(int64_t best, double top, double second);
   template <class Number>
-  int64_t draw(const Sampling& sampling, const Number* scores, double number);
+  double find_top(const Number* scores);
+  template <class Number>
+  int64_t draw(const Sampling& sampling, const Number* scores, const Noise& noise);
+  template <class Number>
+  int64_t race_of_all(const Sampling& sampling, const Number* scores, double top, const Noise& noise);
+  int64_t race_of_kept(const Sampling& sampling, const Noise& noise);
   template <class Number>
   void keep_from(const Sampling& sampling, const Number* scores, double top, double floor);
   bool narrow_to(double goal);
-  template <class WeightAt>
-  int64_t fall(const double* lanes, int64_t count, double number, WeightAt weight_at);
 
   int64_t vocab_size_;
   std::vector<double> changed_;  // logits under a penalty or a constraint
   std::vector<uint8_t> seen_;    // tokens of the history, while their scores are changed
+  std::vector<double> peaks_;    // the largest score of each block of tokens
+  std::vector<Noise::Block> blocks_;
   std::vector<Token> kept_;
 };
 

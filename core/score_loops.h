@@ -1,4 +1,4 @@
-// The two loops of sampling over a whole row of scores, vectorized for this machine (sample.cpp). All versions are
+// The loops of sampling over a whole row of scores, vectorized for this machine (sample.cpp). All versions are
 // bit-identical: they perform the same operations, only more of them in parallel.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "noise.h"
 #include "numbers.h"
 
 #if defined(__clang__)
@@ -27,33 +28,41 @@ inline __attribute__((always_inline)) void weigh(const Number* scores, int64_t c
   }
 }
 
-// The largest score, and whether one is NaN.
-struct Summit {
-  double score;
-  bool unordered;
-};
-
+// Writes the largest score of each block of tokens. Returns whether a score is NaN.
 template <class Number>
-inline __attribute__((always_inline)) Summit find_summit(const Number* scores, int64_t count) {
+inline __attribute__((always_inline)) bool find_peaks(const Number* scores, int64_t count, double* peaks) {
   constexpr int64_t kWide = 64;  // elements in parallel
-  Number most[kWide];
   int32_t odd[kWide] = {};
-  std::fill(most, most + kWide, -std::numeric_limits<Number>::infinity());
-  for (int64_t start = 0; start < count; start += kWide) {
-    const int64_t here = std::min(kWide, count - start);
-    for (int64_t lane = 0; lane < here; ++lane) {
-      const Number score = scores[start + lane];
-      most[lane] = score > most[lane] ? score : most[lane];
-      odd[lane] |= score != score;
+  for (int64_t start = 0; start < count; start += kBlock) {
+    Number most[kWide];
+    std::fill(most, most + kWide, -std::numeric_limits<Number>::infinity());
+    const int64_t end = std::min(start + kBlock, count);
+    for (int64_t at = start; at < end; at += kWide) {
+      const int64_t here = std::min(kWide, end - at);
+      for (int64_t lane = 0; lane < here; ++lane) {
+        const Number score = scores[at + lane];
+        most[lane] = score > most[lane] ? score : most[lane];
+        odd[lane] |= score != score;
+      }
     }
+    for (int64_t half = kWide / 2; half > 0; half /= 2)
+      for (int64_t lane = 0; lane < half; ++lane)
+        most[lane] = most[lane + half] > most[lane] ? most[lane + half] : most[lane];
+    *peaks++ = static_cast<double>(most[0]);
   }
-  return {static_cast<double>(*std::max_element(most, most + kWide)), std::count(odd, odd + kWide, 0) != kWide};
+  return std::count(odd, odd + kWide, 0) != kWide;
+}
+
+// Draws all blocks of a position.
+inline __attribute__((always_inline)) void draw_blocks(const Noise& noise, int64_t count, Noise::Block* blocks) {
+  for (int64_t block = 0; block < count; ++block) blocks[block] = noise.block(block);
 }
 
 template <class Number>
 struct Loops {
   void (*weigh)(const Number*, int64_t, double, double, double*);
-  Summit (*summit)(const Number*, int64_t);
+  bool (*peaks)(const Number*, int64_t, double*);
+  void (*blocks)(const Noise&, int64_t, Noise::Block*);
 };
 
 template <class Number>
@@ -62,8 +71,12 @@ void weigh_anywhere(const Number* scores, int64_t count, double top, double temp
 }
 
 template <class Number>
-Summit summit_anywhere(const Number* scores, int64_t count) {
-  return find_summit(scores, count);
+bool peaks_anywhere(const Number* scores, int64_t count, double* peaks) {
+  return find_peaks(scores, count, peaks);
+}
+
+inline void blocks_anywhere(const Noise& noise, int64_t count, Noise::Block* blocks) {
+  draw_blocks(noise, count, blocks);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -76,8 +89,12 @@ SF_AVX512 void weigh_avx512(const Number* scores, int64_t count, double top, dou
 }
 
 template <class Number>
-SF_AVX512 Summit summit_avx512(const Number* scores, int64_t count) {
-  return find_summit(scores, count);
+SF_AVX512 bool peaks_avx512(const Number* scores, int64_t count, double* peaks) {
+  return find_peaks(scores, count, peaks);
+}
+
+SF_AVX512 inline void blocks_avx512(const Noise& noise, int64_t count, Noise::Block* blocks) {
+  draw_blocks(noise, count, blocks);
 }
 
 template <class Number>
@@ -86,8 +103,12 @@ SF_AVX2 void weigh_avx2(const Number* scores, int64_t count, double top, double 
 }
 
 template <class Number>
-SF_AVX2 Summit summit_avx2(const Number* scores, int64_t count) {
-  return find_summit(scores, count);
+SF_AVX2 bool peaks_avx2(const Number* scores, int64_t count, double* peaks) {
+  return find_peaks(scores, count, peaks);
+}
+
+SF_AVX2 inline void blocks_avx2(const Noise& noise, int64_t count, Noise::Block* blocks) {
+  draw_blocks(noise, count, blocks);
 }
 #endif
 
@@ -95,10 +116,10 @@ template <class Number>
 Loops<Number> best_loops() {
 #if defined(__x86_64__) && defined(__GNUC__)
   if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return {weigh_avx512<Number>, summit_avx512<Number>};
-  if (__builtin_cpu_supports("avx2")) return {weigh_avx2<Number>, summit_avx2<Number>};
+    return {weigh_avx512<Number>, peaks_avx512<Number>, blocks_avx512};
+  if (__builtin_cpu_supports("avx2")) return {weigh_avx2<Number>, peaks_avx2<Number>, blocks_avx2};
 #endif
-  return {weigh_anywhere<Number>, summit_anywhere<Number>};
+  return {weigh_anywhere<Number>, peaks_anywhere<Number>, blocks_anywhere};
 }
 
 #undef SF_AVX512

@@ -84,7 +84,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
     statistics_.reread_tokens = std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
   statistics_.measure_ms = measure_ms;
   if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
-  planner_.begin(tokens_, same, constraint(), generation.sources);
+  planner_.begin(tokens_, same, constraint(), generation);
   running_ = true;
   block_.open = false;
   certain_.clear();
@@ -350,7 +350,7 @@ void Session::save(const std::string& path, const std::string& note) {
 void Session::restore(const std::string& path, const std::function<int(const std::string&)>& take) {
   tokens_ = restore_session(path, spec_, engine_, take, [this] { discard(); });
   statistics_.clear();
-  planner_.begin(tokens_, 0, nullptr, 0);
+  planner_.begin(tokens_, 0, nullptr, {});
 }
 
 }  // namespace streamfuse

@@ -57,6 +57,10 @@ streamfuse::Sampling sampling_of(const sf_options& o) {
   return {o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed};
 }
 
+streamfuse::Coupling coupling_of(const sf_options* options, int64_t vocab_size, int64_t position) {
+  return streamfuse::Coupling(sampling_of(known_part(options, defaults())), vocab_size, position);
+}
+
 streamfuse::Generation generation_of(const sf_options* given, const streamfuse::Spec& spec) {
   const sf_options o = known_part(given, defaults());
   streamfuse::Generation generation;
@@ -290,7 +294,8 @@ int sf_sequence_set_costs(sf_sequence* handle, const double* first, const double
 }
 
 int64_t sf_grow_streams(sf_core_model* handle, int64_t root, const int64_t* stream_ids, const float* stream_log_probs,
-                        int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs) {
+                        int64_t position, const sf_options* options, int64_t width, int64_t depth, int64_t* tokens,
+                        int64_t* parents, double* log_probs) {
   if (handle == nullptr || handle->model == nullptr) return -SF_BAD_ARGUMENT;
   int64_t rows = 0;
   const int code = guarded(handle->error, [&] {
@@ -298,15 +303,16 @@ int64_t sf_grow_streams(sf_core_model* handle, int64_t root, const int64_t* stre
     streamfuse::StreamGrower grower(*handle->model);
     streamfuse::Tree tree;
     streamfuse::Guide unrestricted;
-    grower.grow(root, stream_ids, stream_log_probs, width, depth, unrestricted, tree);
+    const auto coupling = coupling_of(options, handle->model->spec.vocab_size, position);
+    grower.grow(root, stream_ids, stream_log_probs, width, depth, coupling, unrestricted, tree);
     rows = copy_tree(tree, tokens, parents, log_probs);
     return SF_OK;
   });
   return code == SF_OK ? rows : -code;
 }
 
-int64_t sf_grow_table(sf_core_model* handle, const int64_t* text, int64_t n, int64_t width, int64_t depth,
-                      int64_t* tokens, int64_t* parents, double* log_probs) {
+int64_t sf_grow_table(sf_core_model* handle, const int64_t* text, int64_t n, const sf_options* options, int64_t width,
+                      int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs) {
   if (handle == nullptr || handle->model == nullptr || text == nullptr || n < 1) return -SF_BAD_ARGUMENT;
   int64_t rows = 0;
   const int code = guarded(handle->error, [&] {
@@ -316,15 +322,16 @@ int64_t sf_grow_table(sf_core_model* handle, const int64_t* text, int64_t n, int
     streamfuse::TableGrower grower(*handle->model);
     streamfuse::Tree tree;
     streamfuse::Guide unrestricted;
-    grower.grow({text, static_cast<size_t>(n)}, width, depth, unrestricted, tree);
+    const auto coupling = coupling_of(options, vocabulary, n);
+    grower.grow({text, static_cast<size_t>(n)}, width, depth, coupling, unrestricted, tree);
     rows = copy_tree(tree, tokens, parents, log_probs);
     return SF_OK;
   });
   return code == SF_OK ? rows : -code;
 }
 
-int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens, int64_t* parents,
-                       double* log_probs) {
+int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t vocab_size, const sf_options* options, int64_t width,
+                       int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs) {
   if (text == nullptr || n < 1 || width < 1) return -SF_BAD_ARGUMENT;
   int64_t rows = 0;
   std::string error;
@@ -335,7 +342,7 @@ int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t de
     streamfuse::Guide unrestricted;
     tree.set_root(given.back());
     look_up.begin(given, 0);
-    look_up.join(width, depth, unrestricted, tree);
+    look_up.join(width, depth, coupling_of(options, vocab_size, n), unrestricted, tree);
     rows = copy_tree(tree, tokens, parents, log_probs);
     return SF_OK;
   });
@@ -343,20 +350,22 @@ int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t de
 }
 
 int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n, int64_t position,
-                  const sf_options* options, double* distance) {
+                  const sf_options* options, int32_t* near_tie) {
   std::string error;
   int64_t token = 0;
   const int code = guarded(error, [&] {
     streamfuse::Sampler sampler(vocab_size);
     token = sampler.choose(sampling_of(known_part(options, defaults())), logits, {history, static_cast<size_t>(n)},
                            position);
-    if (distance != nullptr) *distance = sampler.distance;
+    if (near_tie != nullptr) *near_tie = sampler.near_tie;
     return SF_OK;
   });
   return code == SF_OK ? token : -code;
 }
 
-double sf_uniform(uint64_t seed, uint64_t position) { return streamfuse::uniform(seed, position); }
+double sf_noise(uint64_t seed, int64_t position, int64_t token, int64_t vocab_size) {
+  return streamfuse::Noise(seed, position, vocab_size).of(token);
+}
 
 void sf_exp(const double* x, double* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = streamfuse::exponential(x[i]);

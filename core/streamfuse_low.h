@@ -46,27 +46,28 @@ SF_EXPORT int sf_core_model_self_test(sf_core_model*, const sf_backend* engine, 
 SF_EXPORT int sf_sequence_set_costs(sf_sequence*, const double* first, const double* last, int32_t count,
                                     int32_t frozen);
 
-/* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables.
- * The arrays have room for `width` rows. Returns the number of rows, or minus an error code. */
+/* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables, in
+ * text that is sampled with these options (NULL: greedy), where the root's children have this position. The arrays have
+ * room for `width` rows. Returns the number of rows, or minus an error code. */
 SF_EXPORT int64_t sf_grow_streams(sf_core_model*, int64_t root, const int64_t* stream_ids,
-                                  const float* stream_log_probs, int64_t width, int64_t depth, int64_t* tokens,
-                                  int64_t* parents, double* log_probs);
+                                  const float* stream_log_probs, int64_t position, const sf_options* options,
+                                  int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
 
 /* The same from the n-gram table after a text of `n` tokens, at least one; the last one is the root. */
-SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, int64_t width, int64_t depth,
-                                int64_t* tokens, int64_t* parents, double* log_probs);
+SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, const sf_options* options,
+                                int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
 
 /* The same by look-up in a text of `n` tokens, without a memory and with the initial hit rates. */
-SF_EXPORT int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t width, int64_t depth, int64_t* tokens,
-                                 int64_t* parents, double* log_probs);
+SF_EXPORT int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t vocab_size, const sf_options* options,
+                                 int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
 
 /* The token that docs/random.md chooses from a row of logits; minus an error code if the best is not finite.
- * `distance`: of the choice to another token, as a share of the total. */
+ * `near_tie` (may be NULL): 1 if another engine's rounding might change the choice, else 0. */
 SF_EXPORT int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n,
-                            int64_t position, const sf_options* options, double* distance);
+                            int64_t position, const sf_options* options, int32_t* near_tie);
 
-/* The functions of docs/random.md. */
-SF_EXPORT double sf_uniform(uint64_t seed, uint64_t position);
+/* The functions of docs/random.md. The token is below vocab_size. */
+SF_EXPORT double sf_noise(uint64_t seed, int64_t position, int64_t token, int64_t vocab_size);
 SF_EXPORT void sf_exp(const double* x, double* y, int64_t n);
 SF_EXPORT void sf_log(const double* x, double* y, int64_t n);
 

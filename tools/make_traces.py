@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from fakes import ArithmeticBackend, spec
 
 from streamfuse.runtime.backend import ModelSpec, PassOutput
 from streamfuse.runtime.config import CONSTRAINTS, GenerationConfig, SamplingConfig
+from streamfuse.runtime.reference.coupling import Coupling
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
-from streamfuse.runtime.reference.random import philox4x32, uniform
+from streamfuse.runtime.reference.noise import gumbel
+from streamfuse.runtime.reference.random import philox4x32
 from streamfuse.runtime.reference.sampling import Sampler
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
@@ -280,11 +282,14 @@ def random_trace() -> dict[str, Any]:
         for counter, key in inputs
     ]
     pairs = [(0, 0), (0, 1), (1, 0), (42, 7), (2**32, 2**32), (2**63 + 5, 2047), (2**64 - 1, 2**64 - 1)]
-    uniforms = [
-        {"seed": str(s), "position": str(p), "numerator": int(uniform(s, p) * 2**53), "value": uniform(s, p)}
-        for s, p in pairs
-    ]
-    return {"format": FORMAT, "about": "Philox4x32-10 and uniform()", "philox4x32": words, "uniform": uniforms}
+    noise = []
+    for place, (seed, position) in enumerate(pairs):
+        vocab_size = (16, 256, 300, 49152)[place % 4]  # a part of a block, one, one and a part, many
+        tokens = np.random.default_rng(place).integers(0, vocab_size, 3).tolist()
+        values = gumbel(seed, position, tokens, vocab_size).tolist()
+        noise.append({"seed": str(seed), "position": str(position), "vocab_size": vocab_size, "tokens": tokens,
+                      "values": values})  # fmt: skip
+    return {"format": FORMAT, "about": "Philox4x32-10 and the noise of tokens", "philox4x32": words, "noise": noise}
 
 
 def hexes(words: tuple[int, ...]) -> list[str]:
@@ -315,6 +320,12 @@ def sampling_trace() -> dict[str, Any]:
     return {"format": FORMAT, "about": "logits to tokens", "steps": steps}
 
 
+def noise_of(step: Mapping[str, Any], vocab_size: int) -> tuple[Coupling, int]:
+    """Of a step of `growth` or `ngrams`: the coupling and the position of the root's children."""
+    sampling = SamplingConfig(temperature=step.get("temperature", 0.0), seed=int(step.get("seed", 0)))
+    return Coupling.of(sampling, vocab_size), step.get("position", 0)
+
+
 def growth_trace() -> dict[str, Any]:
     rng = np.random.default_rng(11)
     vocab, slots, streams, k, rank = 24, 16, 3, 4, 2
@@ -329,11 +340,12 @@ def growth_trace() -> dict[str, Any]:
         probs = np.sort(rng.dirichlet(np.full(k + 1, 0.7), streams)[:, :k])[:, ::-1]
         log_probs = np.log(probs).astype(np.float32)
         root = int(rng.integers(0, vocab))
-        tree = grow(root, ids, log_probs, width, streams, tables if with_term else None)
-        steps.append(
-            {"root": root, "width": width, "parent_term": with_term, "stream_ids": ids.tolist(),
-             "stream_log_probs": floats(log_probs), "tree": tree_of(tree)}
-        )  # fmt: skip
+        for sampling in ({}, {"temperature": 0.75, "seed": "5", "position": 100 + width}):
+            tree = grow(root, ids, log_probs, width, streams, tables if with_term else None, *noise_of(sampling, vocab))
+            steps.append(
+                {"root": root, "width": width, **sampling, "parent_term": with_term, "stream_ids": ids.tolist(),
+                 "stream_log_probs": floats(log_probs), "tree": tree_of(tree)}
+            )  # fmt: skip
     return {
         "format": FORMAT,
         "about": "streams and the parent term to trees",
@@ -370,8 +382,9 @@ def ngrams_trace() -> dict[str, Any]:
         ([2, 4], 16, 9),
         ([1], 8, 4),
     ):
-        tree = table.grow(tokens, width, depth)
-        steps.append({"tokens": tokens, "width": width, "depth": depth, "tree": tree_of(tree)})
+        for sampling in ({}, {"temperature": 0.75, "seed": "5"}):
+            tree = table.grow(tokens, width, depth, coupling=noise_of(sampling, vocab)[0])
+            steps.append({"tokens": tokens, "width": width, "depth": depth, **sampling, "tree": tree_of(tree)})
     return {
         "format": FORMAT,
         "about": "the n-gram table to trees",

@@ -300,7 +300,7 @@ void refused_candidates_of_look_up_are_no_misses() {
     guide.begin_draft(3, 8);
     Tree tree;
     tree.set_root(3);
-    expect(look_up.join(8, 1, guide, tree), "what followed the last token is found");
+    expect(look_up.join(8, 1, {}, guide, tree), "what followed the last token is found");
     guide.end_draft();
     return tree;
   };

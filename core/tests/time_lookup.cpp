@@ -66,7 +66,7 @@ void time_of(bool repetitive, size_t size, bool remembers) {
     draft.push_back(microseconds([&] {
       guide.begin_draft(kWidth);
       tree.set_root(tokens.back());
-      look_up.join(kWidth, kDepth, guide, tree);
+      look_up.join(kWidth, kDepth, {}, guide, tree);
     }));
     nodes += tree.size();
   }

@@ -29,13 +29,14 @@ from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec,
 from streamfuse.runtime.backends.callbacks import Table, callback_table
 from streamfuse.runtime.config import GenerationConfig, PromptError, SamplingConfig
 from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, TablesError, load_core
+from streamfuse.runtime.reference.coupling import Coupling
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.lookup import LookUpDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.runtime.reference.ngram_table import NgramTable
+from streamfuse.runtime.reference.noise import gumbel
 from streamfuse.runtime.reference.numbers import exponential, logarithm
-from streamfuse.runtime.reference.random import uniform
-from streamfuse.runtime.reference.sampling import Sampler
+from streamfuse.runtime.reference.sampling import Sampler, distribution, penalise
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Generation, Session
@@ -50,6 +51,13 @@ SAMPLINGS = (
     SamplingConfig(temperature=1.3, top_k=12, min_p=0.02, repetition_penalty=1.1, seed=3),
     SamplingConfig(repetition_penalty=1.2),
 )
+
+
+def options_of(config: SamplingConfig) -> Options:
+    return Options(
+        temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, min_p=config.min_p,
+        repetition_penalty=config.repetition_penalty, seed=config.seed, max_new_tokens=1,
+    )  # fmt: skip
 
 
 def numbers(rng: np.random.Generator) -> np.ndarray:
@@ -73,9 +81,16 @@ def test_exponential_and_logarithm_are_numpys_to_the_bit_and_right_to_two_last_p
     np.testing.assert_allclose(z, np.log(positive), rtol=5e-16, atol=1e-300)
 
 
-def test_uniform_numbers_are_those_of_the_reference(rng: np.random.Generator) -> None:
-    for seed, position in rng.integers(0, 2**63, (500, 2), dtype=np.uint64).tolist():
-        assert load_core().sf_uniform(seed, position) == uniform(seed, position)
+def test_the_noise_is_that_of_the_reference(rng: np.random.Generator) -> None:
+    for _ in range(60):
+        seed, position, vocab = int(rng.integers(2**63)), int(rng.integers(2**62)), int(rng.integers(1, 3000))
+        tokens = rng.integers(0, vocab, 30)
+        found = [load_core().sf_noise(seed, position, int(token), vocab) for token in tokens]
+        assert found == gumbel(seed, position, tokens, vocab).tolist()
+
+
+def sampled(rng: np.random.Generator) -> SamplingConfig:
+    return SamplingConfig(temperature=float(rng.choice([0.0, 0.3, 0.7, 1.0, 9.0])), seed=int(rng.integers(2**62)))
 
 
 def streams_of(rng: np.random.Generator, count: int, k: int, tied: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -115,9 +130,11 @@ def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator
         for _ in range(10):
             ids, log_probs = streams_of(rng, 4, k, tied)
             width, depth = int(rng.integers(1, 18)), int(rng.integers(1, 6))
-            places = (7, ids.ctypes.data, log_probs.ctypes.data)
+            sampling, position = sampled(rng), int(rng.integers(2**40))
+            places = (7, ids.ctypes.data, log_probs.ctypes.data, position, ctypes.byref(options_of(sampling)))
             found = grown(model, "sf_grow_streams", *places, width=width, depth=depth)
-            assert_same_bits(found, grow(7, ids, log_probs, width, depth, tables))
+            coupling = Coupling.of(sampling, VOCAB)
+            assert_same_bits(found, grow(7, ids, log_probs, width, depth, tables, coupling, position))
 
 
 def table_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -144,8 +161,11 @@ def test_trees_of_the_n_gram_table_are_equal_to_the_bit(rng: np.random.Generator
         for _ in range(20):
             width, depth = int(rng.integers(1, 18)), int(rng.integers(0, 9))
             text = _known_text(rng, arrays["ngram_keys"])
-            found = grown(model, "sf_grow_table", text.ctypes.data, len(text), width=width, depth=depth)
-            assert_same_bits(found, table.grow(text.tolist(), width, depth))
+            sampling = sampled(rng)
+            places = (text.ctypes.data, len(text), ctypes.byref(options_of(sampling)))
+            found = grown(model, "sf_grow_table", *places, width=width, depth=depth)
+            coupling = Coupling.of(sampling, VOCAB)
+            assert_same_bits(found, table.grow(text.tolist(), width, depth, coupling=coupling))
 
 
 def _known_text(rng: np.random.Generator, keys: np.ndarray) -> np.ndarray:
@@ -163,7 +183,8 @@ def _known_text(rng: np.random.Generator, keys: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("number", range(8))
 def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, number: int) -> None:
-    """Wide and flat rows, many equal scores, masked tokens, and numbers that fall on edges by their coarse weights."""
+    """Wide and flat rows, many equal scores, masked tokens. The core computes the noise of few tokens only, the
+    reference that of all."""
     for round_ in range(60):
         vocab = int(rng.integers(1, 1500))
         logits = (rng.normal(size=vocab) * 10 ** rng.uniform(-2, 1.3)).astype(np.float32)
@@ -181,15 +202,46 @@ def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, num
             seed=int(rng.integers(2**62)),
         )
         history = rng.integers(0, vocab, 9)
-        options = Options(
-            temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, min_p=config.min_p,
-            repetition_penalty=config.repetition_penalty, seed=config.seed, max_new_tokens=1,
-        )  # fmt: skip
         for position in range(10, 16):
-            found = load_core().sf_choose(
-                logits.ctypes.data, vocab, history.ctypes.data, len(history), position, ctypes.byref(options), None
-            )
-            assert found == Sampler(config).pick(logits, history.tolist(), position), (config, position)
+            near, sampler = ctypes.c_int32(), Sampler(config)
+            places = (logits.ctypes.data, vocab, history.ctypes.data, len(history), position)
+            found = load_core().sf_choose(*places, ctypes.byref(options_of(config)), ctypes.byref(near))
+            assert found == sampler.pick(logits, history.tolist(), position), (config, position)
+            assert near.value == sampler.near_ties_before(position + 1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=1.0),
+        SamplingConfig(temperature=0.6),
+        SamplingConfig(temperature=1.5, top_k=7),
+        SamplingConfig(temperature=1.0, top_p=0.8),
+        SamplingConfig(temperature=1.2, min_p=0.1, repetition_penalty=1.3),
+    ],
+    ids=["plain", "cold", "top-k", "top-p", "min-p and penalty"],
+)
+@pytest.mark.parametrize("vocab", [12, 600])
+def test_tokens_are_sampled_with_the_probabilities_of_the_softmax(
+    rng: np.random.Generator, config: SamplingConfig, vocab: int
+) -> None:
+    logits = (rng.normal(size=vocab) * 1.5).astype(np.float32)
+    logits[rng.choice(vocab, 12, replace=False)] += 4.0 if vocab > 12 else 0.0
+    history = [0, 3]
+    ids, _, weights = distribution(penalise(logits, history, config.repetition_penalty), config)
+    counts, draws = np.zeros(vocab), 4000
+    for seed in range(draws):
+        options = options_of(replace(config, seed=seed))
+        places = (logits.ctypes.data, vocab, np.array(history).ctypes.data, len(history), 2)
+        counts[load_core().sf_choose(*places, ctypes.byref(options), None)] += 1
+    assert counts[np.setdiff1d(np.arange(vocab), ids)].sum() == 0
+    expected = draws * weights / weights.sum()
+    often = expected >= 8
+    found, expected = np.append(counts[ids][often], 0), np.append(expected[often], 0)
+    found[-1], expected[-1] = draws - found.sum(), draws - expected.sum()  # the others together
+    keep = expected > 1e-6
+    statistic, freedom = ((found - expected)[keep] ** 2 / expected[keep]).sum(), keep.sum() - 1
+    assert statistic < freedom + 4 * np.sqrt(2 * freedom) + 6  # beyond four standard deviations of chi-square
 
 
 def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int], config: GenerationConfig) -> None:

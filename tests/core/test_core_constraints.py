@@ -275,7 +275,7 @@ PERSON = {
 }
 GRAMMARS: dict[str, dict[str, Any]] = {
     "schema": {"schema": PERSON},
-    "regex": {"regex": r"(one|two) and [a-z ]{1,30}(-\d{2,3})?"},
+    "regex": {"regex": r"(one|two) and [a-z ]{1,30}(-[0-9]{2,3})?"},
     "grammar": {"grammar": 'start: term ("+" term){0,5}\nterm: NUMBER | "(" start ")"\nNUMBER: /[0-9]{1,3}/'},
 }
 

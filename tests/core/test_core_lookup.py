@@ -5,21 +5,33 @@ Run: pytest tests/core/test_core_lookup.py
 
 from __future__ import annotations
 
+import ctypes
 import time
 
 import numpy as np
 import pytest
 
+from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.core import load_core
+from streamfuse.runtime.reference.coupling import Coupling
 from streamfuse.runtime.reference.lookup import PLACES, LookUpDrafter, find
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.structures import Options
+
+VOCAB = 10_000  # of all texts
+GREEDY = SamplingConfig()
 
 
-def drafted(text: list[int], width: int, depth: int) -> Tree:
+def drafted(text: list[int], width: int, depth: int, sampling: SamplingConfig = GREEDY) -> Tree:
     given = np.array(text, np.int64)
     tokens, parents, log_probs = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width)
     outputs = (array.ctypes.data for array in (tokens, parents, log_probs))
-    rows = load_core().sf_grow_lookup(given.ctypes.data, len(given), width, depth, *outputs)
+    options = Options(
+        temperature=sampling.temperature, top_p=1, repetition_penalty=1, seed=sampling.seed, max_new_tokens=1
+    )
+    rows = load_core().sf_grow_lookup(
+        given.ctypes.data, len(given), VOCAB, ctypes.byref(options), width, depth, *outputs
+    )
     assert rows >= 1
     return Tree.of(tokens[:rows].tolist(), parents[:rows].tolist(), log_probs[:rows].tolist())
 
@@ -39,7 +51,10 @@ def test_trees_are_those_of_a_search_of_the_whole_text(rng: np.random.Generator,
     for _ in range(15):
         text = repetitive(rng, int(rng.integers(1, 700)), vocab)
         width, depth = int(rng.integers(1, 18)), int(rng.integers(0, 9))
-        found, expected = drafted(text, width, depth), LookUpDrafter().draft(text, width, depth)
+        sampling = SamplingConfig(temperature=float(rng.choice([0, 0.7, 1])), seed=int(rng.integers(2**62)))
+        drafter = LookUpDrafter()
+        drafter.coupling = Coupling.of(sampling, VOCAB)
+        found, expected = drafted(text, width, depth, sampling), drafter.draft(text, width, depth)
         assert found.tokens.tolist() == expected.tokens.tolist()
         assert found.parents.tolist() == expected.parents.tolist()
         assert found.log_probs.tobytes() == expected.log_probs.tobytes()

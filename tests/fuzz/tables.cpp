@@ -113,13 +113,13 @@ void draft(sf_core_model* model, Bytes& from) {
   int64_t text[6];
   for (int i = 0; i < 4; ++i) {
     for (int64_t& token : text) token = from.below(kVocabulary + 1);
-    sf_grow_table(model, text, 1 + from.below(6), 8, 4, tokens, parents, log_probs);
+    sf_grow_table(model, text, 1 + from.below(6), nullptr, 8, 4, tokens, parents, log_probs);
   }
   int64_t ids[kStreams * kTop];
   float probs[kStreams * kTop];
   for (int64_t& id : ids) id = from.below(kVocabulary);
   for (float& prob : probs) prob = -static_cast<float>(from.take()) / 32;
-  sf_grow_streams(model, from.below(kVocabulary + 1), ids, probs, 8, 4, tokens, parents, log_probs);
+  sf_grow_streams(model, from.below(kVocabulary + 1), ids, probs, 1, nullptr, 8, 4, tokens, parents, log_probs);
 }
 
 void write_and_restore(sf_core_model* model, Bytes& from) {

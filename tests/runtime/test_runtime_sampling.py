@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streamfuse.runtime.config import SamplingConfig
-from streamfuse.runtime.reference.random import uniform
+from streamfuse.runtime.reference.noise import gumbel
 from streamfuse.runtime.reference.sampling import Sampler, distribution, penalise
 
 STEPS = json.loads((Path(__file__).parents[1] / "traces" / "sampling.json").read_text(encoding="utf-8"))["steps"]
@@ -40,15 +40,8 @@ def obvious(logits: list[float], history: list[int], position: int, config: Samp
                 break
         alive = sorted(chosen)
     alive = [i for i in alive if weights[i] >= config.min_p]
-    ends = lanes_of([weights[i] for i in alive])
-    target = uniform(config.seed, position) * ends[-1]
-    lane = next(lane for lane, end in enumerate(ends) if end > target)
-    total = ends[lane - 1] if lane else 0.0
-    for i in alive[lane::256]:
-        total += weights[i]
-        if total > target:
-            return i
-    raise AssertionError("unreachable")
+    noise = gumbel(config.seed, position, range(len(scores)), len(scores))
+    return max(alive, key=lambda i: (scores[i] + noise[i], -i))
 
 
 def lanes_of(values: list[float]) -> list[float]:
@@ -93,12 +86,11 @@ def test_the_nucleus_of_a_large_vocabulary_needs_no_full_sort_to_be_right(
     rng: np.random.Generator, top_p: float
 ) -> None:
     logits = (rng.normal(size=5000) * 2).astype(np.float32)
-    ids, weights = distribution(logits, SamplingConfig(temperature=1, top_p=top_p))
+    ids, _, weights = distribution(logits, SamplingConfig(temperature=1, top_p=top_p))
     probs = np.exp(logits.astype(np.float64))
     probs /= probs.sum()
     order = np.argsort(-logits, kind="stable")
     count = int(np.searchsorted(np.cumsum(probs[order]), top_p)) + 1
-    assert ids is not None
     assert ids.tolist() == sorted(order[:count].tolist())
     assert weights.max() == 1
 
@@ -126,8 +118,7 @@ def test_filters_keep_what_hugging_face_keeps(rng: np.random.Generator) -> None:
             process.MinPLogitsWarper(0.02),
         ):
             scores = warper(ids, scores)
-        ours, weights = distribution(penalise(logits, history, config.repetition_penalty), config)
-        assert ours is not None
+        ours, _, weights = distribution(penalise(logits, history, config.repetition_penalty), config)
         assert ours.tolist() == torch.isfinite(scores[0]).nonzero()[:, 0].tolist()
         assert np.abs(weights / weights.sum() - torch.softmax(scores[0], 0).numpy()[ours]).max() < 1e-5
 
@@ -138,14 +129,6 @@ def test_equal_logits_go_to_the_smaller_token() -> None:
     assert {Sampler(SamplingConfig(temperature=1, top_k=3, seed=s)).pick(level, [], 0) for s in range(50)} == {0, 1, 2}
 
 
-@pytest.mark.parametrize(("number", "logits", "token"), [(0.5, [0, 0], 1), (0.0, [-np.inf, 0], 1), (0.0, [0, 0], 0)])
-def test_a_number_on_the_edge_belongs_to_the_next_token_that_has_weight(
-    monkeypatch: pytest.MonkeyPatch, number: float, logits: list[float], token: int
-) -> None:
-    monkeypatch.setattr("streamfuse.runtime.reference.sampling.uniform", lambda *_: number)
-    assert Sampler(SamplingConfig(temperature=1)).pick(np.array(logits, np.float32), [], 0) == token
-
-
 def test_near_ties_are_counted() -> None:
     greedy = Sampler(SamplingConfig())
     greedy.pick(np.array([1, 1.0005, 0], np.float32), [], 0)
@@ -154,6 +137,17 @@ def test_near_ties_are_counted() -> None:
     greedy.pick(np.array([2, 2, 0], np.float32), [], 3)
     greedy.pick(np.array([1, 2, 0], np.float32), [], 3)  # chosen again, after other tokens
     assert [greedy.near_ties_before(position) for position in (0, 1, 2, 3, 4)] == [0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_a_near_tie_of_a_sample_is_one_that_a_thousandth_of_a_logit_turns(temperature: float) -> None:
+    config = SamplingConfig(temperature=temperature, seed=8)
+    noise = gumbel(8, 0, [0, 1], 2)
+    second = temperature * float(noise[0] - noise[1])  # the logit of token 1 at which both are equally good
+    for distance, near in ((0.002, 0), (0.0005, 1), (-0.0005, 1), (-0.002, 0)):
+        sampler = Sampler(config)
+        token = sampler.pick(np.array([0, second - distance], np.float32), [], 0)
+        assert (token, sampler.near_ties_before(1)) == (int(distance < 0), near)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -15,6 +15,7 @@ import make_traces
 from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.accept import MatchAcceptor
+from streamfuse.runtime.reference.coupling import Coupling
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter, grow
 from streamfuse.runtime.reference.guide import Guide
 from streamfuse.runtime.reference.lookup import LookUpDrafter
@@ -57,6 +58,7 @@ def test_the_five_verbs_replay_a_trace_from_its_recorded_outputs(name: str) -> N
     drafter, tokens = StreamDrafter() if trace["spec"]["num_streams"] else LookUpDrafter(), list(trace["prompt"])
     guide = Guide(make_traces.constraint_of(trace), config_of(trace).stop_ids(spec_of(trace)), 8)
     drafter.guide = guide
+    drafter.coupling = Coupling.of(config_of(trace).sampling, trace["spec"]["vocab_size"])
     width = config_of(trace).width_for(spec_of(trace))
     length = len(tokens) - 1
     room = min(trace["config"]["max_new_tokens"], trace["spec"]["capacity"] - len(tokens))
@@ -163,7 +165,7 @@ def test_the_traces_show_what_their_titles_promise() -> None:
     assert len(context["prompt"]) + len(context["generated"]) == context["spec"]["capacity"]
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(12))
 def test_growth_replays_the_trace(number: int) -> None:
     trace = read("growth")
     tables = DraftTables.of(
@@ -175,16 +177,18 @@ def test_growth_replays_the_trace(number: int) -> None:
     step = trace["steps"][number]
     ids, log_probs = np.array(step["stream_ids"]), np.array(step["stream_log_probs"], np.float32)
     chosen = tables if step["parent_term"] else None
-    assert_same_tree(grow(step["root"], ids, log_probs, step["width"], len(ids), chosen), step["tree"])
+    noise = make_traces.noise_of(step, len(tables.parent_left))
+    assert_same_tree(grow(step["root"], ids, log_probs, step["width"], len(ids), chosen, *noise), step["tree"])
 
 
-@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("number", range(18))
 def test_the_n_gram_table_replays_the_trace(number: int) -> None:
     trace = read("ngrams")
     arrays = (np.array(trace[f"ngram_{name}"]) for name in ("keys", "starts", "ids"))
     table = NgramTable.of(trace["vocab_size"], *arrays, np.array(trace["ngram_log_probs"], np.float16))
     step = trace["steps"][number]
-    assert_same_tree(table.grow(step["tokens"], step["width"], step["depth"]), step["tree"])
+    coupling, _ = make_traces.noise_of(step, trace["vocab_size"])
+    assert_same_tree(table.grow(step["tokens"], step["width"], step["depth"], coupling=coupling), step["tree"])
 
 
 @pytest.mark.parametrize("name", ["loop_constrained", "loop_constrained_lookup"])

@@ -10,9 +10,8 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.research.random import Purpose, uniform
+from streamfuse.research.random import Purpose, draw, uniform
 from streamfuse.runtime.backend import IntArray
-from streamfuse.runtime.reference.sampling import draw
 from streamfuse.runtime.reference.tree import Tree
 
 Float64Array = npt.NDArray[np.float64]
@@ -135,7 +134,7 @@ def propose(
         for index in range(limit):
             left = probs if how is How.INDEPENDENT else without(probs, places)
             number = uniform(seed, position, Purpose.DRAFT, row * _HALF + index, depth)
-            places.append(draw(left, number)[0])
+            places.append(draw(left, number))
     draws = places if ids is None else ids[places].tolist()
     return Proposal(tuple(draws), how, ids, probs)
 

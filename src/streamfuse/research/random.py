@@ -1,13 +1,16 @@
-"""More numbers of one run: the generator of docs/random.md, whose counter has two words that the runtime keeps 0.
+"""More numbers of one run, by the generator of docs/random.md.
 
-A number is named by its use, so drafting and accepting never share one, and none is that of `runtime`'s own
-`uniform(seed, position)`: purposes begin at 1.
+A number is named by its use, so drafting and accepting never share one, and none is one of sampling's noise: the
+purposes here are below those of `runtime.reference.noise.Use`.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+
+from streamfuse.runtime.reference.numbers import Float64Array
 from streamfuse.runtime.reference.random import philox4x32
 
 _MASK = 0xFFFFFFFF
@@ -37,5 +40,13 @@ def uniform(seed: int, position: int, purpose: Purpose, place: int = 0, depth: i
         if not 0 <= value < 1 << bits:
             raise ValueError(f"{name} must be from 0 to 2**{bits} - 1, not {value}")
     counter = (position & _MASK, position >> 32, purpose | depth << 8, place)
-    first, second, _, _ = philox4x32(counter, (seed & _MASK, seed >> 32))
+    words = philox4x32(counter, (seed & _MASK, seed >> 32))
+    first, second = int(words[0]), int(words[1])
     return ((first >> 5) * 67108864 + (second >> 6)) / 9007199254740992.0
+
+
+def draw(weights: Float64Array, number: float) -> int:
+    """The index of the weight, of float64 [n], at a number in [0, 1): the inverse of the cumulative distribution."""
+    ends = np.cumsum(weights)
+    place = int(np.searchsorted(ends, number * ends[-1], side="right"))
+    return place if place < len(ends) else int(np.flatnonzero(weights)[-1])  # the product was rounded up to the total

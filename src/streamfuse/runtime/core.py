@@ -359,11 +359,14 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_sequence_save": (ctypes.c_int, [_handle, _text, _text, c_size_t]),
     "sf_sequence_restore": (ctypes.c_int, [_handle, _text, TAKE, c_void_p]),
     "sf_sequence_set_costs": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, c_int32]),
-    "sf_grow_streams": (_number, [_handle, _number, c_void_p, c_void_p, _number, _number, *[c_void_p] * 3]),
-    "sf_grow_lookup": (_number, [c_void_p, *[_number] * 3, *[c_void_p] * 3]),
-    "sf_grow_table": (_number, [_handle, c_void_p, *[_number] * 3, *[c_void_p] * 3]),
+    "sf_grow_streams": (
+        _number,
+        [_handle, _number, c_void_p, c_void_p, _number, c_void_p, _number, _number, *[c_void_p] * 3],
+    ),
+    "sf_grow_lookup": (_number, [c_void_p, _number, _number, c_void_p, _number, _number, *[c_void_p] * 3]),
+    "sf_grow_table": (_number, [_handle, c_void_p, _number, c_void_p, _number, _number, *[c_void_p] * 3]),
     "sf_choose": (_number, [c_void_p, _number, c_void_p, _number, _number, c_void_p, c_void_p]),
-    "sf_uniform": (c_double, [c_uint64, c_uint64]),
+    "sf_noise": (c_double, [c_uint64, _number, _number, _number]),
     "sf_exp": (None, [c_void_p, c_void_p, _number]),
     "sf_log": (None, [c_void_p, c_void_p, _number]),
 }

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.research.proposal import Proposal, proposal_at
-from streamfuse.research.random import Purpose, uniform
+from streamfuse.research.random import Purpose, draw, uniform
 from streamfuse.runtime.backend import PassOutput
 from streamfuse.runtime.reference.accept import Acceptor, MatchAcceptor, Target, Walk
-from streamfuse.runtime.reference.sampling import draw
 from streamfuse.runtime.reference.tree import Tree
 
 Float64Array = npt.NDArray[np.float64]
@@ -117,7 +116,7 @@ class DrawAcceptor(ABC):
         for place, (token, probability) in enumerate(zip(proposal.draws, verdict.accept.tolist(), strict=True)):
             if uniform(pick.seed, position, Purpose.ACCEPT, place) < probability:
                 return token
-        return draw(verdict.otherwise, uniform(pick.seed, position, Purpose.RESIDUAL))[0]
+        return draw(verdict.otherwise, uniform(pick.seed, position, Purpose.RESIDUAL))
 
 
 class Match(MatchAcceptor):

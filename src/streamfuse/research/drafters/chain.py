@@ -145,7 +145,7 @@ def probabilities(logits: FloatArray, text: Sequence[int], sampling: SamplingCon
     if sampling.greedy:
         weights = np.exp(scores.astype(np.float64) - scores.max())
         return np.asarray(weights / weights.sum(), np.float64)
-    ids, weights = distribution(scores, sampling)
+    ids, _, weights = distribution(scores, sampling)
     probs = np.zeros(len(scores))
-    probs[slice(None) if ids is None else ids] = weights / weights.sum()
+    probs[ids] = weights / weights.sum()
     return probs

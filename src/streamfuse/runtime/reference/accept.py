@@ -79,9 +79,9 @@ class Target:
     def distribution(self, index: int, history: Sequence[int]) -> npt.NDArray[np.float64]:
         """float64 [V], sum 1: what plain decoding draws from, all filters applied. The temperature is not 0."""
         scores = penalise(self._logits(index), history, self.sampler.config.repetition_penalty)
-        ids, weights = distribution(scores, self.sampler.config)
+        ids, _, weights = distribution(scores, self.sampler.config)
         probs = np.zeros(len(scores))
-        probs[slice(None) if ids is None else ids] = weights / weights.sum()
+        probs[ids] = weights / weights.sum()
         return probs
 
     def _logits(self, index: int) -> npt.NDArray[np.float32]:
@@ -107,7 +107,7 @@ class MatchAcceptor:
     """Sample and match: draw the next token as plain decoding would; walk where a child carries it, else emit and stop.
 
     Lossless by construction, greedy or sampled: each token comes from the model's distribution at its node and from the
-    uniform number of its position, neither of which depends on the tree. A pruned child simply is not there. Where no
+    noise of its position, neither of which depends on the tree. A pruned child simply is not there. Where no
     token can be chosen the walk ends, unless it is the first one: the next pass begins there and fails. So it does at
     an end token under a constraint, after which nothing follows.
     """

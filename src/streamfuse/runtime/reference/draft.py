@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.runtime.backend import FloatArray, IntArray, PassOutput
+from streamfuse.runtime.reference.coupling import GREEDY, Coupling
 from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Guide, Path
 from streamfuse.runtime.reference.ngram_table import NgramTable
 from streamfuse.runtime.reference.numbers import exponential, logarithm
@@ -145,11 +146,13 @@ def _check_kinds(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def grow(
-    root: int, stream_ids: IntArray, stream_log_probs: FloatArray, width: int, depth: int, tables: DraftTables | None
-) -> Tree:
+    root: int, stream_ids: IntArray, stream_log_probs: FloatArray, width: int, depth: int, tables: DraftTables | None,
+    coupling: Coupling = GREEDY, position: int = 0,
+) -> Tree:  # fmt: skip
     """The most probable ancestor-closed tree of at most `width` nodes, rows in best-first order.
 
-    stream_ids int64 [G, k], stream_log_probs float32 [G, k]: those of the last accepted node. A node of depth d takes
+    stream_ids int64 [G, k], stream_log_probs float32 [G, k]: those of the last accepted node. `position` is that of the
+    root's children. A node of depth d takes
     its children from stream d + 1, so the tree is at most min(depth, G) deep. Rows are ordered by log-probability, ties
     by depth, then by the parent's row, then by the candidate's rank, so a narrower tree is a prefix of a wider one.
     A conditional probability never exceeds 1, so the best nodes of all levels are closed under ancestors, and each
@@ -158,7 +161,7 @@ def grow(
     budget, levels = width - 1, min(depth, len(stream_ids))
     if budget < 1 or levels < 1:
         return Tree.root(root)
-    conditional = _Conditional(stream_ids[:levels], stream_log_probs[:levels], tables)
+    conditional = _Conditional(stream_ids[:levels], stream_log_probs[:levels], tables, coupling, position)
     tokens, probs, parents = [np.array([root])], [np.zeros(1)], [np.array([-1])]
     first_row, floor = 0, -np.inf
     for level in range(levels):
@@ -176,9 +179,13 @@ def grow(
 
 
 class _Conditional:
-    """Log-probability of each candidate of a stream given each parent. Sums are computed in index order."""
+    """Log-probability of each candidate of a stream given each parent, and in sampled text the noise. Sums are computed
+    in index order."""
 
-    def __init__(self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None) -> None:
+    def __init__(
+        self, ids: IntArray, log_probs: FloatArray, tables: DraftTables | None, coupling: Coupling, position: int
+    ) -> None:
+        self.ids, self.coupling, self.position = ids, coupling, position
         self.log_probs = log_probs.astype(np.float64)
         self.tables = tables if tables is not None and tables.rank else None
         if self.tables is not None:
@@ -187,6 +194,9 @@ class _Conditional:
 
     def __call__(self, level: int, parents: IntArray) -> Float64Array:
         """float64 [parents, k] for parent tokens; without a parent term [1, k], the same for all."""
+        return self.coupling.apply(self.position + level, self.ids[level].tolist(), self._alone(level, parents))
+
+    def _alone(self, level: int, parents: IntArray) -> Float64Array:
         if self.tables is None:
             marginal: Float64Array = self.log_probs[level][None]
             return marginal
@@ -228,7 +238,7 @@ def _in_order(tokens: IntArray, probs: Float64Array, parents: IntArray, width: i
 
 def grow_along(
     guide: Guide, root: int, streams: tuple[IntArray, FloatArray] | None, width: int, depth: int,
-    tables: DraftTables | None,
+    tables: DraftTables | None, coupling: Coupling = GREEDY, position: int = 0,
 ) -> Tree:  # fmt: skip
     """The same under a constraint, node by node: the best candidate of all joins the tree and offers its children.
 
@@ -237,7 +247,9 @@ def grow_along(
     """
     drafted, parents, probs, paths = [root], [-1], [0.0], [Path()]
     levels = 0 if streams is None else min(depth, len(streams[0]))
-    conditional = None if streams is None else _Conditional(streams[0][:levels], streams[1][:levels], tables)
+    conditional = None
+    if streams is not None:
+        conditional = _Conditional(streams[0][:levels], streams[1][:levels], tables, coupling, position)
     heap: list[tuple[float, int, int, int, int]] = []  # (-log-probability, depth, parent's row, rank, token)
 
     def offer(row: int) -> None:
@@ -281,7 +293,7 @@ class StreamDrafter:
 
     def __init__(self, tables: DraftTables | None = None) -> None:
         self.tables = tables
-        self.guide = FREE
+        self.guide, self.coupling = FREE, GREEDY
         self._streams: tuple[IntArray, FloatArray] | None = None
 
     def reset(self) -> None:
@@ -292,8 +304,9 @@ class StreamDrafter:
         self._streams = (output.stream_ids[index], output.stream_log_probs[index]) if carries else None
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
+        noise = (self.coupling, len(tokens))
         if self.guide.constrained:
-            return grow_along(self.guide, tokens[-1], self._streams, width, depth, self.tables)
+            return grow_along(self.guide, tokens[-1], self._streams, width, depth, self.tables, *noise)
         if self._streams is None:
             return Tree.root(tokens[-1])
-        return grow(tokens[-1], *self._streams, width, depth, self.tables)
+        return grow(tokens[-1], *self._streams, width, depth, self.tables, *noise)

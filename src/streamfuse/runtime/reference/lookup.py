@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.coupling import GREEDY
 from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Path
 from streamfuse.runtime.reference.ngram_table import LEAST
 from streamfuse.runtime.reference.numbers import logarithm
@@ -37,7 +38,7 @@ class LookUpDrafter:
     from."""
 
     def __init__(self) -> None:
-        self.guide = FREE
+        self.guide, self.coupling = FREE, GREEDY
 
     def reset(self) -> None:
         """Nothing is kept between texts."""
@@ -60,7 +61,9 @@ class LookUpDrafter:
             else:
                 match = find(text, [*text, *paths[row]][-LONGEST:])
                 allowed = self.guide.may_follow(paths[row], match.tokens)
-                offers = [(match.tokens[rank], match.log_prob(rank)) for rank, ok in enumerate(allowed) if ok]
+                log_probs = np.array([match.log_prob(rank) for rank in range(len(match.tokens))])
+                coupled = self.coupling.apply(len(text) + len(paths[row]), match.tokens, log_probs).tolist()
+                offers = [(match.tokens[rank], coupled[rank]) for rank, ok in enumerate(allowed) if ok]
             for token, log_prob in offers:
                 path = probs[row] + log_prob
                 if path > LEAST:

@@ -17,6 +17,7 @@ from streamfuse.runtime.backend import DECODE, PREFILL, Backend, PassOutput
 from streamfuse.runtime.config import GenerationConfig, check_prompt, token_ids_of
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.reference.accept import Acceptor, MatchAcceptor, Target, Walk
+from streamfuse.runtime.reference.coupling import Coupled, Coupling
 from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
 from streamfuse.runtime.reference.guide import Guide, Guided
 from streamfuse.runtime.reference.sampling import Sampler
@@ -94,6 +95,8 @@ class Loop:
         sampler, guide = Sampler(self.config.sampling), self._guide(stop_ids)
         needs_logits = sampler.needs_logits or self.acceptor.needs_logits or guide.constrained
         self.drafter.reset()
+        if isinstance(self.drafter, Coupled) and isinstance(self.acceptor, MatchAcceptor):
+            self.drafter.coupling = Coupling.of(self.config.sampling, spec.vocab_size)
         self.prefill()
         room = min(self.config.max_new_tokens, spec.capacity - len(tokens))
         reason = _end(guide, None if room else "context")

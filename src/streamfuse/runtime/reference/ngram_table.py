@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.runtime.reference.coupling import GREEDY, Coupling
 from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Guide, Path
 from streamfuse.runtime.reference.tree import Tree
 
@@ -106,7 +107,9 @@ class NgramTable:
         place = int(self.keys.searchsorted(key))
         return place if place < len(self.keys) and self.keys[place] == key else None
 
-    def grow(self, tokens: Sequence[int], width: int, depth: int, guide: Guide = FREE) -> Tree:
+    def grow(
+        self, tokens: Sequence[int], width: int, depth: int, guide: Guide = FREE, coupling: Coupling = GREEDY
+    ) -> Tree:
         """The most probable tree of at most `width` nodes, min(depth, MAX_DEPTH) levels below tokens[-1], best first.
 
         Equal paths stand in the order in which they were found. Paths below a probability of 0.02 are left out. A token
@@ -115,7 +118,17 @@ class NgramTable:
         drafted, parents, probs, levels, paths = [tokens[-1]], [-1], [0.0], [0], [Path()]
         count = 0
         heap: list[tuple[float, int, int, int]] = []  # (-log-probability, order, parent's row, rank among its children)
-        children = [self.after(*tokens[-LONGEST:])]
+
+        def after(path: Path) -> list[tuple[int, float]]:
+            """The continuations of a path, the most probable first."""
+            found = self.after(*[*tokens, *path][-LONGEST:])
+            if not found:
+                return found
+            ids, log_probs = zip(*found, strict=True)
+            coupled = coupling.apply(len(tokens) + len(path), ids, np.array(log_probs)).tolist()
+            return sorted(zip(ids, coupled, strict=True), key=lambda one: -one[1])
+
+        children = [after(Path())]
 
         def offer(parent: int, rank: int) -> None:
             """The forced child, or the best one from this rank on that may follow."""
@@ -143,7 +156,7 @@ class NgramTable:
             probs.append(-path)
             levels.append(levels[parent] + (forced is None))
             paths.append((*paths[parent], token))
-            children.append(self.after(*[*tokens, *paths[row]][-LONGEST:]) if levels[row] < MAX_DEPTH else [])
+            children.append(after(paths[row]) if levels[row] < MAX_DEPTH else [])
             if forced is None:
                 offer(parent, rank + 1)
             if len(paths[row]) < depth:

@@ -1,18 +1,20 @@
-"""The counter-based generator: one number in [0, 1) for each (seed, position), the same bits in every language.
+"""The counter-based generator: random words of a key and a counter, the same bits in every language.
 
 Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). The key is the
-seed, the counter is the position, so a number does not depend on how many were drawn before it: that is why drafting
-cannot change a sampled text. docs/random.md defines every bit; tests/traces/random.json holds known answers.
+seed, the counter begins with the position, so a number does not depend on how many were drawn before it: that is why
+drafting cannot change a sampled text. docs/random.md defines every bit; tests/traces/random.json holds known answers.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
-Words4 = tuple[int, int, int, int]
+Words4 = tuple[Any, Any, Any, Any]  # unsigned 32-bit integers, or arrays uint64 [n] of them
 
 
 def philox4x32(counter: Words4, key: tuple[int, int]) -> Words4:
@@ -27,12 +29,19 @@ def philox4x32(counter: Words4, key: tuple[int, int]) -> Words4:
 
 
 def uniform(seed: int, position: int) -> float:
-    """The number in [0, 1), a multiple of 2**-53, that decides the token at `position` (0 = first of the context).
+    """A number in [0, 1), a multiple of 2**-53, for batched generation (`train.generate`). Sampling in the runtime uses
+    `noise.gumbel`.
 
-    Seed and position are unsigned 64-bit integers; anything else raises ValueError.
+    Seed and position are unsigned 64-bit integers, else ValueError.
     """
-    for name, value in (("seed", seed), ("position", position)):
+    check_64_bits(seed=seed, position=position)
+    words = philox4x32((position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32))
+    first, second = int(words[0]), int(words[1])
+    return ((first >> 5) * 67108864 + (second >> 6)) / 9007199254740992.0
+
+
+def check_64_bits(**values: int) -> None:
+    """ValueError, naming the value, unless all of them are unsigned 64-bit integers."""
+    for name, value in values.items():
         if not 0 <= value < 1 << 64:
             raise ValueError(f"{name} must be from 0 to 2**64 - 1, not {value}")
-    first, second, _, _ = philox4x32((position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32))
-    return ((first >> 5) * 67108864 + (second >> 6)) / 9007199254740992.0

@@ -1,4 +1,5 @@
-"""From a row of logits to a token: greedy, or the inverse of the cumulative distribution at `uniform(seed, position)`.
+"""From a row of logits to a token: the one with the largest logit, or with the largest sum of logit / temperature and
+Gumbel noise, which is a sample from softmax(logits / temperature).
 
 The filters act in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p. Ties go
 to the smaller token id. All arithmetic is float64; docs/random.md defines it to the bit. core/sample.cpp is the same.
@@ -10,19 +11,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from streamfuse.runtime.backend import BoolArray, FloatArray, IntArray
 from streamfuse.runtime.config import SamplingConfig
-from streamfuse.runtime.reference.numbers import exponential
-from streamfuse.runtime.reference.random import uniform
+from streamfuse.runtime.reference.noise import gumbel
+from streamfuse.runtime.reference.numbers import Float64Array, exponential
 
-Float64Array = npt.NDArray[np.float64]
-
-# A choice is a near tie when an engine's rounding could turn it: the best two logits closer than this, or the uniform
-# number closer than this (in probability) to the edge between two tokens.
-NEAR_TIE_LOGIT = 1e-3
-NEAR_TIE_PROBABILITY = 1e-5
+# A choice is a near tie when an engine's rounding could turn it: the second best token would need a logit larger by at
+# most this.
+NEAR_TIE = 1e-3
 
 LANES = 256  # part of the definition in docs/random.md
 
@@ -54,41 +51,19 @@ class Sampler:
             scores = np.where(allowed, scores.astype(np.float64), -np.inf)
         if self.config.greedy:
             return self._best(scores, position)
-        ids, weights = distribution(scores, self.config)
-        place, distance = draw(weights, uniform(self.config.seed, position))
-        self._near[position] = distance < NEAR_TIE_PROBABILITY
-        return place if ids is None else int(ids[place])
+        ids, kept, _ = distribution(scores, self.config)
+        with_noise = kept + gumbel(self.config.seed, position, ids, len(scores))
+        best = int(np.argmax(with_noise))
+        margin = NEAR_TIE / self.config.temperature
+        self._near[position] = int(np.count_nonzero(with_noise >= with_noise[best] - margin)) > 1
+        return int(ids[best])
 
     def _best(self, scores: FloatArray | Float64Array, position: int) -> int:
         best = int(np.argmax(scores))
         top = float(scores[best])
         _demand_finite(top)
-        self._near[position] = int(np.count_nonzero(scores >= top - NEAR_TIE_LOGIT)) > 1
+        self._near[position] = int(np.count_nonzero(scores >= top - NEAR_TIE)) > 1
         return best
-
-
-def draw(weights: Float64Array, number: float) -> tuple[int, float]:
-    """The index that a number in [0, 1) falls on, and how near it lies to the next or the last token, of the total.
-
-    Weights float64 [n] lie along the line by lanes (index modulo LANES), in a lane by index: 256 short sums that a
-    processor adds side by side, where one long sum would wait for each addition.
-    """
-    lanes = lane_ends(weights)
-    total = float(lanes[-1])
-    target = number * total
-    lane = int(np.searchsorted(lanes, target, side="right"))
-    if lane == len(lanes):  # the product was rounded up to the total
-        lane = int(np.flatnonzero(np.diff(lanes, prepend=0.0))[-1])
-    start = float(lanes[lane - 1]) if lane else 0.0
-    own = weights[lane::LANES]
-    ends = np.cumsum(np.concatenate(([start], own)))
-    place = int(np.searchsorted(ends[1:], target, side="right"))
-    if place == len(own):
-        place = int(np.flatnonzero(own)[-1])
-    index = lane + LANES * place
-    below = target - float(ends[place]) if index else math.inf
-    above = float(ends[place + 1]) - target if lane < len(lanes) - 1 or place < len(own) - 1 else math.inf
-    return index, min(below, above) / total
 
 
 def lane_ends(weights: Float64Array) -> Float64Array:
@@ -101,25 +76,29 @@ def lane_ends(weights: Float64Array) -> Float64Array:
     return np.cumsum(sums)
 
 
-def distribution(penalised: FloatArray | Float64Array, config: SamplingConfig) -> tuple[IntArray | None, Float64Array]:
-    """The tokens that may be sampled, ascending, and their weights (not normalised; the best score weighs 1).
+def distribution(
+    penalised: FloatArray | Float64Array, config: SamplingConfig
+) -> tuple[IntArray, Float64Array, Float64Array]:
+    """The tokens that may be sampled, int64 [n] ascending, with their scores and weights, float64 [n].
 
-    Scores [V] are logits after `penalise`. Ids are int64 [n], or None for the whole vocabulary; weights float64 [n].
-    Temperature is not 0.
+    Takes [V] logits after `penalise`. Scores are below those of the best token, by the temperature, which is not 0;
+    weights are their exponentials, so the best weighs 1.
     """
     top = float(penalised.max())
     _demand_finite(top)
     scores: Float64Array = (penalised.astype(np.float64) - top) / config.temperature
-    ids: IntArray | None = None
+    ids: IntArray = np.arange(len(scores))
     if 0 < config.top_k < len(scores):
         ids = largest(scores, config.top_k)
         scores = scores[ids]
     weights = exponential(scores)
     if config.top_p < 1:
-        ids, scores, weights = _narrow(ids, scores, weights, nucleus(scores, weights, config.top_p))
+        keep = nucleus(scores, weights, config.top_p)
+        ids, scores, weights = ids[keep], scores[keep], weights[keep]
     if config.min_p > 0:
-        ids, scores, weights = _narrow(ids, scores, weights, np.flatnonzero(weights >= config.min_p))
-    return ids, weights
+        keep = np.flatnonzero(weights >= config.min_p)
+        ids, scores, weights = ids[keep], scores[keep], weights[keep]
+    return ids, scores, weights
 
 
 def penalise(logits: FloatArray, history: Sequence[int], penalty: float) -> FloatArray | Float64Array:
@@ -150,12 +129,6 @@ def nucleus(scores: Float64Array, weights: Float64Array, top_p: float) -> IntArr
     best = np.argsort(-scores, kind="stable")
     reached = int(np.searchsorted(np.cumsum(weights[best]), goal, side="left"))
     return np.sort(best[: reached + 1])
-
-
-def _narrow(
-    ids: IntArray | None, scores: Float64Array, weights: Float64Array, keep: IntArray
-) -> tuple[IntArray, Float64Array, Float64Array]:
-    return (keep if ids is None else ids[keep]), scores[keep], weights[keep]
 
 
 def _demand_finite(top: float) -> None:
