@@ -10,12 +10,24 @@
 
 namespace streamfuse::native {
 
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point started) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - started).count();
+}
+
+}  // namespace
+
 Model::Model(const char* folder, const sf_model_options& options)
     : folder_(folder),
       cost_folder_(options.cost_folder == nullptr ? "" : options.cost_folder),
       machine_(machine()),
-      threads_(options.threads == 0 ? "default" : std::to_string(options.threads)) {
-  const auto started = std::chrono::steady_clock::now();
+      threads_(options.threads == 0 ? "default" : std::to_string(options.threads)),
+      memory_tokens_(options.memory_tokens) {
+  const auto started = Clock::now();
+  if (options.memory_file != nullptr) memory_file_ = options.memory_file;
   const bool hashes = options.skip_hashes == 0 || options.public_key != nullptr;
   const double half = !hashes ? 0.0 : options.own_engine == 1 ? 1.0 : 0.5;
   const Watch hashed(options.progress, 0.0, half), loaded(options.progress, half, 1.0);
@@ -26,22 +38,63 @@ Model::Model(const char* folder, const sf_model_options& options)
   const std::string_view graph = sf_bundle_graph(bundle_.get());
   if (options.own_engine == 0 || (options.own_engine == 2 && graph.ends_with(".pte")))
     load_program(options.threads, loaded.get());
+  load_core();
+  if (options.progress != nullptr)
+    options.progress->fraction.store(program_ == nullptr && options.own_engine == 2 ? half : 1.0);
+  load_ms_ = ms_since(started);
+}
+
+Model::Model(const Model& whole, const std::string& adapter)
+    : folder_(whole.folder_),
+      cost_folder_(whole.cost_folder_),
+      machine_(whole.machine_),
+      threads_(whole.threads_),
+      memory_file_(whole.memory_file_),
+      memory_tokens_(whole.memory_tokens_) {
+  const auto started = Clock::now();
+  int code = sf_bundle_adapter(whole.bundle(), adapter.c_str(), Made(bundle_));
+  bundle_needs(code);
+  spec_.size = sizeof spec_;
+  bundle_needs(sf_bundle_spec(bundle_.get(), &spec_));
+  if (whole.program_ != nullptr) {
+    code = sf_program_adapter(whole.program_.get(), adapter.c_str(), Made(program_));
+    program_needs(code);
+    program_needs(sf_program_check(program_.get(), &spec_));
+  }
+  // A memory belongs to one identity, and answers of different tasks resemble each other little.
+  if (memory_file_ && !memory_file_->empty()) *memory_file_ += "." + adapter;
+  load_core();
+  load_ms_ = whole.load_ms_ + ms_since(started);
+}
+
+void Model::load_core() {
   const sf_tensor* tensors = nullptr;
   int32_t count = 0;
   bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));
   int code = sf_core_model_open(&spec_, tensors, count, Made(core_));
   check(code, sf_core_model_error(core_.get()));
-  if (options.memory_file != nullptr) {
-    const char* file = *options.memory_file == 0 ? nullptr : options.memory_file;
-    code = sf_core_model_remember(core_.get(), file, options.memory_tokens);
-    check(code, sf_core_model_error(core_.get()));
+  if (!memory_file_) return;
+  code = sf_core_model_remember(core_.get(), memory_file_->empty() ? nullptr : memory_file_->c_str(), memory_tokens_);
+  check(code, sf_core_model_error(core_.get()));
+}
+
+std::shared_ptr<const Model> Model::adapter(const std::string& name) const {
+  const std::lock_guard<std::mutex> guard(loading_adapter_);
+  std::shared_ptr<const Model>& found = adapters_[name];
+  if (found == nullptr) {
+    try {
+      found = std::make_shared<const Model>(*this, name);
+    } catch (...) {
+      adapters_.erase(name);
+      throw;
+    }
   }
-  if (options.progress != nullptr)
-    options.progress->fraction.store(program_ == nullptr && options.own_engine == 2 ? half : 1.0);
-  load_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  return found;
 }
 
 void Model::bundle_needs(int code) const { check(code, sf_bundle_error(bundle_.get())); }
+
+void Model::program_needs(int code) const { check(code, sf_program_error(program_.get())); }
 
 int Model::open_bundle(const sf_bundle_options& options) {
   const TraceSection section("streamfuse: open bundle");
@@ -55,15 +108,16 @@ void Model::load_program(int32_t threads, const sf_watch* watch) {
     throw Failure(SF_BAD_PROGRAM, folder_ + " is for " +
                                       (graph.ends_with(".mlpackage") ? "Core ML on Apple's devices" : "ONNX Runtime") +
                                       "; this library runs bundles exported with --target executorch");
-  int code = sf_program_open(graph.data(), threads, watch, Made(program_));
-  check(code, sf_program_error(program_.get()));
-  code = sf_program_check(program_.get(), &spec_);
-  check(code, sf_program_error(program_.get()));
+  const int code = sf_program_open(graph.data(), threads, watch, Made(program_));
+  program_needs(code);
+  program_needs(sf_program_check(program_.get(), &spec_));
 }
 
 void Model::forget() const {
   const int code = sf_core_model_forget(core_.get());
   check(code, sf_core_model_error(core_.get()));
+  if (!memory_file_) return;
+  for (int32_t i = 0; const char* name = sf_bundle_adapter_name(bundle(), i); ++i) adapter(name)->forget();
 }
 
 int64_t Model::count_tokens(const char* text, size_t bytes) const {

@@ -1,7 +1,11 @@
-// An open bundle: its files and text, the engine's program, and the core's specification and tables.
+// An open bundle: its files and text, the engine's program, and the core's specification and tables; or the same of
+// one of its adapters.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "handle.h"
@@ -15,6 +19,10 @@ namespace streamfuse::native {
 class Model {
  public:
   Model(const char* folder, const sf_model_options& options);  // throws Failure, as all that follow
+  Model(const Model& whole, const std::string& adapter);
+
+  // An adapter, which is loaded when it is first asked for. Weights of the graphs are shared.
+  std::shared_ptr<const Model> adapter(const std::string& name) const;
 
   sf_bundle* bundle() const { return bundle_.get(); }
   sf_core_model* core() const { return core_.get(); }
@@ -38,13 +46,19 @@ class Model {
   void bundle_needs(int code) const;
   int open_bundle(const sf_bundle_options& options);
   void load_program(int32_t threads, const sf_watch* watch);
+  void program_needs(int code) const;
+  void load_core();
 
   std::string folder_, cost_folder_, machine_, threads_;
+  std::optional<std::string> memory_file_;  // "": in RAM only
+  int64_t memory_tokens_;
   Handle<sf_bundle, sf_bundle_close> bundle_;
   Handle<sf_program, sf_program_close> program_;  // null: sessions bring engines
   mutable std::mutex making_engine_;              // the program keeps one error message for all threads
   Handle<sf_core_model, sf_core_model_close> core_;
   sf_spec spec_{};
+  mutable std::mutex loading_adapter_;
+  mutable std::map<std::string, std::shared_ptr<const Model>> adapters_;
   double load_ms_ = 0.0;
 };
 

@@ -114,6 +114,10 @@ const char* sf_model_graph(const sf_model* model) {
   return loaded(model) == nullptr ? "" : sf_bundle_graph(loaded(model)->bundle());
 }
 
+const char* sf_model_adapter_name(const sf_model* model, int32_t index) {
+  return loaded(model) == nullptr ? nullptr : sf_bundle_adapter_name(loaded(model)->bundle(), index);
+}
+
 const char* sf_model_engine(const sf_model* model) {
   return loaded(model) == nullptr ? "{}" : loaded(model)->engine_facts();
 }

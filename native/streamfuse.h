@@ -76,7 +76,8 @@ typedef struct sf_model_options {
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
-                              are drafted from them; created if it is missing. "": in RAM only. NULL: off */
+                              are drafted from them; created if it is missing. Answers of an adapter are in a file of
+                              their own, with .NAME at its end. "": in RAM only. NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
   sf_progress* progress;   /* NULL: none */
 } sf_model_options;
@@ -97,11 +98,12 @@ SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of ma
 SF_EXPORT const char* sf_model_graph(const sf_model*);    /* the path of the graphs, for a custom engine */
 SF_EXPORT const char* sf_model_engine(const sf_model*);   /* the native engine's properties, JSON: threads,
                                                              instruction_set, cache_bytes, ...; {} without one */
-SF_EXPORT int32_t sf_model_can_chat(const sf_model*);     /* 1: the bundle has a chat template */
-SF_EXPORT double sf_model_load_ms(const sf_model*);       /* duration of sf_model_load */
+SF_EXPORT const char* sf_model_adapter_name(const sf_model*, int32_t index); /* of a task adapter; NULL past the last */
+SF_EXPORT int32_t sf_model_can_chat(const sf_model*);                        /* 1: the bundle has a chat template */
+SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* duration of sf_model_load */
 
-/* Removes the answers that sf_model_options.memory_file stores, from RAM and file. SF_BAD_FILE if the file cannot be
- * written. Any thread may call it, at any time. */
+/* Removes the answers that sf_model_options.memory_file stores, from RAM and file, those of adapters too. SF_BAD_FILE
+ * if the file cannot be written. Any thread may call it, at any time. */
 SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */
@@ -147,6 +149,8 @@ typedef struct sf_session_options {
   size_t template_variables_bytes;
   int32_t context_policy; /* of a chat, for a question that does not fit into the context: SF_CONTEXT_FAIL (0) or
                              SF_CONTEXT_DROP_OLDEST */
+  const char* adapter; /* the name of a task adapter of the bundle (sf_model_adapter_name), zero-terminated; its graphs
+                          are loaded with its first session. Not with a custom engine. NULL: the base model */
 } sf_session_options;
 
 /* A conversation: each start is a turn of the user, and only new tokens are processed. SF_BAD_ARGUMENT if the bundle
@@ -248,8 +252,9 @@ SF_EXPORT int sf_session_trim(sf_session*);
 /* Drops all tokens, and all turns except those that the session was created with. Finishes a running answer. */
 SF_EXPORT int sf_session_reset(sf_session*);
 
-/* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle, also in another
- * process or language. SF_BAD_FILE for a damaged file, one of another bundle, or one from which a chat cannot continue;
+/* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle and adapter, also in
+ * another process or language. SF_BAD_FILE for a damaged file, one of another bundle or adapter, or one from which a
+ * chat cannot continue;
  * then the session is unchanged. Both finish a running answer. */
 SF_EXPORT int sf_session_save(sf_session*, const char* path);
 SF_EXPORT int sf_session_restore(sf_session*, const char* path);

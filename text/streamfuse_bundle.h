@@ -56,6 +56,15 @@ typedef struct sf_bundle_options {
  * public_key is not a key; SF_BAD_FILE if the signature is missing, damaged or by another key. */
 SF_EXPORT int sf_bundle_open(const char* folder, const sf_bundle_options* options, sf_bundle** out);
 
+/* The name of an adapter, in the order of the manifest; NULL if there are not as many. */
+SF_EXPORT const char* sf_bundle_adapter_name(const sf_bundle*, int32_t index);
+
+/* The bundle with one of its adapters: a handle of its own whose specification, drafting tables, chat template and
+ * identity are those of the adapter. sf_bundle_manifest then returns the manifest with the adapter's
+ * fields in place of the bundle's. SF_BAD_ARGUMENT, with the names, if there is no such adapter. Either handle may be
+ * closed first. *out is a handle even if this fails, unless memory is exhausted. */
+SF_EXPORT int sf_bundle_adapter(const sf_bundle*, const char* name, sf_bundle** out);
+
 /* NULL if sf_bundle_open accepts this public key; otherwise an error message, a string constant. */
 SF_EXPORT const char* sf_bundle_check_key(const char* public_key);
 
@@ -93,7 +102,7 @@ SF_EXPORT const char* sf_bundle_selftest_error(const sf_bundle_selftest*); /* ne
  * the SNR in the manifest's `parity`. Valid as long as the handle. */
 SF_EXPORT int sf_bundle_selftest_tensors(const sf_bundle_selftest*, const sf_tensor** out, int32_t* count);
 
-/* The JSON text of manifest.json, byte for byte. */
+/* The JSON text of manifest.json, byte for byte; of an adapter, as sf_bundle_adapter says. */
 SF_EXPORT const char* sf_bundle_manifest(const sf_bundle*);
 
 /* The folder that was opened: the given one, or its previous version, if a writer was killed after it had moved that

@@ -52,7 +52,7 @@ std::string error_text(Error error, const PlatformScope& scope) {
 GraphMethod::GraphMethod(const Program& program, const Signature& signature, const Block& arena,
                          const std::vector<Block>& caches, executorch::runtime::EventTracer* tracer)
     : signature_(signature) {
-  const MethodMeta meta = program.executorch().method_meta(signature.name.c_str()).get();
+  const MethodMeta meta = program.executorch().method_meta(program.name_in_file(signature.name).c_str()).get();
   for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
     const size_t bytes = static_cast<size_t>(meta.memory_planned_buffer_size(i).get());
     if (i > 0) blocks_.emplace_back(bytes);
@@ -71,10 +71,11 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
   const VendorOutput output(program.has_vendors_delegate());
   const XnnpackOptions options;
   Error error = Error::Ok;
+  const std::string name = program.name_in_file(signature_.name);
   const auto attempt = [&] {
     scope.clear();
     Result<Method> method =
-        program.executorch().load_method(signature_.name.c_str(), memory_.get(), tracer, nullptr, options.map());
+        program.executorch().load_method(name.c_str(), memory_.get(), tracer, nullptr, options.map());
     error = method.error();
     if (method.ok()) method_ = std::make_unique<Method>(std::move(method.get()));
   };

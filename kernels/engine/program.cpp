@@ -45,6 +45,21 @@ std::string joined(const std::vector<std::string>& parts) {
   return all;
 }
 
+constexpr char kAfterAdapter = '.';  // between the names of an adapter and its method
+
+// The adapters that a program has methods for.
+std::vector<std::string> adapters_of(const executorch::runtime::Program& program) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < program.num_methods(); ++i) {
+    const Result<const char*> found = program.get_method_name(i);
+    const std::string name = found.ok() ? *found : "";
+    const std::string adapter = name.substr(0, std::min(name.find(kAfterAdapter), name.size()));
+    if (adapter.size() < name.size() && std::find(names.begin(), names.end(), adapter) == names.end())
+      names.push_back(adapter);
+  }
+  return names;
+}
+
 }  // namespace
 
 Program::Program(const std::string& path, int num_threads) : threads_(reserve_team(num_threads)) {
@@ -59,35 +74,58 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
       ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);
   if (!program.ok())
     throw Failure(SF_BAD_PROGRAM, path + " is not an ExecuTorch program, or is damaged: " + scope.errors());
-  program_ = std::make_unique<ExecuTorchProgram>(std::move(program.get()));
+  program_ = std::make_shared<ExecuTorchProgram>(std::move(program.get()));
+  read_methods(path);
+}
 
+Program::Program(const Program& whole, const std::string& adapter)
+    : threads_(whole.threads_), prefix_(adapter + kAfterAdapter), loader_(whole.loader_), program_(whole.program_) {
+  const std::vector<std::string> names = adapters_of(*program_);
+  if (std::find(names.begin(), names.end(), adapter) == names.end())
+    throw Failure(SF_BAD_ARGUMENT,
+                  "there is no adapter " + adapter + "; this program has " + (names.empty() ? "none" : joined(names)));
+  read_methods("adapter " + adapter);
+  if (shapes_.layers != whole.shapes_.layers || shapes_.capacity != whole.shapes_.capacity ||
+      shapes_.vocab_size != whole.shapes_.vocab_size)
+    throw Failure(SF_BAD_PROGRAM, "adapter " + adapter +
+                                      " has another number of layers, another capacity or another "
+                                      "vocabulary than its base model");
+}
+
+void Program::read_methods(const std::string& path) {
+  PlatformScope scope;
   std::vector<std::string> passes, constants;
   for (size_t i = 0; i < program_->num_methods(); ++i) {
-    const Result<const char*> name = program_->get_method_name(i);
-    if (!name.ok()) continue;
-    const Result<MethodMeta> meta = program_->method_meta(*name);
-    if (!meta.ok()) throw Failure(SF_BAD_PROGRAM, path + ": method " + *name + " cannot be read: " + scope.errors());
+    const Result<const char*> found = program_->get_method_name(i);
+    const std::string in_file = found.ok() ? *found : "";
+    if (!in_file.starts_with(prefix_)) continue;
+    const std::string name = in_file.substr(prefix_.size());
+    if (name.empty() || name.find(kAfterAdapter) != std::string::npos) continue;  // an adapter's
+    const Result<MethodMeta> meta = program_->method_meta(in_file.c_str());
+    if (!meta.ok()) throw Failure(SF_BAD_PROGRAM, path + ": method " + in_file + " cannot be read: " + scope.errors());
     if (meta->num_inputs() == 0) {
-      constants.emplace_back(*name);
+      constants.push_back(name);
       continue;
     }
-    passes.emplace_back(*name);
+    passes.push_back(name);
     check_backends(passes.back());
     if (passes.back() != kStreams) read_cache_shapes(passes.back(), *meta, shapes_);
     if (meta->num_memory_planned_buffers() > 0)
       arena_bytes_ = std::max(arena_bytes_, static_cast<size_t>(meta->memory_planned_buffer_size(0).get()));
   }
   if (shapes_.layers == 0) throw Failure(SF_BAD_PROGRAM, path + " has no method with key and value caches");
-  for (const std::string& name : passes)
-    signatures_.emplace(name, read_signature(name, program_->method_meta(name.c_str()).get(), shapes_));
+  for (const std::string& name : passes) signatures_.emplace(name, read_signature(name, meta_of(name), shapes_));
   for (const std::string& name : constants) load_constant(name);
   if (const auto found = constants_.find("get_n_msa_layers"); found != constants_.end())
     num_msa_layers_ = std::atoll(found->second.c_str());
   else if (const auto streams = signatures_.find(kStreams); streams != signatures_.end())
     num_msa_layers_ = shapes_.layers - static_cast<int64_t>(streams->second.skipped_caches) / 2;
   for (const std::string& name : passes)
-    if (pool_ == nullptr && program_->method_meta(name.c_str())->num_backends() > 0)
-      pool_ = std::make_unique<PoolLease>(threads_);
+    if (pool_ == nullptr && meta_of(name).num_backends() > 0) pool_ = std::make_unique<PoolLease>(threads_);
+}
+
+MethodMeta Program::meta_of(const std::string& method) const {
+  return program_->method_meta(name_in_file(method).c_str()).get();
 }
 
 void Program::verify(const std::string& path) const {
@@ -100,7 +138,7 @@ void Program::verify(const std::string& path) const {
 }
 
 void Program::check_backends(const std::string& name) {
-  const MethodMeta meta = program_->method_meta(name.c_str()).get();
+  const MethodMeta meta = meta_of(name);
   for (size_t i = 0; i < meta.num_backends(); ++i) {
     const Result<const char*> backend = meta.get_backend_name(i);
     if (!backend.ok()) continue;
@@ -119,7 +157,7 @@ void Program::check_backends(const std::string& name) {
 
 void Program::load_constant(const std::string& name) {
   PlatformScope scope;
-  const MethodMeta meta = program_->method_meta(name.c_str()).get();
+  const MethodMeta meta = meta_of(name);
   executorch::extension::MallocMemoryAllocator method_allocator, temp_allocator;
   std::vector<Block> blocks;
   std::vector<Span<uint8_t>> spans;
@@ -129,7 +167,7 @@ void Program::load_constant(const std::string& name) {
   }
   executorch::runtime::HierarchicalAllocator planned({spans.data(), spans.size()});
   executorch::runtime::MemoryManager memory(&method_allocator, &planned, &temp_allocator);
-  Result<executorch::runtime::Method> method = program_->load_method(name.c_str(), &memory);
+  Result<executorch::runtime::Method> method = program_->load_method(name_in_file(name).c_str(), &memory);
   if (!method.ok() || method->execute() != Error::Ok || method->outputs_size() == 0) return;
   const EValue& value = method->get_output(0);
   if (value.isInt())

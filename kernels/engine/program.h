@@ -1,5 +1,6 @@
-// A loaded .pte: its methods' signatures, its constants, and the weights, used in place in the mapped file. Immutable
-// after loading, so any number of sequences may use it concurrently.
+// A loaded .pte: the signatures of the methods of its base model or of one of its adapters, their constants, and the
+// weights, used in place in the mapped file. Immutable after loading, so any number of sequences may use it
+// concurrently.
 #pragma once
 
 #include <map>
@@ -18,10 +19,13 @@ class Program {
  public:
   // Throws Failure.
   Program(const std::string& path, int num_threads);
+  // The methods of an adapter in the file of `whole`, which are called "ADAPTER.METHOD" there. Shares the mapped file.
+  Program(const Program& whole, const std::string& adapter);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   const executorch::runtime::Program& executorch() const { return *program_; }
+  std::string name_in_file(const std::string& method) const { return prefix_ + method; }
   const std::map<std::string, Signature>& signatures() const { return signatures_; }
   const Signature& signature(const std::string& name) const;  // throws Failure, which lists the methods
   const Shapes& shapes() const { return shapes_; }
@@ -34,13 +38,16 @@ class Program {
 
  private:
   void verify(const std::string& path) const;
+  void read_methods(const std::string& path);
+  executorch::runtime::MethodMeta meta_of(const std::string& method) const;
   void load_constant(const std::string& name);
   void check_backends(const std::string& name);
 
   int threads_;
+  std::string prefix_;               // of the names of an adapter's methods in the file
   std::unique_ptr<PoolLease> pool_;  // only if a delegate uses ExecuTorch's thread pool
-  std::unique_ptr<Loader> loader_;
-  std::unique_ptr<executorch::runtime::Program> program_;
+  std::shared_ptr<Loader> loader_;
+  std::shared_ptr<executorch::runtime::Program> program_;
   Shapes shapes_;
   int64_t num_msa_layers_ = -1;
   size_t arena_bytes_ = 0;

@@ -120,6 +120,17 @@ int load(void* context, int64_t length, int (*get)(void*, void*, uint64_t), void
   });
 }
 
+// Makes a program the handle's. Its methods are loaded once, so that their errors are reported now.
+void take(sf_program& handle, std::shared_ptr<const streamfuse::Program> program, const sf_watch* watch) {
+  handle.first = std::make_unique<Sequence>(program, watch);
+  handle.description = program->describe();
+  for (const auto& [name, facts] : program->signatures())
+    if (name != "prefill" && name != "decode" && name != "draft" && name != streamfuse::kStreams)
+      handle.verify.push_back({name.c_str(), static_cast<int32_t>(facts.rows), static_cast<int32_t>(facts.keep),
+                               static_cast<int32_t>(facts.carrying)});
+  handle.program = std::move(program);
+}
+
 }  // namespace
 
 extern "C" {
@@ -134,14 +145,20 @@ int sf_program_open(const char* pte_path, int num_threads, const sf_watch* watch
     if (num_threads < 0 || num_threads > streamfuse::kMostThreads)
       bad_argument("num_threads must lie between 0 and " + std::to_string(streamfuse::kMostThreads));
     streamfuse::PlatformScope scope;
-    auto program = std::make_shared<const streamfuse::Program>(pte_path, num_threads);
-    handle.first = std::make_unique<Sequence>(program, watch);
-    handle.description = program->describe();
-    for (const auto& [name, facts] : program->signatures())
-      if (name != "prefill" && name != "decode" && name != "draft" && name != streamfuse::kStreams)
-        handle.verify.push_back({name.c_str(), static_cast<int32_t>(facts.rows), static_cast<int32_t>(facts.keep),
-                                 static_cast<int32_t>(facts.carrying)});
-    handle.program = std::move(program);
+    take(handle, std::make_shared<const streamfuse::Program>(pte_path, num_threads), watch);
+  });
+}
+
+int sf_program_adapter(sf_program* whole, const char* name, sf_program** out) {
+  if (out == nullptr) return SF_BAD_ARGUMENT;
+  *out = new (std::nothrow) sf_program;
+  if (*out == nullptr) return SF_OUT_OF_MEMORY;
+  sf_program& handle = **out;
+  return attempt(handle.error, nullptr, [&] {
+    if (whole == nullptr || whole->program == nullptr) bad_argument("an adapter needs a program that was opened");
+    if (name == nullptr) bad_argument("the name of an adapter is a null pointer");
+    streamfuse::PlatformScope scope;
+    take(handle, std::make_shared<const streamfuse::Program>(*whole->program, name), nullptr);
   });
 }
 

@@ -34,6 +34,11 @@ SF_EXPORT int sf_program_open(const char* pte_path, int num_threads, const sf_wa
 SF_EXPORT void sf_program_close(sf_program*);
 SF_EXPORT const char* sf_program_error(const sf_program*);
 
+/* The methods of an adapter in the same file, which are called "NAME.METHOD" there, as a program of its own: the mapped
+ * file and its weights are shared. SF_BAD_ARGUMENT if there is no adapter of this name. Either program may be closed
+ * first. *out is a handle even if this fails, unless memory is exhausted. */
+SF_EXPORT int sf_program_adapter(sf_program*, const char* name, sf_program** out);
+
 /* {"methods": {name: {"rows", "keep", "logits", "streams", "carrying", "hidden"}}, "layers", "kv_heads", "head_dim",
  *  "capacity", "vocab_size", "num_streams", "top_k", "constants": {name: number or text}, "threads", "instruction_set",
  *  "cache_bytes"} */

@@ -7,15 +7,19 @@ import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from streamfuse.bundle import Bundle
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from streamfuse.runtime.backend import Backend
+
+
+class EngineMaker(Protocol):
+    """Makes an engine for a sequence of a bundle or one of its adapters."""
+
+    def __call__(self, chosen: Bundle = ...) -> Backend: ...
 
 
 def need_engine(bundle: Bundle) -> None:
@@ -76,11 +80,13 @@ def check_provider(bundle: Bundle, provider: str | None) -> None:
     choice.check()
 
 
-def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> Callable[[], Backend]:
+def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> EngineMaker:
     """Load the graphs of a bundle; the returned function makes engines on them, one per sequence.
 
-    Engines of the native library share their weights; ONNX Runtime and Core ML load the graphs again for each.
-    `provider` is ONNX Runtime's execution provider, with options as in `--provider`; None: the CPU's.
+    It takes another adapter of the same bundle (`Bundle.adapter`), or its base model, as an argument; by default its
+    engines are for `bundle`. Engines of the native library share their weights; ONNX Runtime and Core ML load the
+    graphs again for each. `provider` is ONNX Runtime's execution provider, with options as in `--provider`; None: the
+    CPU's.
 
     Raises:
         BackendError: the engine or the graphs cannot be loaded, or the engine does not have the delegate or provider.
@@ -94,16 +100,23 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
         choice = Choice() if provider is None else Choice.parse(provider)
-        return lambda: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads, provider=choice)
+        return lambda chosen=bundle: OnnxBackend(chosen.graph, chosen.spec(), num_threads=threads, provider=choice)
     if bundle.manifest.target == "coreml":
         from streamfuse.runtime.backends.coreml import open_package
 
-        return lambda: open_package(bundle.graph, bundle.spec())
+        return lambda chosen=bundle: open_package(chosen.graph, chosen.spec())
     _check_backend(bundle)
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 
     program = ExecuTorchProgram(bundle.graph, num_threads=threads)
-    return lambda: ExecuTorchBackend(program, bundle.spec())
+    adapters: dict[str, ExecuTorchProgram] = {}
+
+    def make(chosen: Bundle = bundle) -> Backend:
+        if chosen.chosen is not None and chosen.chosen not in adapters:
+            adapters[chosen.chosen] = program.adapter(chosen.chosen)
+        return ExecuTorchBackend(program if chosen.chosen is None else adapters[chosen.chosen], chosen.spec())
+
+    return make
 
 
 def processor() -> str:

@@ -52,6 +52,7 @@ NEEDS = {
     "run-onnx": Need("running an ONNX bundle", ("onnxruntime",), "onnx"),
     "synthesize": Need("writing prompts", _MODEL, "export"),
     "distill": Need("distilling", _MODEL, "export"),
+    "convert": Need("converting an adapter", _MODEL, "export"),
     "average": Need("averaging adapters", _MODEL, "export"),
     "ngrams": Need("counting n-grams", _MODEL, "export"),
     "train": Need("training", (*_MODEL, "accelerate", "transformers"), "train"),

@@ -71,6 +71,7 @@ class SessionOptions(_Sized):
         ("template_variables", c_char_p),
         ("template_variables_bytes", c_size_t),
         ("context_policy", c_int32),
+        ("adapter", c_char_p),
     ]
 
 
@@ -107,6 +108,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     **dict.fromkeys(
         ("sf_model_error", "sf_model_manifest", "sf_model_graph", "sf_model_engine"), (c_char_p, [_handle])
     ),
+    "sf_model_adapter_name": (c_char_p, [_handle, c_int32]),
     "sf_model_can_chat": (c_int32, [_handle]),
     "sf_model_load_ms": (c_double, [_handle]),
     "sf_model_forget": (c_int, [_handle]),

@@ -31,6 +31,7 @@ LIBRARY = find_text()
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # and those that Python does not call
     **text_library.SIGNATURES,
     "sf_bundle_defaults": (c_int, [c_void_p, POINTER(Options)]),
+    "sf_bundle_adapter_name": (c_char_p, [c_void_p, c_int32]),
     "sf_bundle_graph": (c_char_p, [c_void_p]),
     "sf_bundle_can_chat": (c_int32, [c_void_p]),
 }

@@ -167,7 +167,7 @@ def fake_engines(
         made.append(kind(bundle.spec()))
         return made[-1]
 
-    return made, lambda bundle, *_: lambda: engine(bundle)
+    return made, lambda bundle, *_: lambda chosen=bundle: engine(chosen)
 
 
 def write_sized_bundle(path: Path, sizes: dict[str, int]) -> Path:

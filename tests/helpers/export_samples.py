@@ -85,7 +85,8 @@ def config_for(checkpoint: tuple[Path, Path | None], output_dir: Path, **changes
         del settings["stream_nodes"]
     folder, adapter = checkpoint
     config = ExportConfig(folder, adapter, output_dir, **{**settings, **changes})
-    return resolve_for_adapter(config) if adapter is not None and adapter.is_file() else resolve(config)
+    is_read = config.task or (adapter is not None and adapter.is_file())
+    return resolve_for_adapter(config) if is_read else resolve(config)
 
 
 def prefill(backend: Backend, tokens: Sequence[int]) -> None:

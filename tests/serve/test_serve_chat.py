@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 import pytest
-from bundle_samples import CHAT_TEMPLATE
+from bundle_samples import CHAT_TEMPLATE, PrintableBackend, fake_engines, manifest_fields, write_bundle
 from served import CAPACITY, NAME, Served, running, serving
 from tool_samples import CLOCK, TOOLS
+
+import streamfuse
+from streamfuse import engines
 
 THINKING = CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"
 CHOOSE: dict[str, Any] = {
@@ -280,3 +284,26 @@ def test_fields_without_a_meaning_here_are_ignored(served: Served) -> None:
         logit_bias={}, service_tier="auto", parallel_tool_calls=True, modalities=["text"], tools=[], top_p=None,
     )  # fmt: skip
     assert found.choices[0].message.content == plain
+
+
+def test_a_task_adapter_is_a_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {name: manifest_fields()[name] for name in ("methods", "speculation", "quantization", "parity")}
+    template = "{% for message in messages %}sql: {{ message.content }}{% endfor %}"
+    bundle = write_bundle(tmp_path / "demo", adapters={"sql": {**own, "chat_template": template}})
+    made, new = fake_engines(PrintableBackend)
+    monkeypatch.setattr(engines, "engines_of", new)
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path))
+    with streamfuse.load(bundle) as model, running(model, made) as served:
+        assert [card.id for card in served.client.models.list()] == [NAME, f"{NAME}:sql"]
+        assert served.client.models.retrieve(f"{NAME}:sql").id == f"{NAME}:sql"
+        texts = {}
+        for name, adapter in ((NAME, None), (f"{NAME}:sql", "sql")):
+            ask = {"model": name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12}
+            status, whole = served.post("/chat/completions", ask)
+            texts[name] = whole["choices"][0]["message"]["content"]
+            assert (status, whole["model"]) == (200, name)
+            assert texts[name] == model.generate("hi", adapter=adapter, max_new_tokens=12).text
+        assert len(set(texts.values())) == 2
+        status, refused = served.post("/completions", {"model": f"{NAME}:xml", "prompt": "hi"})
+        assert status == 404
+        assert refused["error"]["message"].endswith(f"this server has {NAME!r}, '{NAME}:sql'")

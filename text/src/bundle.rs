@@ -1,7 +1,7 @@
 //! Opens a bundle and checks everything about its folder.
 
 use std::ffi::CString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use memmap2::Mmap;
 
 use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
+use crate::json::quoted;
 use crate::language::Language;
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, Manifest, DRAFT};
 use crate::npz::{self, Array};
 use crate::signature::{self, PublicKey};
 use crate::tables::{self, Tensor};
@@ -19,10 +20,10 @@ use crate::watch::Watch;
 const MOST_MANIFEST_BYTES: u64 = 16 << 20;
 pub const MOST_TOKENIZER_BYTES: u64 = 128 << 20;
 const TOKENIZER: &str = "tokenizer.json";
-const DRAFT: &str = "draft.safetensors";
 const SELFTEST: &str = "selftest.npz";
 const MOST_SELFTEST_BYTES: u64 = 1 << 30;
 
+/// A bundle, or one of its adapters: the same folder with another manifest and other drafting tables.
 pub struct Bundle {
     pub manifest_text: CString,
     pub manifest: Manifest,
@@ -30,6 +31,7 @@ pub struct Bundle {
     pub identity: CString,
     pub folder: CString,
     place: Folder,
+    own_files: String, // what the names of an adapter's files begin with
     pub language: Arc<Language>,
     pub tensors: Vec<Tensor>,
     pub tables: Option<Mmap>,
@@ -72,6 +74,45 @@ impl Bundle {
             manifest_text: c_string(text.into_bytes())?,
             folder: c_string(folder.path().as_os_str().to_owned().into_vec())?,
             place: folder,
+            own_files: String::new(),
+            manifest,
+            language,
+            tensors,
+            tables,
+        })
+    }
+
+    /// The bundle with one of its adapters. Its files were checked when the bundle was opened.
+    pub fn adapter(&self, name: &str) -> Result<Bundle> {
+        let Some(chosen) = self.manifest.adapter(name) else {
+            let names: Vec<&str> = self.manifest.adapters.iter().map(|adapter| adapter.name.as_str()).collect();
+            return Err(bad_argument(format!(
+                "{} has no adapter {}; it has {}",
+                self.folder.to_string_lossy(),
+                quoted(name),
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            )));
+        };
+        let folder = Folder::open(Path::new(std::ffi::OsStr::from_bytes(self.folder.to_bytes())))?;
+        let manifest = Manifest::parse(&chosen.text).map_err(bad_file)?;
+        let language = if manifest.chat_template == self.manifest.chat_template {
+            self.language.clone()
+        } else {
+            let (path, template) = (folder.file(TOKENIZER), manifest.chat_template.clone());
+            Arc::new(self.language.with_template(&path, template, manifest.bos_token_id)?)
+        };
+        let draft = format!("{}{DRAFT}", chosen.files());
+        let (tensors, tables) = match manifest.file(&draft) {
+            Some(_) => read_tables(&folder.file(&draft))?,
+            None => (Vec::new(), None),
+        };
+        Ok(Bundle {
+            graph: self.graph.clone(),
+            identity: c_string([self.identity.as_bytes(), b" ", name.as_bytes()].concat())?,
+            manifest_text: c_string(chosen.text.clone().into_bytes())?,
+            folder: self.folder.clone(),
+            place: folder,
+            own_files: chosen.files(),
             manifest,
             language,
             tensors,
@@ -81,9 +122,10 @@ impl Bundle {
 
     /// The arrays of selftest.npz.
     pub fn selftest(&self) -> Result<Vec<Array>> {
-        let path = self.place.file(SELFTEST);
+        let name = format!("{}{SELFTEST}", self.own_files);
+        let path = self.place.file(&name);
         let at_file = |reason: &str| bad_file(format!("{}: {reason}", path.display()));
-        let facts = self.manifest.file(SELFTEST).ok_or_else(|| {
+        let facts = self.manifest.file(&name).ok_or_else(|| {
             at_file("not in the manifest; this bundle has no self-test: export it again with `streamfuse export`")
         })?;
         if facts.bytes > MOST_SELFTEST_BYTES {
@@ -110,7 +152,10 @@ impl Estimate {
             sizes.sum()
         };
         Ok(Estimate {
-            weights: bytes(&|name| !["export_report.json", TOKENIZER, DRAFT, SELFTEST].contains(&name)),
+            weights: bytes(&|name| {
+                let known = ["export_report.json", TOKENIZER, DRAFT, SELFTEST];
+                !known.contains(&name) && !name.starts_with(manifest::ADAPTERS)
+            }),
             tables: bytes(&|name| name == DRAFT),
             cache: manifest.cache_bytes,
         })
@@ -152,6 +197,8 @@ fn required(manifest: &Manifest) -> Vec<String> {
     if manifest.parent_rank > 0 {
         names.push(DRAFT.to_owned());
     }
+    let drafting = manifest.adapters.iter().filter(|adapter| adapter.manifest.parent_rank > 0);
+    names.extend(drafting.map(|adapter| format!("{}{DRAFT}", adapter.files())));
     names
 }
 

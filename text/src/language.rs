@@ -37,6 +37,30 @@ impl Language {
         let ends: Vec<i64> = bos_token_id.iter().chain(eos_token_ids).copied().collect();
         let source = chat_template.clone().unwrap_or_default();
         let tokenizer = Tokenizer::new(file, path, &source, &ends)?;
+        Language::of(tokenizer, chat_template, bos_token_id, eos_token_ids, vocab_size)
+    }
+
+    /// The same language with another chat template; the tokenizer's vocabulary is shared.
+    pub fn with_template(
+        &self,
+        path: &Path,
+        chat_template: Option<String>,
+        bos_token_id: Option<i64>,
+    ) -> Result<Language> {
+        let ends: Vec<i64> = bos_token_id.iter().chain(&self.ends).copied().collect();
+        let source = chat_template.clone().unwrap_or_default();
+        let tokenizer = self.tokenizer.with_template(path, &source, &ends)?;
+        Language::of(tokenizer, chat_template, bos_token_id, &self.ends, self.vocab_size.get().copied())
+    }
+
+    fn of(
+        tokenizer: Tokenizer,
+        chat_template: Option<String>,
+        bos_token_id: Option<i64>,
+        eos_token_ids: &[i64],
+        vocab_size: Option<usize>,
+    ) -> Result<Language> {
+        let source = chat_template.clone().unwrap_or_default();
         let template = match chat_template {
             Some(source) => {
                 let bos = tokenizer.word(bos_token_id);

@@ -7,6 +7,12 @@ use crate::schema::{manifest_schema, problems, Problems};
 use crate::signature;
 
 pub const NAME: &str = "manifest.json";
+pub const DRAFT: &str = "draft.safetensors";
+pub const ADAPTERS: &str = "adapters/";
+
+/// What an adapter has instead of the bundle's own fields.
+const OF_ADAPTER: [&str; 5] = ["methods", "speculation", "quantization", "parity", "below_floor"];
+const LONGEST_ADAPTER_NAME: usize = 32;
 
 // More than any model needs; these limits bound error messages and memory.
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), zero: true };
@@ -62,7 +68,16 @@ pub struct Manifest {
     pub eos_token_ids: Vec<i64>,
     pub chat_template: Option<String>,
     pub sampling: Sampling,
-    pub files: Vec<FileFacts>, // in the order of the manifest
+    pub files: Vec<FileFacts>,  // in the order of the manifest
+    pub adapters: Vec<Adapter>, // in the order of the manifest
+}
+
+/// A task adapter, and the manifest of the bundle while it is chosen.
+#[derive(Debug)]
+pub struct Adapter {
+    pub name: String,
+    pub text: String, // of this manifest
+    pub manifest: Manifest,
 }
 
 #[derive(Debug)]
@@ -85,9 +100,16 @@ impl Manifest {
             Problems { first: Some(first), others: 0 } => return Err(first),
             Problems { first: Some(first), others } => return Err(format!("{first} (and {others} more)")),
         }
-        let manifest = Manifest::of(&data);
+        let mut manifest = Manifest::of(&data);
         manifest.check_relations(&data)?;
+        for (name, adapter) in fields(&data["adapters"]) {
+            manifest.adapters.push(Adapter::of(name, adapter, &data)?);
+        }
         Ok(manifest)
+    }
+
+    pub fn adapter(&self, name: &str) -> Option<&Adapter> {
+        self.adapters.iter().find(|adapter| adapter.name == name)
     }
 
     pub fn file(&self, name: &str) -> Option<&FileFacts> {
@@ -134,6 +156,7 @@ impl Manifest {
                     bytes: count(&facts["bytes"]) as u64,
                 })
                 .collect(),
+            adapters: Vec::new(),
         }
     }
 
@@ -223,6 +246,41 @@ fn cache_bytes(methods: &Json) -> i64 {
     };
     let caches = items(&decode["inputs"]).iter().filter(|input| is_cache(text(&input["name"])));
     caches.map(bytes_of).fold(0, i64::saturating_add)
+}
+
+impl Adapter {
+    /// `whole` is the bundle's manifest.
+    fn of(name: &str, adapter: &Json, whole: &Json) -> Result<Adapter, String> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+        let fits = (1..=LONGEST_ADAPTER_NAME).contains(&name.len());
+        require(fits && !name.starts_with(['_', '-']) && name.chars().all(plain), || {
+            format!(
+                "adapters: the name {} must be 1 to {LONGEST_ADAPTER_NAME} of a-z, 0-9, _ and -, and begin with a \
+                 letter or digit",
+                quoted(name)
+            )
+        })?;
+        let of_kernels = whole["kernels"] == Json::Bool(true);
+        require(of_kernels, || "adapters: go with the backend kernels alone".into())?;
+        let mut data = whole.clone();
+        let Json::Object(own) = &mut data else { unreachable!("a manifest is an object") };
+        for field in OF_ADAPTER {
+            own.insert(field.to_owned(), adapter[field].clone());
+        }
+        own.insert("adapters".to_owned(), Json::Object(Box::default()));
+        if let Some(Json::Object(model)) = own.get_mut("model") {
+            model.insert("chat_template".to_owned(), adapter["chat_template"].clone());
+        }
+        let manifest = Manifest::of(&data);
+        manifest.check_relations(&data).map_err(|reason| format!("adapters.{name}.{reason}"))?;
+        let text = serde_json::to_string(&data).map_err(|error| error.to_string())?;
+        Ok(Adapter { name: name.to_owned(), text, manifest })
+    }
+
+    /// What the names of its files begin with.
+    pub fn files(&self) -> String {
+        format!("{ADAPTERS}{}/", self.name)
+    }
 }
 
 impl Method {

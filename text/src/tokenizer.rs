@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokenizers::{DecoderWrapper, ModelWrapper};
 
@@ -12,7 +13,7 @@ use crate::spelling::{Spelling, Word};
 use crate::stream::Decoder;
 
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Arc<tokenizers::Tokenizer>,
     control: ControlTokens,
     special: HashMap<u32, String>,
 }
@@ -35,9 +36,19 @@ impl Tokenizer {
                 inner.with_model(ModelWrapper::BPE(model));
             }
         }
+        Tokenizer::of(Arc::new(inner), path, chat_template, ends)
+    }
+
+    /// The same tokenizer for another chat template; the vocabulary is shared.
+    pub fn with_template(&self, path: &Path, chat_template: &str, ends: &[i64]) -> Result<Tokenizer> {
+        Tokenizer::of(self.inner.clone(), path, chat_template, ends)
+    }
+
+    fn of(inner: Arc<tokenizers::Tokenizer>, path: &Path, chat_template: &str, ends: &[i64]) -> Result<Tokenizer> {
+        let refuse = |reason: String| bad_file(format!("{}: not a tokenizer ({reason})", path.display()));
         let ends: Vec<String> = ends.iter().map(|&id| word(&inner, id)).collect();
         let control = caught(|| ControlTokens::new(&inner, chat_template, &ends))
-            .map_err(broke)?
+            .map_err(|panic| refuse(format!("its library broke: {}", one_line(&panic))))?
             .map_err(|error| refuse(one_line(&error)))?;
         let added = inner.get_added_tokens_decoder().into_iter();
         let special = added.filter(|(_, token)| token.special).map(|(id, token)| (id, token.content)).collect();

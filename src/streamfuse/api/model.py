@@ -19,6 +19,7 @@ from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, chec
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from streamfuse.engines import EngineMaker
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.constraint import Constraint
     from streamfuse.runtime.core import CoreModel
@@ -95,7 +96,10 @@ class Model:
         self._threads, self._provider, self._cost_cache = threads, provider, cost_cache
         self._memory = memory
         self._core: CoreModel | None = None
-        self._new_engine: Any = None
+        self._new_engine: EngineMaker | None = None
+        self._whole: Model = self
+        self._adapters: dict[str, Model] = {}
+        self._choosing = threading.Lock()
         self._load_ms = 0.0
         self._session: Session | None = None
         self._open: list[Session] = []
@@ -113,6 +117,40 @@ class Model:
     def context_length(self) -> int:
         """Maximum number of tokens of prompt and answer together."""
         return self.bundle.spec().capacity
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the bundle's task adapters."""
+        return list(self._whole.manifest.adapters)
+
+    def adapter(self, name: str) -> Model:
+        """The same bundle with one of its task adapters: its own graphs, streams, n-gram table and chat
+        template, with the base model's weights in memory once. Always the same object; it is closed with this one.
+        OptionError, with the names, if there is none of this name.
+        """
+        whole, names = self._whole, self.adapters
+        if name not in names:
+            allowed = f"must be one of {', '.join(names)}" if names else "is not for this bundle, which has none"
+            raise OptionError(f"--adapter {allowed}, not {name!s:.40}")
+        with whole._choosing:
+            if name not in whole._adapters:
+                whole._adapters[name] = whole._with_adapter(name)
+            return whole._adapters[name]
+
+    def _with_adapter(self, name: str) -> Model:
+        memory = None if self._memory is None else os.fspath(self._memory)
+        model = Model(
+            self.bundle.adapter(name),
+            threads=self._threads,
+            provider=self._provider,
+            cost_cache=self._cost_cache,
+            memory=f"{memory}.{name}" if memory else memory,
+        )
+        model._whole, model._closed = self, self._closed
+        return model
+
+    def _of(self, adapter: str | None) -> Model:
+        return self if adapter is None else self.adapter(adapter)
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text in a message of a chat, without what the chat template adds; `encode` gives those of a whole
@@ -205,6 +243,7 @@ class Model:
         messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
+        adapter: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Result:
         """Answer a prompt, or the last of `messages`.
@@ -214,6 +253,7 @@ class Model:
             messages: a whole conversation instead of a prompt, {"role", "content"} each.
             system: a system message before the prompt.
             raw: continue the text as it stands, without the chat template.
+            adapter: answer with this task adapter of the bundle; `Model.adapter` has the same models.
 
         Raises:
             PromptError: the prompt is none, or longer than the context.
@@ -221,7 +261,7 @@ class Model:
             OptionError: an option out of its range.
             CoreError: the engine failed, or the model is closed.
         """
-        with self.stream(prompt, messages=messages, system=system, raw=raw, **options) as generation:
+        with self.stream(prompt, messages=messages, system=system, raw=raw, adapter=adapter, **options) as generation:
             generation.finish()
         return generation.result
 
@@ -232,11 +272,13 @@ class Model:
         messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
+        adapter: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generation:
         """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
-        start = self._starting(prompt, messages, system, raw, options)
-        self._one.check()
+        chosen = self._of(adapter)
+        start = chosen._starting(prompt, messages, system, raw, options)
+        chosen._one.check()
         return start()
 
     def astream(
@@ -246,10 +288,12 @@ class Model:
         messages: Sequence[Mapping[str, Any]] | None = None,
         system: str | None = None,
         raw: bool = False,
+        adapter: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> AsyncGeneration:
         """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
-        return AsyncGeneration(self._starting(prompt, messages, system, raw, options), self._one)
+        chosen = self._of(adapter)
+        return AsyncGeneration(chosen._starting(prompt, messages, system, raw, options), chosen._one)
 
     def chat(
         self,
@@ -257,6 +301,7 @@ class Model:
         history: Sequence[Mapping[str, Any]] = (),
         *,
         context_policy: ContextPolicy = "fail",
+        adapter: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Chat:
         """A conversation with a cache of its own, so that only new words are read.
@@ -267,12 +312,16 @@ class Model:
             context_policy: what happens when the next question does not fit into the context. "fail" raises
                 PromptError. "drop_oldest" drops the oldest turns, as few as leave `max_new_tokens` for the answer, and
                 prefills the remaining ones again; the system message and the tools are kept (docs/python.md).
+            adapter: the task adapter of the whole conversation, since keys and values in its cache are the adapter's;
+                None: that of this model, if it is one, else the base model.
             options: the defaults of every turn.
 
         Raises:
             TextError: the bundle has no chat template, or `history` holds something else.
-            OptionError: an option out of its range.
+            OptionError: an option out of its range, or the bundle has no such adapter.
         """
+        if adapter is not None:
+            return self.adapter(adapter).chat(system, history, context_policy=context_policy, **options)
         if not self.tokenizer.can_chat:
             raise TextError(f"{self.bundle.folder}: this bundle has no chat template; use generate(..., raw=True)")
         config, setting = self.config(**options), prompt_config_of(**options)  # a wrong option is refused now
@@ -296,19 +345,24 @@ class Model:
         self._shared().reset()
 
     def forget(self) -> None:
-        """Remove the answers that `load(memory=)` stores, from RAM and file. An answer that is still being generated is
-        added when it ends. CoreError where the file cannot be written."""
+        """Remove the answers that `load(memory=)` stores, from RAM and file, those of task adapters too. An answer that
+        is still being generated is added when it ends. CoreError where the file cannot be written."""
         self._core_model().forget()
+        for name in self.adapters if self._whole is self and self._memory is not None else ():
+            self.adapter(name).forget()
 
     def trim(self) -> None:
         """Drop the cache of `generate`'s sequence and return its memory to the system; the next prompt is processed
         from its first token."""
         if self._session is not None:
             self._session.trim()
+        for model in self._adapters.values():
+            model.trim()
 
     def self_test(self) -> SelfTest:
         """Repeat the passes that the exporter recorded, on an engine of their own, and compare the outputs
-        (docs/bundle.md): whether this device computes what it should.
+        (docs/bundle.md): whether this device computes what it should. With an adapter, those of the base model, whose
+        operators it uses too; nothing is recorded for adapters.
 
         Raises:
             BundleError: the bundle has no self-test, or it is damaged.
@@ -317,14 +371,18 @@ class Model:
         """
         from streamfuse.runtime.self_test import SelfTest
 
+        if self._whole is not self:
+            return self._whole.self_test()
         with self.bundle.selftest() as (arrays, count):
             return SelfTest.of(self._core_model().self_test(self._engine(), arrays, count))
 
     def stop(self) -> None:
-        """End the generation that runs at its next token. Any thread may call it."""
+        """End the generation that runs at its next token, and those of adapters. Any thread may call it."""
         with self._lock:
             if self._running is not None:
                 self._running.stop()
+        for model in list(self._adapters.values()):
+            model.stop()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Tokens and cache of `generate`'s sequence to a file, for `restore` in another process."""
@@ -337,6 +395,8 @@ class Model:
     def close(self) -> None:
         """Give back the engine's memory; what runs is ended. Nothing happens the second time."""
         self._closed = True
+        for model in self._adapters.values():
+            model.close()
         with self._lock:
             self._running = None
         for session in self._open:
@@ -353,10 +413,10 @@ class Model:
     def _engine(self) -> Backend:
         from streamfuse import engines
 
-        if self._new_engine is None:
-            self._new_engine = engines.engines_of(self.bundle, self._threads, self._provider)
-        backend: Backend = self._new_engine()
-        return backend
+        whole = self._whole
+        if whole._new_engine is None:
+            whole._new_engine = engines.engines_of(whole.bundle, whole._threads, whole._provider)
+        return whole._new_engine() if self is whole else whole._new_engine(self.bundle)
 
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""

@@ -182,6 +182,17 @@ class BelowFloor(Strict):
     floor: FilledLine
 
 
+class Adapter(Strict):
+    """A task adapter: what it has instead of the bundle's own fields of these names, while it is chosen."""
+
+    chat_template: Annotated[str, Field(max_length=2**20)] | None
+    methods: dict[Name, Method] = Field(description="called NAME.METHOD in the graph file")
+    speculation: Speculation
+    quantization: Quantization
+    parity: dict[Name, Parity]
+    below_floor: tuple[BelowFloor, ...] = ()
+
+
 class FileFacts(Strict):
     """One file of the bundle."""
 
@@ -213,6 +224,9 @@ class Manifest(Strict):
     files: dict[Name, FileFacts] = Field(
         description="every file but the manifest and its signature; relative paths with /"
     )
+    adapters: dict[Name, Adapter] = Field(
+        {}, description="task adapters by name, chosen per session; left out if there are none"
+    )
 
     @property
     def verify_methods(self) -> dict[str, Method]:
@@ -235,8 +249,9 @@ def parse_manifest(text: str, where: str = MANIFEST_NAME) -> Manifest:
 def manifest_json(manifest: Manifest) -> str:
     """The text of `manifest.json`: indented, in a stable order, with a final newline."""
     fields = manifest.model_dump(mode="json")
-    if not manifest.below_floor:  # so that older readers accept all other bundles
-        del fields["below_floor"]
+    for name in ("below_floor", "adapters"):  # so that older readers accept all other bundles
+        if not fields[name]:
+            del fields[name]
     return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -34,11 +34,21 @@ SELFTEST_FILE = "selftest.npz"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder whose manifest was read and whose files were checked, unless that was turned off."""
+    """A folder whose manifest was read and whose files were checked, unless that was turned off.
+
+    Attributes:
+        chosen: the adapter that manifest, tables and tokenizer are those of; None: the bundle's own.
+    """
 
     folder: Path
     manifest: Manifest
     _handle: BundleHandle = field(repr=False, compare=False)
+    chosen: str | None = None
+
+    def adapter(self, name: str) -> Bundle:
+        """The bundle with one of its task adapters. BundleError, with the names, if there is none of this name."""
+        handle = self._handle.adapter(name, lambda _, sentence: BundleError(sentence))
+        return Bundle(self.folder, Manifest.model_validate_json(handle.manifest), handle, name)
 
     def file(self, name: str) -> Path:
         """The path of a file in the manifest. BundleError if it is not listed."""
@@ -64,7 +74,7 @@ class Bundle:
     @property
     def draft(self) -> Path | None:
         """The file of `tables`; None if the bundle has none."""
-        return self.file(DRAFT_FILE) if DRAFT_FILE in self.manifest.files else None
+        return self._own_file(DRAFT_FILE)
 
     @property
     def tables(self) -> dict[str, AnyArray] | None:
@@ -87,6 +97,11 @@ class Bundle:
         """The recorded passes, as CoreModel.self_test takes them. BundleError if the bundle has none, or the file is
         damaged."""
         return self._handle.selftest(BundleError)
+
+    def _own_file(self, name: str) -> Path | None:
+        """The bundle's file of this name, or that of the chosen adapter."""
+        listed = name if self.chosen is None else adapter_file(self.chosen, name)
+        return self.file(listed) if listed in self.manifest.files else None
 
     def spec(self) -> ModelSpec:
         """The specification for the loop."""
@@ -132,6 +147,11 @@ def estimate(path: Path | str) -> MemoryEstimate:
     if code != OK:
         raise BundleError(sentence.value.decode(errors="surrogateescape"))
     return MemoryEstimate(found.weights_bytes, found.tables_bytes, found.cache_bytes)
+
+
+def adapter_file(adapter: str, name: str) -> str:
+    """The name of an adapter's own file in the bundle."""
+    return f"adapters/{adapter}/{name}"
 
 
 def open_bundle(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from streamfuse.adapters import DEFAULT, find
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.pull import resolve_model
-from streamfuse.options import AUTO
+from streamfuse.options import AUTO, OptionError
 
-from .config import NO_ADAPTER, ExportConfig
+from .config import NO_ADAPTER, STREAM_OPTIONS, ExportConfig
 from .resolve import resolve
+
+_TASK = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")  # text/src/manifest.rs has the same rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,47 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
 
     Raises:
         OptionError: an option is out of range.
-        CheckpointError: the adapter's file cannot be read.
+        CheckpointError: the adapter's file, or that of a task, cannot be read.
     """
+    own = _resolved(config)
+    if not config.task:
+        return own
+    if own.adapter is not None and own.merges(read_adapter(own.adapter)[0]):
+        raise OptionError(
+            f"--task needs the base model's own weights, which --adapter {own.adapter.stem} changes; name another "
+            "adapter, or none, and make this one a task too"
+        )
+    if own.adapter is None:
+        own = _without_stream_options(own)
+    return replace(own, tasks={name: _of_task(config, name, Path(file)) for name, file in config.task.items()})
+
+
+def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
+    """The configuration of a task adapter: the options that `config` asks for, resolved for this file."""
+    if not _TASK.fullmatch(name):
+        raise OptionError(
+            f"--task {name}: the name must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
+        )
+    if config.merge_adapter == "on":
+        raise OptionError("--merge-adapter on does not go with --task, whose adapters share the base model's weights")
+    streams = read_adapter(file)[0]
+    # A plain pass cannot carry streams whose low-rank products differ from those of its own rows.
+    alone = streams.num_streams and not streams.heads and not (streams.base_rank and streams.adapter_rank)
+    widths = tuple(width for width in config.widths if width > 1 or alone)
+    own = replace(config, adapter=file, task={}, widths=widths, extra_methods={})
+    own = _resolved(own if streams.num_streams else _without_stream_options(own))
+    return replace(own, merge_adapter="off")
+
+
+def _without_stream_options(config: ExportConfig) -> ExportConfig:
+    """The configuration of a model without streams, of whose options a task may make use."""
+    usual: dict[str, Any] = {f.name: f.default for f in fields(ExportConfig)}
+    kept = {"ngram_table_mb"} if config.adapter or config.ngrams else set()
+    scheme = {part: scheme for part, scheme in config.scheme.items() if part != "streams"}
+    return replace(config, scheme=scheme, **{name: usual[name] for name in STREAM_OPTIONS if name not in kept})
+
+
+def _resolved(config: ExportConfig) -> ExportConfig:
     if config.adapter is None:
         return resolve(config)
     streams = read_adapter(config.adapter)[0]
@@ -55,7 +97,8 @@ def configure(
         OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.
     """
     first = None if adapter == NO_ADAPTER else find(adapter if is_named(adapter) else DEFAULT)
-    config = ExportConfig(Path(model), first, output_dir, **options)
+    tasks = {name: find(str(file)) for name, file in options.get("task", {}).items()}
+    config = ExportConfig(Path(model), first, output_dir, **{**options, "task": tasks})
     resolve_for_adapter(config)
     folder = resolve_model(model, offline=offline)
     chosen = choose_adapter(adapter, folder, model)

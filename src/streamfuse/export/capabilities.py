@@ -36,7 +36,7 @@ BACKENDS: dict[str, dict[str, Capabilities]] = {
             "executorch.kernels:KernelsTarget",
             ("q4_1", "q8_0"),
             _FLOAT32,
-            {"prune_threshold": 0.0, "extra_methods": {}},
+            {"prune_threshold": 0.0, "extra_methods": {}, "task": {}},
             (GROUP,),
         ),
         "xnnpack": Capabilities("executorch.xnnpack.target:XnnpackTarget", ("8da4w", "none"), _FLOAT32),

@@ -28,7 +28,8 @@ from .schemes import (
 
 ALL, NO_ADAPTER = "all", "none"
 USUAL_STREAM_NODES = 4
-FORMAT, WEIGHTS, SIZES, STREAMS, RUN = "Backend and format", "Weights", "Graph sizes", "Streams", "This export"
+FORMAT, WEIGHTS, SIZES, STREAMS = "Backend and format", "Weights", "Graph sizes", "Streams"
+TASKS, RUN = "Task adapters", "This export"
 
 MethodMaker: TypeAlias = Callable[[Any], Any]  # graphs.Weights -> a module with the inputs and outputs of `decode`
 Target = Literal["executorch", "coreml", "onnx"]
@@ -45,6 +46,7 @@ Quantize = Literal["auto", "q4_1", "q8_0", "8da4w", "int4", "int8", "16a8w", "16
 Schedule = Literal["fused", "deferred", "both"]
 Sampling = Literal["model", "greedy"]
 PerWidth: TypeAlias = int | Mapping[int, int]
+TaskFiles: TypeAlias = Mapping[str, str | Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class ExportConfig:
         widths: nodes T of each verify method; 1 is a plain pass that also computes streams.
         prune_keep: nodes K that survive the pruner if T is larger, one number or one per width.
         stream_nodes: survivors M that carry streams, likewise, or all. Deferred streams have a pass of their own.
+        tasks: the resolved configurations of the adapters of `task`, by name (adapter.py sets them).
         extra_methods: more methods of the program, by name, each made of the `graphs.Weights` that all share; kernels.
             The manifest does not name them, so readers of bundles ignore them.
     """
@@ -213,7 +216,16 @@ class ExportConfig:
         least=0,
         most=24,
     )
+    task: TaskFiles = option(
+        {},
+        "Add a task adapter to the bundle, which a session may choose by this name; repeatable. A shipped adapter, or "
+        "a file from `streamfuse train`. It shares the base model's weights; kernels.",
+        TASKS,
+        shown="none",
+        metavar="NAME=FILE",
+    )
     ngrams: Path | None = None
+    tasks: Mapping[str, ExportConfig] = field(default_factory=dict)
     extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
     sampling: Sampling = option(
         "model",
@@ -293,6 +305,11 @@ class ExportConfig:
         return not streams.heads and (not (streams.base_rank and streams.adapter_rank) or self.merges(streams))
 
     @property
+    def integer_floor(self) -> str:
+        """The name of the floor of integer weights."""
+        return "int4" if self.four_bits else "int8"
+
+    @property
     def four_bits(self) -> bool:
         """Whether weights of the layers are stored in four bits."""
         grids = self.grids
@@ -353,6 +370,7 @@ class ExportOptions(TypedDict, total=False):
     prune_threshold: float
     stream_nodes: PerWidth | Literal["auto", "all"]
     ngram_table_mb: float
+    task: TaskFiles
     extra_methods: Mapping[str, MethodMaker]
     sampling: Sampling
     allow_parity_below: str | Sequence[str]
@@ -366,4 +384,6 @@ def _at(value: PerWidth, width: int, otherwise: int) -> int:
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value

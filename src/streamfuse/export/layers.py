@@ -99,7 +99,7 @@ class Form:
         """x [R, h], attended [R, Hq * D], first adapted row -> x [R, h]."""
         return Closing(self, block, adapters)
 
-    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
         """A copy of an opening or closing with these adapters instead of its own, sharing the weights.
 
         Raises:

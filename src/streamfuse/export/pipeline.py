@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from streamfuse import __version__
 from streamfuse.bundle import BundleWriter
-from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE
+from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE, adapter_file
 from streamfuse.json_text import dump_strict
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.streams import StreamFused
+from streamfuse.model.transformer import Transformer
 from streamfuse.options import check_choice
 from streamfuse.runtime.backend import ModelSpec
 
@@ -44,7 +44,24 @@ Results: TypeAlias = list[PassResult]
 
 
 @dataclass
-class Report:
+class Findings:
+    """What an export found out about a model or a task adapter; the attributes are those of Report."""
+
+    parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    calibration: list[float] = field(default_factory=list)
+    below_floor: list[dict[str, Any]] = field(default_factory=list)
+
+    def prove(
+        self, name: str, results: Results, against: Results, floor: selftest.Floor, allow_parity_below: Collection[str]
+    ) -> None:
+        """Note a comparison; ParityError where it is below the floor, unless that is named as allowed."""
+        self.parity[name] = selftest.compare(results, against)
+        missed = selftest.check(self.parity[name], floor, allow_parity_below)
+        self.below_floor += [{"comparison": name, **asdict(miss)} for miss in missed]
+
+
+@dataclass
+class Report(Findings):
     """What an export did. Lies in the bundle as export_report.json.
 
     Attributes:
@@ -57,17 +74,16 @@ class Report:
         calibration: of the drafts, hits per predicted hit at each depth.
         below_floor: figures of `parity` that missed their floor and were let through by name.
         target: what the target has to say, for example how many groups of weights were carried over bit for bit.
+        tasks: parity, calibration and below_floor of each task adapter, by name.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
-    parity: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
-    calibration: list[float] = field(default_factory=list)
-    below_floor: list[dict[str, Any]] = field(default_factory=list)
     target: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -76,14 +92,6 @@ class Report:
         yield
         self.seconds[stage] = round(time.perf_counter() - started, 2)
         self.cpu_seconds[stage] = round(time.process_time() - cpu_started, 2)
-
-    def prove(
-        self, name: str, results: Results, against: Results, floor: selftest.Floor, allow_parity_below: Collection[str]
-    ) -> None:
-        """Note a comparison; ParityError where it is below the floor, unless that is named as allowed."""
-        self.parity[name] = selftest.compare(results, against)
-        missed = selftest.check(self.parity[name], floor, allow_parity_below)
-        self.below_floor += [{"comparison": name, **asdict(miss)} for miss in missed]
 
 
 STAGES = ("load", "reference", "quantize", "lower", "parity", "write")  # of Report.seconds
@@ -106,63 +114,132 @@ def run_export(
             behind.
     """
     report = Report(config={**config.to_dict(), **(asked or {})})
-    allowed, int_floor = config.allow_parity_below, selftest.FLOORS["int4" if config.four_bits else "int8"]
     with torch.inference_mode(), BundleWriter(config.output_dir, config.overwrite, sign_key) as writer:
         folder = writer.folder
 
         with report.timed("load"):
             progress("loading the model")
             tokenizer = check_text(config, ModelConfig.load(config.model))
-            model = with_streams(config, load_base(config.model))
+            base = load_base(config.model)
+            model = with_streams(config, base)
             check_fit(config, model)
             model = model.merged() if config.merges(model.streams_config) else model
-            spec = facts.model_spec(model, config)
+            spec, floor = facts.model_spec(model, config), config.integer_floor
             target = make_target(config, model, spec, folder, progress)
-            for name in allowed:
-                held_to = (target.floor.name, int_floor.name)
-                check_choice("--allow-parity-below", name, held_to, ", which this export is held to")
-            script = Script.of(spec, tokenizer.encode(selftest.TEXT))
+            for name in config.allow_parity_below:
+                check_choice("--allow-parity-below", name, (target.floor.name, floor), ", which this export is held to")
+            text = tokenizer.encode(selftest.TEXT)
+            whole = _Part(None, config, model, spec, target, report, Script.of(spec, text))
+            parts = [whole, *(_task(whole, name, own, base, text) for name, own in config.tasks.items())]
+            report.tasks = {str(part.name): vars(part.found) for part in parts[1:]}
 
-        with report.timed("reference"):  # the self-test on the model's own float32 layers
+        with report.timed("reference"):  # the self-test on the models' own float32 layers
             progress("running the float32 reference")
-            exact = _run(build_methods(Weights(model, config.shapes, Form()).eval()), model, spec, script)
+            for part in parts:
+                part.run_reference()
 
         with report.timed("quantize"):  # the same on the weights as the target will store them
             progress("quantizing")
-            methods = target.quantize()
-            expected = exact if methods is None else _run(methods, model, spec, script)
-            if methods is not None:
-                report.prove("quantization", expected, exact, int_floor, allowed)
+            for part in parts:
+                part.quantize(selftest.FLOORS[floor])
 
         with report.timed("lower"):
-            target.lower()  # it tells progress of its own steps
+            for part in parts:
+                part.target.lower()  # it tells progress of its own steps
 
         with report.timed("parity"):  # the self-test through the target's own engine
             progress("checking parity")
-            with closing(target.open()) as backend:
-                found = script.run(backend)
-            target_facts = target.facts()
-            report.prove("lowering", found, expected, target.floor, allowed)
-            report.parity["float32"] = selftest.compare(found, exact)
+            for part in parts:
+                part.check_parity()
 
         with report.timed("write"):
             progress("writing the bundle")
-            # Our operators give the same bits on every machine, so the bundle can ask other engines for them.
-            np.savez(folder / SELFTEST_FILE, **script.to_arrays(found if target_facts.kernels else expected))
             shutil.copyfile(config.model / "tokenizer.json", folder / "tokenizer.json")
-            tables = draft_arrays(model)
-            if tables:
-                write_tensors(folder / DRAFT_FILE, tables)
-            if tables and target_facts.kernels:
-                report.calibration = _calibrate(config, model, target, folder / DRAFT_FILE, tables)
+            for part in parts:
+                part.write(folder)
             files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             report.bytes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-            report.target = target_facts.report
+            report.target = whole.facts.report
 
         report.peak_memory_bytes = peak_memory(resource.getrusage(resource.RUSAGE_SELF))
         (folder / "export_report.json").write_text(dump_strict(vars(report), indent=2) + "\n", encoding="utf-8")
-        writer.write_manifest(**_manifest(config, model, target, target_facts, report))
+        writer.write_manifest(**_manifest(whole), adapters={str(part.name): _adapter(part) for part in parts[1:]})
     return report
+
+
+@dataclass
+class _Part:
+    """What one bundle holds of a model: its base with the streams (`name` None), or a task adapter.
+
+    Its methods are called one after another, each for all parts before the next: a target may free the base's weights
+    when they are packed.
+    """
+
+    name: str | None
+    config: ExportConfig
+    model: StreamFused
+    spec: ModelSpec
+    target: Target
+    found: Findings
+    script: Script
+    exact: Results = field(default_factory=list)  # in float32
+    expected: Results = field(default_factory=list)  # with weights as the target stores them
+    measured: Results = field(default_factory=list)  # of the emitted graphs
+    facts: TargetFacts = field(init=False)  # once the graphs are emitted
+
+    def run_reference(self) -> None:
+        self.exact = self._run(build_methods(Weights(self.model, self.config.shapes, Form()).eval()))
+
+    def quantize(self, floor: selftest.Floor) -> None:
+        methods = self.target.quantize()
+        self.expected = self.exact if methods is None else self._run(methods)
+        if methods is not None:
+            self._prove("quantization", self.expected, self.exact, floor)
+
+    def check_parity(self) -> None:
+        with closing(self.target.open()) as backend:
+            self.measured = self.script.run(backend)
+        self.facts = self.target.facts()
+        self._prove("lowering", self.measured, self.expected, self.target.floor)
+        self.found.parity["float32"] = selftest.compare(self.measured, self.exact)
+
+    def write(self, folder: Path) -> None:
+        """The drafting tables, and the self-test of the base."""
+        if self.name is None:
+            # Our operators give the same bits on every machine, so the bundle can ask other engines for them.
+            results = self.measured if self.facts.kernels else self.expected
+            np.savez(folder / SELFTEST_FILE, **self.script.to_arrays(results))
+        else:
+            folder = (folder / adapter_file(self.name, DRAFT_FILE)).parent
+        tables = draft_arrays(self.model)
+        if tables:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_tensors(folder / DRAFT_FILE, tables)
+        if tables and self.facts.kernels:
+            self.found.calibration = calibrate(self.target.open(), tables, prompts_of(self.config, self.model))
+        if self.found.calibration:
+            write_tensors(folder / DRAFT_FILE, {**tables, "calibration": np.array(self.found.calibration, np.float32)})
+
+    def _run(self, methods: dict[str, Method]) -> Results:
+        """The self-test on PyTorch modules."""
+        with closing(reference_backend(methods, self.model, self.spec)) as backend:
+            return self.script.run(backend)
+
+    def _prove(self, name: str, results: Results, against: Results, floor: selftest.Floor) -> None:
+        try:
+            self.found.prove(name, results, against, floor, self.config.allow_parity_below)
+        except selftest.ParityError as error:
+            raise error if self.name is None else selftest.ParityError(f"task {self.name}: {error.flags}") from None
+
+
+def _task(whole: _Part, name: str, config: ExportConfig, base: Transformer, text: list[int]) -> _Part:
+    """A task adapter, which shares the base's weights."""
+    model = with_streams(config, base)
+    check_fit(config, model)
+    spec = facts.model_spec(model, config)
+    return _Part(
+        name, config, model, spec, whole.target.task(name, config, model, spec), Findings(), Script.of(spec, text)
+    )
 
 
 def count_steps(expected: Preview) -> int:
@@ -171,45 +248,40 @@ def count_steps(expected: Preview) -> int:
     return len(STAGES) - 1 + delegates + methods + 1  # lowering speaks of its own steps only: these, and the file
 
 
-def _run(methods: dict[str, Method], model: StreamFused, spec: ModelSpec, script: Script) -> Results:
-    """The self-test on PyTorch modules."""
-    with closing(reference_backend(methods, model, spec)) as backend:
-        return script.run(backend)
-
-
-def _calibrate(
-    config: ExportConfig, model: StreamFused, target: Target, draft: Path, tables: dict[str, npt.NDArray[Any]]
-) -> list[float]:
-    """Adds `calibration` to draft.safetensors, by a few answers of the bundle itself."""
-    ratios = calibrate(target.open(), tables, prompts_of(config, model))
-    if ratios:
-        write_tensors(draft, {**tables, "calibration": np.array(ratios, np.float32)})
-    return ratios
-
-
-def _manifest(
-    config: ExportConfig, model: StreamFused, target: Target, found: TargetFacts, report: Report
-) -> dict[str, Any]:
-    """What the manifest says, but for the files."""
-    measured = report.parity["lowering"]
+def _manifest(whole: _Part) -> dict[str, Any]:
+    """What the manifest says, but for the files and the adapters."""
+    config, found = whole.config, whole.facts
     return {
         "exporter_version": __version__,
         "target": config.target,
         "backend": found.backend,
         "kernels": found.kernels,
         "required_operators": found.required_operators,
-        "model": facts.model_facts(config, model),
-        "methods": found.methods,
-        "speculation": facts.speculation_facts(config, model),
-        "cache": {"layout": found.cache_layout, "capacity": config.max_context_len, "dtype": found.cache_dtype},
-        "quantization": found.quantization,
+        "model": facts.model_facts(config, whole.model),
         "sampling_defaults": sampling_defaults(config.model, config.sampling).values,
+        "cache": {"layout": found.cache_layout, "capacity": config.max_context_len, "dtype": found.cache_dtype},
+        **_of_part(whole),
+    }
+
+
+def _adapter(task: _Part) -> dict[str, Any]:
+    """What the manifest says of a task adapter."""
+    return {"chat_template": facts.chat_template(task.config), **_of_part(task)}
+
+
+def _of_part(part: _Part) -> dict[str, Any]:
+    """The fields that a task adapter has too."""
+    config, found = part.config, part.facts
+    return {
+        "methods": found.methods,
+        "speculation": facts.speculation_facts(config, part.model),
+        "quantization": found.quantization,
         "parity": {
-            name: {"floor": target.floor.name, "metrics": row}
-            for name, row in measured.items()
+            name: {"floor": part.target.floor.name, "metrics": row}
+            for name, row in part.found.parity["lowering"].items()
             if name in found.methods
         },
-        "below_floor": report.below_floor,
+        "below_floor": part.found.below_floor,
     }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any
 
 import torch
 
-from streamfuse.bundle.reader import DRAFT_FILE
+from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
 from streamfuse.export.operators.layout import cache_bytes
 from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
 from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, StreamConfig
@@ -23,7 +23,7 @@ from .cost import Cost, export_cost
 from .facts import chat_template, source_facts
 from .sampling import SamplingDefaults, sampling_defaults
 from .schemes import DTYPE_BITS, GROUP_SIZES, PARTS
-from .sizes import PartSize, part_sizes
+from .sizes import PartSize, part_sizes, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Preview:
         delegates: delegates of each method, XNNPACK only.
         calls: calls of operators (kernels) or delegates (XNNPACK) of each method, without the pruner's.
         cost: of the export itself; None if it was never measured.
+        tasks: a description of each task adapter, by name; `graph_bytes`, `files`, `delegates` and `calls` include
+            them.
     """
 
     adapter: str
@@ -50,7 +52,8 @@ class Preview:
     cache_bytes: int
     delegates: dict[str, int]
     calls: dict[str, int]
-    cost: Cost | None
+    cost: Cost | None = None
+    tasks: dict[str, str] = field(default_factory=dict)
 
     @property
     def weight_bytes(self) -> int:
@@ -74,6 +77,7 @@ class Preview:
             "delegates": self.delegates,
             "calls": self.calls,
             "export_cost": None if self.cost is None else asdict(self.cost),
+            "task_facts": self.tasks,
         }
 
 
@@ -94,6 +98,44 @@ def preview(config: ExportConfig) -> Preview:
     check_text(config, model_config)
     with torch.device("meta"):
         base = Transformer(model_config)  # shapes without numbers
+    found = _expected(config, model_config, base)
+    for name, task in config.tasks.items():
+        check_text(task, model_config)
+        found = _with_task(found, name, _expected(task, model_config, base), _added_bytes(task, base))
+    on_grid = source_facts(config.model).get("kind") == "gguf"
+    runs = sum(_layer_runs(one, base) for one in (config, *config.tasks.values()))
+    return replace(found, cost=export_cost(config, runs, sum(p.numel() for p in base.parameters()), on_grid))
+
+
+def _layer_runs(config: ExportConfig, base: Transformer) -> int:
+    """Layers summed over the methods."""
+    top = with_streams(config, base).streams_config.num_msa_layers
+    return sum(_layers_run(config, base.config.num_layers, top).values())
+
+
+def _with_task(whole: Preview, name: str, task: Preview, added_bytes: int) -> Preview:
+    """The preview of a bundle with one more task adapter."""
+    (graph, weights), *_ = whole.files.items()
+    draft = {adapter_file(name, DRAFT_FILE): task.files[DRAFT_FILE]} if DRAFT_FILE in task.files else {}
+    return replace(
+        whole,
+        graph_bytes=whole.graph_bytes + added_bytes,
+        files={**whole.files, graph: weights + added_bytes, **draft},
+        delegates=whole.delegates | {f"{name}.{method}": count for method, count in task.delegates.items()},
+        calls=whole.calls | {f"{name}.{method}": count for method, count in task.calls.items()},
+        tasks={**whole.tasks, name: task.adapter},
+    )
+
+
+def _added_bytes(config: ExportConfig, base: Transformer) -> int:
+    """Weights that a task adapter adds to those of the base model."""
+    model = with_streams(config, base)
+    own, plain = sizes_of(model, config), part_sizes(base.config, StreamConfig.without(), 0, config)
+    return sum(size.bytes - plain[part].bytes for part, size in own.items())
+
+
+def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer) -> Preview:
+    """The preview of a base model with its streams, or of a task adapter alone, without its cost."""
     model = with_streams(config, base)
     check_fit(config, model)
     streams, stream_vocab = model.streams_config, len(model.stream_vocab)
@@ -102,7 +144,6 @@ def preview(config: ExportConfig) -> Preview:
     parts = part_sizes(model_config, streams, stream_vocab, config)
     layers = _layers_run(config, model_config.num_layers, streams.num_msa_layers)
     delegates = {name: _delegates(config, name, count) for name, count in layers.items()}
-    on_grid = source_facts(config.model).get("kind") == "gguf"
     sizes = config.max_context_len, model_config.num_kv_heads, model_config.head_dim
     floats = (
         2
@@ -120,7 +161,6 @@ def preview(config: ExportConfig) -> Preview:
         cache_bytes=model_config.num_layers * (cache_bytes(*sizes) if config.kernels else floats),
         delegates=delegates,
         calls=delegates if config.backend == "xnnpack" else _operator_calls(config, model_config, layers),
-        cost=export_cost(config, sum(layers.values()), sum(p.numel() for p in base.parameters()), on_grid),
     )
 
 
@@ -289,8 +329,10 @@ def _files(config: ExportConfig, model: StreamFused, streams: StreamConfig, weig
 
 def _adapter_line(config: ExportConfig) -> str:
     if config.ngrams is not None:
-        entries = read_adapter(config.ngrams)[1]["ngrams.ids"].numel()
-        return f"{config.ngrams.stem}: no streams, drafts are look-ups in the text and {entries:,} n-grams"
+        streams, state, _ = read_adapter(config.ngrams)
+        tunes = f"tunes the base's top {streams.base_layers} layers, " if streams.base_layers else ""
+        table = f" and {state['ngrams.ids'].numel():,} n-grams" if "ngrams.ids" in state else ""
+        return f"{config.ngrams.stem}: {tunes}no streams, drafts are look-ups in the text{table}"
     if config.adapter is None:
         return f"{NO_ADAPTER}: no streams, drafts are look-ups in the text"
     model_config, state, facts = read_adapter(config.adapter)

@@ -37,7 +37,7 @@ class Form(layers.Form):
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Closing(block, adapters)
 
-    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
         return type(cast("_Half", part))(cast("_Half", part).block, adapters)
 
 

@@ -56,7 +56,7 @@ def resolve(config: ExportConfig, streams: StreamConfig | None = None) -> Export
             f"--calibration-text goes with --quantize {' or '.join(INTEGER_ACTIVATIONS)}, not with {config.quantize}, "
             "which has no activations to calibrate"
         )
-    if config.adapter is None:
+    if config.adapter is None and not config.task:
         _refuse_stream_options(config)
     return config
 

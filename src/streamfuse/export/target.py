@@ -79,6 +79,11 @@ class Target(ABC):
         """PyTorch modules with weights quantized as they will be emitted; None: the float32 methods are the
         reference."""
 
+    def task(self, name: str, config: ExportConfig, model: StreamFused, spec: ModelSpec) -> Target:
+        """A target for a task adapter of the same base model, to be quantized after this one; `lower` writes its
+        graphs too."""
+        raise OptionError(f"--task goes with --backend kernels, not with --backend {self.config.backend}")
+
     @abstractmethod
     def lower(self) -> None:
         """Write the graph files into the folder. Calls `progress` at least once per method."""

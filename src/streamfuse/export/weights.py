@@ -149,7 +149,8 @@ class Span(nn.Module):
 class Weights(nn.Module):
     """The weights that all methods of a bundle share. `form` None: float32, in PyTorch.
 
-    A model without streams has no `stream_head` and no `insert`.
+    A model without streams has no `stream_head` and no `insert`. With `of_base`, the base's matrices are taken from
+    there, for a task adapter of the same base; only the low-rank products beside them and the streams are made.
 
     Raises:
         ValueError: a width keeps fewer nodes than it verifies, or only some of its kept nodes have streams, and the
@@ -160,7 +161,9 @@ class Weights(nn.Module):
     candidates: nn.Module | None  # tokens int64 [T] -> the pruner's input; None: their embeddings
     insert: nn.Module  # states [R, h] below the top layers -> stream rows [R, G, h]
 
-    def __init__(self, model: StreamFused, shapes: GraphShapes, form: Form | None = None) -> None:
+    def __init__(
+        self, model: StreamFused, shapes: GraphShapes, form: Form | None = None, of_base: Weights | None = None
+    ) -> None:
         super().__init__()
         base, config = model.base, model.streams_config
         self.form = form = form or Form()
@@ -169,8 +172,12 @@ class Weights(nn.Module):
         scale = base.config.embedding_scale
         self.start = nn.Identity() if scale == 1 else Scale(scale)  # embedding rows -> hidden states
         adapters = _adapters(model)
-        self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
-        self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
+        if of_base is None:
+            self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
+            self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
+        else:
+            self.openings = nn.ModuleList(map(form.with_adapters, of_base.openings, adapters))
+            self.closings = nn.ModuleList(map(form.with_adapters, of_base.closings, adapters))
         self.stream_openings, self.stream_closings = self._of_streams(model, form)
         self.head = form.head(base.norm, base.lm_head.weight)
         if config.heads:

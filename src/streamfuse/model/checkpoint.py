@@ -68,7 +68,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
         except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
         check_types(shapes_of(read_header(path), packed))
-        _check_finite(shard, path)
+        check_finite(shard, path)
         if packed is not None:
             stored |= shard
             continue
@@ -263,7 +263,7 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise CheckpointError(f"{path}: damaged adapter file ({error})") from None
-    _check_finite(state, path)
+    check_finite(state, path)
     found = metadata.get("format")
     if found is None and any(name.startswith("base_model.") for name in state):
         raise CheckpointError(f"{path} {PEFT}")
@@ -304,7 +304,7 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     return (model.merged() if merge else model).eval()
 
 
-def _check_finite(state: dict[str, Tensor], path: Path) -> None:
+def check_finite(state: dict[str, Tensor], path: Path) -> None:
     """A single NaN in the weights makes every answer NaN, which comparisons would not detect."""
     for name, value in state.items():
         if value.is_floating_point() and not bool(torch.isfinite(value.to(_wide(value.dtype))).all()):

@@ -44,8 +44,6 @@ HEADS: dict[str, type[Heads]] = {}
 _SIZES = (  # sizes of the streams; all 0 without streams
     *WIDENS,
     "value_rotation",
-    "base_rank",
-    "base_layers",
 )
 # Fields that change what a model computes, with the values that have no effect; a family may read some of them.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -411,13 +409,12 @@ class StreamConfig:
             value = getattr(self, setting.name)
             if kind and (not isinstance(value, kind) or isinstance(value, bool) or not -math.inf < value < math.inf):
                 raise OptionError(f"{flag_of(setting.name)} must be a number, not {value!r}")
-        if not any(getattr(self, name) for name in _SIZES):  # a base model alone
-            return
-        check(self)
-        if self.heads:
-            self._check_heads()
-        elif self.num_msa_layers < 1:
-            raise OptionError(f"--num-msa-layers must be at least 1, not {self.num_msa_layers}")
+        if any(getattr(self, name) for name in _SIZES):  # else a base model alone, tuned or not
+            check(self)
+            if self.heads:
+                self._check_heads()
+            elif self.num_msa_layers < 1:
+                raise OptionError(f"--num-msa-layers must be at least 1, not {self.num_msa_layers}")
         if bool(self.base_rank) != bool(self.base_layers):
             raise OptionError(
                 f"--base-rank and --base-layers go together, both 0 or both positive, not {self.base_rank} and "
@@ -439,9 +436,9 @@ class StreamConfig:
             raise ValueError(f"head_size of {self.heads} heads cannot be {self.head_size}")
 
     @classmethod
-    def without(cls) -> StreamConfig:
-        """The settings of a base model without streams."""
-        return cls(num_streams=0, num_msa_layers=0, adapter_rank=0, parent_rank=0, pruner_rank=0)
+    def without(cls, **tuning: Any) -> StreamConfig:
+        """The settings of a base model without streams; `tuning` are settings of low-rank products that tune it."""
+        return cls(num_streams=0, num_msa_layers=0, adapter_rank=0, parent_rank=0, pruner_rank=0, **tuning)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

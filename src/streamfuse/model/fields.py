@@ -12,8 +12,9 @@ _MOST = 2**31 - 1  # maximum of any size
 
 
 PEFT = (
-    "is a PEFT adapter (LoRA and the like): it tunes a base model and has no streams; merge it (PEFT's "
-    "merge_and_unload, then save_pretrained) and name the merged folder with --model"
+    "is a PEFT adapter (LoRA and the like): it tunes a base model and has no streams; `streamfuse adapter convert` "
+    "makes an adapter of it for `streamfuse export --task`, or merge it (PEFT's merge_and_unload, then "
+    "save_pretrained) and name the merged folder with --model"
 )
 
 

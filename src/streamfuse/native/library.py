@@ -33,6 +33,7 @@ _program = _engine = _rows = ctypes.c_void_p
 _text, _place, _code = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of kernels/engine/streamfuse_engine.h; a test compares them
     "sf_program_open": (_code, [_text, ctypes.c_int, ctypes.c_void_p, _place]),
+    "sf_program_adapter": (_code, [_program, _text, _place]),
     "sf_program_close": (None, [_program]),
     "sf_program_error": (_text, [_program]),
     "sf_program_describe": (_code, [_program, ctypes.POINTER(_text)]),

@@ -25,6 +25,7 @@ _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
     "sf_bundle_open": (c_int, [c_char_p, c_void_p, _place]),
     "sf_bundle_estimate": (c_int, [c_char_p, c_void_p, c_char_p, c_size_t]),
+    "sf_bundle_adapter": (c_int, [c_void_p, c_char_p, _place]),
     "sf_bundle_check_key": (c_char_p, [c_char_p]),
     "sf_bundle_check_manifest": (c_int, [c_char_p, c_size_t, c_char_p, c_size_t]),
     "sf_bundle_close": (None, [c_void_p]),
@@ -106,9 +107,15 @@ class BundleHandle:
         self._library.sf_bundle_spec(self.pointer, byref(spec))
         return str(spec.identity.decode())
 
+    def adapter(self, name: str, refusal: Callable[[int, str], Exception]) -> BundleHandle:
+        """The bundle with one of its adapters."""
+        return BundleHandle(
+            lambda place: self._library.sf_bundle_adapter(self.pointer, name.encode(errors="replace"), place), refusal
+        )
+
     @property
     def manifest(self) -> str:
-        """The text of manifest.json."""
+        """The text of manifest.json; of an adapter, with its fields in place of the bundle's."""
         return str(self._library.sf_bundle_manifest(self.pointer).decode())
 
     def tensors(self) -> list[Tensor]:

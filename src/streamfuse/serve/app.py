@@ -39,27 +39,28 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 def application(service: Service, options: ServeOptions) -> Starlette:
     """The ASGI application."""
     created = int(time.time())
-    card = {"id": service.name, "object": "model", "created": created, "owned_by": "streamfuse"}
-    card |= {"max_model_len": service.context_tokens}
+    facts = {"object": "model", "created": created, "owned_by": "streamfuse", "max_model_len": service.context_tokens}
+    cards = {name: {"id": name, **facts} for name in service.models}
+    names = list(cards)
 
     async def health(http: HttpRequest) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     async def models(http: HttpRequest) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [card]})
+        return JSONResponse({"object": "list", "data": list(cards.values())})
 
     async def model(http: HttpRequest) -> JSONResponse:
-        if http.path_params["name"] != service.name:
-            raise RequestError(
-                404, f"there is no such model; this server has {service.name!r}", "model", "model_not_found"
-            )
+        card = cards.get(http.path_params["name"])
+        if card is None:
+            has = ", ".join(map(repr, names))
+            raise RequestError(404, f"there is no such model; this server has {has}", "model", "model_not_found")
         return JSONResponse(card)
 
     async def chat(http: HttpRequest) -> Answering:
-        return Answering(service, read_chat(await _json(http), service.name))
+        return Answering(service, read_chat(await _json(http), names))
 
     async def completion(http: HttpRequest) -> Answering:
-        return Answering(service, read_completion(await _json(http), service.name))
+        return Answering(service, read_completion(await _json(http), names))
 
     middleware = [Middleware(Log), Middleware(Guard, key=options.api_key)]
     if options.cors_origin:
@@ -87,7 +88,7 @@ class Answering:
     def __init__(self, service: Service, request: Request) -> None:
         self._service, self._request = service, request
         form = ChatAnswer if request.is_chat else TextAnswer
-        self._answer = form(service.name, service.fingerprint, request.include_usage)
+        self._answer = form(request.model, service.fingerprint, request.include_usage)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _while_connected(receive, self._respond(scope, receive, send))

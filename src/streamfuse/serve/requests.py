@@ -7,7 +7,7 @@ ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ class Request:
     """One request: messages of a chat, or a prompt as text or token ids, and how it is answered."""
 
     options: GenerationOptions
+    model: str
     messages: list[dict[str, Any]] | None = None
     prompt: str | list[int] | None = None
     stream: bool = False
@@ -71,9 +72,10 @@ class Request:
         return self.messages is not None
 
 
-def read_chat(body: object, model: str) -> Request:
-    """The request of a body for /v1/chat/completions. RequestError names the field that is wrong."""
-    fields = _Fields(body, model, _REFUSED_CHAT)
+def read_chat(body: object, models: Sequence[str]) -> Request:
+    """The request of a body for /v1/chat/completions to one of these models, by default the first. RequestError names
+    the field that is wrong."""
+    fields = _Fields(body, models, _REFUSED_CHAT)
     messages = _messages(fields.take("messages", list, "a list of messages"))
     options = _options(fields)
     if (variables := fields.take("chat_template_kwargs", dict, "an object")) is not None:
@@ -84,33 +86,35 @@ def read_chat(body: object, model: str) -> Request:
     _add_tools(fields, options)
     stream, include_usage = _streaming(fields)
     fields.end()
-    return Request(options, messages, None, stream, include_usage, limit)
+    return Request(options, fields.model, messages, None, stream, include_usage, limit)
 
 
-def read_completion(body: object, model: str) -> Request:
-    """The request of a body for /v1/completions. RequestError names the field that is wrong."""
-    fields = _Fields(body, model, _REFUSED_TEXT)
+def read_completion(body: object, models: Sequence[str]) -> Request:
+    """The request of a body for /v1/completions, as `read_chat`."""
+    fields = _Fields(body, models, _REFUSED_TEXT)
     prompt = _prompt(fields.take("prompt", object, "text"))
     options = _options(fields)
     if (limit := fields.take("max_tokens", object, "")) is not None:
         options["max_new_tokens"] = limit
     stream, include_usage = _streaming(fields)
     fields.end()
-    return Request(options, None, prompt, stream, include_usage)
+    return Request(options, fields.model, None, prompt, stream, include_usage)
 
 
 class _Fields:
     """The fields of a body, each taken once; null is like leaving a field out."""
 
-    def __init__(self, body: object, model: str, refused: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
+    def __init__(self, body: object, models: Sequence[str], refused: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
         if not isinstance(body, dict):
             raise RequestError(400, f"the body must be a JSON object, not {body!r:.40}", code="invalid_type")
         self._left = {name: value for name, value in body.items() if value is not None}
         asked = self.take("model", str, "text")
-        if asked not in (None, model):
+        if asked not in (None, *models):
+            has = ", ".join(map(repr, models))
             raise RequestError(
-                404, f"there is no model {asked!r:.100}; this server has {model!r}", "model", "model_not_found"
+                404, f"there is no model {asked!r:.100}; this server has {has}", "model", "model_not_found"
             )
+        self.model: str = asked or models[0]
         for name in _IGNORED:
             self._left.pop(name, None)
         for name, (nothing, instead) in refused.items():

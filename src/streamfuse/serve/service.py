@@ -17,7 +17,8 @@ _MOST_RETRY_SECONDS = 60
 
 
 class Service:
-    """Answers requests with one sequence of a model, so what a prompt shares with the last one is not read again.
+    """Answers requests with one sequence of a model, so what a prompt shares with the last one is not read again. Each
+    task adapter of its bundle is a model too, NAME:ADAPTER, with a sequence of its own.
 
     `queue` requests may wait, `max_new_tokens` is the limit of those that have none (None: what the context holds), and
     `speculative` is False for plain decoding. For one event loop, but for `close`.
@@ -26,7 +27,8 @@ class Service:
     def __init__(
         self, model: Model, name: str, queue: int, max_new_tokens: int | None = None, speculative: bool = True
     ) -> None:
-        self.name = name
+        self.models: dict[str, str | None] = {name: None}  # adapters by name, the base model first
+        self.models |= {f"{name}:{adapter}": adapter for adapter in model.adapters}
         self.fingerprint = f"fp_{model.bundle.identity[:16]}"
         self.context_tokens = model.context_length
         self._model, self._most, self._max_new_tokens, self._speculative = model, queue + 1, max_new_tokens, speculative
@@ -82,7 +84,8 @@ class Service:
 
     def _prepared(self, request: Request) -> AsyncGeneration:
         """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""
-        model, messages, prompt = self._model, request.messages, request.prompt
+        adapter, messages, prompt = self.models[request.model], request.messages, request.prompt
+        model = self._model if adapter is None else self._model.adapter(adapter)
         if request.is_chat and not model.tokenizer.can_chat:
             raise RequestError(400, "this bundle has no chat template; use /v1/completions", code="no_chat_template")
         options = GenerationOptions(**request.options)

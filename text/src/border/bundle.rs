@@ -108,6 +108,7 @@ pub struct BundleHandle {
 pub struct OpenBundle {
     tensors: Vec<CTensor>,
     spec: Spec,
+    adapters: Vec<CString>, // their names
     pub bundle: Arc<Bundle>,
     _owned: (Vec<CString>, Vec<Method>), // what tensors and spec point to, beside the bundle
 }
@@ -186,6 +187,36 @@ pub unsafe extern "C" fn sf_bundle_estimate(
     });
     unsafe { give_message(&error, message, capacity) };
     code
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_adapter(
+    whole: *const BundleHandle,
+    name: *const c_char,
+    out: *mut *mut BundleHandle,
+) -> c_int {
+    if out.is_null() {
+        return BAD_ARGUMENT;
+    }
+    let mut handle = Box::new(BundleHandle { open: None, error: CString::default() });
+    let code = guarded(&mut handle.error, || {
+        let whole = opened(whole).map_err(|_| bad_argument("an adapter needs a bundle that was opened"))?;
+        if name.is_null() {
+            return Err(bad_argument("the name of an adapter is a null pointer"));
+        }
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        handle.open = Some(OpenBundle::new(whole.bundle.adapter(&name)?)?);
+        Ok(OK)
+    });
+    unsafe { *out = Box::into_raw(handle) };
+    code
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_adapter_name(handle: *const BundleHandle, index: i32) -> *const c_char {
+    let found =
+        |open: &OpenBundle| usize::try_from(index).ok().and_then(|index| open.adapters.get(index)?.as_ptr().into());
+    opened(handle).ok().and_then(found).unwrap_or(std::ptr::null())
 }
 
 #[no_mangle]
@@ -415,7 +446,8 @@ impl OpenBundle {
             stream_vocab_size: narrow(manifest.stream_vocab_size),
             identity: bundle.identity.as_ptr(),
         };
-        Ok(OpenBundle { tensors, spec, _owned: (names, methods), bundle })
+        let adapters = manifest.adapters.iter().map(|adapter| c_name(&adapter.name)).collect::<Result<_>>()?;
+        Ok(OpenBundle { tensors, spec, adapters, _owned: (names, methods), bundle })
     }
 }
 

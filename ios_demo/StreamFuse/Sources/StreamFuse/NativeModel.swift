@@ -73,6 +73,13 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
   /// Whether the bundle has a chat template.
   var canChat: Bool { sf_model_can_chat(handle) != 0 }
 
+  /// The names of the bundle's task adapters.
+  var adapters: [String] {
+    var names: [String] = []
+    while let name = sf_model_adapter_name(handle, Int32(names.count)) { names.append(String(cString: name)) }
+    return names
+  }
+
   /// Time to open the bundle, in milliseconds.
   var loadMs: Double { sf_model_load_ms(handle) }
 
@@ -87,6 +94,7 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
     log("\(facts.model.name) is loaded: backend \(facts.backend), \(Int(loadMs + engineMs)) ms")
     return Model(
       spec: spec, defaults: defaults, manifest: manifest, backend: facts.backend, loadMs: loadMs + engineMs, canChat: canChat,
+      adapters: adapters,
       forget: { try self.forget() }, countTokens: { try self.countTokens($0) },
       selfTest: { try await blocking { try self.selfTest(engine) } }
     ) { use in

@@ -23,10 +23,15 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
         options.device = device
         options.backend = engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self)
         switch use {
-        case .completion: return sf_completion_new(model.handle, &options, &made)
-        case .chat(let instructions, let history, let tools, let variables, let policy):
+        case .completion(let adapter):
+          return withCString(adapter) { name in
+            options.adapter = name
+            return sf_completion_new(model.handle, &options, &made)
+          }
+        case .chat(let instructions, let history, let tools, let variables, let policy, let adapter):
           let texts = [
             instructions ?? "", try json(history), "[\(tools.map(\.json).joined(separator: ","))]", try json(variables),
+            adapter ?? "",
           ]
           options.context_policy = policy.rawValue
           return withCharacters(texts) { places in
@@ -34,6 +39,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
             (options.history, options.history_bytes) = places[1]
             if !tools.isEmpty { (options.tools, options.tools_bytes) = places[2] }
             if !variables.isEmpty { (options.template_variables, options.template_variables_bytes) = places[3] }
+            if adapter != nil { options.adapter = places[4].0 }
             return sf_chat_new(model.handle, &options, &made)
           }
         }

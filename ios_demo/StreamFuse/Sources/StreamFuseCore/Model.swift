@@ -9,9 +9,9 @@ public final class Model: Sendable {
     /// A conversation that begins with these turns.
     case chat(
       instructions: String?, history: [Message], tools: [Tool], templateVariables: [String: JSONValue],
-      contextPolicy: ContextPolicy)
+      contextPolicy: ContextPolicy, adapter: String?)
     /// A continuation of plain text.
-    case completion
+    case completion(adapter: String?)
   }
 
   /// The facts that the loop needs.
@@ -27,6 +27,8 @@ public final class Model: Sendable {
   public let loadMs: Double
   /// Whether it can chat.
   public let canChat: Bool
+  /// The names of the bundle's task adapters.
+  public let adapters: [String]
 
   /// Erases the answers of earlier conversations.
   private let forgetAnswers: @Sendable () throws -> Void
@@ -49,8 +51,8 @@ public final class Model: Sendable {
   ) throws {
     let core = try CoreModel(spec, tables)
     self.init(spec: spec, defaults: defaults.over(.coreDefaults), manifest: Data(), backend: nil, loadMs: 0, canChat: false) {
-      guard case .completion = $0 else {
-        throw StreamFuseError(.badArgument, "this model has no tokenizer and no chat template; use session() and token ids")
+      guard case .completion(adapter: nil) = $0 else {
+        throw StreamFuseError(.badArgument, "this model has no tokenizer, chat template or adapters; use session() and token ids")
       }
       return try CoreSession(core, engine.makeTable(available: availableMemory()))
     }
@@ -59,6 +61,7 @@ public final class Model: Sendable {
   /// A model whose sessions are written by what `makeWriter` makes.
   package init(
     spec: ModelSpec, defaults: GenerationConfig, manifest: Data, backend: String?, loadMs: Double, canChat: Bool,
+    adapters: [String] = [],
     forget: @escaping @Sendable () throws -> Void = {},
     countTokens: @escaping @Sendable (String) throws -> Int = { _ in
       throw StreamFuseError(.badArgument, "this model has no tokenizer; load a bundle to count the tokens of a text")
@@ -74,6 +77,7 @@ public final class Model: Sendable {
     self.backend = backend
     self.loadMs = loadMs
     self.canChat = canChat
+    self.adapters = adapters
     self.forgetAnswers = forget
     self.tokensOf = countTokens
     self.testDevice = selfTest
@@ -127,25 +131,34 @@ public final class Model: Sendable {
   ///   - templateVariables: of the chat template, such as `["enable_thinking": .boolean(false)]`, which may include
   ///     `documents`.
   ///   - contextPolicy: what happens when the next question does not fit into the context.
+  ///   - adapter: one of `adapters`, for the whole conversation; nil: the base model.
   ///   - configure: defaults of its answers.
   public func chat(
     instructions: String? = nil, history: [Message] = [], tools: [Tool] = [],
     templateVariables: [String: JSONValue] = [:], contextPolicy: ContextPolicy = .fail,
-    _ configure: (inout GenerationConfig) -> Void = { _ in }
+    adapter: String? = nil, _ configure: (inout GenerationConfig) -> Void = { _ in }
   ) -> Chat {
     let use = Use.chat(
       instructions: instructions, history: history, tools: tools, templateVariables: templateVariables,
-      contextPolicy: contextPolicy)
+      contextPolicy: contextPolicy, adapter: adapter)
     return Chat(session(use, configure), tools: tools)
   }
 
-  /// A continuation of plain text, without a chat template. `configure` sets the defaults of its answers.
-  public func completion(_ configure: (inout GenerationConfig) -> Void = { _ in }) -> Completion {
-    Completion(session(.completion, configure))
+  /// A continuation of plain text, without a chat template.
+  ///
+  /// - Parameters:
+  ///   - adapter: one of `adapters`; nil: the base model.
+  ///   - configure: defaults of its answers.
+  public func completion(
+    adapter: String? = nil, _ configure: (inout GenerationConfig) -> Void = { _ in }
+  ) -> Completion {
+    Completion(session(.completion(adapter: adapter), configure))
   }
 
   /// A sequence of tokens with its own cache. `configure` sets the defaults of its answers.
-  public func session(_ configure: (inout GenerationConfig) -> Void = { _ in }) -> Session { session(.completion, configure) }
+  public func session(_ configure: (inout GenerationConfig) -> Void = { _ in }) -> Session {
+    session(.completion(adapter: nil), configure)
+  }
 
   /// A sequence for one use.
   private func session(_ use: Use, _ configure: (inout GenerationConfig) -> Void) -> Session {

@@ -28,6 +28,19 @@ final class BundleTests: XCTestCase {
     XCTAssertEqual(model.defaults.maxNewTokens, 128)
     XCTAssertGreaterThan(model.contextLength, 0)
     XCTAssertGreaterThan(model.loadMs, 0)
+    XCTAssertEqual(model.adapters, [])
+  }
+
+  func testAnAdapterThatTheBundleDoesNotHaveIsRefusedByName() async throws {
+    let model = try await opened("build/demo")
+    func refused(_ error: StreamFuseError) {
+      XCTAssertEqual(error.code, .badArgument)
+      XCTAssert(error.message.contains("has no adapter 'sql'; it has none"), error.message)
+    }
+    await assertThrows(StreamFuseError.self, refused) { _ = try await model.chat(adapter: "sql").respond(to: "hi") }
+    await assertThrows(StreamFuseError.self, refused) {
+      _ = try await model.completion(adapter: "sql").respond(to: "hi")
+    }
   }
 
   func testMeasuredCostsAreKeptAndPrepareMeasuresThem() async throws {

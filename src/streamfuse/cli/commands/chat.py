@@ -40,6 +40,7 @@ def chat(
     tools: options.Tools = None,
     template_variables: options.TemplateVariables = None,
     system: options.System = None,
+    adapter: options.TaskAdapter = None,
     context_policy: options.ContextPolicy = options.ContextPolicyName.fail,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = AUTO,
@@ -70,9 +71,10 @@ def chat(
 
     streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
-    model = load(
+    whole = load(
         bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key, memory=memory
     )
+    model = options.with_adapter(whole, adapter)
     if not model.tokenizer.can_chat:
         raise TextError(f"{bundle}: this bundle has no chat template; use `streamfuse run --raw`")
     asked = GenerationOptions(
@@ -85,7 +87,7 @@ def chat(
     tell_emulated(model.bundle)
     tell_defaults(options.defaults(model.manifest, asked))
     policy = cast("ContextPolicy", context_policy.name)  # flags have hyphens
-    with model, model.chat(system, context_policy=policy, **asked) as conversation:
+    with whole, model.chat(system, context_policy=policy, **asked) as conversation:
         settle(conversation, plan=plan)
         tell_provider(conversation.backend)
         say(f"{model.manifest.model.name}. {_HELP}")

@@ -39,6 +39,7 @@ def run(
     tool_choice: options.ToolChoice = None,
     template_variables: options.TemplateVariables = None,
     system: options.System = None,
+    adapter: options.TaskAdapter = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without the chat template.")] = False,
     no_speculation: options.NoSpeculation = False,
     width: options.Width = AUTO,
@@ -62,6 +63,8 @@ def run(
     [bold]Examples[/bold]
 
     streamfuse run build/demo "Why is the sky blue?"
+
+    streamfuse run build/tasks "name[Aromi], food[Chinese]" --adapter e2e
 
     streamfuse run build/demo "Write a haiku." --temperature 0.8 --top-p 0.95 --seed 7 --stats
 
@@ -88,9 +91,10 @@ def run(
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
         )
-    model = load(
+    whole = load(
         bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key, memory=memory
     )
+    model = options.with_adapter(whole, adapter)
     asked = GenerationOptions(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
@@ -106,7 +110,7 @@ def run(
     words = as_text(read_input()) if prompt == "-" else prompt
     model.check_prompt(model.encode(words, system=system, raw=raw, **asked))
     ask = partial(model.stream, words, system=system, raw=raw, **asked)
-    with model:
+    with whole:
         settle(model, plan=config.needs_plan)
         if not json_:
             tell_provider(model.backend)

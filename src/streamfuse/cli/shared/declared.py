@@ -47,6 +47,12 @@ _FORMS = {
         "PART=SCHEME, for example head=q4_1 or mlp=int4:64",
         sign="=",
     ),
+    Mapping[str, str | Path]: _Form(
+        list[str],
+        lambda items: dict(item.split("=", 1) for item in items),
+        "NAME=FILE, for example sql=sql-lossless",
+        sign="=",
+    ),
 }
 _SCALAR = _Form(None, lambda value: value, "", lists=False)
 

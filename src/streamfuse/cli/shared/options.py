@@ -23,7 +23,7 @@ DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from streamfuse.api import GenerationOptions
+    from streamfuse.api import GenerationOptions, Model
     from streamfuse.runtime.config import GenerationConfig
     from streamfuse.runtime.text import Tokenizer
     from streamfuse.train.templates import Template
@@ -118,6 +118,15 @@ Memory = Annotated[
         "up similar answers. Delete the file to discard them.",
         show_default="none",
         dir_okay=False,
+    ),
+]
+TaskAdapter = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME",
+        help="Task adapter of the bundle; `streamfuse bundle inspect` lists them.",
+        show_default="the base model",
     ),
 ]
 ShowDrafts = Annotated[
@@ -276,6 +285,12 @@ def nodes(width: str) -> int | None:
     if width != AUTO and not width.isdecimal():
         raise typer.BadParameter(f"--width must be auto or a number of nodes, not {width}")
     return None if width == AUTO else int(width)
+
+
+@usage_errors()
+def with_adapter(model: Model, adapter: str | None) -> Model:
+    """The model with the task adapter of `--adapter`. BadParameter, exit code 2, if there is none of this name."""
+    return model if adapter is None else model.adapter(adapter)
 
 
 @usage_errors()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from streamfuse.bundle import Catalog, Manifest
 from streamfuse.bundle.manifest import TensorFacts
-from streamfuse.bundle.reader import DRAFT_FILE
+from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
 from streamfuse.cli.shared.compare import Compared, Comparison
 from streamfuse.cli.shared.console import visible
 from streamfuse.cli.shared.drafts import SOURCES
@@ -73,7 +73,8 @@ def compared(result: Compared, label: str) -> Group:
 
 def bundle(manifest: Manifest) -> Group:
     """Everything in a manifest but the hashes and the chat template."""
-    return Group(_facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), _files(manifest))
+    parts = _facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), *_adapters(manifest)
+    return Group(*parts, _files(manifest))
 
 
 def catalog(made: Catalog) -> Table:
@@ -247,6 +248,24 @@ def _parity(manifest: Manifest) -> RenderableType:
         for one in manifest.below_floor
     )
     return Group(table, *missed)
+
+
+def _adapters(manifest: Manifest) -> list[RenderableType]:
+    """A table of the task adapters, if there are some."""
+    if not manifest.adapters:
+        return []
+    own = {name: part.bytes or 0 for name, part in manifest.quantization if name != "streams"}
+    table = _table("task adapter", "trained adapter", "streams", "added weights", "drafting tables", "parity",
+                   right=("streams", "added weights", "drafting tables"))  # fmt: skip
+    for name, adapter in manifest.adapters.items():
+        added = sum((part.bytes or 0) - own.get(key, 0) for key, part in adapter.quantization)
+        tables = manifest.files.get(adapter_file(name, DRAFT_FILE))
+        worst = min(row.metrics["snr_db"] for row in adapter.parity.values() if "snr_db" in row.metrics)
+        _add(
+            table, name, adapter.speculation.adapter or "none", str(adapter.speculation.num_streams), _size(added),
+            "none" if tables is None else _size(tables.bytes), f"at least {worst:.0f} dB",
+        )  # fmt: skip
+    return [table]
 
 
 def _files(manifest: Manifest) -> Table:

@@ -30,6 +30,12 @@ class Form(layers.Form):
         self.report: dict[str, GridReport] = {}
         self._tables: dict[tuple[int, str], Tensor] = {}  # by tensors of the model, which outlives this object
 
+    def with_schemes(self, schemes: Schemes) -> Form:
+        """A form with other schemes that shares the packed tables and the report."""
+        again = copy.copy(self)
+        again.schemes = schemes
+        return again
+
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
         return Linear(self._pack(linear.weight, part), linear)
 
@@ -53,7 +59,7 @@ class Form(layers.Form):
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Closing(block, adapters, lambda weight, part: self._pack(weight, part))
 
-    def with_adapters(self, part: nn.Module, adapters: StreamAdapters) -> nn.Module:
+    def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
         again = copy.copy(cast("Opening | Closing", part))  # the packed weights are shared
         again._modules = dict(again._modules)
         again.take(adapters)

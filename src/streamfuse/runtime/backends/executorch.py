@@ -72,10 +72,22 @@ class ExecuTorchProgram:
     """
 
     def __init__(self, path: str | Path, num_threads: int | None = None) -> None:
-        self.library = _library()
+        library, pointer = _library(), ctypes.c_void_p()
         pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
-        pointer, text = ctypes.c_void_p(), ctypes.c_char_p()
-        code = self.library.sf_program_open(path_argument(pte), num_threads or 0, None, ctypes.byref(pointer))
+        code = library.sf_program_open(path_argument(pte), num_threads or 0, None, ctypes.byref(pointer))
+        self._take(library, pointer, code)
+
+    def adapter(self, name: str) -> ExecuTorchProgram:
+        """The methods of an adapter in the same file, which share its mapped weights; BackendError where there are
+        none."""
+        chosen, pointer = ExecuTorchProgram.__new__(ExecuTorchProgram), ctypes.c_void_p()
+        with self._handle as program:
+            code = self.library.sf_program_adapter(program, name.encode(), ctypes.byref(pointer))
+        chosen._take(self.library, pointer, code)
+        return chosen
+
+    def _take(self, library: ctypes.CDLL, pointer: ctypes.c_void_p, code: int) -> None:
+        self.library, text = library, ctypes.c_char_p()
         self._handle = Handle(pointer, self.library.sf_program_close, "program", BackendError)
         with self._handle:
             self._check(code)

@@ -204,10 +204,12 @@ NATIVE(jint, newSession)
   in<Step>(env, buffer)->id = reinterpret_cast<int64_t>(session);
   if (session == nullptr) return -SF_OUT_OF_MEMORY;
   return guarded([&] {
-    const Text system(env, all, 0), history(env, all, 1), tools(env, all, 2), variables(env, all, 3);
-    const sf_session_options options{
-        sizeof options, system.c_str(), system.size(),     history.c_str(),  history.size(), nullptr, nullptr, 0.0,
-        tools.c_str(),  tools.size(),   variables.c_str(), variables.size(), context_policy};
+    const Text system(env, all, 0), history(env, all, 1), tools(env, all, 2), variables(env, all, 3),
+        adapter(env, all, 4);
+    const sf_session_options options{sizeof options, system.c_str(), system.size(),     history.c_str(),
+                                     history.size(), nullptr,        nullptr,           0.0,
+                                     tools.c_str(),  tools.size(),   variables.c_str(), variables.size(),
+                                     context_policy, adapter.c_str()};
     return (chat ? sf_chat_new : sf_completion_new)(of<sf_model>(model), &options, &session->session);
   });
 }

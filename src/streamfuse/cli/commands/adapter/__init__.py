@@ -6,9 +6,9 @@ import typer
 
 from streamfuse.cli.shared.groups import register_group
 
-COMMANDS = ("average", "ngrams")
+COMMANDS = ("average", "convert", "ngrams")
 
 
 def register(app: typer.Typer) -> None:
-    about = "Edit trained adapters: average several, or count an n-gram table."
+    about = "Edit trained adapters: average several, convert one of PEFT's, or count an n-gram table."
     register_group(app, "adapter", about, __name__, COMMANDS)

@@ -54,6 +54,9 @@ public class Model internal constructor(
     /** Whether the bundle has a chat template; without one only [completion] works. */
     public val canChat: Boolean
 
+    /** The names of the bundle's task adapters. */
+    public val adapters: List<String> get() = facts.adapters.keys.toList()
+
     /** Number of threads of the engine. */
     public val threads: Int get() = engine.threads
 
@@ -85,7 +88,9 @@ public class Model internal constructor(
      *   [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
      * @param templateVariables of the chat template, such as `{"enable_thinking": false}`, and `documents`.
      * @param contextPolicy what happens when the next question does not fit into the context.
-     * @throws StreamFuseException if the bundle has no chat template, memory runs out, or this model is closed.
+     * @param adapter one of [adapters], for the whole conversation; null: the base model.
+     * @throws StreamFuseException if the bundle has no chat template or no such adapter, memory runs out, or this model
+     *   is closed.
      */
     @JvmOverloads
     @Blocking
@@ -97,10 +102,11 @@ public class Model internal constructor(
         maxToolRounds: Int = MAX_TOOL_ROUNDS,
         templateVariables: JsonObject? = null,
         contextPolicy: ContextPolicy = ContextPolicy.FAIL,
+        adapter: String? = null,
     ): Chat {
         val declared = if (tools.isEmpty()) null else JsonArray(tools.map { it.declaration }).toString()
         val variables = templateVariables?.toString()
-        return open("a chat", { it.newChat(system, history, declared, variables, contextPolicy) }) {
+        return open("a chat", { it.newChat(system, history, declared, variables, contextPolicy, adapter) }) {
             Chat(this, it, config.over(defaults), tools, maxToolRounds)
         }
     }
@@ -114,8 +120,9 @@ public class Model internal constructor(
         maxToolRounds: Int = MAX_TOOL_ROUNDS,
         templateVariables: JsonObject? = null,
         contextPolicy: ContextPolicy = ContextPolicy.FAIL,
+        adapter: String? = null,
     ): Chat = openedOn(options.dispatcher) {
-        chat(system, history, config, tools, maxToolRounds, templateVariables, contextPolicy)
+        chat(system, history, config, tools, maxToolRounds, templateVariables, contextPolicy, adapter)
     }
 
     /**
@@ -124,16 +131,19 @@ public class Model internal constructor(
      * [completionInBackground].
      *
      * @param config defaults of its answers.
-     * @throws StreamFuseException if memory runs out or this model is closed.
+     * @param adapter one of [adapters]; null: the base model.
+     * @throws StreamFuseException if the bundle has no such adapter, memory runs out or this model is closed.
      */
     @JvmOverloads
     @Blocking
-    public fun completion(config: GenerationConfig = GenerationConfig()): Completion =
-        open("a completion", NativeModel::newCompletion) { Completion(this, it, config.over(defaults)) }
+    public fun completion(config: GenerationConfig = GenerationConfig(), adapter: String? = null): Completion =
+        open("a completion", { it.newCompletion(adapter) }) { Completion(this, it, config.over(defaults)) }
 
     /** [completion] on [Options.dispatcher]. If the caller is cancelled meanwhile, it is closed. */
-    public suspend fun completionInBackground(config: GenerationConfig = GenerationConfig()): Completion =
-        openedOn(options.dispatcher) { completion(config) }
+    public suspend fun completionInBackground(
+        config: GenerationConfig = GenerationConfig(),
+        adapter: String? = null,
+    ): Completion = openedOn(options.dispatcher) { completion(config, adapter) }
 
     /**
      * The number of tokens of a text in a message of a chat, without what the chat template adds. Any thread may call
@@ -221,6 +231,7 @@ public class Model internal constructor(
         val model: Facts,
         val methods: Map<String, Method>,
         val cache: Cache,
+        val adapters: Map<String, JsonObject> = emptyMap(),
     ) {
         @Serializable
         class Facts(val name: String, val license: String? = null)

@@ -49,7 +49,7 @@ internal object Native {
     @JvmStatic external fun defaults(model: Long, reply: ByteBuffer): Int
     @JvmStatic external fun backends(): ByteArray?
 
-    /** [texts]: system message, history, tools, template variables. */
+    /** [texts]: system message, history, tools, template variables, task adapter. */
     @JvmStatic external fun newSession(
         model: Long,
         chat: Boolean,

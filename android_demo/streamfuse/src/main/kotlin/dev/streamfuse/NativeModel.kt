@@ -18,7 +18,8 @@ internal interface NativeModel {
     /**
      * @param tools a JSON list in OpenAI's format; null if there are none.
      * @param variables of the chat template, a JSON object; null if there are none.
-     * @throws StreamFuseException if memory runs out or the bundle has no chat template.
+     * @param adapter the name of a task adapter; null: the base model.
+     * @throws StreamFuseException if memory runs out or the bundle has no chat template or no such adapter.
      */
     fun newChat(
         system: String?,
@@ -26,10 +27,11 @@ internal interface NativeModel {
         tools: String?,
         variables: String?,
         policy: ContextPolicy,
+        adapter: String?,
     ): NativeSession
 
-    /** @throws StreamFuseException if memory runs out. */
-    fun newCompletion(): NativeSession
+    /** @throws StreamFuseException if memory runs out or the bundle has no such adapter. */
+    fun newCompletion(adapter: String?): NativeSession
 
     /** The number of tokens of a text in a message. */
     fun countTokens(text: String): Int
@@ -62,13 +64,14 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
         tools: String?,
         variables: String?,
         policy: ContextPolicy,
+        adapter: String?,
     ): NativeSession {
-        val texts = bytesOf(system, Message.write(history), tools, variables)
+        val texts = bytesOf(system, Message.write(history), tools, variables, adapter)
         return JniSession.open { Native.newSession(handle, true, texts, policy.ordinal, it) }
     }
 
-    override fun newCompletion(): NativeSession =
-        JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null), 0, it) }
+    override fun newCompletion(adapter: String?): NativeSession =
+        JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null, adapter), 0, it) }
 
     override fun countTokens(text: String): Int {
         val count = Native.countTokens(handle, text.encodeToByteArray())

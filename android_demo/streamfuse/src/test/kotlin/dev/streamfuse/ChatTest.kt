@@ -98,6 +98,16 @@ class ChatTest {
     }
 
     @Test
+    fun `an adapter that the bundle does not have is refused by name`() {
+        assertEquals(emptyList<String>(), Models.demo.adapters)
+        for (make in listOf({ Models.demo.chat(adapter = "sql") }, { Models.demo.completion(adapter = "sql") })) {
+            val error = failureOf<StreamFuseException> { make() }
+            assertEquals(ErrorCode.BAD_ARGUMENT, error.code)
+            assertTrue("has no adapter 'sql'; it has none" in error.message!!, error.message)
+        }
+    }
+
+    @Test
     fun `a completion is saved too, and takes back the cache of any session`(@TempDir folder: File) {
         val file = File(folder, "completion.session")
         Models.demo.completion().use { completion ->

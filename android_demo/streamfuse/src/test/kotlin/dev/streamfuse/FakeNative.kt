@@ -28,13 +28,14 @@ internal class FakeNative : NativeModel {
         tools: String?,
         variables: String?,
         policy: ContextPolicy,
+        adapter: String?,
     ): FakeNativeSession {
         declared = tools to variables
         val first = listOfNotNull(system?.let { Message(Role.SYSTEM, it) }) + history
         return FakeNativeSession(first).also { sessions += it }
     }
 
-    override fun newCompletion() = newChat(null, emptyList(), null, null, ContextPolicy.FAIL)
+    override fun newCompletion(adapter: String?) = newChat(null, emptyList(), null, null, ContextPolicy.FAIL, adapter)
 
     override fun countTokens(text: String) = text.length
 

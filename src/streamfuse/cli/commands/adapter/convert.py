@@ -1,0 +1,54 @@
+"""`streamfuse adapter convert`: an adapter of a LoRA in PEFT's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfuse.cli.shared import options
+from streamfuse.cli.shared.console import print_json
+from streamfuse.extras import need
+from streamfuse.model.pull import DEFAULT_MODEL
+
+
+def register(app: typer.Typer) -> None:
+    app.command("convert")(convert)
+
+
+def convert(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder with adapter_config.json and adapter_model.safetensors.")
+    ],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.safetensors", help="The adapter to write.")],
+    model: Annotated[
+        str, typer.Option(help="Its base model: hub name, checkpoint folder or .gguf file.")
+    ] = DEFAULT_MODEL,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; download nothing.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Convert a LoRA adapter in PEFT's format to an adapter of this project; prints its path.
+
+    It tunes the base model and has no streams. Export it as a task of a bundle,
+    which drafts by look-up, or train streams for it first.
+
+    [bold]Examples[/bold]
+
+    streamfuse adapter convert my-lora -o build/mine.safetensors
+
+    streamfuse export -o build/tasks --task mine=build/mine.safetensors
+
+    streamfuse train --base-adapter build/mine.safetensors --data answers.jsonl -o build/train/mine
+    """
+    need("convert")
+    from streamfuse.model.config import ModelConfig
+    from streamfuse.model.peft import convert as convert_folder
+    from streamfuse.model.pull import resolve_model
+
+    options.check_place("--output", out)
+    found = convert_folder(folder, ModelConfig.load(resolve_model(model, offline=offline)), out)
+    if json_:
+        print_json({"adapter": str(out), "rank": found.base_rank, "layers": found.base_layers})
+        return
+    print(out)

@@ -1,0 +1,142 @@
+"""Reads LoRA adapters in PEFT's format: a folder with adapter_config.json and adapter_model.safetensors.
+
+They become adapters of this project that tune the base and have no streams. `streamfuse train --base-adapter` trains
+streams for them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .checkpoint import check_finite, own_template, save_adapter
+from .config import ModelConfig, StreamConfig
+from .fields import CheckpointError, read_object
+from .low_rank import PROJECTIONS, LowRank, StreamAdapters
+from .streams import StreamFused
+from .transformer import Transformer
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+_TENSOR = re.compile(
+    r"base_model\.model\.(model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])(?:\.default)?\.weight"
+)
+# Fields that change what an adapter computes, with the values that have no effect.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "use_dora": (False, None),
+    "lora_bias": (False, None),
+    "fan_in_fan_out": (False, None),
+    "modules_to_save": (None, []),
+    "layer_replication": (None, []),
+    "trainable_token_indices": (None,),
+    "alora_invocation_tokens": (None,),
+    # Other starts change the base's weights, which the adapter's are then relative to.
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
+}
+
+
+def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
+    """Write the adapter of a PEFT folder for a base of this configuration to `out`; returns its settings.
+
+    Ranks that differ between matrices are filled up with zeros to the largest, and so are matrices without an adapter
+    in the layers from the lowest with one.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, a setting or tensor is not supported, or does not fit the base.
+    """
+    settings = _settings(folder)
+    pairs = _pairs(folder)
+    lowest = min(layer for layer, _ in pairs)
+    if max(layer for layer, _ in pairs) >= config.num_layers:
+        raise CheckpointError(
+            f"{folder / WEIGHTS_FILE}: has adapters of more layers than the base's {config.num_layers}"
+        )
+    rank = max(len(down) for _, down, _ in pairs.values())
+    tuned = {"base_rank": rank, "base_layers": config.num_layers - lowest, "base_alpha": float(rank)}  # a scale of 1
+    with torch.device("meta"):
+        base = Transformer(config)
+    model = StreamFused(base, StreamConfig.without(**tuned), torch.zeros(0, dtype=torch.int64))
+    for layer, adapters in enumerate(model.base_adapters, lowest):
+        for name in PROJECTIONS:
+            _fill(cast("LowRank", cast("StreamAdapters", adapters)[name]), pairs.get((layer, name)), settings, folder)
+    template = own_template(folder)
+    save_adapter(model, out, {} if template is None else {"chat_template": template})
+    return model.streams_config
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; a LoRA adapter in PEFT's format is a folder with it")
+    settings = read_object(path)
+    for name, neutral in _NEUTRAL.items():
+        if name in settings and settings[name] not in neutral:
+            raise CheckpointError(
+                f"{path}: {name} {settings[name]!r:.60} is not supported; merge the adapter (PEFT's merge_and_unload, "
+                "then save_pretrained) and name the merged folder with --model"
+            )
+    return settings
+
+
+def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
+    """By layer and projection: the module's name in PEFT's patterns, lora_A [r, n_in] and lora_B [n_out, r]."""
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
+    check_finite(tensors, path)
+    halves: dict[tuple[int, str], dict[str, Tensor]] = {}
+    names: dict[tuple[int, str], str] = {}
+    for tensor, value in tensors.items():
+        found = _TENSOR.fullmatch(tensor)
+        if found is None or found[3] not in PROJECTIONS or value.ndim != 2:
+            raise CheckpointError(
+                f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {', '.join(PROJECTIONS)}"
+            )
+        place = int(found[2]), found[3]
+        halves.setdefault(place, {})[found[4]], names[place] = value, found[1]
+    for place, both in halves.items():
+        if len(both) != 2 or both["A"].shape[0] != both["B"].shape[1]:
+            raise CheckpointError(f"{path}: lora_A and lora_B of {names[place]} do not fit each other")
+    if not halves:
+        raise CheckpointError(f"{path}: has no tensors")
+    return {place: (names[place], both["A"], both["B"]) for place, both in halves.items()}
+
+
+@torch.no_grad()
+def _fill(into: LowRank, pair: tuple[str, Tensor, Tensor] | None, settings: Mapping[str, Any], folder: Path) -> None:
+    into.down.zero_()
+    into.up.zero_()
+    if pair is None:
+        return
+    name, down, up = pair
+    if (down.shape[1], up.shape[0]) != (into.down.shape[1], into.up.shape[0]):
+        raise CheckpointError(
+            f"{folder / WEIGHTS_FILE}: {name} is from {down.shape[1]} to {up.shape[0]} numbers, the base's from "
+            f"{into.down.shape[1]} to {into.up.shape[0]}; was it trained on another model?"
+        )
+    rank = len(down)
+    into.down[:rank].copy_(down)
+    into.up[:, :rank].copy_(up.float() * _scale(name, rank, settings, folder))
+
+
+def _scale(name: str, rank: int, settings: Mapping[str, Any], folder: Path) -> float:
+    """PEFT's scaling: alpha / r, or alpha / sqrt(r); `alpha_pattern` may have another alpha for a module."""
+    patterns = settings.get("alpha_pattern") or {}
+    of_name = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name))
+    alpha = next(of_name, settings.get("lora_alpha", 8))
+    if not isinstance(alpha, (int, float)) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        raise CheckpointError(f"{folder / CONFIG_FILE}: lora_alpha must be a number, not {alpha!r:.40}")
+    return float(alpha) / (math.sqrt(rank) if settings.get("use_rslora") else rank)

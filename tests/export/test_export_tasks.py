@@ -1,0 +1,277 @@
+"""Task adapters in one bundle with their base: the same bits as in bundles of their own, and the base's unchanged.
+
+Run: python -m pytest tests/export/test_export_tasks.py
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import app_library
+import numpy as np
+import pytest
+import torch
+from bundle_samples import edit_manifest
+from export_samples import (
+    STREAM_VOCAB,
+    TEXT,
+    config_for,
+    decode_rows,
+    prefill,
+    tiny_model,
+    verify_rows,
+    write_checkpoint,
+)
+from tiny import fused
+from typer.testing import CliRunner, Result
+
+import streamfuse
+from streamfuse.bundle import Bundle, BundleError, open_bundle
+from streamfuse.cli import app
+from streamfuse.engines import engines_of
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import count_steps, run_export
+from streamfuse.export.preview import preview
+from streamfuse.model.checkpoint import save_adapter
+from streamfuse.model.config import StreamConfig
+from streamfuse.options import OptionError
+from streamfuse.runtime.core import CoreError
+
+SIZES: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 3, "schedule": "deferred"}
+STREAMS = {"num_streams": 2, "num_msa_layers": 1, "pruner_rank": 2, "parent_rank": 4}
+LORA = StreamConfig.without(base_rank=2, base_layers=1)
+TASKS = {
+    "frozen": STREAMS,  # streams alone
+    "tuned": {**STREAMS, "base_rank": 2, "base_layers": 2, "next_token_rank": 2},
+    "lora": asdict(LORA),  # no streams
+}
+LAYERS = {"num_hidden_layers": 2}
+GRAPH_BYTES = 60_000  # at most, of a model's methods without their weights
+PROMPT = "the keeper climbed"
+
+
+class Made:
+    """A checkpoint with adapters, and bundles of it."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.manual_seed(5)
+        model = tiny_model({"num_msa_layers": 1}, **LAYERS)
+        self.checkpoint, self.adapter = write_checkpoint(folder / "checkpoint", model, **LAYERS)
+        self.files: dict[str, Path] = {}
+        for name, settings in TASKS.items():
+            own = fused(model.base, STREAM_VOCAB if settings["num_streams"] else STREAM_VOCAB[:0], **settings)
+            self.files[name] = folder / f"{name}.safetensors"
+            save_adapter(own, self.files[name], {"chat_template": f"{name}: {{{{ messages[-1].content }}}}"})
+        self.folder = folder
+        self.whole = self.export("whole", self.adapter, task=self.files)
+        self.plain = self.export("plain", self.adapter)
+        self.alone = self.export("alone", self.files["tuned"])
+
+    def config(self, name: str, adapter: Path | None, **options: Any) -> ExportConfig:
+        return config_for((self.checkpoint, adapter), self.folder / name, **{**SIZES, **options})
+
+    def export(self, name: str, adapter: Path | None, **options: Any) -> Bundle:
+        config = self.config(name, adapter, **options)
+        expected, words = preview(config), list[str]()
+        self.report = run_export(config, words.append)
+        assert len(words) == count_steps(expected)
+        graphs = GRAPH_BYTES * (1 + len(config.tasks))
+        for file, size in expected.files.items():
+            assert "selftest" in file or size <= self.report.bytes[file] <= size + graphs, file
+        return open_bundle(config.output_dir)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture
+def model(made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[streamfuse.Model]:
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+    with streamfuse.load(made.whole) as model:
+        yield model
+
+
+def passes(bundle: Bundle, chosen: Bundle) -> list[np.ndarray[Any, Any]]:
+    """Logits of plain decoding, of drafted trees, and streams; with an engine of `chosen`."""
+    backend = engines_of(bundle, 1)(chosen)
+    prefill(backend, TEXT[:10])
+    rows = [decode_rows(backend, TEXT[10:20], 10), verify_rows(backend, "verify_4", TEXT[10:20], 10)]
+    if not chosen.spec().num_streams:
+        backend.close()
+        return rows
+    backend.run("decode", np.array([5]), np.array([backend.length]), np.ones((1, 1), np.bool_))
+    backend.commit([0])
+    out = backend.streams(0, 7)
+    rows += [out.stream_ids.copy(), out.stream_log_probs.copy()]
+    backend.close()
+    return rows
+
+
+def test_the_base_has_the_bits_that_it_has_without_adapters(made: Made) -> None:
+    for one, other in zip(passes(made.whole, made.whole), passes(made.plain, made.plain), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_task_has_the_bits_of_its_own_bundle(made: Made) -> None:
+    chosen, alone = made.whole.adapter("tuned"), made.alone
+    for one, other in zip(passes(made.whole, chosen), passes(alone, alone), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert chosen.spec() == alone.spec()
+    assert chosen.manifest.speculation == alone.manifest.speculation
+    assert chosen.manifest.model == alone.manifest.model
+    ours, theirs = ({key: value.tobytes() for key, value in (of.tables or {}).items()} for of in (chosen, alone))
+    assert ours == theirs != {}
+
+
+def test_streams_alone_leave_the_base_as_it_is_and_what_tunes_it_does_not(made: Made) -> None:
+    base, *others = (passes(made.whole, chosen) for chosen in (made.whole, *map(made.whole.adapter, TASKS)))
+    assert [np.array_equal(base[0], other[0]) for other in others] == [True, False, False]
+    assert [len(other) for other in others] == [4, 4, 2]  # the last has no streams
+
+
+def test_texts_and_passes_are_those_of_its_own_bundle(made: Made, model: streamfuse.Model) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
+    with streamfuse.load(made.alone) as alone:
+        for more in ({"width": 4}, {"speculative": False}, {"width": 4, "temperature": 1.0, "seed": 3}):
+            ours = model.generate(PROMPT, adapter="tuned", **options, **more)
+            theirs = alone.generate(PROMPT, **options, **more)
+            assert (ours.text, ours.tokens) == (theirs.text, theirs.tokens)
+            assert ours.statistics.target_forward_passes == theirs.statistics.target_forward_passes
+            assert ours.statistics.acceptance_per_depth == theirs.statistics.acceptance_per_depth
+
+
+@pytest.mark.parametrize("name", [None, *TASKS])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_text_is_the_same_with_speculation_and_without(
+    model: streamfuse.Model, name: str | None, temperature: float
+) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True, "temperature": temperature, "adapter": name}
+    plain, *others = (model.generate(PROMPT, **options, **how) for how in ({"speculative": False}, {"width": 4}, {}))
+    assert [other.tokens for other in others] == [plain.tokens] * 2
+
+
+def test_the_weights_of_the_base_are_in_the_file_once(made: Made) -> None:
+    whole = made.whole.file("model.pte").stat().st_size - made.plain.file("model.pte").stat().st_size
+    weights = sum(part.bytes or 0 for name, part in made.plain.manifest.quantization if name != "streams")
+    assert whole < weights + GRAPH_BYTES * len(TASKS)  # three more models would be three times the weights
+
+
+def test_the_report_and_the_manifest_have_the_tasks_parity(made: Made, model: streamfuse.Model) -> None:
+    report = json.loads(made.whole.file("export_report.json").read_text())
+    assert report["config"]["task"] == {name: str(file) for name, file in made.files.items()}
+    for name, adapter in made.whole.manifest.adapters.items():
+        assert {"decode", "verify_4"} <= set(report["tasks"][name]["parity"]["lowering"])
+        assert adapter.parity["decode"].metrics["snr_db"] > 60
+    found = model.adapter("tuned").self_test()
+    assert found.passed  # the base's
+
+
+def test_a_chat_belongs_to_its_adapter(made: Made, model: streamfuse.Model, tmp_path: Path) -> None:
+    assert model.adapters == list(TASKS)
+    assert model.adapter("tuned") is model.adapter("frozen").adapter("tuned")
+    with model.chat(adapter="tuned", max_new_tokens=6, ignore_eos=True) as chat:
+        first = chat.send("hi")
+        assert model.adapter("tuned").encode("hi") == model.tokenizer.encode("tuned: hi")  # its chat template
+        chat.save(tmp_path / "chat")
+        second = chat.send("and now")
+    with model.chat(adapter="tuned", max_new_tokens=6, ignore_eos=True) as again:
+        again.restore(tmp_path / "chat")
+        assert again.messages[-1]["content"] == first.text
+        assert again.send("and now").text == second.text
+    with model.chat(adapter="frozen") as other, pytest.raises(CoreError, match="another bundle"):
+        other.restore(tmp_path / "chat")
+    with pytest.raises(TypeError, match="there is no option adapter"):
+        other.send("hi", adapter="tuned")  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match="adapter must be one of frozen, tuned, lora, not sql"):
+        model.chat(adapter="sql")
+    with streamfuse.load(made.plain) as plain, pytest.raises(OptionError, match="which has none, not sql"):
+        plain.generate("hi", adapter="sql")
+
+
+def test_answers_of_an_adapter_are_remembered_in_a_file_of_their_own(made: Made, tmp_path: Path) -> None:
+    with streamfuse.load(made.whole, memory=tmp_path / "memory", cost_cache=False) as model:
+        model.generate(PROMPT, adapter="tuned", max_new_tokens=20, ignore_eos=True)
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["memory.tuned"]
+        size = (tmp_path / "memory.tuned").stat().st_size
+        model.forget()
+        assert (tmp_path / "memory.tuned").stat().st_size < size
+
+
+def test_an_app_chooses_an_adapter_per_session(made: Made, model: streamfuse.Model) -> None:
+    expected = model.generate(PROMPT, adapter="tuned", max_new_tokens=12, ignore_eos=True)
+    with app_library.AppModel(made.whole.folder) as app:
+        names = [app_library.library().sf_model_adapter_name(app.handle, place) for place in (-1, 0, 2, 3)]
+        assert names == [None, b"frozen", b"lora", None]
+        chat, completion = app.chat(adapter=b"tuned"), app.completion()
+        assert chat.ask(PROMPT, max_new_tokens=12, ignore_eos=1) == expected.text
+        assert completion.ask(PROMPT, max_new_tokens=12, ignore_eos=1) != expected.text
+        chat.free()
+        completion.free()
+        with pytest.raises(app_library.LibraryFailure, match="has no adapter 'sql'; it has frozen, tuned, lora"):
+            app.chat(adapter=b"sql")
+
+
+def test_a_damaged_file_of_an_adapter_is_refused(made: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(made.whole.folder, folder)
+    file = folder / "adapters/tuned/draft.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(BundleError, match=r"adapters/tuned/draft\.safetensors: files.sha256"):
+        open_bundle(folder)
+    file.unlink()
+    edit_manifest(folder, lambda manifest: manifest["files"].pop("adapters/tuned/draft.safetensors"))
+    with pytest.raises(BundleError, match=r"files: has no adapters/tuned/draft\.safetensors"):
+        open_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda own: own.update({"../sql": own.pop("tuned")}), r"adapters: the name '\.\./sql' must be 1 to 32 of a-z"),
+        (lambda own: own["tuned"]["methods"].pop("decode"), r"adapters\.tuned\.methods\.decode: missing"),
+        (
+            lambda own: own["tuned"]["speculation"].update(default_width=8),
+            r"adapters\.tuned\.speculation.default_width",
+        ),
+        (lambda own: own["tuned"].update(files={}), r"adapters\.tuned\.files: Extra inputs"),
+    ],
+)
+def test_a_wrong_entry_of_an_adapter_is_named(made: Made, tmp_path: Path, change: Any, problem: str) -> None:
+    folder = tmp_path / "edited"
+    shutil.copytree(made.whole.folder, folder)
+    edit_manifest(folder, lambda manifest: change(manifest["adapters"]))
+    with pytest.raises(BundleError, match=problem):
+        open_bundle(folder)
+
+
+def test_the_command_line_chooses_and_lists_adapters(made: Made) -> None:
+    def invoke(*words: object) -> Result:
+        return CliRunner().invoke(app, list(map(str, words)))
+
+    folder = made.whole.folder
+    done = invoke("run", folder, PROMPT, "--adapter", "tuned", "--max-new-tokens", 8, "--json")
+    assert json.loads(done.stdout)["generated_tokens"] > 0
+    done = invoke("run", folder, PROMPT, "--adapter", "sql")
+    assert done.exit_code == 2
+    assert "--adapter must be one of frozen, tuned, lora, not sql" in done.stderr
+    assert set(TASKS) <= set(invoke("bundle", "inspect", folder).stdout.split())
+
+
+def test_tasks_that_cannot_be_exported_are_refused(made: Made) -> None:
+    for options, problem in (
+        ({"task": {"SQL": made.files["tuned"]}}, "--task SQL: the name must be 1 to 32 of a-z, 0-9"),
+        ({"backend": "xnnpack"}, "--task goes with --backend kernels, not with --backend xnnpack"),
+        ({"merge_adapter": "on"}, "--task needs the base model's own weights"),
+    ):
+        adapter = made.files["tuned"] if "merge_adapter" in options else made.adapter
+        with pytest.raises(OptionError) as caught:
+            made.config("refused", adapter, **{"task": made.files, **options})
+        assert caught.value.flags.startswith(problem)
+    assert made.config("whole", None, task=made.files, num_streams=1).num_streams is None  # it is the tasks'

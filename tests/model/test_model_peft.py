@@ -1,0 +1,118 @@
+"""LoRA adapters in PEFT's format become adapters that tune the base.
+
+Run: python -m pytest tests/model/test_model_peft.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from streamfuse.model.checkpoint import load_stream_fused, read_adapter
+from streamfuse.model.config import CheckpointError
+from streamfuse.model.low_rank import projection
+from streamfuse.model.peft import convert
+
+BASE = tiny.base()
+MODULES = {"self_attn.q_proj": (2, "q_proj"), "self_attn.v_proj": (3, "v_proj"), "mlp.down_proj": (2, "down_proj")}
+
+
+def write(folder: Path, layers: tuple[int, ...] = (1, 3), **settings: Any) -> dict[tuple[int, str], Tensor]:
+    """A PEFT folder; lora_B lora_A of each module, without its scale."""
+    folder.mkdir(exist_ok=True)
+    tensors, products = {}, {}
+    torch.manual_seed(3)
+    for layer in layers:
+        for module, (rank, name) in MODULES.items():
+            matrix = projection(BASE.blocks[layer], name)
+            down, up = torch.randn(rank, matrix.in_features), torch.randn(matrix.out_features, rank)
+            prefix = f"base_model.model.model.layers.{layer}.{module}"
+            tensors |= {f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}
+            products[layer, name] = up @ down
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "bias": "none", **settings}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return products
+
+
+@pytest.mark.parametrize(
+    ("settings", "scales"),
+    [
+        ({}, {"q_proj": 3.0, "v_proj": 2.0, "down_proj": 3.0}),
+        ({"use_rslora": True}, {"q_proj": 6 / 2**0.5, "v_proj": 6 / 3**0.5, "down_proj": 6 / 2**0.5}),
+        ({"alpha_pattern": {"v_proj": 12, "layers.1.mlp.down_proj": 2}}, {"q_proj": 3.0, "v_proj": 4.0}),
+    ],
+)
+def test_the_tuned_weights_are_those_of_peft(
+    tmp_path: Path, settings: dict[str, Any], scales: dict[str, float]
+) -> None:
+    products = write(tmp_path / "lora", **settings)
+    found = convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+    assert (found.num_streams, found.base_rank, found.base_layers) == (0, 3, 3)
+    tuned = load_stream_fused(BASE, tmp_path / "adapter.safetensors").base
+    for layer, block in enumerate(tuned.blocks):
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
+            before = projection(BASE.blocks[layer], name).weight
+            scale = scales.get(name, 1.0 if layer == 1 else 3.0)  # the pattern of one layer alone
+            added = products.get((layer, name), torch.zeros_like(before)) * scale
+            torch.testing.assert_close(projection(block, name).weight, before + added, atol=0.05, rtol=2e-3)
+
+
+def test_its_chat_template_goes_along(tmp_path: Path) -> None:
+    write(tmp_path / "lora")
+    (tmp_path / "lora" / "chat_template.jinja").write_text("own")
+    convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+    assert read_adapter(tmp_path / "adapter.safetensors")[2]["chat_template"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"peft_type": "LOHA"}, r"peft_type 'LOHA' is not supported; merge the adapter"),
+        ({"use_dora": True}, "use_dora True is not supported"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is not supported"),
+        ({"modules_to_save": ["lm_head"]}, r"modules_to_save \['lm_head'\] is not supported"),
+        ({"lora_alpha": "six"}, "lora_alpha must be a number, not 'six'"),
+        ({"layers": (4,)}, "has adapters of more layers than the base's 4"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
+    layers = settings.pop("layers", (1,))
+    if layers == (4,):
+        write(tmp_path / "lora")
+        file = tmp_path / "lora" / "adapter_model.safetensors"
+        name = "base_model.model.model.layers.4.self_attn.q_proj.lora_"
+        save_file({f"{name}A.weight": torch.ones(1, 32), f"{name}B.weight": torch.ones(32, 1)}, file)
+    else:
+        write(tmp_path / "lora", **settings)
+    with pytest.raises(CheckpointError, match=problem):
+        convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "problem"),
+    [
+        ({"base_model.model.lm_head.lora_A.weight": (2, 32)}, r"tensor 'base_model\.model\.lm_head.* is not supported"),
+        ({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 32)}, "do not fit each other"),
+        (
+            {
+                "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 33),
+                "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (32, 2),
+            },
+            "is from 33 to 32 numbers, the base's from 32 to 32; was it trained on another model",
+        ),
+        ({}, "has no tensors"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, tensors: dict[str, Any], problem: str) -> None:
+    write(tmp_path / "lora")
+    save_file({name: torch.ones(shape) for name, shape in tensors.items()}, tmp_path / "lora/adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match=problem):
+        convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
