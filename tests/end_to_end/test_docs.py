@@ -102,7 +102,7 @@ def exports() -> list[tuple[str, ...]]:
 
 def _ships(flags: tuple[str, ...]) -> bool:
     """Whether all its adapters do; the others are a reader's own."""
-    named = [value for flag, value in pairwise(flags) if flag in ("--adapter", "--task")]
+    named = [value for flag, value in pairwise(flags) if flag in ("--adapter", "--task") and value != "none"]
     try:
         return all(find(value.partition("=")[2] or value).is_file() for value in named)
     except FileNotFoundError:
