@@ -617,7 +617,13 @@ def test_a_configuration_is_plain_values_that_say_nothing_of_the_disk(tmp_path: 
 @pytest.mark.parametrize("name", sorted(own_options()))
 def test_an_option_that_few_backends_have_is_refused_by_the_others(name: str) -> None:
     """The table says which have it, and the error names them."""
-    value = {"prune_threshold": 0.5, "extra_methods": {"draft": nn.Identity}, "layout": "ane"}.get(name)
+    values = {
+        "prune_threshold": 0.5,
+        "extra_methods": {"draft": nn.Identity},
+        "layout": "ane",
+        "task": {"a": Path("x")},
+    }
+    value = values.get(name)
     value = value or choices_of(ExportConfig, name)[0]
     for target, backends in BACKENDS.items():
         for backend, can in backends.items():
