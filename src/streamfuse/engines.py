@@ -120,12 +120,16 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
 
 
 def processor() -> str:
-    """The processor's name, as far as the system reports one."""
-    model = platform.processor() or platform.machine()
+    """The processor's name, as far as the system reports one, with family and model where Linux has them: virtual
+    machines of several generations have the same name."""
+    facts: dict[str, str] = {}
     with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    return model
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{word} {facts[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in facts]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def cores() -> int:

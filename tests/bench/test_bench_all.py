@@ -1,4 +1,4 @@
-"""`streamfuse bench all`: what it would run, what it keeps, and what it leaves out. The parts themselves are fakes.
+"""`streamfuse bench all`: what it would run, what it keeps, and what it leaves out. The benchmarks are fakes.
 
 Run: python -m pytest tests/bench/test_bench_all.py
 """
@@ -33,11 +33,11 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the parts that were measured, by a fake that knows the figures of every part."""
+    """The names of the benchmarks that were run, by a fake that has figures for each."""
     names: list[str] = []
 
-    def measure(part: suite.Part) -> tuple[dict[str, Any], dict[str, Any]]:
-        names.append(part.name)
+    def measure(benchmark: suite.Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
+        names.append(benchmark.name)
         systems = {"speculative": {"mean_accepted_tokens": 2.0}}
         gains = {"all": {"without streams": {"speedup": 1.01, "interval": [0.9, 1.1]}}}
         result = {"prompts": 3, "systems": systems, "gains": gains, "speedup": 1.5, "speedup_interval": [1.25, 1.75]}
@@ -58,8 +58,8 @@ def test_every_command_that_it_runs_is_one(place: Path) -> None:
     commands = [line.split() for line in result.stdout.splitlines() if not line.startswith("#")]
     for kind in ("tasks", "structured", "latency"):
         flags = {flag for command in commands if command[2] == kind for flag in command if flag.startswith("--")}
-        told = CliRunner().invoke(app, ["bench", kind, "--help"], env={"COLUMNS": "300"}).stdout
-        assert {flag for flag in (*flags, "--json") if flag not in told} == set()
+        help_text = CliRunner().invoke(app, ["bench", kind, "--help"], env={"COLUMNS": "300"}).stdout
+        assert {flag for flag in (*flags, "--json") if flag not in help_text} == set()
 
 
 def test_what_is_missing_is_named_and_left_out(place: Path, ran: list[str]) -> None:
@@ -77,7 +77,7 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> Non
     first = list(ran)
     ran.clear()
     found = json.loads(bench_all(place, "--json").stdout)
-    assert (ran, list(found["parts"])) == ([], first)
+    assert (ran, list(found["benchmarks"])) == ([], first)
     manifest = place / "build" / "e2e" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes() + b"\n")
     bench_all(place)
@@ -90,35 +90,35 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> Non
 def test_a_failure_keeps_what_was_measured(place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = suite.measure
 
-    def failing(part: suite.Part) -> tuple[dict[str, Any], dict[str, Any]]:
+    def failing(benchmark: suite.Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
         if len(ran) == 3:
-            raise suite.SuiteError(f"{part.name} ended with code 1: {part.command}")
-        return whole(part)
+            raise suite.SuiteError(f"{benchmark.name} ended with code 1: {benchmark.command}")
+        return whole(benchmark)
 
     monkeypatch.setattr(suite, "measure", failing)
     result = bench_all(place)
     assert result.exit_code == 1
     assert "ended with code 1: streamfuse bench" in result.stderr
     kept = json.loads((place / "out.json").read_text(encoding="utf-8"))
-    assert list(kept["parts"]) == ran
+    assert list(kept["benchmarks"]) == ran
     monkeypatch.setattr(suite, "measure", whole)
     ran.clear()
     bench_all(place)
-    assert not set(ran) & set(kept["parts"])
+    assert not set(ran) & set(kept["benchmarks"])
 
 
-def test_a_part_is_a_process_whose_failure_has_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_benchmark_is_a_process_whose_failure_has_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         assert command[:3] == [sys.executable, "-m", "streamfuse"]
         assert command[-1] == "--json"
         return subprocess.CompletedProcess(command, 0 if "latency" in command else 1, b'{"a": 1}')
 
     monkeypatch.setattr(subprocess, "run", run)
-    passes = suite.Part("passes", ("bench", "latency", "x"), tmp_path, None)
+    passes = suite.Benchmark("passes", ("bench", "latency", "x"), tmp_path, None)
     result, facts = suite.measure(passes)
     assert (result, facts["seconds"]) == ({"a": 1}, 0)
     with pytest.raises(suite.SuiteError, match=r"^chat ended with code 1: streamfuse bench tasks x$"):
-        suite.measure(suite.Part("chat", ("bench", "tasks", "x"), tmp_path, None))
+        suite.measure(suite.Benchmark("chat", ("bench", "tasks", "x"), tmp_path, None))
 
 
 def test_a_damaged_file_of_results_is_not_overwritten(place: Path, ran: list[str]) -> None:

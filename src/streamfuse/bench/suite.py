@@ -1,7 +1,7 @@
 """All measurements of a release as a list of commands, and one file with what they printed.
 
-A part is a command of this program with `--json`. Its result is kept with digests of the command, the libraries and the
-bundle; a later run measures only the parts of which one of these has changed.
+A benchmark is a command of this program with `--json`. Its result is stored with a digest of the command, the native
+libraries and the bundle; a later run repeats only the benchmarks whose digest has changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any, Final
 from streamfuse.bench.shared.processes import ending
 from streamfuse.bundle.manifest import MANIFEST_NAME
 from streamfuse.durable import write_text
+from streamfuse.engines import processor
 from streamfuse.native.library import find_core, find_library, find_text
 
 SETS: Final = {  # name: (bundle, data, tokens per answer)
@@ -41,12 +41,19 @@ STRUCTURED: Final = {  # task: (bundle, data)
 
 
 class SuiteError(RuntimeError):
-    """A part failed; the message names it and its command."""
+    """A benchmark failed, or the file of results is damaged; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`arguments` of `streamfuse`, without --json; the bundle that they measure; the file that they read, if any."""
+class Benchmark:
+    """One command.
+
+    Attributes:
+        name: unique among those of a release.
+        arguments: of `streamfuse`, without --json.
+        bundle: the folder that is measured.
+        data: the file of prompts; None: the command makes its own.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -58,7 +65,7 @@ class Part:
         return shlex.join(["streamfuse", *self.arguments])
 
 
-def parts(bundles: Path, data: Path, prompts: int, repetitions: int) -> list[Part]:
+def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> list[Benchmark]:
     """Everything that can be measured with the bundles and data sets below these folders.
 
     Args:
@@ -72,7 +79,7 @@ def parts(bundles: Path, data: Path, prompts: int, repetitions: int) -> list[Par
     def add(name: str, kind: str, bundle: str, file: str | None, *arguments: object) -> None:
         folder = bundles / bundle
         command = ("bench", kind, str(folder), *map(str, arguments))
-        found.append(Part(name, command, folder, None if file is None else data / file))
+        found.append(Benchmark(name, command, folder, None if file is None else data / file))
 
     for name, (bundle, file, tokens) in SETS.items():
         sized = ("--data", data / file, "--limit", prompts, "--max-new-tokens", tokens)
@@ -91,44 +98,51 @@ def parts(bundles: Path, data: Path, prompts: int, repetitions: int) -> list[Par
     return found
 
 
-def identity(part: Part) -> str:
-    """A digest of what the result is of: the command, the native libraries and the bundle (by its manifest, which has
+def identity(benchmark: Benchmark) -> str:
+    """SHA-256 of what the result depends on: the command, the native libraries and the bundle (its manifest, which has
     the hashes of its files)."""
-    digest = hashlib.sha256(part.command.encode())
-    for path in (find_core(), find_text(), find_library(), part.bundle / MANIFEST_NAME):
+    digest = hashlib.sha256(benchmark.command.encode())
+    for path in (find_core(), find_text(), find_library(), benchmark.bundle / MANIFEST_NAME):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 class Results:
-    """The file of results. A damaged one is an error, not an empty one."""
+    """The file of results.
+
+    Attributes:
+        rows: by name of a benchmark: command, identity, result (what it printed) and the facts of `measure`.
+
+    Raises:
+        SuiteError: the file is damaged.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["parts"]
+            self.rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
         except FileNotFoundError:
-            self.parts = {}
+            self.rows = {}
         except (ValueError, KeyError, TypeError):
             raise SuiteError(f"{path} is not a file of results; give another with --output, or delete it") from None
 
-    def has(self, part: Part) -> bool:
-        return self.parts.get(part.name, {}).get("identity") == identity(part)
+    def has(self, benchmark: Benchmark) -> bool:
+        return self.rows.get(benchmark.name, {}).get("identity") == identity(benchmark)
 
-    def add(self, part: Part, result: Mapping[str, Any], **facts: Any) -> None:
-        self.parts[part.name] = {
-            "command": part.command,
-            "identity": identity(part),
+    def add(self, benchmark: Benchmark, result: Mapping[str, Any], **facts: Any) -> None:
+        self.rows[benchmark.name] = {
+            "command": benchmark.command,
+            "identity": identity(benchmark),
             **facts,
             "result": dict(result),
         }
-        text = json.dumps({"processor": processor(), "parts": self.parts}, indent=1) + "\n"
+        text = json.dumps({"processor": processor(), "benchmarks": self.rows}, indent=1) + "\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, text)
 
 
-def measure(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs a part; its progress goes to standard error.
+def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a benchmark; its progress goes to standard error.
 
     Returns:
         What it printed, and when it began (UTC), how long it ran (seconds) and the load of the machine before it.
@@ -138,23 +152,11 @@ def measure(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     began, load = datetime.now(timezone.utc), os.getloadavg()[0]
     start = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "streamfuse", *part.arguments, "--json"], stdout=subprocess.PIPE)
+    done = subprocess.run([sys.executable, "-m", "streamfuse", *benchmark.arguments, "--json"], stdout=subprocess.PIPE)
     if done.returncode != 0:
-        raise SuiteError(f"{part.name} {ending(done.returncode)}: {part.command}")
+        raise SuiteError(f"{benchmark.name} {ending(done.returncode)}: {benchmark.command}")
     facts = {"began": began.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - start), "load": load}
     return json.loads(done.stdout), facts
-
-
-def processor() -> str:
-    """The processor as the system names it, with its family and model where Linux tells them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
-    name = facts.get("model name", platform.machine())
-    known = [f"{key} {facts[field]}" for key, field in (("family", "cpu family"), ("model", "model")) if field in facts]
-    return f"{name} ({', '.join(known)})" if known else name
 
 
 def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:

@@ -56,44 +56,42 @@ def all_(
 
     streamfuse bench all --data data --only structured --limit 8 --dry-run
     """
-    from streamfuse.bench.suite import Results, identity, measure, parts, speed_rows
+    from streamfuse.bench.suite import Results, benchmarks, measure, speed_rows
     from streamfuse.bundle import open_bundle
 
-    chosen = [part for part in parts(bundles, data, limit, repetitions) if only is None or only in part.name]
+    chosen = [one for one in benchmarks(bundles, data, limit, repetitions) if only is None or only in one.name]
     if not chosen:
         raise OptionError(f"--only {only}: no benchmark has such a name; --dry-run without --only lists them")
     results = Results(output)
     missing: dict[str, str] = {}
-    for part in chosen:
-        if not part.bundle.is_dir():
-            missing[part.name] = f"{part.bundle} is missing (make bundles)"
-        elif part.data is not None and not part.data.is_file():
-            missing[part.name] = f"{part.data} is missing (streamfuse data fetch)"
-        else:
-            open_bundle(part.bundle)
+    for one in chosen:
+        if not one.bundle.is_dir():
+            missing[one.name] = f"{one.bundle} is missing (make bundles)"
+        elif one.data is not None and not one.data.is_file():
+            missing[one.name] = f"{one.data} is missing (streamfuse data fetch)"
+    present = [one for one in chosen if one.name not in missing]
+    for bundle in dict.fromkeys(one.bundle for one in present):
+        open_bundle(bundle)  # with its hashes, since `Results` compares the manifest only
     for name, why in missing.items():
         say(f"{name}: left out, {why}", "yellow")
-    todo = [part for part in chosen if part.name not in missing and not results.has(part)]
-    done = len(chosen) - len(missing) - len(todo)
-    say(f"{len(todo)} to run, {done} already in {output}, {len(missing)} left out")
+    todo = [one for one in present if not results.has(one)]
+    say(f"{len(todo)} to run, {len(present) - len(todo)} already in {output}, {len(missing)} left out")
     if dry_run:
-        for part in todo:
-            out.print(f"# {part.name}\n{part.command}", markup=False, soft_wrap=True)
+        for one in todo:
+            out.print(f"# {one.name}\n{one.command}", markup=False, soft_wrap=True)
         return
     try:
-        for number, part in enumerate(todo, 1):
-            say(f"{number} of {len(todo)}: {part.command}")
-            result, facts = measure(part)
-            results.add(part, result, **facts)
+        for number, one in enumerate(todo, 1):
+            say(f"{number} of {len(todo)}: {one.command}")
+            result, facts = measure(one)
+            results.add(one, result, **facts)
     except KeyboardInterrupt:
         say(f"Stopped. Finished results are in {output}; run the same command again to continue.", "yellow")
         raise
-    kept = {part.name: results.parts[part.name] for part in chosen if part.name in results.parts}
-    current = {part.name: identity(part) for part in chosen if part.name in kept and part.name not in missing}
-    kept = {name: row for name, row in kept.items() if current.get(name) == row["identity"]}
+    rows = {one.name: results.rows[one.name] for one in present}
     if json_:
-        print_json({"parts": kept, "left_out": missing})
+        print_json({"benchmarks": rows, "left_out": missing})
         return
-    if rows := list(speed_rows(kept)):
-        out.print(tables.figures(_COLUMNS, rows))
-    out.print(f"{len(kept)} results in {output}", markup=False, soft_wrap=True)
+    if speeds := list(speed_rows(rows)):
+        out.print(tables.figures(_COLUMNS, speeds))
+    out.print(f"{len(rows)} results in {output}", markup=False, soft_wrap=True)
