@@ -6,7 +6,7 @@ final class LoadProgress: @unchecked Sendable {  // sf_progress may be used by a
   /// The library's handle.
   let handle: OpaquePointer
 
-  /// Nothing is done.
+  /// The progress of a load that has not begun. Throws `StreamFuseError` (`.outOfMemory`).
   init() throws {
     guard let made = sf_progress_new() else { throw StreamFuseError(.outOfMemory, "out of memory") }
     handle = made
@@ -14,7 +14,7 @@ final class LoadProgress: @unchecked Sendable {  // sf_progress may be used by a
 
   deinit { sf_progress_free(handle) }
 
-  /// What is done, from 0 to 1.
+  /// The fraction that is done, from 0 to 1.
   var fraction: Double { sf_progress_fraction(handle) }
 
   /// The load ends soon, with the code `cancelled`.

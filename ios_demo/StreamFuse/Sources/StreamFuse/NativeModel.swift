@@ -130,9 +130,9 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
     return Int(count)
   }
 
-  /// What the native engine says of the program.
+  /// The native engine's description of the program.
   private struct EngineFacts: Decodable {
-    /// Of a whole context.
+    /// Size of the cache of a full context.
     let cache_bytes: Int?
   }
 }

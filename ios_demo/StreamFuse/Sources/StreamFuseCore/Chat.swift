@@ -31,6 +31,7 @@ extension TextSession {
 
   /// Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends. The
   /// conversation stays, and the next request prefills it again. `Model.trim` does this for all that are not in use.
+  /// Throws `StreamFuseError`.
   public func trim() async throws { try await session.trim() }
 
   /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.

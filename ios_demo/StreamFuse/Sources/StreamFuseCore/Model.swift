@@ -84,8 +84,8 @@ public final class Model: Sendable {
     self.makeWriter = makeWriter
   }
 
-  /// Erases the answers that `LoadOptions.memoryFile` keeps, in memory and in the file. Answers that are being generated
-  /// are kept again when they end. It does nothing without a `memoryFile`.
+  /// Erases the answers that `LoadOptions.memoryFile` keeps, in memory and in the file. Answers that are being
+  /// generated are kept again when they end. It does nothing without a `memoryFile`.
   ///
   /// Throws `StreamFuseError` (`.badFile`) if the file cannot be written.
   public func forget() throws { try forgetAnswers() }
@@ -95,11 +95,11 @@ public final class Model: Sendable {
   public func countTokens(_ text: String) throws -> Int { try tokensOf(text) }
 
   /// Repeats the passes that the exporter recorded in the bundle, and compares their outputs: whether this device
-  /// computes what it should. It needs the memory of one chat more for the time, and from half a second to some seconds.
-  /// Differences are also logged.
+  /// computes what it should. It needs the memory of one chat more for the time, and from half a second to some
+  /// seconds. Differences are also logged.
   ///
-  /// Throws `StreamFuseError` (`.badFile`) if the bundle has no self-test or it is damaged, and for a model that was made
-  /// by hand.
+  /// Throws `StreamFuseError` (`.badFile`) if the bundle has no self-test or it is damaged, and for a model that was
+  /// made by hand.
   public func selfTest() async throws -> SelfTest {
     let found = try await testDevice()
     for difference in found.differences { log("self-test: \(difference)") }
@@ -107,7 +107,7 @@ public final class Model: Sendable {
   }
 
   /// Drops the caches of all chats and completions that are not answering, and gives their memory back to the system:
-  /// `Session.trim`. The weights are mapped files, which the system drops by itself.
+  /// `Session.trim`. The weights are mapped files, which the system drops by itself. Throws `StreamFuseError`.
   public func trim() async throws {
     for session in sessions.withLock({ $0.compactMap(\.session) }) { try await session.trimIfIdle() }
   }

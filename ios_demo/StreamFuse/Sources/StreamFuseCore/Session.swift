@@ -109,8 +109,8 @@ public actor Session {
   }
 
   /// Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends. The
-  /// conversation stays, and the next request prefills it again. `Model.trim` does this for all sessions that are not in
-  /// use.
+  /// conversation stays, and the next request prefills it again. `Model.trim` does this for all sessions that are not
+  /// in use. Throws `StreamFuseError`.
   public func trim() throws {
     endTurn()
     try writer?.trim()

@@ -1,4 +1,4 @@
-// Untrusted imports: nothing lands outside, nothing half-made stays, and what is wrong is said.
+// Untrusted imports: no file is written outside the store, a failed import leaves nothing, and the error names the cause.
 import Foundation
 import XCTest
 

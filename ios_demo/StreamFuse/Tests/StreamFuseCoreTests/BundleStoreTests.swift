@@ -19,7 +19,7 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(left, ["demo"])
     for (path, data) in demo { XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: path)), data, path) }
     XCTAssertEqual(steps.withLock { $0.last }, .checking)
-    XCTAssertEqual(publisher.requests[1].path, "demo/manifest.json", "what decides comes first")
+    XCTAssertEqual(publisher.requests[1].path, "demo/manifest.json", "the manifest comes first")
     XCTAssertEqual(checks.count.withLock { $0 }, 1)
 
     let requests = publisher.requests.count
@@ -164,7 +164,7 @@ final class BundleStoreTests: StoreTestCase {
     }
     XCTAssertEqual(publisher.requests, [])
     let part = root.appending(path: ".download-\(entry.id)/\(entry.files["model.pte"]!.sha256).part")
-    #if os(Linux)  // every write to /dev/full says that the disk is full
+    #if os(Linux)  // every write to /dev/full fails with ENOSPC
       try FileManager.default.createSymbolicLink(at: part, withDestinationURL: URL(filePath: "/dev/full"))
       await refused(.noSpace, "make room and try again") { _ = try await self.store().download(entry) }
       try FileManager.default.removeItem(at: part)

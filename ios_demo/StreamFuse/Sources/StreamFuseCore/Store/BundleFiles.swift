@@ -21,10 +21,7 @@ struct FileHash {
   mutating func update(_ bytes: Data) { state.update(data: bytes) }
 
   /// 64 hexadecimal digits.
-  func digits() -> String {
-    let hex = Array("0123456789abcdef")
-    return String(state.finalize().flatMap { [hex[Int($0 >> 4)], hex[Int($0 & 15)]] })
-  }
+  func digits() -> String { state.finalize().map { String(format: "%02x", $0) }.joined() }
 }
 
 /// Runs work that blocks its thread, within the calling task, on a queue of its own.
@@ -58,34 +55,35 @@ final class Claim: Sendable {
   deinit { close(file) }
 }
 
-/// Waits until the names in a folder are on the disk, where the file system can tell.
-func flushNames(of folder: URL) {
+/// Calls `fsync` on a folder, so that renames in it survive a power failure. Errors are ignored: not every file system
+/// supports it.
+func syncFolder(_ folder: URL) {
   let file = open(folder.path, O_RDONLY | O_CLOEXEC)
   guard file >= 0 else { return }
   fsync(file)
   close(file)
 }
 
-/// Nil where there is no file; a link to one is none.
+/// The size of a regular file in bytes; nil if there is none. Symbolic links are not followed.
 func fileSize(_ url: URL) -> Int64? {
-  guard let facts = try? FileManager.default.attributesOfItem(atPath: url.path),
-    facts[.type] as? FileAttributeType == .typeRegular
+  guard let attributes = try? FileManager.default.attributesOfItem(atPath: url.path),
+    attributes[.type] as? FileAttributeType == .typeRegular
   else { return nil }
-  return (facts[.size] as? NSNumber)?.int64Value
+  return (attributes[.size] as? NSNumber)?.int64Value
 }
 
-/// A link to a folder is none.
+/// Whether there is a folder. Symbolic links are not followed.
 func isFolder(_ url: URL) -> Bool {
   (try? FileManager.default.attributesOfItem(atPath: url.path))?[.type] as? FileAttributeType == .typeDirectory
 }
 
-/// All files in a folder, with their sizes; links are none.
-func files(in folder: URL) -> [(path: String, bytes: Int64)] {
+/// The regular files below a folder, with their sizes. Symbolic links are left out.
+func regularFiles(in folder: URL) -> [(path: String, bytes: Int64)] {
   let paths = (try? FileManager.default.subpathsOfDirectory(atPath: folder.path)) ?? []
   return paths.compactMap { path in fileSize(folder.appending(path: path)).map { (path, $0) } }
 }
 
-/// Runs `work` on the disk. If that is full, the error says so.
+/// Runs `work`, which writes to the disk. Throws `StreamFuseError` (`.noSpace`) if the disk is full.
 func onDisk<Result>(_ work: () throws -> Result) throws -> Result {
   do {
     return try work()
@@ -101,6 +99,7 @@ private func isFull(_ error: NSError) -> Bool {
   return (error.userInfo[NSUnderlyingErrorKey] as? NSError).map(isFull) ?? false
 }
 
+/// The error for a full disk, with both numbers of bytes if they are known.
 func noSpace(needed: Int64? = nil, free: Int64? = nil) -> StreamFuseError {
   var numbers = ""
   if let needed, let free {

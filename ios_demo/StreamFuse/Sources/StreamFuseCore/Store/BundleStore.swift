@@ -25,17 +25,22 @@ public actor BundleStore {
   private let check: @Sendable (URL) async throws -> Void
   let files = FileWorker()
 
-  /// A store whose bundles `check` checks before they get their names; it throws if one is to be refused. With the
-  /// module `StreamFuse` there is an initializer that needs none.
+  /// A store with its own check of new bundles. The module `StreamFuse` has an initializer that needs none.
   ///
-  /// `removeCaches` removes what is kept elsewhere for a bundle that is about to be deleted.
+  /// - Parameters:
+  ///   - directory: where the bundles are stored; created if it is missing.
+  ///   - limits: what a bundle may have at most.
+  ///   - transport: makes the requests of downloads.
+  ///   - removeCaches: removes what is stored outside of the bundle's folder, which is deleted next.
+  ///   - check: called with the folder of a bundle before it is installed; throws to refuse it.
   public init(
     directory: URL, limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
     removeCaches: @escaping @Sendable (URL) async -> Void = { _ in },
     check: @escaping @Sendable (URL) async throws -> Void
   ) {
     self.init(
-      directory, limits, Downloader(transport: transport), freeBytes: free, removeCaches: removeCaches, check: check)
+      directory, limits, Downloader(transport: transport), freeBytes: availableBytes, removeCaches: removeCaches,
+      check: check)
   }
 
   init(
@@ -52,9 +57,11 @@ public actor BundleStore {
     self.check = check
   }
 
-  /// The bundles, by name.
+  /// The installed bundles, sorted by name.
   public func list() async -> [InstalledBundle] {
-    await files.run { names().filter { !$0.hasPrefix(".") && isFolder(folder($0)) }.sorted().map { facts(folder($0)) } }
+    await files.run {
+      names().filter { !$0.hasPrefix(".") && isFolder(folder($0)) }.sorted().map { installed(at: folder($0)) }
+    }
   }
 
   /// Where the bundle of that name is, or would be. Does not read the disk.
@@ -84,7 +91,8 @@ public actor BundleStore {
   ) async throws -> InstalledBundle {
     if let here = await list().first(where: { $0.id == entry.id }) { return here }
     return try await reporting(progress) { report in
-      guard let claim = try await self.files.run({ try Claim(self.partial(entry)) }) else { throw self.busy(entry) }
+      let folder = self.downloadFolder(entry)
+      guard let claim = try await self.files.run({ try Claim(folder) }) else { throw self.busy(entry) }
       try await self.receive(entry, claim.folder, report)
       report(.checking)
       let content = claim.folder.appending(path: Self.content, directoryHint: .isDirectory)
@@ -101,19 +109,25 @@ public actor BundleStore {
     }
   }
 
-  /// How many bytes of an interrupted download are here.
-  public func receivedBytes(_ entry: CatalogEntry) async -> Int64 { await files.run { received(partial(entry)) } }
+  /// The number of bytes that an interrupted download has stored.
+  public func receivedBytes(_ entry: CatalogEntry) async -> Int64 {
+    await files.run { received(downloadFolder(entry)) }
+  }
 
-  /// Deletes what is here of an interrupted download. Throws `busy` if it goes on.
+  /// Deletes what an interrupted download has stored; does nothing if there is none. Throws `StreamFuseError` (`.busy`)
+  /// while it is being downloaded, and the file system's error if it cannot be deleted.
   public func discard(_ entry: CatalogEntry) async throws {
     try await files.run {
-      guard isFolder(partial(entry)) else { return }
-      guard let claim = try Claim(partial(entry)) else { throw busy(entry) }
+      guard isFolder(downloadFolder(entry)) else { return }
+      guard let claim = try Claim(downloadFolder(entry)) else { throw busy(entry) }
       try withExtendedLifetime(claim) { try FileManager.default.removeItem(at: claim.folder) }
     }
   }
 
-  /// Copies a bundle and installs it. If it fails or is cancelled, nothing is kept. Throws as `download` does.
+  /// Copies a bundle and installs it. If it fails or is cancelled, nothing is kept.
+  ///
+  /// Throws `StreamFuseError`: `badFile` for a folder without a bundle, with links or beyond the limits; `noSpace`; and
+  /// what the check throws.
   public func importBundle(
     _ source: FolderSource, progress: @escaping @Sendable (BundleProgress) async -> Void = { _ in }
   ) async throws -> InstalledBundle {
@@ -135,16 +149,19 @@ public actor BundleStore {
   }
 
   /// Deletes a bundle, and what is kept elsewhere for it. A model that has it open keeps its files.
+  ///
+  /// Throws `StreamFuseError` (`.badArgument`) for a name that no bundle can have, and the file system's error if there
+  /// is no such bundle or it cannot be deleted.
   public func delete(_ name: String) async throws {
     guard isPlainPath(name, depth: 1), !name.hasPrefix(".") else {
       throw StreamFuseError(.badArgument, "\(name) is not the name of a bundle")
     }
     await removeCaches(folder(name))
-    try await temporary { doomed in
+    try await temporary { trash in
       try await self.files.run {
         // Renamed first: a bundle is there, or it is not.
-        try FileManager.default.moveItem(at: self.folder(name), to: doomed.appending(path: Self.content))
-        flushNames(of: self.directory)
+        try FileManager.default.moveItem(at: self.folder(name), to: trash.appending(path: Self.content))
+        syncFolder(self.directory)
       }
     }
   }
@@ -189,12 +206,13 @@ public actor BundleStore {
       if missing > free { throw noSpace(needed: missing, free: free) }
     }
     var done: Int64 = 0
-    let place = { (path: String) in (path.hasPrefix("manifest.") ? 0 : 1, path) }  // what decides comes first
-    for (path, facts) in entry.files.sorted(by: { place($0.key) < place($1.key) }) {
+    // The manifest and its signature first.
+    let order = { (path: String) in (path.hasPrefix("manifest.") ? 0 : 1, path) }
+    for (path, file) in entry.files.sorted(by: { order($0.key) < order($1.key) }) {
       let target = folder.appending(path: "\(Self.content)/\(path)"), before = done
-      if await files.run({ fileSize(target) }) != facts.bytes {
-        let part = folder.appending(path: facts.sha256 + Self.part)
-        try await downloader.complete(entry.address(of: path), part: part, facts: facts) {
+      if await files.run({ fileSize(target) }) != file.bytes {
+        let part = folder.appending(path: file.sha256 + Self.part)
+        try await downloader.complete(entry.address(of: path), part: part, expected: file) {
           report(.receiving(before + $0, of: entry.bytes))
         }
         try await files.run {
@@ -206,14 +224,14 @@ public actor BundleStore {
           }
         }
       }
-      done += facts.bytes
+      done += file.bytes
     }
   }
 }
 
-/// The free bytes of the disk with a folder, which is created if it is missing.
-private let free: @Sendable (URL) throws -> Int64 = { folder in
+/// The free bytes of the disk that contains a folder, which is created if it is missing.
+@Sendable private func availableBytes(_ folder: URL) throws -> Int64 {
   try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
-  let facts = try FileManager.default.attributesOfFileSystem(forPath: folder.path)
-  return (facts[.systemFreeSize] as? NSNumber)?.int64Value ?? .max
+  let attributes = try FileManager.default.attributesOfFileSystem(forPath: folder.path)
+  return (attributes[.systemFreeSize] as? NSNumber)?.int64Value ?? .max
 }

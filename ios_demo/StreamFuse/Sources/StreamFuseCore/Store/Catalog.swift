@@ -4,7 +4,7 @@ import Foundation
 public struct CatalogFile: Sendable, Equatable, Decodable {
   /// 64 hexadecimal digits.
   public let sha256: String
-  /// Its size.
+  /// Size in bytes.
   public let bytes: Int64
 }
 
@@ -12,21 +12,21 @@ public struct CatalogFile: Sendable, Equatable, Decodable {
 public struct CatalogEntry: Sendable, Equatable, Identifiable {
   /// The name that it gets in a store, unique in its catalogue.
   public let name: String
-  /// What people read.
+  /// The name to show, one line.
   public let title: String
-  /// Of the model; nil if it is not stated.
+  /// The licence of the model; nil if it is not stated.
   public let license: String?
-  /// In tokens.
+  /// Maximum number of tokens of prompt and answer together.
   public let contextLength: Int
-  /// Of all files together.
+  /// Total size of its files in bytes.
   public let bytes: Int64
-  /// For example `executorch` or `coreml`.
+  /// The export target, for example `executorch` or `coreml`.
   public let target: String
-  /// For example `kernels` or `mlprogram`: a name of `StreamFuse.backends`.
+  /// The backend that runs it, a key of `StreamFuse.backends`, for example `kernels` or `mlprogram`.
   public let backend: String
   /// The address of the folder that contains the files, ends in `/`.
   public let url: URL
-  /// By their paths, with `/` between folders.
+  /// The files by path, with `/` between folders.
   public let files: [String: CatalogFile]
 
   /// Identifies the contents: the SHA-256 of the manifest, which contains those of all other files.
@@ -53,7 +53,7 @@ public struct CatalogEntry: Sendable, Equatable, Identifiable {
 
 /// The bundles that somebody publishes: the file that `streamfuse bundle catalog` writes. See `BundleStore.catalog`.
 public struct Catalog: Sendable {
-  /// In the order of the file.
+  /// The published bundles, in the order of the file.
   public let entries: [CatalogEntry]
 
   static let mostBytes = 4 << 20
@@ -62,7 +62,7 @@ public struct Catalog: Sendable {
   /// Reads a catalogue that the app has. `address` is where it was published, or any HTTPS address in the folder that
   /// contains the bundles: addresses in it are relative to it.
   ///
-  /// Throws `StreamFuseError` (`badFile`) with a sentence that names entry and field.
+  /// Throws `StreamFuseError`: `badFile` with a message that names entry and field, `badArgument` for the address.
   public static func parse(_ json: Data, address: String, limits: BundleLimits = BundleLimits()) throws -> Catalog {
     let base = try allowedAddress(address)
     let raw: Raw
@@ -82,7 +82,9 @@ public struct Catalog: Sendable {
   private static func checked(
     _ raw: RawEntry, _ place: String, _ base: URL, _ limits: BundleLimits
   ) throws -> CatalogEntry {
-    func need(_ so: Bool, _ problem: @autoclosure () -> String) throws { try Catalog.need(so, "\(place).\(problem())") }
+    func need(_ isValid: Bool, _ problem: @autoclosure () -> String) throws {
+      try Catalog.need(isValid, "\(place).\(problem())")
+    }
     try need(raw.name.wholeMatch(of: /[A-Za-z0-9][A-Za-z0-9._-]{0,59}/) != nil, "name is not a plain name")
     for (field, text) in [("title", raw.title), ("backend", raw.backend), ("target", raw.target)] {
       try need(
@@ -120,8 +122,8 @@ public struct Catalog: Sendable {
       target: raw.target, backend: raw.backend, url: url, files: raw.files)
   }
 
-  private static func need(_ so: Bool, _ problem: @autoclosure () -> String) throws {
-    if !so { throw StreamFuseError(.badFile, "the catalogue is not valid: \(problem())") }
+  private static func need(_ isValid: Bool, _ problem: @autoclosure () -> String) throws {
+    if !isValid { throw StreamFuseError(.badFile, "the catalogue is not valid: \(problem())") }
   }
 
   private static func sentence(_ error: DecodingError) -> String {
@@ -167,7 +169,7 @@ public struct Catalog: Sendable {
   }
 }
 
-/// An address that bundles may come from.
+/// Parses an address that `isAllowed`. Throws `StreamFuseError` (`.badArgument`) for any other.
 func allowedAddress(_ address: String) throws -> URL {
   let words = address.trimmingCharacters(in: .whitespacesAndNewlines)
   guard let url = URL(string: words, encodingInvalidCharacters: false), isAllowed(url) else {

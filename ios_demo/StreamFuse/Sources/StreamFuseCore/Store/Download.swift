@@ -18,7 +18,9 @@ struct Downloader: Sendable {
   /// An answer that makes no sense, or ends early.
   private struct Broken: Error { let reason: String }
 
-  /// At most `most` bytes.
+  /// Reads a whole file of at most `most` bytes.
+  ///
+  /// Throws `StreamFuseError`: `network`, or `badFile` for a larger one.
   func get(_ url: URL, most: Int) async throws -> Data {
     let bytes = Mutex(Data())
     do {
@@ -40,14 +42,14 @@ struct Downloader: Sendable {
   /// Completes `part`, whose first bytes may be there from an earlier attempt, and compares its hash, which is computed
   /// while bytes arrive. If it is another one, the part is deleted.
   func complete(
-    _ url: URL, part file: URL, facts: CatalogFile, report: @escaping @Sendable (Int64) -> Void
+    _ url: URL, part file: URL, expected: CatalogFile, report: @escaping @Sendable (Int64) -> Void
   ) async throws {
     let worker = FileWorker()
-    let part = try await worker.run { try Part(file, url: url, facts: facts, report: report) }
+    let part = try await worker.run { try Part(file, url: url, expected: expected, report: report) }
     do {
       var isResumed = part.done > 0
       while true {
-        try await fill(part, url, facts)
+        try await fill(part, url, expected)
         if try await worker.run({ try part.finish() }) { return }
         if !isResumed { break }
         isResumed = false  // what an earlier attempt left may have been damaged by a power failure
@@ -61,23 +63,23 @@ struct Downloader: Sendable {
   }
 
   /// Requests what is missing until it is there.
-  private func fill(_ part: Part, _ url: URL, _ facts: CatalogFile) async throws {
+  private func fill(_ part: Part, _ url: URL, _ expected: CatalogFile) async throws {
     var attempt = 0
-    while part.done < facts.bytes {
+    while part.done < expected.bytes {
       let before = part.done
       do {
         try await transport.get(url, from: before) { head in
           switch head.status {
-          case 206: try needRange(head, from: before, url, facts)
+          case 206: try needRange(head, from: before, url, expected)
           case 416: try part.restart()  // the file was another one before
           case 200:
             if before > 0 { try part.restart() }  // a server without ranges
-            if let there = head.contentLength, there != facts.bytes { throw otherSize(url, "\(there)", facts) }
+            if let there = head.contentLength, there != expected.bytes { throw otherSize(url, "\(there)", expected) }
           default: throw Status(code: head.status)
           }
           part.takes = head.status != 416
         } body: { try part.append($0) }
-        if part.takes && part.done < facts.bytes { throw Broken(reason: "the connection ended early") }
+        if part.takes && part.done < expected.bytes { throw Broken(reason: "the connection ended early") }
       } catch {
         try Task.checkCancellation()
         switch error {
@@ -93,16 +95,16 @@ struct Downloader: Sendable {
     }
   }
 
-  private func needRange(_ head: TransportHead, from offset: Int64, _ url: URL, _ facts: CatalogFile) throws {
+  private func needRange(_ head: TransportHead, from offset: Int64, _ url: URL, _ expected: CatalogFile) throws {
     let range = head.contentRange ?? ""
     guard let found = range.wholeMatch(of: /bytes (\d+)-\d+\/(\d+|\*)/), Int64(found.1) == offset else {
       throw Broken(reason: "the server sends the range \"\(range.prefix(100))\"")
     }
-    if found.2 != "*" && Int64(found.2) != facts.bytes { throw otherSize(url, String(found.2), facts) }
+    if found.2 != "*" && Int64(found.2) != expected.bytes { throw otherSize(url, String(found.2), expected) }
   }
 
-  private func otherSize(_ url: URL, _ there: String, _ facts: CatalogFile) -> StreamFuseError {
-    StreamFuseError(.badFile, "\(url.path) has \(there) bytes on the server, but \(facts.bytes) in the catalogue")
+  private func otherSize(_ url: URL, _ there: String, _ expected: CatalogFile) -> StreamFuseError {
+    StreamFuseError(.badFile, "\(url.path) has \(there) bytes on the server, but \(expected.bytes) in the catalogue")
   }
 
   private func unreachable(_ url: URL, _ error: any Error) -> StreamFuseError {
@@ -120,7 +122,7 @@ struct Downloader: Sendable {
 private final class Part: @unchecked Sendable {
   private let file: URL
   private let url: URL
-  private let facts: CatalogFile
+  private let expected: CatalogFile
   private let report: @Sendable (Int64) -> Void
   private let handle: FileHandle
   private var hash = FileHash()
@@ -129,13 +131,13 @@ private final class Part: @unchecked Sendable {
   /// Whether the bytes of the answer are the file's.
   var takes = true
 
-  init(_ file: URL, url: URL, facts: CatalogFile, report: @escaping @Sendable (Int64) -> Void) throws {
-    (self.file, self.url, self.facts, self.report) = (file, url, facts, report)
+  init(_ file: URL, url: URL, expected: CatalogFile, report: @escaping @Sendable (Int64) -> Void) throws {
+    (self.file, self.url, self.expected, self.report) = (file, url, expected, report)
     let number = open(file.path, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
     if number < 0 { throw POSIXError(POSIXErrorCode(rawValue: errno) ?? .EIO) }
     handle = FileHandle(fileDescriptor: number, closeOnDealloc: true)
     let there = fileSize(file) ?? 0
-    if there > facts.bytes {
+    if there > expected.bytes {
       try restart()
     } else {
       while done < there, let block = try handle.read(upToCount: 4 << 20), !block.isEmpty {
@@ -159,7 +161,7 @@ private final class Part: @unchecked Sendable {
 
   func append(_ block: Data) throws {
     guard takes else { return }
-    if done + Int64(block.count) > facts.bytes {
+    if done + Int64(block.count) > expected.bytes {
       throw StreamFuseError(.badFile, "\(url.path) is larger on the server than in the catalogue")
     }
     try onDisk { try handle.write(contentsOf: block) }
@@ -171,7 +173,7 @@ private final class Part: @unchecked Sendable {
   /// Waits until all is on the disk. False, and nothing is there any more, if it is another file.
   func finish() throws -> Bool {
     try onDisk { try handle.synchronize() }
-    if hash.digits() == facts.sha256 { return true }
+    if hash.digits() == expected.sha256 { return true }
     try restart()
     return false
   }

@@ -4,9 +4,9 @@ import Foundation
 public struct InstalledBundle: Sendable, Equatable, Identifiable {
   /// The name of its folder.
   public let name: String
-  /// For `StreamFuse.load`.
+  /// Its folder, to pass to `StreamFuse.load`.
   public let folder: URL
-  /// Of all files together.
+  /// Total size of its files in bytes.
   public let bytes: Int64
   /// The SHA-256 of its manifest: that of the `CatalogEntry` with the same contents.
   public let id: String
@@ -16,19 +16,19 @@ public struct InstalledBundle: Sendable, Equatable, Identifiable {
 public struct BundleLimits: Sendable {
   /// Number of files.
   public var files = 1000
-  /// Of all files together.
+  /// Total size of its files in bytes.
   public var bytes: Int64 = 16 << 30
-  /// Number of parts of a path.
+  /// Number of components of a path.
   public var depth = 10
 
   /// The defaults.
   public init() {}
 }
 
-/// How far a download or an import is.
+/// The progress of a download or an import.
 public enum BundleProgress: Sendable, Equatable {
-  /// So many bytes are here, of so many.
+  /// Bytes received so far, and in total.
   case receiving(Int64, of: Int64)
-  /// All bytes are here, and the library checks them.
+  /// All bytes are received and being checked.
   case checking
 }

@@ -9,9 +9,9 @@ extension BundleStore {
     try await files.run {
       for path in (try? FileManager.default.subpathsOfDirectory(atPath: content.path)) ?? [] {
         let inside = content.appending(path: path)
-        if isFolder(inside) { flushNames(of: inside) }
+        if isFolder(inside) { syncFolder(inside) }
       }
-      flushNames(of: content)
+      syncFolder(content)
       let plain = wanted.map { $0.isLetter || $0.isNumber || "._ -".contains($0) ? $0 : "_" }
       let cut = String(plain.prefix(60)).trimmingCharacters(in: CharacterSet(charactersIn: " ."))
       let base = cut.isEmpty ? "bundle" : cut
@@ -26,8 +26,8 @@ extension BundleStore {
         number += 1
         target = folder("\(base) \(number)")
       }
-      flushNames(of: directory)
-      return facts(target)
+      syncFolder(directory)
+      return installed(at: target)
     }
   }
 
@@ -55,28 +55,31 @@ extension BundleStore {
     (try? FileManager.default.contentsOfDirectory(atPath: directory.path)) ?? []
   }
 
-  nonisolated func partial(_ entry: CatalogEntry) -> URL { folder(Self.partial + entry.id) }
+  nonisolated func downloadFolder(_ entry: CatalogEntry) -> URL { folder(Self.partial + entry.id) }
 
-  nonisolated func facts(_ folder: URL) -> InstalledBundle {
+  /// Describes an installed bundle, from its manifest and the sizes of its files.
+  nonisolated func installed(at folder: URL) -> InstalledBundle {
     var hash = FileHash()
     let manifest = try? Data(contentsOf: folder.appending(path: manifestName))
     if let manifest { hash.update(manifest) }
-    let bytes = StreamFuseCore.files(in: folder).map(\.bytes).reduce(0, +)
+    let bytes = regularFiles(in: folder).map(\.bytes).reduce(0, +)
     return InstalledBundle(
       name: folder.lastPathComponent, folder: folder, bytes: bytes, id: manifest == nil ? "" : hash.digits())
   }
 
+  /// The number of bytes in the folder of a download.
   nonisolated func received(_ folder: URL) -> Int64 {
-    let found = StreamFuseCore.files(in: folder)
+    let found = regularFiles(in: folder)
     let counted = found.filter { $0.path.hasPrefix("\(Self.content)/") || $0.path.hasSuffix(Self.part) }
     return counted.map(\.bytes).reduce(0, +)
   }
 
   /// When something in the folder was last written.
   nonisolated func newest(_ folder: URL) -> Date {
-    let paths = [""] + StreamFuseCore.files(in: folder).map(\.path)
-    let facts = paths.compactMap { try? FileManager.default.attributesOfItem(atPath: folder.appending(path: $0).path) }
-    return facts.compactMap { $0[.modificationDate] as? Date }.max() ?? .distantPast
+    let paths = [""] + regularFiles(in: folder).map(\.path)
+    let places = paths.map { folder.appending(path: $0).path }
+    let attributes = places.compactMap { try? FileManager.default.attributesOfItem(atPath: $0) }
+    return attributes.compactMap { $0[.modificationDate] as? Date }.max() ?? .distantPast
   }
 
   nonisolated func busy(_ entry: CatalogEntry) -> StreamFuseError {

@@ -7,11 +7,11 @@ import Synchronization
 
 /// The head of a server's answer.
 public struct TransportHead: Sendable {
-  /// For example 200 or 206.
+  /// The HTTP status, for example 200 or 206.
   public let status: Int
-  /// `Content-Length`.
+  /// The field `Content-Length`, in bytes; nil if it is missing.
   public let contentLength: Int64?
-  /// `Content-Range`.
+  /// The field `Content-Range`; nil if it is missing.
   public let contentRange: String?
 
   /// A head.
@@ -22,7 +22,7 @@ public struct TransportHead: Sendable {
   }
 }
 
-/// How a store gets bytes; `URLSessionTransport` unless an app has another.
+/// Makes the requests of a `BundleStore`. The default is `URLSessionTransport`.
 public protocol BundleTransport: Sendable {
   /// Requests a file from its byte `offset` on. Gives the head of the answer and then its bytes in blocks, one call
   /// after another, and returns when all were given. If one of them throws, or if the task is cancelled, it ends with
