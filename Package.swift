@@ -23,8 +23,8 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
   // Only Apple's stores read it.
   let privacy: (exclude: [String], resources: [Resource]) = (["PrivacyInfo.xcprivacy"], [])
-  // Hashes of downloads come from a module like Apple's.
-  let hashes: [Target] = [
+  // The store hashes downloads with CryptoKit, which only Apple has. This is a stand-in.
+  let cryptoKit: [Target] = [
     .target(name: "CryptoKit", path: "ios_demo/StreamFuse/Tests/Apple/CryptoKit", swiftSettings: [.unsafeFlags(["-O"])])
   ]
 #else
@@ -34,7 +34,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let optimized: [CXXSetting] = []
   let link: [LinkerSetting] = []
   let privacy: (exclude: [String], resources: [Resource]) = ([], [.copy("PrivacyInfo.xcprivacy")])
-  let hashes: [Target] = []
+  let cryptoKit: [Target] = []
 #endif
 
 let sources = "ios_demo/StreamFuse/Sources"
@@ -61,7 +61,7 @@ let package = Package(
       name: "CTensor", path: "\(sources)/CTensor",
       cxxSettings: [.headerSearchPath("../../../../core")] + optimized),
     .target(
-      name: "StreamFuseCore", dependencies: [core] + hashes.map { .byName(name: $0.name) },
+      name: "StreamFuseCore", dependencies: [core] + cryptoKit.map { .byName(name: $0.name) },
       path: "\(sources)/StreamFuseCore", exclude: privacy.exclude, resources: privacy.resources,
       linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : []),
     .target(
@@ -87,7 +87,7 @@ if usesFramework {
     .target(name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: optimized))
 }
 
-package.targets += hashes
+package.targets += cryptoKit
 
 if fakeCoreML {
   package.targets += [
