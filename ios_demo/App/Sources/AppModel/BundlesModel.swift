@@ -2,19 +2,17 @@ import Foundation
 import Observation
 import StreamFuseCore
 
-/// The bundles screen: chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are
-/// shown.
+/// The bundles screen: chooses, downloads, imports and deletes bundles. Downloads and imports continue while other
+/// screens are shown.
 @MainActor @Observable
 public final class BundlesModel {
   /// The bundles on this device; nil until the disk is read.
   public private(set) var installed: [InstalledBundle]?
-  /// The name of the one in use.
-  public private(set) var chosen: String?
-  /// How far an import is; nil where nothing comes in.
+  /// The progress of the import; nil if none runs.
   public private(set) var importing: BundleProgress?
-  /// What happened last.
+  /// The result of the last action, to show; nil if there is none.
   public private(set) var message: String?
-  /// What a publisher has.
+  /// The bundles of the catalogue that was loaded last.
   public private(set) var offers: [Offer] = []
   /// Whether the publisher's server is being asked.
   public private(set) var isAsking = false
@@ -25,10 +23,10 @@ public final class BundlesModel {
   private let chat: ChatModel
   @ObservationIgnored private var task: Task<Void, Never>?
   @ObservationIgnored private var downloads: [String: Task<Void, Never>] = [:]
-  /// How far the downloads are that run, by the ids of their entries.
+  /// The states of running downloads, by the ids of their entries.
   @ObservationIgnored private var running: [String: OfferState] = [:]
-  /// The last look at the disk, which the next one waits for.
-  @ObservationIgnored private var looking: Task<Void, Never>?
+  /// The last `refresh`, which the next one waits for.
+  @ObservationIgnored private var refreshing: Task<Void, Never>?
 
   /// The bundles of a store, for a chat.
   init(_ store: BundleStore, library: any Library, settings: SettingsStore, chat: ChatModel) {
@@ -38,14 +36,17 @@ public final class BundlesModel {
     self.chat = chat
   }
 
+  /// The name of the bundle in use.
+  public var chosen: String? { settings.bundle }
+
   /// The address of the catalogue that was asked for last.
   public var catalog: String { settings.catalog }
 
-  /// Whether a bundle comes in.
+  /// Whether a download or an import runs.
   var isBusy: Bool { importing != nil || !running.isEmpty }
 
-  /// Lists the bundles, and sweeps what an ended process left. `folder` holds everything that the app keeps, and is
-  /// outside of the device's backups: bundles are large, and can be had again.
+  /// Lists the bundles, and deletes what interrupted imports left. Excludes `folder`, which contains everything that
+  /// the app stores, from backups: bundles are large and can be downloaded again.
   func begin(in folder: URL) async {
     await FileQueue("home").run {
       var home = folder
@@ -67,7 +68,7 @@ public final class BundlesModel {
     }
   }
 
-  /// Asks a publisher what there is.
+  /// Loads the catalogue at an address; nil if one is being loaded already.
   @discardableResult
   public func ask(_ address: String) -> Task<Void, Never>? {
     guard !isAsking else { return nil }
@@ -86,7 +87,8 @@ public final class BundlesModel {
     }
   }
 
-  /// Downloads a published bundle, or goes on with it. Where no bundle is in use, it is used.
+  /// Downloads a published bundle, or resumes its download; nil if it is being downloaded already. It is used if no
+  /// other bundle is in use.
   @discardableResult
   public func download(_ entry: CatalogEntry) -> Task<Void, Never>? {
     guard running[entry.id] == nil else { return nil }
@@ -113,7 +115,7 @@ public final class BundlesModel {
     return task
   }
 
-  /// Ends a download; what has arrived is kept.
+  /// Pauses a download; what has arrived is kept.
   public func pause(_ entry: CatalogEntry) { downloads[entry.id]?.cancel() }
 
   /// Deletes what has arrived of a download.
@@ -132,7 +134,7 @@ public final class BundlesModel {
     }
   }
 
-  /// Copies the bundle in a folder and, where it is sound, uses it. One at a time.
+  /// Imports the bundle in a folder and uses it; nil if another import runs.
   @discardableResult
   public func take(_ folder: URL) -> Task<Void, Never>? {
     guard importing == nil else { return nil }
@@ -163,10 +165,10 @@ public final class BundlesModel {
     return task
   }
 
-  /// Ends the import; nothing is kept.
+  /// Cancels the import; nothing is kept.
   public func cancel() { task?.cancel() }
 
-  /// Says what the file picker could not do.
+  /// Shows an error of the file picker.
   public func report(_ error: any Error) { message = sentence(of: error) }
 
   /// Removes a bundle from this device.
@@ -206,23 +208,21 @@ public final class BundlesModel {
     return here > 0 ? .paused(here) : .available
   }
 
-  /// Lists what is on the disk, and says it of the offers too.
+  /// Updates the installed bundles and the states of the offers from the disk, after refreshes that are under way.
   private func refresh() async {
-    let before = looking
-    let task = Task {
-      await before?.value
-      await look()
+    let task = Task { [refreshing] in
+      await refreshing?.value
+      await readDisk()
     }
-    looking = task
+    refreshing = task
     await task.value
   }
 
-  private func look() async {
+  private func readDisk() async {
     let installed = await store.list()
     var states: [String: OfferState] = [:]
     for offer in offers { states[offer.id] = await stateOf(offer.entry, installed) }
     self.installed = installed
-    chosen = settings.bundle
     for place in offers.indices {
       let entry = offers[place].entry
       if let state = running[entry.id] ?? states[offers[place].id] { offers[place].state = state }

@@ -1,8 +1,7 @@
 import Foundation
 
-/// A chat on disk. `title` is the user's own; nil: the first question is the title. `cache` names the library's file
-/// beside it, which holds the model's own memory of exactly these turns; nil: there is none, and the model reads the turns
-/// again.
+/// A chat on disk. `title` is the user's own; nil: the first question is the title. `cache` names the file beside it
+/// with the model's cache of exactly these turns; nil: there is none, and the turns are prefilled again.
 struct ChatRecord: Codable, Equatable, Sendable {
   var id: String
   var bundle: String
@@ -11,10 +10,10 @@ struct ChatRecord: Codable, Equatable, Sendable {
   var unsent: String?
   var title: String?
   var cache: String?
-  /// When its last answer ended.
+  /// When its last question was asked.
   var changed: Date
 
-  /// A chat in which nothing is said.
+  /// An empty chat.
   static func new(_ bundle: String, _ systemPrompt: String) -> ChatRecord {
     let system = systemPrompt.allSatisfy(\.isWhitespace) ? nil : systemPrompt
     return ChatRecord(id: UUID().uuidString, bundle: bundle, system: system, turns: [], changed: Date())
@@ -29,7 +28,7 @@ public struct ChatSummary: Sendable, Equatable, Identifiable {
   public let title: String
   /// The bundle that it belongs to.
   public let bundle: String
-  /// When its last answer ended.
+  /// When its last question was asked.
   public let changed: Date
 
   init(_ record: ChatRecord) {
@@ -48,14 +47,15 @@ public struct ChatSummary: Sendable, Equatable, Identifiable {
   }
 }
 
-/// Keeps each chat in a folder of its own. The process may end at any moment: the record is replaced in one step and names
-/// its cache file, so that the two never disagree.
+/// Keeps each chat in a folder of its own. The process may end at any moment: the record is replaced in one step and
+/// names its cache file, so that the two never disagree.
 ///
-/// Conversations are private: nobody reads the files while the device is locked. They can be written then, because a chat
-/// is saved where the user leaves the app, which may be by locking the device. So the records are held in memory too.
+/// Conversations are private: nobody reads the files while the device is locked. They can be written then, because a
+/// chat is saved where the user leaves the app, which may be by locking the device. So the records are held in memory
+/// too.
 actor ChatStore {
   private static let deleted = ".deleted-"
-  /// How many chats keep the model's memory of them, which takes megabytes; the turns of others are read again.
+  /// How many chats keep their caches, megabytes each; the turns of others are prefilled again.
   static let mostCaches = 5
 
   /// Where the chats are kept.
@@ -80,7 +80,7 @@ actor ChatStore {
   /// All chats, the latest first.
   var list: [ChatSummary] { latest.map(ChatSummary.init) }
 
-  /// A chat, and the model's memory of it; nil where there is none.
+  /// A chat, and the file of its cache if it has one; nil if there is no such chat.
   func read(_ id: String) -> (record: ChatRecord, cache: URL?)? {
     records[id].map { record in (record, record.cache.map { place(id).appending(path: $0) }) }
   }
@@ -100,14 +100,15 @@ actor ChatStore {
     return Set(found.map(\.id))
   }
 
-  /// The turns alone: cheap, after each of them. The title stays what it was.
+  /// Writes the turns alone, which is cheap enough after each of them. The title is kept.
   func write(_ record: ChatRecord) throws {
     var record = record
     record.title = records[record.id]?.title
     try put(record)
+    try removeOtherFiles(of: record)
   }
 
-  /// The turns, and the model's memory of them.
+  /// Writes the turns and the cache of them. The title is kept.
   func write(_ record: ChatRecord, cacheOf session: any OpenSession) async throws {
     var record = record
     let place = try made(record.id)
@@ -118,10 +119,12 @@ actor ChatStore {
     for var old in latest.filter({ $0.cache != nil }).dropFirst(Self.mostCaches) {
       old.cache = nil
       try put(old)
+      try removeOtherFiles(of: old)
     }
   }
 
-  /// Gives a chat a title of its own; an empty one is that of the first question again.
+  /// Gives a chat a title of its own; an empty one is that of the first question again. The chat may be being saved, so
+  /// no other file is touched.
   func rename(_ id: String, _ title: String) throws {
     guard var record = records[id] else { return }
     let plain = title.trimmingCharacters(in: .whitespacesAndNewlines)
@@ -162,7 +165,7 @@ actor ChatStore {
   private var latest: [ChatRecord] { records.values.sorted { ($1.changed, $0.id) < ($0.changed, $1.id) } }
 
   private func put(_ record: ChatRecord) throws {
-    let place = try made(record.id)
+    _ = try made(record.id)
     #if canImport(Darwin)
       let options: Data.WritingOptions = [.atomic, .completeFileProtectionUnlessOpen]
     #else
@@ -170,13 +173,17 @@ actor ChatStore {
     #endif
     try JSONEncoder().encode(record).write(to: recordFile(record.id), options: options)
     records[record.id] = record
-    for file in try FileManager.default.contentsOfDirectory(at: place, includingPropertiesForKeys: nil)
+  }
+
+  /// Removes caches that the record does not name.
+  private func removeOtherFiles(of record: ChatRecord) throws {
+    for file in try FileManager.default.contentsOfDirectory(at: place(record.id), includingPropertiesForKeys: nil)
     where ![recordFile(record.id).lastPathComponent, record.cache].contains(file.lastPathComponent) {
       try? FileManager.default.removeItem(at: file)
     }
   }
 
-  /// Nil where there is none that can be read.
+  /// Nil if there is none that can be read.
   private func recordOnDisk(_ id: String) -> ChatRecord? {
     guard let data = try? Data(contentsOf: recordFile(id)), let record = try? JSONDecoder().decode(ChatRecord.self, from: data)
     else { return nil }

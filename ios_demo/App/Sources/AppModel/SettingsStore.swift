@@ -34,10 +34,7 @@ public final class SettingsStore {
   /// What the user chose.
   public private(set) var settings = Settings()
   /// The name of the bundle in use.
-  var bundle: String? {
-    get { kept.string(forKey: "bundle") }
-    set { keep(newValue, "bundle") }
-  }
+  var bundle: String? { didSet { keep(bundle, "bundle") } }
   /// The address of the catalogue that was asked for last.
   var catalog: String {
     get { kept.string(forKey: "catalog") ?? "" }
@@ -48,6 +45,7 @@ public final class SettingsStore {
   /// The settings of an earlier process.
   init(_ kept: UserDefaults) {
     self.kept = kept
+    bundle = kept.string(forKey: "bundle")
     for field in Field.allCases {
       // What an older version of the app kept may be out of range by now.
       settings.numbers[field] = (try? field.read(kept.string(forKey: field.rawValue) ?? "")) ?? nil
@@ -57,13 +55,13 @@ public final class SettingsStore {
     for toggle in Switch.allCases { settings[keyPath: toggle.path] = kept.bool(forKey: toggle.rawValue) }
   }
 
-  /// Takes what the user typed. `AppError` where it is no such number; then nothing has changed.
+  /// Sets a number from text. Throws `AppError` for invalid input, which changes nothing.
   func set(_ field: Field, _ text: String) throws {
     settings.numbers[field] = try field.read(text)
     keep(settings.numbers[field], field.rawValue)
   }
 
-  /// Takes what the user typed, or says why not.
+  /// Sets a number from text. Returns the error to show for invalid input, which changes nothing; else nil.
   public func typed(_ field: Field, _ text: String) -> String? {
     do {
       try set(field, text)
@@ -73,13 +71,13 @@ public final class SettingsStore {
     }
   }
 
-  /// When answers are drafted.
+  /// Sets when answers are drafted.
   public func set(_ speculation: Speculation) {
     settings.speculation = speculation
     keep(speculation.rawValue, "speculation")
   }
 
-  /// Instructions to the model.
+  /// Sets the instructions to the model.
   public func setSystemPrompt(_ text: String) {
     settings.systemPrompt = text
     keep(text, "system")
@@ -113,13 +111,13 @@ public final class SettingsStore {
     for field in Field.sampling { keep(settings.numbers[field], field.rawValue) }
   }
 
-  /// What is on or off.
+  /// Turns a switch on or off.
   public func set(_ toggle: Switch, _ on: Bool) {
     settings[keyPath: toggle.path] = on
     kept.set(on, forKey: toggle.rawValue)
   }
 
-  /// Everything as the bundle has it.
+  /// Restores the defaults.
   public func clear() {
     settings = Settings()
     for key in Field.allCases.map(\.rawValue) + Switch.allCases.map(\.rawValue) + ["speculation", "system"] { keep(nil, key) }

@@ -58,6 +58,7 @@ final class ChatListTests: AppTestCase {
     XCTAssertEqual(parts.chat.state.bundle, "other")
     await parts.chats.open(id).value
     XCTAssertEqual(parts.chat.state.bundle, "demo")
+    XCTAssertEqual(parts.bundles.chosen, "demo", "the bundles screen shows it too")
     XCTAssertEqual(parts.chat.state.turns, turns)
     await parts.bundles.choose("other").value
     await parts.bundles.choose("demo").value
@@ -92,6 +93,31 @@ final class ChatListTests: AppTestCase {
     XCTAssertEqual(parts.chats.shown.map(\.title), ["Greetings"])
     await parts.chats.rename(id, "  ").value
     XCTAssertEqual(parts.chats.shown.map(\.title), ["Hello"])
+  }
+
+  func testAChatThatIsRenamedWhileItIsSavedKeepsItsCache() async throws {
+    /// A session that runs `whileSaving` after it wrote its file.
+    struct Session: OpenSession {
+      let whileSaving: @Sendable () async throws -> Void
+      var statistics: Statistics? { nil }
+      func ask(
+        _ words: String, _ config: GenerationConfig
+      ) -> @Sendable (_ take: @Sendable (Piece) -> Void) async throws -> Void { { _ in } }
+      func stop() {}
+      func save(to file: URL) async throws {
+        try Data("cache".utf8).write(to: file)
+        try await whileSaving()
+      }
+      func restore(from file: URL) async throws {}
+    }
+    let store = ChatStore(folder: root.appending(path: "chats"))
+    let record = ChatRecord.new("demo", "")
+    try await store.write(record, cacheOf: Session {})
+    try await store.write(record, cacheOf: Session { try await store.rename(record.id, "Greetings") })
+    let saved = await store.read(record.id)
+    XCTAssertEqual(saved?.record.title, "Greetings")
+    XCTAssertEqual(try Data(contentsOf: XCTUnwrap(saved?.cache)), Data("cache".utf8))
+    XCTAssertEqual(folders.count, 1)
   }
 
   func testADeletedChatCanBeBroughtBackAndIsOpenAgainWhereItWas() async throws {
