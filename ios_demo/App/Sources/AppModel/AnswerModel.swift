@@ -1,15 +1,15 @@
 import Observation
 import StreamFuseCore
 
-/// The answer that is being written, apart from the rest of the chat: what is drawn with each step is this alone.
+/// The answer that is being written, apart from the rest of the chat, so that new tokens redraw nothing else.
 @MainActor @Observable
 public final class AnswerModel {
-  /// The answer so far; nil where none is written.
+  /// The answer so far; nil if none is being written.
   public internal(set) var turn: Turn?
   /// Figures of it, or of the last one.
   public internal(set) var live: Live?
 
-  /// Takes what was written.
+  /// Appends new pieces.
   func take(_ pieces: [Piece], _ live: Live) {
     if turn == nil { return }
     for piece in pieces { turn?.append(piece) }  // in place: a copy would cost the whole answer each time

@@ -3,14 +3,15 @@ import StreamFuseCore
 
 /// Questions and answers of the open chat.
 extension ChatModel {
-  /// Asks, unless the model is busy; whether it does. Where a question is edited, the text takes its place, and what
-  /// followed it is dropped.
+  /// Asks a question, unless it is empty or the model is busy; returns whether it was asked. A question that is being
+  /// edited is replaced, and the turns after it are dropped.
   @discardableResult
   public func send(_ text: String) -> Bool {
     ask(text, from: state.editing ?? state.turns.count, settings.settings.config)
   }
 
-  /// Asks the last question again. An answer that came to its end is replaced by another one.
+  /// Asks the last question again; returns whether it was asked. An answer that was complete is sampled with a new
+  /// seed.
   @discardableResult
   public func retry() -> Bool {
     guard canRetry else { return false }
@@ -20,20 +21,20 @@ extension ChatModel {
     return ask(state.turns[index].text, from: index, config)
   }
 
-  /// Whether there is an answer that another one may replace.
+  /// Whether the last answer can be replaced now.
   public var canRetry: Bool { state.phase == .ready && state.turns.count > 1 && state.editing == nil }
 
-  /// The next text takes the place of the question at this place in the conversation.
+  /// Begins to edit the question at this index of the conversation: `send` replaces it.
   public func edit(_ index: Int) {
     guard state.phase == .ready, state.turns.indices.contains(index), state.turns[index].role == .user else { return }
     state.editing = index
     state.unsent = state.turns[index].text
   }
 
-  /// The question stays as it is.
+  /// Ends the edit; the question stays as it is.
   public func endEdit() { state.editing = nil }
 
-  /// The refused text is in the input field again.
+  /// The input field has taken the refused text.
   public func takeUnsent() { state.unsent = nil }
 
   private func ask(_ text: String, from index: Int, _ config: GenerationConfig) -> Bool {
@@ -48,12 +49,12 @@ extension ChatModel {
     state.error = nil
     answer.turn = Turn(role: .assistant)
     answer.live = Live()
-    touch()
+    changedAt = Date()
     later { await self.write(asked, config, kept.count < before.count ? (before, kept) : nil) }
     return true
   }
 
-  /// Writes the answer. `rewound`: the turns that there were, and those of them that stay.
+  /// Writes the answer. `rewound`: the turns before an edit or a retry, and those of them that are kept.
   private func write(_ asked: String, _ config: GenerationConfig, _ rewound: (before: [Turn], kept: [Turn])?) async {
     guard session != nil else { return }
     if let rewound { rewind(to: rewound.kept) }
@@ -92,8 +93,8 @@ extension ChatModel {
     if !state.begun { state.begun = true }
   }
 
-  /// The answer counts as far as it was delivered; a question without any answer was never asked. The library sees it so
-  /// too: a token may have no text of its own, and counts.
+  /// Ends the turn. A partial answer is kept; a question without any token of an answer goes back into the input field,
+  /// as in the library. Tokens without text count.
   private func finish(_ end: String) {
     guard var turn = answer.turn else { return }
     answer.turn = nil

@@ -3,8 +3,8 @@ import Observation
 import StreamFuseCore
 import Synchronization
 
-/// The benchmark screen: writes the same answer with and without speculation, taking turns, so that a warm device is unfair
-/// to neither.
+/// The benchmark screen: writes the same answer with and without speculation, taking turns, so that a warm device is
+/// unfair to neither.
 @MainActor @Observable
 public final class BenchmarkModel {
   /// How often each mode answers.
@@ -21,7 +21,7 @@ public final class BenchmarkModel {
 
   /// Whether it runs.
   public var running: Bool { total > 0 }
-  /// What the screen says.
+  /// The status line of the screen; nil if there is none.
   public var note: String? {
     running ? Word.benchmarkProgress(done + 1, total) : result == nil ? message : Word.benchmarkFinished()
   }
@@ -106,7 +106,7 @@ public final class BenchmarkModel {
   }
 }
 
-/// The most memory that this process had at once, in bytes; nil where the system does not say.
+/// Peak resident memory of this process in bytes; nil if the system does not report it.
 func peakMemory() -> Int64? {
   var usage = rusage()
   #if canImport(Darwin)

@@ -7,15 +7,26 @@ struct Measured: Sendable {
   let statistics: Statistics
 }
 
-/// How hot the device is: where it is hot the system slows the processor.
-public enum Heat: Sendable { case normal, warm, hot }
+/// The thermal state of the device; the system slows the processor of a hot one.
+public enum Heat: Sendable {
+  case normal, warm, hot
+
+  /// Its name.
+  var word: Word {
+    switch self {
+    case .normal: .heatNormal
+    case .warm: .heatWarm
+    case .hot: .heatHot
+    }
+  }
+}
 
 /// What makes a device slower for a time.
 public struct Power: Sendable, Equatable {
   let heat: Heat
   let isSaving: Bool
 
-  /// As the system says.
+  /// The state that the system reports.
   public init(_ heat: Heat, isSaving: Bool) {
     self.heat = heat
     self.isSaving = isSaving
@@ -26,9 +37,9 @@ public struct Power: Sendable, Equatable {
 struct Measurement: Sendable {
   let bundle: String
   let threads: Int?
-  /// Before and after the answers, if the system says.
+  /// Before and after the answers; empty if the system does not report it.
   var power: [Power] = []
-  /// The most memory that the app had at once.
+  /// Peak memory of the app in bytes; nil if the system does not report it.
   var peakBytes: Int64?
   var plain: [Measured] = []
   var speculative: [Measured] = []
@@ -38,7 +49,7 @@ struct Measurement: Sendable {
 }
 
 extension Measurement {
-  /// Both modes side by side. Medians, if not said otherwise.
+  /// Both modes side by side. Medians unless stated otherwise.
   func result(_ device: [String]) -> BenchmarkResult {
     let speeds = [plain, speculative].map { median($0, \.decodeTokensPerSecond) }
     let rows = [
@@ -76,8 +87,7 @@ extension Measurement {
   /// What slowed the device.
   private var powerLines: [String] {
     guard let before = power.first, let after = power.last else { return [] }
-    let words: [Heat: Word] = [.normal: .heatNormal, .warm: .heatWarm, .hot: .heatHot]
-    let heat = Word.reportHeat(words[before.heat]!(), words[after.heat]!())
+    let heat = Word.reportHeat(before.heat.word(), after.heat.word())
     return [heat] + (power.contains(where: \.isSaving) ? [Word.reportSaver()] : [])
   }
 }

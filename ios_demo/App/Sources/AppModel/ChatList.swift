@@ -1,18 +1,18 @@
 import Observation
 
-/// The list of chats: finds, opens, renames and deletes them. What it does to files runs in the order of the chat's work.
+/// The list of chats: finds, opens, renames and deletes them. All but renaming runs in the order of the chat's work.
 @MainActor @Observable
 public final class ChatList {
   /// All chats, the latest first.
   public private(set) var all: [ChatSummary] = []
-  /// The words that are looked for.
+  /// The search text.
   public private(set) var query = ""
   /// The chat that was deleted just now and can be restored.
   public private(set) var deleted: ChatSummary?
   /// What went wrong last.
   public private(set) var message: String?
 
-  /// The chats that have the words of the query; nil: there is no query.
+  /// The ids of the chats that match the query; nil if it is empty.
   private var found: Set<String>?
   private let store: ChatStore
   private let chat: ChatModel
@@ -37,7 +37,7 @@ public final class ChatList {
   /// Reads the chats.
   func begin() async { all = await store.begin() }
 
-  /// Shows the chats only that have these words in their title or their text.
+  /// Shows only chats with these words in their title or text.
   @discardableResult
   public func search(_ words: String) -> Task<Void, Never> {
     query = words
@@ -68,10 +68,10 @@ public final class ChatList {
   /// Deletes a chat, which `undo` brings back for a while.
   @discardableResult
   public func delete(_ id: String) -> Task<Void, Never>? {
-    guard let doomed = all.first(where: { $0.id == id }) else { return nil }
+    guard let summary = all.first(where: { $0.id == id }) else { return nil }
     forgetting?.cancel()
     wasOpen = id == open
-    deleted = doomed
+    deleted = summary
     let task = chat.delete(id)
     forgetting = Task { [store, undoTime] in
       guard (try? await Task.sleep(for: undoTime)) != nil else { return }

@@ -3,7 +3,8 @@ import Observation
 import StreamFuseCore
 
 /// The open chat, and the one model that the app has open. Its functions return at once; what they start runs one after
-/// another, and model and files work on threads of their own. A chat belongs to its bundle: opening one loads the other.
+/// another, and model and files work on threads of their own. A chat belongs to its bundle: opening one loads the
+/// other.
 @MainActor @Observable
 public final class ChatModel {
   /// What the screen shows, but for the answer that is being written.
@@ -24,17 +25,17 @@ public final class ChatModel {
   @ObservationIgnored var loaded: LoadChoices?
   /// What runs, or ran, last.
   @ObservationIgnored private var last = Task {}
-  /// Why the answer that is being written shall end; nil: it shall not.
+  /// The finish reason of an answer that is being stopped; nil if none is.
   @ObservationIgnored var stopping: String?
   /// Whether the model's memory of the turns is newer than the file.
   @ObservationIgnored var unsaved = false
-  /// Whether the model went because memory was short.
+  /// Whether the model was unloaded because memory was short.
   @ObservationIgnored private var putAway = false
   /// How often the user has come back.
   @ObservationIgnored private var returns = 0
   /// When the last question was asked.
-  @ObservationIgnored var asked = Date()
-  /// Told where a chat on disk has changed.
+  @ObservationIgnored var changedAt = Date()
+  /// Called when a chat on disk has changed.
   @ObservationIgnored var changed: @MainActor () async -> Void = {}
 
   /// A chat of which nothing is loaded.
@@ -140,7 +141,7 @@ public final class ChatModel {
     }
   }
 
-  /// Loads the model again where a setting was changed that needs it; the chat goes on.
+  /// Loads the model again if a setting was changed that needs it, and continues the chat; nil if none was.
   @discardableResult
   public func applySettings() -> Task<Void, Never>? {
     guard let loaded, settings.settings.loading != loaded, [.ready, .writing].contains(state.phase) else { return nil }
@@ -150,8 +151,8 @@ public final class ChatModel {
     }
   }
 
-  /// The user has left the app. The answer may go on for `grace`; it ends there, and the chat is saved before the process
-  /// may be killed. Where the user is back before, it goes on.
+  /// The user has left the app. The answer may go on for `grace`; it ends there, and the chat is saved before the
+  /// process may be killed. Where the user is back before, it goes on.
   func leave(grace: Duration) -> Task<Void, Never> {
     guard state.phase == .writing, grace > .zero else { return later(stop: End.left) { await self.save() } }
     let seen = returns, writing = last
@@ -166,13 +167,13 @@ public final class ChatModel {
     }
   }
 
-  /// Ends the answer of a user who has left: the system's patience is over.
+  /// Ends the answer of a user who has left: the background time is over.
   func endNow() { if state.phase == .writing { stop(End.left) } }
 
   /// Saves the chat after what is under way: the system may end the process.
   func saveSoon() -> Task<Void, Never> { later { await self.save() } }
 
-  /// Memory is short while the user is elsewhere: the model goes, and comes back with the user.
+  /// Unloads the model, because memory is short while the user is elsewhere; `comeBack` loads it again.
   func putModelAway() -> Task<Void, Never> {
     later(stop: End.left) { [self] in
       guard model != nil else { return }

@@ -30,7 +30,8 @@ public enum Field: String, CaseIterable, Sendable {
   private var range: (low: Decimal, high: Decimal?, lowAllowed: Bool) {
     switch self {
     case .temperature: (0, nil, true)
-    case .topK, .maxNewTokens: (self == .topK ? 0 : 1, Decimal(Int32.max), true)
+    case .topK: (0, Decimal(Int32.max), true)
+    case .maxNewTokens: (1, Decimal(Int32.max), true)
     case .topP: (0, 1, false)
     case .minP: (0, 1, true)
     case .repetitionPenalty: (0, nil, false)
@@ -39,7 +40,7 @@ public enum Field: String, CaseIterable, Sendable {
     }
   }
 
-  /// What a slider reaches: the usual numbers, between which it goes in steps. Nil: the number is typed.
+  /// Range and step of its slider, which covers the usual numbers; nil: the number is typed.
   public var slider: (range: ClosedRange<Double>, step: Double)? {
     switch self {
     case .temperature: (0...2, 0.05)
@@ -70,7 +71,8 @@ public enum Field: String, CaseIterable, Sendable {
   /// Those that decide how a token is chosen.
   static let sampling: Set<Field> = [.temperature, .topK, .topP, .minP, .repetitionPenalty]
 
-  /// The number in a text, as plain digits; nil where it is empty. `AppError` where it is none, or out of range.
+  /// The number in a text, as plain digits; nil for an empty one. Throws `AppError` for invalid input: no number, a
+  /// fraction where none is allowed, or out of range.
   public func read(_ text: String) throws -> String? {
     let plain = text.trimmingCharacters(in: .whitespacesAndNewlines).replacing(",", with: ".")
     if plain.isEmpty { return nil }

@@ -1,24 +1,17 @@
 import Foundation
 import StreamFuseCore
 
-/// The app's interface to the library: what its models ask for. They are tested over another one.
+/// What the app needs of the library; tests replace it.
 public protocol Library: Sendable {
   /// The backends of the library, each with nil if it can run on this device, or else the reason why not.
   var backends: [String: String?] { get }
 
-  /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in. `memory`: the file that keeps the
-  /// model's answers, so that later ones are drafted from them; nil: none is kept.
+  /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in. `memory`: the file that keeps
+  /// the model's answers, so that later ones are drafted from them; nil: none is kept.
   func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel
 
   /// Removes what the library keeps elsewhere for a bundle that is about to be deleted.
   func removeCaches(of folder: URL) async
-}
-
-extension Library {
-  /// Opens a bundle that keeps no answers.
-  func open(_ folder: URL, threads: Int?, checkHashes: Bool) async throws -> any OpenModel {
-    try await open(folder, threads: threads, memory: nil, checkHashes: checkHashes)
-  }
 }
 
 /// A bundle that is open; its memory goes with the last reference.

@@ -1,5 +1,5 @@
-/// How a line of Markdown begins. Each token of an answer asks it about the line that it is in, so it looks at no more
-/// characters than it must.
+/// The block marker at the beginning of a line of Markdown. It is parsed again for each token of the line, so it reads
+/// no more characters than it must.
 struct LineMark {
   enum Kind: Equatable {
     case none, rule, quote, table
@@ -67,7 +67,7 @@ struct LineMark {
     return (.item(String(digits) + String(end)), digits.count + 1 + gap)
   }
 
-  /// The spaces after so many characters; nil where there are none.
+  /// The number of spaces after `count` characters; nil if there are none.
   private static func gap(_ text: Substring, after count: Int) -> Int? {
     let spaces = text.dropFirst(count).prefix { $0 == " " || $0 == "\t" }.count
     return spaces > 0 ? spaces : nil

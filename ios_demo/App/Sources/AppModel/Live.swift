@@ -10,7 +10,7 @@ public struct Live: Sendable, Equatable, Codable {
   var accepted = 0
   var proposed: Int?
   var fallbackReason: String?
-  /// Over plain passes, whose number per second follows from what one was measured to cost.
+  /// Speed-up over plain decoding, from the measured cost of a plain pass.
   var speedup: Double?
   /// Accepted drafted tokens by who drafted them.
   var bySource: [String: Int] = [:]
@@ -19,7 +19,7 @@ public struct Live: Sendable, Equatable, Codable {
   /// Old turns that made room for this one.
   var droppedTurns = 0
 
-  /// Nothing is counted yet.
+  /// Figures of an answer that has no token yet.
   init() {}
 
   /// The library's own figures, once an answer has ended.

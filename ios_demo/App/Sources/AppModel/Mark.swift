@@ -1,6 +1,6 @@
 import StreamFuseCore
 
-/// How drafted text looks where it is shown: a quiet tint by who drafted it.
+/// The tint of drafted text, by its source.
 public enum Mark: CaseIterable, Sendable {
   case streams, lookup, table
 
@@ -10,7 +10,7 @@ public enum Mark: CaseIterable, Sendable {
     self = mark
   }
 
-  /// Who drafts what looks so.
+  /// The source of the text.
   public var source: Source {
     switch self {
     case .streams: .streams

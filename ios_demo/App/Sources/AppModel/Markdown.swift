@@ -24,7 +24,7 @@ public struct Block: Sendable, Equatable {
   /// Its text.
   public var text: String { lines.map { $0.map(\.text).joined() }.joined(separator: "\n") }
 
-  /// The block in parts of so many lines: a new line changes only the last of them.
+  /// The block in parts of `count` lines each; a new line changes only the last one.
   public func parts(of count: Int) -> [Block] {
     stride(from: 0, to: lines.count, by: count).map {
       Block(kind: kind, lines: Array(lines[$0..<min($0 + count, lines.count)]))
@@ -42,8 +42,8 @@ public struct Block: Sendable, Equatable {
   }
 }
 
-/// Markdown that grows: a piece of text costs as much as itself and the line that it is in, however long the whole is. It
-/// knows the blocks that models write; marks inside of a line are for whoever draws it.
+/// Incrementally parsed Markdown: appending costs time in proportion to the new text and the last line, however long
+/// the whole is. It parses the blocks that models write; inline markup is left to the view.
 public struct Markdown: Sendable, Equatable {
   /// What the next line depends on.
   private struct Place: Sendable, Equatable {
@@ -65,11 +65,11 @@ public struct Markdown: Sendable, Equatable {
   private var line: [Run] = []
   /// The place before that line.
   private var place = Place()
-  /// What the last line did to the blocks, to be undone when it goes on.
+  /// How the last line changed the blocks, to undo it when the line grows.
   private var tentative = Change.none
   private enum Change: Equatable { case none, block, line }
 
-  /// Nothing.
+  /// Empty text.
   public init() {}
 
   /// Adds text of one source.

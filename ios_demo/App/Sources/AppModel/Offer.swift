@@ -1,37 +1,37 @@
 import Foundation
 import StreamFuseCore
 
-/// Where a published bundle is on its way to this device.
+/// The state of a published bundle on this device.
 public enum OfferState: Sendable, Equatable {
   case available
   /// This device cannot run it, for this reason.
   case unsupported(String)
-  /// So many bytes are here.
+  /// Bytes received so far.
   case downloading(Int64)
-  /// All bytes are here, and the library checks them.
+  /// All bytes are received and being checked.
   case checking
-  /// Interrupted; it goes on from so many bytes.
+  /// Interrupted; it continues from this number of bytes.
   case paused(Int64)
   case installed
 }
 
 /// A published bundle.
 public struct Offer: Sendable, Equatable, Identifiable {
-  /// What the publisher says of it.
+  /// Its entry in the catalogue.
   public let entry: CatalogEntry
-  /// Where it is.
+  /// Its state on this device.
   public internal(set) var state = OfferState.available
   /// Why its last download ended.
   public internal(set) var error: String?
   /// Its name, which is unique in a catalogue.
   public var id: String { entry.name }
 
-  /// What the screen says of it.
+  /// Size, licence and context length, to show.
   public var facts: String {
     Word.offerFacts(size(entry.bytes), entry.license ?? Word.licenceUnknown(), entry.contextLength)
   }
 
-  /// What the screen says of its state; nil where there is nothing to say.
+  /// The status line of its row, or the error of its last download; nil if there is neither.
   public var text: String? {
     if let error { return error }
     switch state {
@@ -44,7 +44,7 @@ public struct Offer: Sendable, Equatable, Identifiable {
     }
   }
 
-  /// What part of it is here, from 0 to 1; nil where that is not shown.
+  /// The fraction that is received, from 0 to 1; nil if no progress is shown.
   public var fraction: Double? {
     switch state {
     case .downloading(let done), .paused(let done): Double(done) / Double(max(1, entry.bytes))
@@ -57,7 +57,7 @@ public struct Offer: Sendable, Equatable, Identifiable {
 public func size(_ bytes: Int64) -> String { ByteCountFormatter.string(fromByteCount: bytes, countStyle: .file) }
 
 extension BundleProgress {
-  /// What the screen says of an import.
+  /// The status line of an import.
   public var text: String {
     switch self {
     case .receiving(let done, let total): Word.copyingOf(size(done), size(total))

@@ -16,7 +16,7 @@ extension ChatModel {
       state = ChatState(phase: .noBundle)
       return
     }
-    // What was said can be read while the model loads.
+    // The conversation can be read while the model loads.
     let turns: [Turn] = if let chat { await store.read(chat)?.record.turns ?? [] } else { [] }
     state = ChatState(phase: .loading, bundle: bundle, chat: chat, turns: turns)
     do {
@@ -44,7 +44,7 @@ extension ChatModel {
   func show(_ model: any OpenModel, _ bundle: String, _ id: String?) async {
     let read: (record: ChatRecord, cache: URL?)? = if let id { await store.read(id) } else { nil }
     let record = read?.record ?? .new(bundle, settings.settings.systemPrompt)
-    (system, asked) = (record.system, record.changed)
+    (system, changedAt) = (record.system, record.changed)
     await restore(model, record, read?.cache)
     answer.live = nil
     state = ChatState(
@@ -84,36 +84,36 @@ extension ChatModel {
   /// The model's own defaults.
   public var defaults: GenerationConfig { model?.defaults ?? GenerationConfig() }
 
-  /// A question is asked now.
-  func touch() { asked = Date() }
-
-  /// Saves the chat with the model's memory of it, where that is newer than the file.
+  /// Saves the chat with its cache, if that is newer than the file.
   func save() async {
     guard unsaved, let session, let record else { return }
-    await write { [store] in try await store.write(record, cacheOf: session) }
+    if await write({ [store] in try await store.write(record, cacheOf: session) }) { unsaved = false }
   }
 
   /// Saves the turns alone.
   func keepTurns() async {
     guard let record else { return }
-    let wasUnsaved = unsaved
     await write { [store] in try await store.write(record) }
-    unsaved = wasUnsaved
   }
 
-  private func write(_ body: @Sendable () async throws -> Void) async {
+  /// Runs `body`, which writes the chat; shows its error. Returns whether it succeeded.
+  @discardableResult
+  private func write(_ body: @Sendable () async throws -> Void) async -> Bool {
+    var isWritten = true
     do {
       try await body()
-      unsaved = false
     } catch {
       state.error = Word.errorNotSaved(reason(of: error))
+      isWritten = false
     }
     await changed()
+    return isWritten
   }
 
   /// The chat as it stands.
   private var record: ChatRecord? {
     guard let bundle = settings.bundle, let id = state.chat else { return nil }
-    return ChatRecord(id: id, bundle: bundle, system: system, turns: state.turns, unsent: state.unsent, changed: asked)
+    return ChatRecord(
+      id: id, bundle: bundle, system: system, turns: state.turns, unsent: state.unsent, changed: changedAt)
   }
 }

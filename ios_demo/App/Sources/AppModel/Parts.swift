@@ -1,8 +1,8 @@
 import Foundation
 import StreamFuseCore
 
-/// What the screens share; it lives as long as the process. To make one costs nothing and changes nothing: SwiftUI may make
-/// several of which it keeps one. `begin` starts that one's work.
+/// What the screens share; it lives as long as the process. To make one costs nothing and changes nothing: SwiftUI may
+/// make several of which it keeps one. `begin` starts that one's work.
 @MainActor
 public final class Parts {
   /// What the user set.
@@ -19,8 +19,14 @@ public final class Parts {
   private let folder: URL
   private var begun: Task<Void, Never>?
 
-  /// Keeps everything in `folder` and `defaults`. `device` names the device for the benchmark's report, a line each, and
-  /// `power` says what slows it. `transport` brings what is downloaded.
+  /// The app over a library.
+  ///
+  /// - Parameters:
+  ///   - folder: where bundles, chats and remembered answers are stored.
+  ///   - defaults: where settings are stored.
+  ///   - device: lines that describe the device in the benchmark's report.
+  ///   - power: returns the state of the device that the report names; nil if the system does not report it.
+  ///   - transport: makes the requests of downloads.
   public init(
     _ library: any Library, folder: URL, defaults: UserDefaults, device: [String],
     power: @escaping @MainActor () -> Power? = { nil }, transport: any BundleTransport = URLSessionTransport()
@@ -65,7 +71,7 @@ public final class Parts {
   /// The system gives no more time: the answer of a user who has left ends at its next token.
   public func endNow() { chat.endNow() }
 
-  /// Asks in a new chat, as soon as the model may be asked; whether it could.
+  /// Asks in a new chat, once the model is loaded; returns whether it was asked.
   public func ask(_ question: String) async -> Bool {
     await begin().value
     await chat.newChat().value

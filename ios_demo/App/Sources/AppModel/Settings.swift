@@ -55,7 +55,7 @@ public struct LoadChoices: Sendable, Equatable {
   /// Whether a full context drops its oldest turns, instead of refusing the next question.
   public var dropsOldest = false
 
-  /// For the library.
+  /// The library's form of `dropsOldest`.
   var contextPolicy: ContextPolicy { dropsOldest ? .dropOldest : .fail }
 }
 
@@ -67,20 +67,20 @@ public struct Settings: Sendable, Equatable {
   public internal(set) var speculation = Speculation.auto
   /// Instructions to the model.
   public internal(set) var systemPrompt = ""
-
   /// Whether drafted words are tinted.
   public internal(set) var showsDrafts = false
-  /// What the library is loaded with.
-  var loading: LoadChoices {
-    LoadChoices(
-      threads: numbers[.threads].flatMap { Int($0) }, remembersAnswers: remembersAnswers, dropsOldest: dropsOldest)
-  }
   /// Whether the device keeps answers, and later ones are drafted from them.
   public internal(set) var remembersAnswers = false
   /// Whether a full context drops its oldest turns.
   public internal(set) var dropsOldest = false
 
-  /// For the library.
+  /// The settings that load the model again.
+  var loading: LoadChoices {
+    LoadChoices(
+      threads: numbers[.threads].flatMap { Int($0) }, remembersAnswers: remembersAnswers, dropsOldest: dropsOldest)
+  }
+
+  /// The settings of an answer.
   var config: GenerationConfig {
     var config = GenerationConfig()
     config.maxNewTokens = numbers[.maxNewTokens].flatMap { Int($0) }

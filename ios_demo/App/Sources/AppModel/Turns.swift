@@ -17,13 +17,14 @@ public struct Run: Sendable, Equatable, Codable {
 
 /// A message of the conversation as it is shown.
 public struct Turn: Sendable, Equatable {
-  /// Who says it.
+  /// The sender.
   public let role: Role
-  /// What is said.
+  /// The text by source.
   public private(set) var runs: [Run] = []
-  /// What is said, in blocks of Markdown; the user's words are taken as they are.
+  /// The text in blocks of Markdown; empty for the user's turns, which are shown as plain text.
   public private(set) var markdown = Markdown()
-  /// How the answer ended: the library's finish reason, or one of `End`; nil for the user's turns, and while it is written.
+  /// How the answer ended: the library's finish reason, or one of `End`; nil for the user's turns, and while it is
+  /// written.
   public internal(set) var end: String?
   /// Figures of an answer that has ended.
   public internal(set) var figures: Live?

@@ -1,5 +1,4 @@
 #if canImport(UIKit)
-  import Accessibility
   import AppModel
   import StreamFuseCore
   import SwiftUI
@@ -12,7 +11,7 @@
 
     @State private var picking = false
     @State private var asking = false
-    @State private var doomed: InstalledBundle?
+    @State private var deleting: InstalledBundle?
     @State private var address: String
 
     init(bundles: BundlesModel) {
@@ -53,15 +52,13 @@
         }
       }
       .alert(
-        Text(verbatim: Word.deleteQuestion(doomed?.name ?? "")),
-        isPresented: $asking, presenting: doomed
+        Text(verbatim: Word.deleteQuestion(deleting?.name ?? "")),
+        isPresented: $asking, presenting: deleting
       ) { bundle in
         Button(role: .destructive) { bundles.delete(bundle.name) } label: { Text(.delete) }
         Button(role: .cancel) {} label: { Text(.cancel) }
       }
-      .onChange(of: bundles.message) { _, message in
-        if let message { AccessibilityNotification.Announcement(message).post() }
-      }
+      .onChange(of: bundles.message) { _, message in announce(message) }
     }
 
     private func row(_ bundle: InstalledBundle) -> some View {
@@ -77,7 +74,7 @@
         }
         .accessibilityLabel(Text(verbatim: (chosen ? Word.inUse : Word.useNamed)(bundle.name, bytes)))
         Button {
-          doomed = bundle
+          deleting = bundle
           asking = true
         } label: {
           Image(systemName: "trash").frame(width: 44, height: 44)

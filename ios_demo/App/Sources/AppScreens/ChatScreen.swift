@@ -58,7 +58,7 @@
       return view
     }
 
-    /// What is said under the conversation.
+    /// Status, error and button below the conversation.
     @ViewBuilder private var foot: some View {
       if [.loading, .lent].contains(state.phase) {
         ProgressView { Text(verbatim: state.note ?? "") }
@@ -84,7 +84,7 @@
     }
   }
 
-  /// Says something to those who listen to the screen.
+  /// Posts a VoiceOver announcement, unless there is nothing to announce.
   @MainActor func announce(_ words: String?) {
     if let words { AccessibilityNotification.Announcement(words).post() }
   }

@@ -4,10 +4,10 @@
   import SwiftUI
   import UIKit
 
-  /// What comes from outside of the app's own screens.
+  /// Requests from outside of the app's screens: Siri, Shortcuts and Spotlight.
   @MainActor @Observable
   public final class Outside {
-    /// The one that the app looks at.
+    /// The instance that the app observes.
     public static let shared = Outside()
     /// A question to ask in a new chat.
     public var question: String?
@@ -15,14 +15,15 @@
 
   /// The whole app over a library: `var body: some Scene { DemoScene(library: ...) }`.
   public struct DemoScene: Scene {
-    /// How long an answer goes on where the user has left: most of what the system gives, which also saves the chat.
+    /// How long an answer continues after the user has left: most of the background time that the system gives, with
+    /// the rest for saving the chat.
     private static let grace = Duration.seconds(20)
 
     @Environment(\.scenePhase) private var phase
     @State private var parts: Parts
 
-    /// Keeps bundles and chats in the app's support folder. The system may make this value more than once, so nothing begins
-    /// here.
+    /// Keeps bundles and chats in the app's support folder. The system may make this value more than once, so nothing
+    /// begins here.
     public init(library: any Library) {
       let folder = FileManager.default.urls(for: .applicationSupportDirectory, in: .userDomainMask)[0]
         .appending(path: "streamfuse")
@@ -51,7 +52,7 @@
       }
     }
 
-    /// Asks the system for the moments that the rest of an answer, and saving, take.
+    /// Requests background time for the rest of an answer and for saving.
     private func leave() {
       let time = BackgroundTime { parts.endNow() }
       let saved = parts.leave(grace: Self.grace)
@@ -81,7 +82,7 @@
     }
   }
 
-  /// Time that the system gives after the user has left; it ends by itself where it was too short.
+  /// Background time after the user has left. When it expires, `isOver` is called and it ends.
   @MainActor
   private final class BackgroundTime {
     private var id = UIBackgroundTaskIdentifier.invalid

@@ -3,7 +3,7 @@
   import StreamFuseCore
   import SwiftUI
 
-  /// The settings. What is changed counts at once; what the library is loaded with, when the screen is closed.
+  /// The settings. Changes take effect at once; those that load the model again, when the screen is closed.
   struct SettingsScreen: View {
     private static let first: [Field] = [.temperature, .maxNewTokens]
     private static let more: [Field] = [.topK, .topP, .minP, .repetitionPenalty, .threads]
@@ -13,7 +13,6 @@
     /// The chat, whose model has defaults and may remember answers.
     let chat: ChatModel
 
-    @State private var systemPrompt = ""
     @State private var showsMore = false
     @State private var isErasing = false
     @State private var erased = false
@@ -32,8 +31,7 @@
           Text(.preset)
         }
         Section {
-          TextField(Word.systemPrompt(), text: $systemPrompt, axis: .vertical)
-            .onChange(of: systemPrompt) { _, text in store.setSystemPrompt(text) }
+          TextField(Word.systemPrompt(), text: systemPrompt, axis: .vertical)
         } header: {
           Text(.systemPrompt)
         } footer: {
@@ -59,15 +57,9 @@
             Text(.moreSettings)
           }
         }
-        Button {
-          store.clear()
-          systemPrompt = ""
-        } label: {
-          Text(.restoreDefaults)
-        }
+        Button { store.clear() } label: { Text(.restoreDefaults) }
       }
       .navigationTitle(Text(.settings))
-      .onAppear { systemPrompt = store.settings.systemPrompt }
       .alert(Text(.eraseAnswersQuestion), isPresented: $isErasing) {
         Button(role: .destructive) {
           Task {
@@ -98,6 +90,10 @@
       } set: { @MainActor in
         if let chosen = $0 { store.set(chosen) }
       }
+    }
+
+    private var systemPrompt: Binding<String> {
+      Binding { @MainActor in store.settings.systemPrompt } set: { @MainActor in store.setSystemPrompt($0) }
     }
 
     private var speculation: Binding<Speculation> {
@@ -135,13 +131,13 @@
     }
   }
 
-  /// A number that is typed. What is right counts at once; what is wrong is said, and the last right number stays.
+  /// A text field for a number. Invalid input shows an error and keeps the last valid value.
   private struct NumberRow: View {
     let field: Field
     let store: SettingsStore
 
     @State private var typed = ""
-    @State private var wrong: String?
+    @State private var error: String?
 
     var body: some View {
       VStack(alignment: .leading, spacing: 4) {
@@ -150,12 +146,12 @@
           TextField(field.placeholder(), text: $typed)
             .keyboardType(.numberPad)
             .multilineTextAlignment(.trailing)
-            .onChange(of: typed) { _, text in wrong = store.typed(field, text) }
+            .onChange(of: typed) { _, text in error = store.typed(field, text) }
         }
-        if let wrong { Text(verbatim: wrong).foregroundStyle(Color(.error)) }
+        if let error { Text(verbatim: error).foregroundStyle(Color(.error)) }
         Text(field.words.help).font(.footnote).foregroundStyle(.secondary)
       }
-      .onAppear { typed = store.settings.numbers[field] ?? "" }
+      .onChange(of: store.settings.numbers[field], initial: true) { _, number in typed = number ?? "" }
     }
   }
 #endif

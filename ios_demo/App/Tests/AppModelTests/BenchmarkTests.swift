@@ -54,7 +54,7 @@ final class BenchmarkTests: AppTestCase {
     XCTAssertEqual(turns.count, 2)
   }
 
-  func testWhatCannotBeMeasuredIsSaid() async throws {
+  func testWhatCannotBeMeasuredIsNamed() async throws {
     let parts = start()
     await parts.benchmark.run(prompt: "", tokens: "")?.value
     XCTAssertEqual(parts.benchmark.note, "Choose a bundle first.")
@@ -76,7 +76,7 @@ final class BenchmarkTests: AppTestCase {
     XCTAssertNotNil(text.firstMatch(of: /tokens\/s, median +11\.0 +22\.0\ntokens\/s, slowest +10\.0 +21\.0\ntokens\/s, fastest +20\.0 +30\.0\n/), text)
     XCTAssertTrue(text.contains("Speed-up: 2.00\nAll answers are equal.\n"), text)
     XCTAssertFalse(text.contains("Plain passes"), text)
-    XCTAssertFalse(text.contains("Heat"), "the system does not say")
+    XCTAssertFalse(text.contains("Heat"), "the system does not report it")
     runs.speculative = [measured("b", 1)]
     XCTAssertTrue(runs.result([]).report.contains("The answers differ."))
   }

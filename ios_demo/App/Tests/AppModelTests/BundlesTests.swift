@@ -4,8 +4,8 @@ import XCTest
 
 @testable import AppModel
 
-/// The bundles screen: what a publisher has and what becomes of it on this device, and what comes in from other apps. What
-/// is untrusted in both is tested with the library's store.
+/// The bundles screen: what a publisher has and what becomes of it on this device, and what comes in from other apps.
+/// What is untrusted in both is tested with the library's store.
 final class BundlesTests: AppTestCase {
   private let publisher = FakePublisher()
   private let demo = ["manifest.json": Data("{}".utf8), "model.pte": Data(count: 100_000)]
@@ -75,7 +75,7 @@ final class BundlesTests: AppTestCase {
     XCTAssertEqual(again.offers[0].state, .installed)
   }
 
-  func testWhyADownloadEndedIsSaidInItsRowAndWhyThereIsNoCatalogueBelow() async throws {
+  func testTheErrorOfADownloadIsShownInItsRowAndThatOfACatalogueBelow() async throws {
     try publisher.publish([("demo", demo), ("damaged", second.merging(["damaged": Data([1])]) { $1 }), ("npu", demo)]) { entry in
       if entry["name"] as? String == "npu" { entry["backend"] = "qnn" }
     }

@@ -118,7 +118,7 @@ final class ChatModelTests: AppTestCase {
     }
   }
 
-  func testWhatTheLibraryRefusesIsSaidInItsSentenceAndStaysInTheField() async throws {
+  func testTheMessageOfARefusalIsShownAndTheTextStaysInTheField() async throws {
     try use("demo")
     let chat = start().chat
     let turns = try await ask(chat, "please refuse")
@@ -127,7 +127,7 @@ final class ChatModelTests: AppTestCase {
     XCTAssertEqual(turns, [])
   }
 
-  func testABundleThatCannotBeLoadedIsSaidAndAnotherCanBeChosen() async throws {
+  func testTheErrorOfABundleThatCannotBeLoadedIsShownAndAnotherCanBeChosen() async throws {
     try use("good")
     try use("bad", damaged: true)
     let chat = start().chat

@@ -4,8 +4,8 @@ import XCTest
 
 @testable import AppModel
 
-/// A library whose words are arithmetic over everything that was said before, so that a turn which is lost, doubled or
-/// read anew in another form changes the text. A folder with manifest.json is a bundle, one with `damaged` in it is not.
+/// A library whose words are arithmetic over the whole conversation, so that a turn which is lost, doubled or read anew
+/// in another form changes the text. A folder with manifest.json is a bundle, one with `damaged` in it is not.
 @MainActor
 final class FakeLibrary: Library {
   /// Words that may be written; nil: as many as wanted.
@@ -13,8 +13,6 @@ final class FakeLibrary: Library {
   var opened = 0
   var histories = 0
   var damagedCaches = false
-  /// What happens while a bundle is checked.
-  var whileChecking: (@MainActor @Sendable () async -> Void)?
   /// Names of folders whose caches were removed.
   var forgotten: [String] = []
   /// The files that answers were to be kept in.
@@ -27,7 +25,6 @@ final class FakeLibrary: Library {
   nonisolated var backends: [String: String?] { ["kernels": nil] }
 
   func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel {
-    await whileChecking?()
     guard FileManager.default.fileExists(atPath: folder.appending(path: "manifest.json").path) else {
       throw StreamFuseError(.badFile, "\(folder.lastPathComponent) holds no manifest.json")
     }

@@ -17,8 +17,6 @@ final class FakePublisher: BundleTransport {
     var statuses: [String: Int] = [:]
     /// Holds the answers in their middle.
     var gate: DispatchSemaphore?
-    /// The connection is cut in the middle.
-    var isCut = false
   }
 
   private let state = Mutex(State())
@@ -49,8 +47,8 @@ final class FakePublisher: BundleTransport {
     _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    let now = state.withLock { ($0.files[url.path], $0.statuses[url.path], $0.gate, $0.isCut) }
-    let (content, status, gate, isCut) = now
+    let now = state.withLock { ($0.files[url.path], $0.statuses[url.path], $0.gate) }
+    let (content, status, gate) = now
     guard let content, status == nil else {
       return try head(TransportHead(status: status ?? 404, contentLength: nil, contentRange: nil))
     }
@@ -59,7 +57,6 @@ final class FakePublisher: BundleTransport {
     guard url.path.hasSuffix("model.pte") else { return try body(rest) }
     try body(rest.prefix(rest.count / 2))
     while let gate, gate.wait(timeout: .now()) == .timedOut { try await Task.sleep(for: .milliseconds(2)) }
-    if isCut { throw URLError(.networkConnectionLost) }
     try body(rest.dropFirst(rest.count / 2))
   }
 }

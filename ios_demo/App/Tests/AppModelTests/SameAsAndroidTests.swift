@@ -3,7 +3,7 @@ import XCTest
 
 @testable import AppModel
 
-/// Both apps say the same.
+/// Both apps show the same words.
 final class SameAsAndroidTests: XCTestCase {
   private let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
 

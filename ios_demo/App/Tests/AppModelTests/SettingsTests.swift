@@ -34,10 +34,10 @@ final class SettingsTests: AppTestCase {
     XCTAssertEqual(start().settings.settings, Settings())
   }
 
-  func testWhatIsNoSuchNumberIsSaidAndChangesNothing() async throws {
+  func testInvalidNumbersAreRefusedWithAMessageAndChangeNothing() async throws {
     let store = start().settings
     try store.set(.topP, "0.5")
-    for (field, text, said) in [
+    for (field, text, message) in [
       (Field.topP, "zero", "\"zero\" is not a number."), (.topP, "1e", "\"1e\" is not a number."),
       (.topP, "0", "It must be above 0 and at most 1, not 0."), (.topP, "1.01", "It must be above 0 and at most 1, not 1.01."),
       (.topK, "2.5", "It must be a whole number, not 2.5."), (.temperature, "-1", "It must be at least 0, not -1."),
@@ -45,7 +45,7 @@ final class SettingsTests: AppTestCase {
       (.seed, "9223372036854775808", "It must be from 0 to 9223372036854775807, not 9223372036854775808."),
       (.threads, "0", "It must be from 1 to 64, not 0."),
     ] {
-      XCTAssertThrowsError(try store.set(field, text)) { XCTAssertEqual(sentence(of: $0), said) }
+      XCTAssertThrowsError(try store.set(field, text)) { XCTAssertEqual(sentence(of: $0), message) }
     }
     XCTAssertEqual(store.settings.numbers, [.topP: "0.5"])
     try store.set(.topP, "")
