@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import bundle_library
 import numpy as np
+import pytest
 from bundle_library import BAD_ARGUMENT, BAD_FILE, END, OK, LibraryFailure
 
 from streamfuse.native.library import file_name, load_executorch, load_typed
@@ -24,6 +25,7 @@ __all__ = [
     "BAD_ARGUMENT",
     "BAD_FILE",
     "BUILT",
+    "CANCELLED",
     "CONTEXT_FULL",
     "DROP_OLDEST",
     "LIBRARY",
@@ -32,12 +34,14 @@ __all__ = [
     "LibraryFailure",
     "SessionOptions",
     "estimate",
+    "needs_library",
 ]
 
 
-CONTEXT_FULL, DROP_OLDEST = 4, 1  # of core/streamfuse_core.h
+CONTEXT_FULL, CANCELLED, DROP_OLDEST = 4, 12, 1  # of core/streamfuse_core.h
 BUILT = Path(__file__).parents[2] / "build" / "mobile" / file_name("streamfuse")
 LIBRARY = Path(os.environ.get("STREAMFUSE_TESTED_LIBRARY", BUILT))  # another one: with checks, by a test of them
+needs_library = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
 
 
 class _Sized(ctypes.Structure):

@@ -23,10 +23,10 @@ from app_library import (
     BUILT,
     CONTEXT_FULL,
     DROP_OLDEST,
-    LIBRARY,
     AppModel,
     AppSession,
     LibraryFailure,
+    needs_library,
 )
 from bundle_samples import edit_manifest
 from pages import ROOT, samples
@@ -35,13 +35,7 @@ from tokenizer_samples import words_of
 QUESTIONS = ["Who keeps the lamp?", "Why?"]
 SHORT = {"max_new_tokens": 12}
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
-
-
-@pytest.fixture(scope="module")
-def model(chat_bundle: Path) -> Iterator[AppModel]:
-    with AppModel(chat_bundle) as opened:
-        yield opened
+pytestmark = needs_library
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import fakes
 import pytest
-from app_library import BAD_ARGUMENT, LIBRARY, AppModel, AppSession, LibraryFailure, SessionOptions, library
+from app_library import BAD_ARGUMENT, AppModel, AppSession, LibraryFailure, SessionOptions, library, needs_library
 from bundle_samples import edit_manifest, fake_engines, write_bundle
 from pages import ROOT
 
@@ -23,13 +23,7 @@ from streamfuse.runtime.backends.callbacks import table_of
 
 SHORT = {"max_new_tokens": 12}
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
-
-
-@pytest.fixture(scope="module")
-def model(chat_bundle: Path) -> Iterator[AppModel]:
-    with AppModel(chat_bundle) as opened:
-        yield opened
+pytestmark = needs_library
 
 
 def test_what_cannot_be_opened_is_named(chat_bundle: Path, model: AppModel, tmp_path: Path) -> None:

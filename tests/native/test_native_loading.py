@@ -17,22 +17,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app_library import BAD_ARGUMENT, BAD_FILE, LIBRARY, AppModel, LibraryFailure, estimate, library
+from app_library import (
+    BAD_ARGUMENT,
+    BAD_FILE,
+    CANCELLED,
+    AppModel,
+    LibraryFailure,
+    estimate,
+    library,
+    needs_library,
+)
 from bundle_samples import edit_manifest, write_bundle
 
 import streamfuse
 from streamfuse.bundle import BundleError
 
-CANCELLED = 12  # of core/streamfuse_core.h
 SHORT = {"max_new_tokens": 12}
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
-
-
-@pytest.fixture(scope="module")
-def model(chat_bundle: Path) -> Iterator[AppModel]:
-    with AppModel(chat_bundle) as opened:
-        yield opened
+pytestmark = needs_library
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_library import BAD_ARGUMENT, LIBRARY, AppModel, AppSession, LibraryFailure
+from app_library import BAD_ARGUMENT, AppModel, AppSession, LibraryFailure, needs_library
 from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from native_samples import WIDTHS, tiny_bundle
 from pages import ROOT, samples
@@ -41,7 +41,7 @@ PICKED = {
     "additionalProperties": False,
 }
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY.name} is missing; run: make native-mobile")
+pytestmark = needs_library
 
 
 @pytest.fixture(scope="module")
