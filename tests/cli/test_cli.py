@@ -18,7 +18,16 @@ from typing import Any
 
 import fakes
 import pytest
-from bundle_samples import CAPACITY, IM_END, PrintableBackend, byte_tokenizer, edit_manifest, fake_engines, write_bundle
+from bundle_samples import (
+    CAPACITY,
+    IM_END,
+    PrintableBackend,
+    byte_tokenizer,
+    edit_manifest,
+    fake_engines,
+    manifest_fields,
+    write_bundle,
+)
 from engine_fixtures import made_engines
 from typer.testing import CliRunner
 
@@ -247,6 +256,15 @@ def test_inspect_shows_the_tensors_of_all_layers_as_one(bundle: Path) -> None:
     _, stdout, _ = streamfuse_command("bundle", "inspect", bundle)
     for line in ("key_cache_0..1 float16", "past_key_values.0..1.key", "past_key_values.0.value"):
         assert line in stdout
+
+
+def test_inspect_shows_task_adapters_also_without_a_measured_snr(tmp_path: Path) -> None:
+    own = {name: manifest_fields()[name] for name in ("methods", "speculation", "quantization", "parity")}
+    adapters = {"sql": {**own, "chat_template": None}}
+    code, stdout, stderr = streamfuse_command("bundle", "inspect", write_bundle(tmp_path / "tasks", adapters=adapters))
+    assert code == 0, stderr
+    assert "task adapter" in stdout
+    assert "sql" in stdout
 
 
 def test_inspect_as_json_is_the_manifest(bundle: Path) -> None:

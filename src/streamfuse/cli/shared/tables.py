@@ -260,10 +260,10 @@ def _adapters(manifest: Manifest) -> list[RenderableType]:
     for name, adapter in manifest.adapters.items():
         added = sum((part.bytes or 0) - own.get(key, 0) for key, part in adapter.quantization)
         tables = manifest.files.get(adapter_file(name, DRAFT_FILE))
-        worst = min(row.metrics["snr_db"] for row in adapter.parity.values() if "snr_db" in row.metrics)
+        measured = [row.metrics["snr_db"] for row in adapter.parity.values() if "snr_db" in row.metrics]
         _add(
             table, name, adapter.speculation.adapter or "none", str(adapter.speculation.num_streams), _size(added),
-            "none" if tables is None else _size(tables.bytes), f"at least {worst:.0f} dB",
+            "none" if tables is None else _size(tables.bytes), f"at least {min(measured):.0f} dB" if measured else "-",
         )  # fmt: skip
     return [table]
 
