@@ -147,9 +147,8 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
     architecture, path = fields["general.architecture"], fields.path
     # llama.cpp permutes rows in some architectures; the others use the half-split rotary layout unchanged.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    norm_offset = FAMILIES[
-        ARCHITECTURES[architecture]
-    ].norm_offset  # a GGUF has the sums, a checkpoint what is added to
+    # Norms of a GGUF contain the offset that the family adds to those of a checkpoint.
+    norm_offset = FAMILIES[ARCHITECTURES[architecture]].norm_offset
     tensors = {}
     for tensor in found:
         if tensor.name == ROPE_FACTORS:

@@ -87,7 +87,7 @@ def packed_of(config: dict[str, Any], source: str) -> Packed | None:
 
 
 def _integer(value: Any) -> int:
-    """A group size; 1, which is refused like others that are no multiple of our groups, for what is no integer."""
+    """A group size. What is no integer becomes 1, which is refused: it is no multiple of our groups."""
     return value if type(value) is int else 1
 
 
