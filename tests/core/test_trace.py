@@ -28,7 +28,9 @@ int main() {
 }
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it compiles Android's branch with Linux's compiler")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the test library is loaded as on Android; run it on Linux"
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import peer
 import pytest
-from arm_java import emulated_java
+from arm_java import ARM_TOOLS, KOTLIN_TOOLS, emulated_java
 
 from streamfuse.native.android import maven
 from streamfuse.native.android.elf import PAGE, read_library
@@ -27,7 +27,7 @@ from streamfuse.native.cargo import find_cargo
 ROOT = Path(__file__).parents[2]
 MISSING = [name for name in ("javac", "mvn") if shutil.which(name) is None] + (["cargo"] if not find_cargo() else [])
 if MISSING:
-    pytest.skip(f"not installed, but needed to build Kotlin: {', '.join(MISSING)}", allow_module_level=True)
+    pytest.skip(f"not installed: {', '.join(MISSING)} ({KOTLIN_TOOLS})", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 QUESTION = "the keeper climbed the steps"
@@ -123,7 +123,7 @@ def test_the_archive_has_the_layout_of_an_aar_and_its_library_runs_on_arm(
     host: list[str], chat_bundle: Path, tmp_path: Path
 ) -> None:
     if missing_for_java():
-        pytest.skip(f"not installed, but needed for ARM: {', '.join(missing_for_java())}")
+        pytest.skip(f"not installed: {', '.join(missing_for_java())} ({ARM_TOOLS})")
     arm = default_build_dir().with_name("arm")
     run = emulated_java(arm, "-XX:TieredStopAtLevel=1")
     out = packaged(tmp_path / "maven", "--only", "aar", "--abi", "arm64-v8a", "--profile", "quick")

@@ -15,16 +15,13 @@ from typing import Any
 
 import peer
 import pytest
-from arm_java import emulated_java
+from arm_java import ARM_TOOLS, emulated_java
 
 from streamfuse.native.arm.mobile import build_mobile_arm, missing_for_java
 from streamfuse.native.build import default_build_dir
 
 if missing_for_java():
-    pytest.skip(
-        f"not installed, but needed to build Kotlin: {', '.join(missing_for_java())}",
-        allow_module_level=True,
-    )
+    pytest.skip(f"not installed: {', '.join(missing_for_java())} ({ARM_TOOLS})", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0"
