@@ -106,7 +106,7 @@ public struct BenchmarkRow: Sendable, Equatable, Identifiable {
 
 /// What a benchmark found.
 public struct BenchmarkResult: Sendable, Equatable {
-  /// How many times faster drafts are; nil where plain answers have no speed.
+  /// How many times faster drafts are; nil if plain answers have no speed.
   public let speedup: String?
   /// All figures.
   public let rows: [BenchmarkRow]

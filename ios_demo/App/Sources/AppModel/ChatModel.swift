@@ -27,7 +27,7 @@ public final class ChatModel {
   @ObservationIgnored private var last = Task {}
   /// The finish reason of an answer that is being stopped; nil if none is.
   @ObservationIgnored var stopping: String?
-  /// Whether the model's memory of the turns is newer than the file.
+  /// Whether the cache of the session is newer than the file.
   @ObservationIgnored var unsaved = false
   /// Whether the model was unloaded because memory was short.
   @ObservationIgnored private var putAway = false
@@ -41,10 +41,10 @@ public final class ChatModel {
   /// A chat of which nothing is loaded.
   ///
   /// - Parameters:
-  ///   - folderOf: where the bundle of a name lies.
-  ///   - memory: where models keep their answers.
-  ///   - store: where the chats are kept.
-  ///   - clock: seconds.
+  ///   - folderOf: returns the folder of the bundle with a name.
+  ///   - memory: stores remembered answers.
+  ///   - store: stores the chats.
+  ///   - clock: returns a time in seconds.
   init(
     _ library: any Library, folderOf: @escaping (String) -> URL, memory: MemoryFolder, settings: SettingsStore,
     store: ChatStore, clock: @escaping @Sendable () -> Double = { ProcessInfo.processInfo.systemUptime }
@@ -91,7 +91,7 @@ public final class ChatModel {
     }
   }
 
-  /// Takes a chat out of the list, until `restore`; a new one takes the place of the open one.
+  /// Removes a chat from the list, until `restore`. The open chat is replaced by a new one.
   func delete(_ id: String) -> Task<Void, Never> {
     later(stop: id == state.chat ? End.stopped : nil) { [self] in
       if id == state.chat {
@@ -121,7 +121,7 @@ public final class ChatModel {
     }
   }
 
-  /// Deletes what the app has of a bundle that is deleted.
+  /// Deletes the chats and the remembered answers of a bundle that is deleted.
   func forget(_ bundle: String) async {
     await store.clear(bundle)
     await memory.erase(bundle)
@@ -195,7 +195,7 @@ public final class ChatModel {
     }
   }
 
-  /// Lends the model, whose own answer ends; nil where none is open. Cancelling the caller's task cancels `use`.
+  /// Lends the model, whose own answer ends; nil if none is open. Cancelling the caller's task cancels `use`.
   func lend<Result: Sendable>(_ use: @escaping @MainActor (any OpenModel) async throws -> Result) async throws -> Result? {
     stop()
     let task = Task { [self, last] in
@@ -217,7 +217,8 @@ public final class ChatModel {
     session?.stop()
   }
 
-  /// Runs `work` after what is under way; `stop`: the answer that is being written shall end for it.
+  /// Runs `work` after the work under way; `stop`: the finish reason of the answer that ends for it, nil to let it
+  /// finish.
   @discardableResult
   func later(stop why: String? = nil, _ work: @escaping @MainActor () async -> Void) -> Task<Void, Never> {
     if let why { stop(why) }

@@ -40,8 +40,8 @@ public struct ChatState: Sendable, Equatable {
   /// Whether the bundles screen should be offered.
   public var wantsBundle: Bool { phase == .noBundle || phase == .failed }
 
-  /// A sentence on what the chat does, or how the last answer ended. It is announced when it changes, so it changes when an
-  /// answer begins and ends, not with each token.
+  /// A sentence on what the chat does, or how the last answer ended. It is announced when it changes, so it changes
+  /// when an answer begins and ends, not with each token.
   public var note: String? {
     switch phase {
     case .noBundle: Word.noBundle()
@@ -53,7 +53,7 @@ public struct ChatState: Sendable, Equatable {
     }
   }
 
-  /// That sentence, where the screen does not show it otherwise.
+  /// The note, unless the answer was complete, which the screen shows by itself.
   public var shownNote: String? { phase == .ready && turns.last?.isComplete == true ? nil : note }
 
   /// How the last answer ended.

@@ -54,7 +54,7 @@ public enum Field: String, CaseIterable, Sendable {
     }
   }
 
-  /// The number of a bundle's defaults; nil where it has none.
+  /// The number of a bundle's defaults; nil if it has none.
   func value(in config: GenerationConfig) -> Double? {
     switch self {
     case .temperature: config.temperature
@@ -68,7 +68,7 @@ public enum Field: String, CaseIterable, Sendable {
     }
   }
 
-  /// Those that decide how a token is chosen.
+  /// The sampling parameters.
   static let sampling: Set<Field> = [.temperature, .topK, .topP, .minP, .repetitionPenalty]
 
   /// The number in a text, as plain digits; nil for an empty one. Throws `AppError` for invalid input: no number, a

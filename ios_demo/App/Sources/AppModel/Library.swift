@@ -6,8 +6,8 @@ public protocol Library: Sendable {
   /// The backends of the library, each with nil if it can run on this device, or else the reason why not.
   var backends: [String: String?] { get }
 
-  /// Opens a bundle; `checkHashes` reads the whole of it, for one that has just come in. `memory`: the file that keeps
-  /// the model's answers, so that later ones are drafted from them; nil: none is kept.
+  /// Opens a bundle. `checkHashes` compares the hashes of all its files, for a new bundle. `memory` is the file that
+  /// keeps answers, so that later ones are drafted from them; nil keeps none. Throws `StreamFuseError`.
   func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel
 
   /// Removes what the library keeps elsewhere for a bundle that is about to be deleted.
@@ -18,7 +18,7 @@ public protocol Library: Sendable {
 public protocol OpenModel: Sendable {
   /// Without a chat template the model only continues text, and has no system prompt.
   var canChat: Bool { get }
-  /// Threads of the engine; nil where it chose them itself.
+  /// Threads of the engine; nil if it chose them itself.
   var threads: Int? { get }
 
   /// The bundle's settings.
@@ -33,16 +33,17 @@ public protocol OpenModel: Sendable {
 
 /// A conversation.
 public protocol OpenSession: Sendable {
-  /// What the last answer took.
+  /// Statistics of the last answer; nil before the first one.
   var statistics: Statistics? { get async throws }
 
-  /// Asks. Nothing runs before the result is called, which writes the answer and gives it in pieces, on any thread.
+  /// Asks. Nothing runs before the result is called, which writes the answer and passes it to `take` in pieces, on any
+  /// thread.
   func ask(_ words: String, _ config: GenerationConfig) -> @Sendable (_ take: @Sendable (Piece) -> Void) async throws -> Void
 
   /// Ends the answers that were asked for at their next token.
   func stop()
 
-  /// Writes the model's memory of the conversation to a file.
+  /// Writes cache and conversation to a file.
   func save(to file: URL) async throws
 
   /// Takes back what `save` wrote.

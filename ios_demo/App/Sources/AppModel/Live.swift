@@ -16,7 +16,7 @@ public struct Live: Sendable, Equatable, Codable {
   var bySource: [String: Int] = [:]
   var promptTokens: Int?
   var prefillTokensPerSecond: Double?
-  /// Old turns that made room for this one.
+  /// Number of old turns that were dropped to make room for this one.
   var droppedTurns = 0
 
   /// Figures of an answer that has no token yet.
@@ -40,7 +40,7 @@ public struct Live: Sendable, Equatable, Codable {
     }
   }
 
-  /// The two figures under an answer, numbers as in this region; nil where there are none.
+  /// The two figures under an answer, with numbers in the format of `locale`; nil if there are none.
   public func chip(_ locale: Locale = .current) -> String? {
     guard let tokensPerSecond else { return nil }
     let rate = Word.chipRate(number(tokensPerSecond, 0, locale))
@@ -71,7 +71,7 @@ private func number(_ value: Double, _ digits: Int, _ locale: Locale) -> String 
   String(format: "%.\(digits)f", locale: locale, value)
 }
 
-/// Counts while an answer is written, before the library gives its own figures. Times are seconds of one clock.
+/// Counts tokens while an answer is written, before the library returns its statistics. Times are in seconds.
 struct Meter {
   private let began: Double
   private var first = 0.0

@@ -4,7 +4,7 @@ import StreamFuseCore
 public enum Mark: CaseIterable, Sendable {
   case streams, lookup, table
 
-  /// That of a drafted token's source; nil where the model wrote it itself.
+  /// The tint of a source; nil for the model itself.
   public init?(_ source: Source) {
     guard let mark = Mark.allCases.first(where: { $0.source == source }) else { return nil }
     self = mark

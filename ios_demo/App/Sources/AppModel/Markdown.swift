@@ -18,7 +18,7 @@ public struct Block: Sendable, Equatable {
 
   /// What kind of block.
   public let kind: Kind
-  /// Its lines, without what marks the block. Paragraphs may still hold inline marks.
+  /// Its lines, without the block's markers; inline markup is kept.
   public internal(set) var lines: [[Run]]
 
   /// Its text.
@@ -97,7 +97,7 @@ public struct Markdown: Sendable, Equatable {
     tentative = .none
   }
 
-  /// Adds a line at a place; what that changed.
+  /// Adds a line at a place. Returns how it changed the blocks.
   private mutating func take(_ line: [Run], _ place: inout Place) -> Change {
     let text = line.map(\.text).joined()
     if let fence = place.fence {

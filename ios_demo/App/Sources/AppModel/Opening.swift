@@ -32,7 +32,7 @@ extension ChatModel {
     }
   }
 
-  /// Opens a saved chat, and its bundle where that is another one.
+  /// Opens a saved chat, and its bundle if another one is loaded.
   func show(_ id: String) async {
     guard let bundle = await store.read(id)?.record.bundle else { return }
     if let model, bundle == settings.bundle { return await show(model, bundle, id) }
@@ -40,7 +40,7 @@ extension ChatModel {
     await load(bundle, chat: id)
   }
 
-  /// Opens a chat of the loaded bundle; nil, or one that is not there: a new one.
+  /// Opens a chat of the loaded bundle, or a new one if `id` is nil or unknown.
   func show(_ model: any OpenModel, _ bundle: String, _ id: String?) async {
     let read: (record: ChatRecord, cache: URL?)? = if let id { await store.read(id) } else { nil }
     let record = read?.record ?? .new(bundle, settings.settings.systemPrompt)
@@ -61,7 +61,7 @@ extension ChatModel {
   }
 
   private func begin(_ model: any OpenModel, _ turns: [Turn]) {
-    session = nil  // its memory goes before the next one's comes
+    session = nil  // frees its memory before the next one allocates
     session = model.session(
       instructions: system, history: turns.map(\.message), contextPolicy: settings.settings.loading.contextPolicy)
     unsaved = false
@@ -74,7 +74,7 @@ extension ChatModel {
     unsaved = true
   }
 
-  /// Gives the memory back.
+  /// Unloads the model and frees its memory.
   func unload() {
     session = nil
     model = nil

@@ -1,8 +1,8 @@
 import Foundation
 import StreamFuseCore
 
-/// What the screens share; it lives as long as the process. To make one costs nothing and changes nothing: SwiftUI may
-/// make several of which it keeps one. `begin` starts that one's work.
+/// The models of all screens, for the lifetime of the process. Its initializer has no side effects, because SwiftUI may
+/// create several and keep one; `begin` starts the work.
 @MainActor
 public final class Parts {
   /// What the user set.

@@ -35,7 +35,7 @@ public enum Preset: CaseIterable, Sendable {
     }
   }
 
-  /// Its numbers, and no other one that decides how a token is chosen.
+  /// The settings with its numbers; the other sampling parameters are the bundle's.
   func over(_ settings: Settings) -> Settings {
     var chosen = settings
     chosen.numbers = settings.numbers.filter { !Field.sampling.contains($0.key) }.merging(numbers) { $1 }

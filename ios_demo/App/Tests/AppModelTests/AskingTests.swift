@@ -73,7 +73,7 @@ final class AskingTests: AppTestCase {
     await chat.newChat().value
     for question in ["Hello", "And now?"] { _ = try await ask(chat, question) }
     let straight = try await ask(chat, "Why?").map(\.text)
-    XCTAssertEqual(goneOn, straight, "the model's memory of them too")
+    XCTAssertEqual(goneOn, straight, "the cache of them too")
   }
 
   func testAnswersAreRememberedOnlyWhereTheUserWantsItAndCanBeErased() async throws {
@@ -114,7 +114,7 @@ final class AskingTests: AppTestCase {
       turn.end = end
       return ChatState(phase: .ready, turns: [.question("Hi"), turn])
     }
-    XCTAssertEqual(state("stop").note, "The answer is complete.", "for those who listen")
+    XCTAssertEqual(state("stop").note, "The answer is complete.", "for VoiceOver")
     XCTAssertNil(state("stop").shownNote)
     XCTAssertEqual(state("context").shownNote, "The context is full. Begin a new chat.")
     XCTAssertEqual(state("stopped").shownNote, "Stopped.")

@@ -133,7 +133,7 @@ final class ChatListTests: AppTestCase {
     XCTAssertNil(parts.chats.deleted)
     XCTAssertEqual(parts.chats.open, id)
     XCTAssertEqual(parts.chat.state.turns, turns)
-    XCTAssertEqual(library.histories, 0, "with the model's memory of it")
+    XCTAssertEqual(library.histories, 0, "with its cache")
   }
 
   func testTheNextDeletionAndTheNextProcessMakeItFinal() async throws {

@@ -127,7 +127,7 @@ final class PartsTests: AppTestCase {
     let again = start().chat
     try await ready(again)
     XCTAssertEqual(again.state.turns, parts.chat.state.turns)
-    XCTAssertEqual(library.histories, 0, "with the model's memory of it")
+    XCTAssertEqual(library.histories, 0, "with its cache")
   }
 
   func testItEndsWithTheGraceOrWhereTheSystemGivesNoMoreTime() async throws {
