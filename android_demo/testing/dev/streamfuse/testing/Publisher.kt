@@ -114,7 +114,7 @@ class Publisher : AutoCloseable {
 
     companion object {
         fun sha256(bytes: ByteArray): String =
-            MessageDigest.getInstance("SHA-256").digest(bytes).joinToString("") { "%02x".format(it) }
+            MessageDigest.getInstance("SHA-256").digest(bytes).toHexString()
 
         /** The files of a folder. */
         fun contentOf(folder: File): Map<String, ByteArray> =

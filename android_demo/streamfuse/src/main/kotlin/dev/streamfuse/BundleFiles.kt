@@ -28,10 +28,10 @@ internal fun isPlainPath(path: String, depth: Int): Boolean {
 
 private const val MAX_NAME_BYTES = 255
 
-/** A failure of the disk, where others are failures of the network. */
+/** An I/O error of the disk, to tell it from one of the network. */
 internal class DiskException(cause: IOException) : IOException(cause.message, cause)
 
-/** Runs [work] on the disk. If that is full, the exception says so. */
+/** Runs disk I/O. Throws [ErrorCode.NO_SPACE] if the disk is full, else [DiskException] for an IOException. */
 internal inline fun <T> onDisk(work: () -> T): T = try {
     work()
 } catch (error: IOException) {

@@ -169,7 +169,7 @@ public class BundleStore @JvmOverloads constructor(
     private fun facts(folder: File): InstalledBundle {
         val bytes = folder.walk().filter(File::isFile).sumOf(File::length)
         val id = runCatching { File(folder, MANIFEST).readBytes() }.map { manifest ->
-            MessageDigest.getInstance("SHA-256").digest(manifest).joinToString("") { "%02x".format(it) }
+            MessageDigest.getInstance("SHA-256").digest(manifest).toHexString()
         }
         return InstalledBundle(folder.name, folder, bytes, id.getOrDefault(""))
     }

@@ -7,7 +7,7 @@ import kotlinx.serialization.Serializable
 import kotlinx.serialization.SerializationException
 import kotlinx.serialization.json.Json
 
-/** A file of a published bundle. [sha256] has 64 hexadecimal digits. */
+/** A file of a published bundle: its SHA-256, 64 lower-case hexadecimal digits, and its size. */
 @Serializable
 public class CatalogFile(public val sha256: String, public val bytes: Long)
 

@@ -74,7 +74,7 @@ internal class Http(
                     report(done)
                 }
                 onDisk { out.fd.sync() }
-                if (digest.digest().joinToString("") { "%02x".format(it) } == facts.sha256) return
+                if (digest.digest().toHexString() == facts.sha256) return
                 if (!isResumed) break
                 isResumed = false
                 restart() // what an earlier attempt left may have been damaged by a power failure
@@ -99,7 +99,7 @@ internal class Http(
             try {
                 request(uri, before) { connection ->
                     when (connection.responseCode) {
-                        HTTP_RANGE -> connection.needRange(before, facts.bytes, uri.path)
+                        HttpURLConnection.HTTP_PARTIAL -> connection.needRange(before, facts.bytes, uri.path)
                         HTTP_NOT_SATISFIABLE -> return@request restart() // the file was another one before
                         else -> {
                             connection.need(HttpURLConnection.HTTP_OK)
@@ -157,7 +157,7 @@ internal class Http(
 
     private fun HttpURLConnection.need(status: Int) {
         val found = responseCode
-        if (found != status) throw Status(found, found >= 500 || found == 408 || found == 429)
+        if (found != status) throw Status(found, found >= 500 || found in RETRIED)
     }
 
     /** A server that names another size has another file: there is no need to read it. */
@@ -212,7 +212,7 @@ internal class Http(
 
     private companion object {
         const val BLOCK = 1 shl 16
-        const val HTTP_RANGE = 206
         const val HTTP_NOT_SATISFIABLE = 416
+        val RETRIED = setOf(HttpURLConnection.HTTP_CLIENT_TIMEOUT, 429) // 429: too many requests
     }
 }

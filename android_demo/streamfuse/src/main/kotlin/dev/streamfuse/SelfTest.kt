@@ -29,6 +29,7 @@ public data class SelfTest(
      *
      * @property snrDb signal-to-noise ratio of its logits in dB; 200 if they are equal.
      * @property expectedSnrDb the ratio that the exporter measured. Up to 6 dB less is no fault.
+     * @property maxAbsDifference the largest difference of two logits.
      * @property nodes number of recorded nodes.
      * @property keptAgreement share of them that the pruner keeps.
      * @property top1Agreement share of the kept ones with the recorded best token.

@@ -8,7 +8,7 @@ import org.junit.jupiter.api.Test
 /** What the library can run here, and what a bundle needs of it. */
 class BackendsTest {
     @Test
-    fun `the library says which backends it can run, and of the others why not`() {
+    fun `the library lists its backends, those that it cannot run with the reason`() {
         val found = StreamFuse.backends
         assertTrue("kernels" in found && found["kernels"] == null)
         assertTrue("xnnpack" in found && found["xnnpack"] == null)
@@ -17,7 +17,7 @@ class BackendsTest {
     }
 
     @Test
-    fun `a model says what runs its graphs`() {
+    fun `a model names the backend that runs its graphs`() {
         StreamFuse.loadBlocking(Repository.bundle("demo")).use { assertEquals("kernels", it.backend) }
     }
 }

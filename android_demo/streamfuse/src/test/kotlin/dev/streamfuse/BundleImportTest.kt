@@ -11,7 +11,7 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 
-/** Untrusted imports: nothing lands outside, nothing half-made stays, and what is wrong is said. */
+/** Untrusted imports: nothing is written outside the store, a failed import leaves nothing, and its error has the cause. */
 class BundleImportTest : StoreTestCase() {
     private val small by lazy { store(BundleLimits(files = 5, bytes = 10_000)) }
 

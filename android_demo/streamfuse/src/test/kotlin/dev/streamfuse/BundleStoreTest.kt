@@ -189,7 +189,7 @@ class BundleStoreTest : StoreTestCase() {
         store.usableBytes = { Long.MAX_VALUE }
         val part = File(root, ".download-${entry.id}/${entry.files.getValue("model.pte").sha256}.part")
         part.parentFile.mkdirs()
-        Files.createSymbolicLink(part.toPath(), Path.of("/dev/full")) // every write there says that the disk is full
+        Files.createSymbolicLink(part.toPath(), Path.of("/dev/full")) // every write to it fails with ENOSPC
         refused(ErrorCode.NO_SPACE, "make room and try again") { download(entry) }
         part.delete()
         download(entry)
@@ -256,8 +256,8 @@ class BundleStoreTest : StoreTestCase() {
         val python = ProcessBuilder(program + listOf("bundle", "catalog", "$signed", "-o", "$file"))
             .directory(Repository.root).redirectErrorStream(true)
         python.environment() += mapOf("PYTHONPATH" to "src", "PYTHONSAFEPATH" to "1")
-        val said = python.start().run { inputStream.readBytes().decodeToString().also { waitFor() } }
-        assertTrue(file.exists(), said)
+        val output = python.start().run { inputStream.readBytes().decodeToString().also { waitFor() } }
+        assertTrue(file.exists(), output)
         for ((path, content) in Publisher.contentOf(signed)) publisher.put("signed/$path", content)
         publisher.put("catalog.json", file.readBytes())
         val entry = entry()

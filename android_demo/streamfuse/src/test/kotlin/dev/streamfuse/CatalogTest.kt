@@ -66,7 +66,7 @@ class CatalogTest : StoreTestCase() {
     }
 
     @Test
-    fun `an entry says why a device cannot run it`() {
+    fun `an entry has the reason why a device cannot run it`() {
         publisher.publish("demo" to demo, "npu" to demo, "phone" to demo) {
             if (it["name"] == JsonPrimitive("npu")) it.with("backend", "qnn")
             else if (it["name"] == JsonPrimitive("phone")) it.with("target", "coreml")

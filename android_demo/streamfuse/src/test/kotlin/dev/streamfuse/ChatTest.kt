@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.io.TempDir
 
-/** A conversation: its turns, what is kept in the cache, how it is saved, and what a bundle says of itself. */
+/** A conversation: its turns, what is kept in the cache, how it is saved, and the facts of a bundle. */
 class ChatTest {
     @Test
     fun `a second turn reads its own words only, and reset forgets all but the system message`() {
@@ -213,7 +213,7 @@ class ChatTest {
     }
 
     @Test
-    fun `a bundle says what it is, and its defaults hold`() {
+    fun `a model has the facts of its bundle, whose defaults apply`() {
         val model = Models.demo
         assertEquals("HuggingFaceTB/SmolLM2-135M-Instruct", model.name)
         assertEquals("apache-2.0", model.license)

@@ -112,7 +112,7 @@ class ClosingTest {
     }
 
     @Test
-    fun `what the app forgets to close is freed when the next session is opened, and the log says where it was opened`() {
+    fun `what the app forgets to close is freed when the next session is opened, and the log has the place where it was opened`() {
         val warnings = mutableListOf<LogRecord>()
         val listener = object : Handler() {
             override fun publish(record: LogRecord) {

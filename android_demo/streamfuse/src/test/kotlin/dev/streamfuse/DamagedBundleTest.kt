@@ -8,7 +8,7 @@ import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 
-/** What is wrong with a bundle is said in one sentence when it is loaded. */
+/** Loading a damaged bundle fails with one sentence that names the cause. */
 class DamagedBundleTest {
     private val good = Repository.bundle("demo").canonicalFile
     private val folder = Repository.scratch("damaged")

@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test
 @Order(Int.MAX_VALUE)
 class JniCheckTest {
     @Test
-    fun `the virtual machine found nothing to say about the native half`() {
+    fun `the virtual machine reports nothing about the native half`() {
         val log = File(System.getProperty("streamfuse.vmlog")).readText()
         assertTrue("-Xcheck:jni" in log, "the log names the flags that the machine runs with")
         val found = log.lines().filter { "native method" in it || "JNI" in it && "Xcheck" !in it }

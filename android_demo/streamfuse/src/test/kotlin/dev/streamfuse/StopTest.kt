@@ -183,7 +183,7 @@ class StopTest {
     }
 
     @Test
-    fun `what is closed says so by its code`() = runBlocking<Unit> {
+    fun `use after close fails with the code CLOSED`() = runBlocking<Unit> {
         chat.close()
         assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { chat.generate("Why?") }.code)
         assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { chat.reset() }.code)

@@ -80,7 +80,7 @@ object Python {
         input.appendLine(Json.encodeToString(Request.serializer(), request))
         input.flush()
         val reply = Json.decodeFromString(Reply.serializer(), output.readLine() ?: error("Python has ended"))
-        check(reply.error == null) { "Python says: ${reply.error}" }
+        check(reply.error == null) { "Python failed: ${reply.error}" }
         return reply
     }
 
@@ -104,13 +104,13 @@ fun Session.answer(prompt: String, config: GenerationConfig = GenerationConfig()
     Answered(send(prompt, config).toList(), statistics!!)
 }
 
-/** The same without what a clock says. */
+/** The same without times. */
 fun Statistics.untimed(): Statistics = copy(
     modelLoadMs = 0.0, measureMs = 0.0, prefillMs = 0.0, firstTokenMs = 0.0, decodeTokensPerSecond = 0.0,
     prefillTokensPerSecond = 0.0, timeMs = timeMs.mapValues { 0.0 }, costMs = costMs.mapValues { 0.0 },
 )
 
-/** What a call that must fail says. */
+/** The exception of a call that must fail. */
 inline fun <reified E : Throwable> failureOf(body: () -> Unit): E {
     val error = runCatching(body).exceptionOrNull()
     check(error is E) { "expected ${E::class.simpleName}, not $error" }

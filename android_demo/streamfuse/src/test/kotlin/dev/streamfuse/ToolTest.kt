@@ -225,7 +225,7 @@ class ToolTest {
     }
 
     @Test
-    fun `an incomplete answer says why it is no object and what to do`() = runBlocking<Unit> {
+    fun `the error of an incomplete answer has the reason and what to do`() = runBlocking<Unit> {
         val ends = mapOf(
             Scripted("""{"city":"Ro""", "incomplete") to "maxNewTokens",
             Scripted("""{"city":"Ro""", "stopped") to "ask again",

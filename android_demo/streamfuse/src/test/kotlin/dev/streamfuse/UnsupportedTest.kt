@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test
 /** A device that the native library is not built for is told so, in a virtual machine that has no such library. */
 class UnsupportedTest {
     @Test
-    fun `without a native library isSupported is false, and each load says so in a sentence`() {
+    fun `without a native library isSupported is false, and each load fails with that reason`() {
         val java = File(System.getProperty("java.home"), "bin/java").path
         val command = listOf(
             java, "-Dstreamfuse.library.path=/nowhere/libstreamfuse_jni.so", "-cp", System.getProperty("java.class.path"),
