@@ -44,7 +44,7 @@ Model::Model(const char* folder, const sf_model_options& options)
   load_ms_ = ms_since(started);
 }
 
-Model::Model(const Model& whole, const std::string& adapter)
+Model::Model(const Model& whole, const std::string& adapter, bool with_graphs)
     : folder_(whole.folder_),
       cost_folder_(whole.cost_folder_),
       machine_(whole.machine_),
@@ -56,7 +56,7 @@ Model::Model(const Model& whole, const std::string& adapter)
   bundle_needs(code);
   spec_.size = sizeof spec_;
   bundle_needs(sf_bundle_spec(bundle_.get(), &spec_));
-  if (whole.program_ != nullptr) {
+  if (with_graphs && whole.program_ != nullptr) {
     code = sf_program_adapter(whole.program_.get(), adapter.c_str(), Made(program_));
     program_needs(code);
     program_needs(sf_program_check(program_.get(), &spec_));
@@ -117,7 +117,14 @@ void Model::forget() const {
   const int code = sf_core_model_forget(core_.get());
   check(code, sf_core_model_error(core_.get()));
   if (!memory_file_) return;
-  for (int32_t i = 0; const char* name = sf_bundle_adapter_name(bundle(), i); ++i) adapter(name)->forget();
+  const std::lock_guard<std::mutex> guard(loading_adapter_);
+  for (int32_t i = 0; const char* name = sf_bundle_adapter_name(bundle(), i); ++i) {
+    const auto loaded = adapters_.find(name);
+    if (loaded != adapters_.end())
+      loaded->second->forget();
+    else if (!memory_file_->empty())  // answers that are only in the file
+      Model(*this, name, false).forget();
+  }
 }
 
 int64_t Model::count_tokens(const char* text, size_t bytes) const {

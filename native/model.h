@@ -19,9 +19,10 @@ namespace streamfuse::native {
 class Model {
  public:
   Model(const char* folder, const sf_model_options& options);  // throws Failure, as all that follow
-  Model(const Model& whole, const std::string& adapter);
+  // An adapter of a model; without graphs, only its bundle, tables and memory.
+  Model(const Model& whole, const std::string& adapter, bool with_graphs = true);
 
-  // An adapter, which is loaded when it is first asked for. Weights of the graphs are shared.
+  // An adapter, which is loaded when it is first asked for. It shares the weights of the graphs.
   std::shared_ptr<const Model> adapter(const std::string& name) const;
 
   sf_bundle* bundle() const { return bundle_.get(); }
@@ -33,7 +34,7 @@ class Model {
   double load_ms() const { return load_ms_; }
   void forget() const;  // what earlier sessions wrote
   int64_t count_tokens(const char* text, size_t bytes) const;
-  // The report of the bundle's self-test, JSON; `engine` has no functions: the model's own.
+  // The report of the bundle's self-test as JSON. An `engine` without functions means the model's own.
   std::string self_test(Backend engine) const;
 
   // A sequence's engine, with an empty cache.

@@ -14,8 +14,8 @@ Owned<sf_constraint> own_constraint(const sf_answer_options& options) {
   return Owned<sf_constraint>(known_part(options.sampling, sf_options{}).constraint);
 }
 
-// The model, or its adapter.
-std::shared_ptr<const Model> chosen(std::shared_ptr<const Model> model, const sf_session_options& options) {
+// The model, or the adapter that the options name.
+std::shared_ptr<const Model> model_of(std::shared_ptr<const Model> model, const sf_session_options& options) {
   if (model == nullptr) bad("a session needs a model that was loaded");
   if (options.adapter == nullptr) return model;
   if (options.backend != nullptr) bad("a custom engine runs the base model; adapter needs the model's own engine");
@@ -25,7 +25,7 @@ std::shared_ptr<const Model> chosen(std::shared_ptr<const Model> model, const sf
 }  // namespace
 
 Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, Backend own)
-    : model_(chosen(std::move(model), options)), chat_(chat), context_policy_(options.context_policy) {
+    : model_(model_of(std::move(model), options)), chat_(chat), context_policy_(options.context_policy) {
   if (chat_ && !model_->can_chat()) bad(model_->folder() + " has no chat template; use a completion for plain text");
   if (!chat_ && (options.system != nullptr || options.history != nullptr))
     bad("a completion has no turns; system and history are options of a chat");

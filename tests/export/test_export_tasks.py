@@ -171,6 +171,8 @@ def test_the_report_and_the_manifest_have_the_tasks_parity(made: Made, model: st
         assert adapter.parity["decode"].metrics["snr_db"] > 60
     found = model.adapter("tuned").self_test()
     assert found.passed  # the base's
+    with pytest.raises(BundleError, match="an adapter has no self-test"), model.adapter("tuned").bundle.selftest():
+        pass
 
 
 def test_a_chat_belongs_to_its_adapter(made: Made, model: streamfuse.Model, tmp_path: Path) -> None:
@@ -216,6 +218,25 @@ def test_an_app_chooses_an_adapter_per_session(made: Made, model: streamfuse.Mod
         completion.free()
         with pytest.raises(app_library.LibraryFailure, match="has no adapter 'sql'; it has frozen, tuned, lora"):
             app.chat(adapter=b"sql")
+
+
+def test_an_app_forgets_the_answers_of_adapters_that_are_not_loaded(made: Made, tmp_path: Path) -> None:
+    def answer() -> None:
+        chat = app.chat(adapter=b"tuned")
+        chat.ask(PROMPT, max_new_tokens=20, ignore_eos=1)
+        chat.free()
+
+    memory = tmp_path / "memory"
+    with app_library.AppModel(made.whole.folder, memory_file=bytes(memory)) as app:
+        answer()
+    size = (tmp_path / "memory.tuned").stat().st_size
+    with app_library.AppModel(made.whole.folder, memory_file=bytes(memory)) as app:
+        assert app_library.library().sf_model_forget(app.handle) == 0
+        assert (tmp_path / "memory.tuned").stat().st_size < size
+        answer()  # in the file as it is now
+        assert (tmp_path / "memory.tuned").stat().st_size == size
+        assert app_library.library().sf_model_forget(app.handle) == 0  # of a loaded adapter
+        assert (tmp_path / "memory.tuned").stat().st_size < size
 
 
 def test_a_damaged_file_of_an_adapter_is_refused(made: Made, tmp_path: Path) -> None:

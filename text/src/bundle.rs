@@ -1,7 +1,7 @@
 //! Opens a bundle and checks everything about its folder.
 
 use std::ffi::CString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ pub struct Bundle {
     pub graph: CString,
     pub identity: CString,
     pub folder: CString,
-    place: Folder,
-    own_files: String, // what the names of an adapter's files begin with
+    files: Folder,
+    is_adapter: bool,
     pub language: Arc<Language>,
     pub tensors: Vec<Tensor>,
     pub tables: Option<Mmap>,
@@ -73,8 +73,8 @@ impl Bundle {
             identity: c_string(identity(&manifest).into_bytes())?,
             manifest_text: c_string(text.into_bytes())?,
             folder: c_string(folder.path().as_os_str().to_owned().into_vec())?,
-            place: folder,
-            own_files: String::new(),
+            files: folder,
+            is_adapter: false,
             manifest,
             language,
             tensors,
@@ -93,17 +93,16 @@ impl Bundle {
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") }
             )));
         };
-        let folder = Folder::open(Path::new(std::ffi::OsStr::from_bytes(self.folder.to_bytes())))?;
         let manifest = Manifest::parse(&chosen.text).map_err(bad_file)?;
         let language = if manifest.chat_template == self.manifest.chat_template {
             self.language.clone()
         } else {
-            let (path, template) = (folder.file(TOKENIZER), manifest.chat_template.clone());
+            let (path, template) = (self.files.file(TOKENIZER), manifest.chat_template.clone());
             Arc::new(self.language.with_template(&path, template, manifest.bos_token_id)?)
         };
-        let draft = format!("{}{DRAFT}", chosen.files());
+        let draft = chosen.file(DRAFT);
         let (tensors, tables) = match manifest.file(&draft) {
-            Some(_) => read_tables(&folder.file(&draft))?,
+            Some(_) => read_tables(&self.files.file(&draft))?,
             None => (Vec::new(), None),
         };
         Ok(Bundle {
@@ -111,8 +110,8 @@ impl Bundle {
             identity: c_string([self.identity.as_bytes(), b" ", name.as_bytes()].concat())?,
             manifest_text: c_string(chosen.text.clone().into_bytes())?,
             folder: self.folder.clone(),
-            place: folder,
-            own_files: chosen.files(),
+            files: self.files.clone(),
+            is_adapter: true,
             manifest,
             language,
             tensors,
@@ -120,23 +119,25 @@ impl Bundle {
         })
     }
 
-    /// The arrays of selftest.npz.
+    /// The arrays of selftest.npz. An adapter has none.
     pub fn selftest(&self) -> Result<Vec<Array>> {
-        let name = format!("{}{SELFTEST}", self.own_files);
-        let path = self.place.file(&name);
+        if self.is_adapter {
+            return Err(bad_argument("an adapter has no self-test; run that of its base model"));
+        }
+        let path = self.files.file(SELFTEST);
         let at_file = |reason: &str| bad_file(format!("{}: {reason}", path.display()));
-        let facts = self.manifest.file(&name).ok_or_else(|| {
+        let facts = self.manifest.file(SELFTEST).ok_or_else(|| {
             at_file("not in the manifest; this bundle has no self-test: export it again with `streamfuse export`")
         })?;
         if facts.bytes > MOST_SELFTEST_BYTES {
             return Err(at_file(&format!("{} bytes is too large for a self-test", facts.bytes)));
         }
-        npz::parse(&self.place.read(&path, facts.bytes)?).map_err(|reason| at_file(&reason))
+        npz::parse(&self.files.read(&path, facts.bytes)?).map_err(|reason| at_file(&reason))
     }
 }
 
-/// What a bundle occupies in memory, in bytes: the files of its graphs, those of its drafting tables, and the KV cache of
-/// one sequence.
+/// What a bundle occupies in memory, in bytes: the files of its graphs, those of its drafting tables, and the KV cache
+/// of one sequence.
 pub struct Estimate {
     pub weights: i64,
     pub tables: i64,
@@ -198,7 +199,7 @@ fn required(manifest: &Manifest) -> Vec<String> {
         names.push(DRAFT.to_owned());
     }
     let drafting = manifest.adapters.iter().filter(|adapter| adapter.manifest.parent_rank > 0);
-    names.extend(drafting.map(|adapter| format!("{}{DRAFT}", adapter.files())));
+    names.extend(drafting.map(|adapter| adapter.file(DRAFT)));
     names
 }
 

@@ -14,6 +14,7 @@ use crate::watch::Watch;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
+#[derive(Clone)]
 pub struct Folder {
     path: PathBuf,
     root: PathBuf, // the same with links resolved
@@ -164,7 +165,7 @@ fn set_aside(path: &Path) -> Option<PathBuf> {
 #[allow(unsafe_code)]
 pub fn map(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
-    // SAFETY: an open bundle must not be modified, as the header says; the memory is only read.
+    // SAFETY: an open bundle must not be modified, as the header states; the memory is only read.
     unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))
 }
 

@@ -261,7 +261,7 @@ impl Adapter {
             )
         })?;
         let of_kernels = whole["kernels"] == Json::Bool(true);
-        require(of_kernels, || "adapters: go with the backend kernels alone".into())?;
+        require(of_kernels, || "adapters: need a bundle of the backend kernels".into())?;
         let mut data = whole.clone();
         let Json::Object(own) = &mut data else { unreachable!("a manifest is an object") };
         for field in OF_ADAPTER {
@@ -277,9 +277,9 @@ impl Adapter {
         Ok(Adapter { name: name.to_owned(), text, manifest })
     }
 
-    /// What the names of its files begin with.
-    pub fn files(&self) -> String {
-        format!("{ADAPTERS}{}/", self.name)
+    /// The name of one of its files in the bundle.
+    pub fn file(&self, name: &str) -> String {
+        format!("{ADAPTERS}{}/{name}", self.name)
     }
 }
 

@@ -23,7 +23,7 @@ pub fn parse(file: &[u8]) -> Result<Vec<Array>, String> {
     let cut = || "not a whole .npz archive".to_owned();
     // The directory ends with a comment of at most 65,535 bytes; savez writes none.
     let end = file.len().checked_sub(22).filter(|&end| file[end..].starts_with(END)).ok_or_else(cut)?;
-    let (count, mut at) = (u16_at(file, end + 10).ok_or_else(cut)?, place(file, end + 16).ok_or_else(cut)?);
+    let (count, mut at) = (u16_at(file, end + 10).ok_or_else(cut)?, size_at(file, end + 16).ok_or_else(cut)?);
     let mut arrays = Vec::new();
     for _ in 0..count {
         let entry = file.get(at..).filter(|rest| rest.len() >= 46 && rest.starts_with(ENTRY)).ok_or_else(cut)?;
@@ -37,10 +37,10 @@ pub fn parse(file: &[u8]) -> Result<Vec<Array>, String> {
         if u16_at(entry, 10) != Some(0) {
             return Err(format!("{what} is compressed; streamfuse writes uncompressed arrays"));
         }
-        let (crc, bytes) = (u32_at(entry, 16).ok_or_else(cut)?, place(entry, 24).ok_or_else(cut)?);
-        let data = member(file, place(entry, 42).ok_or_else(cut)?, bytes).ok_or_else(cut)?;
+        let (crc, bytes) = (u32_at(entry, 16).ok_or_else(cut)?, size_at(entry, 24).ok_or_else(cut)?);
+        let data = member(file, size_at(entry, 42).ok_or_else(cut)?, bytes).ok_or_else(cut)?;
         if crc32(data) != crc {
-            return Err(format!("{what} does not have its checksum; damaged"));
+            return Err(format!("{what} does not match its checksum; the file is damaged"));
         }
         arrays.push(array(name, data).ok_or_else(|| format!("{what} is not an array of int64 or float32 numbers"))?);
         at += 46 + sizes.iter().sum::<usize>();
@@ -61,7 +61,7 @@ fn array(name: String, file: &[u8]) -> Option<Array> {
     }
     let (start, length) = match file.get(6)? {
         1 => (10, usize::from(u16_at(file, 8)?)),
-        _ => (12, place(file, 8)?),
+        _ => (12, size_at(file, 8)?),
     };
     let header = std::str::from_utf8(file.get(start..start + length.min(MOST_HEADER_BYTES))?).ok()?;
     let data = file.get(start + length..)?;
@@ -89,7 +89,7 @@ fn u32_at(file: &[u8], at: usize) -> Option<u32> {
 }
 
 /// A size or an offset.
-fn place(file: &[u8], at: usize) -> Option<usize> {
+fn size_at(file: &[u8], at: usize) -> Option<usize> {
     u32_at(file, at)?.try_into().ok()
 }
 

@@ -114,18 +114,14 @@ pub struct OpenBundle {
 }
 
 /// # Safety
-/// As the header says; so with all that follow.
+/// As the header states; so with all that follow.
 #[no_mangle]
 pub unsafe extern "C" fn sf_bundle_open(
     folder: *const c_char,
     options: *const BundleOptions,
     out: *mut *mut BundleHandle,
 ) -> c_int {
-    if out.is_null() {
-        return BAD_ARGUMENT;
-    }
-    let mut handle = Box::new(BundleHandle { open: None, error: CString::default() });
-    let code = guarded(&mut handle.error, || {
+    let open = || {
         let path = unsafe { path_of(folder) }?;
         let options = unsafe { bundle_options(options) }?;
         let key = match options.public_key.is_null() {
@@ -136,8 +132,19 @@ pub unsafe extern "C" fn sf_bundle_open(
             Some(CWatch { step: Some(step), context }) => unsafe { step(*context, done, total) == 0 },
             _ => true,
         };
-        let bundle = Bundle::open(path, options.skip_hashes == 0, key.as_ref(), &step)?;
-        handle.open = Some(OpenBundle::new(bundle)?);
+        Bundle::open(path, options.skip_hashes == 0, key.as_ref(), &step)
+    };
+    unsafe { give_bundle(out, open) }
+}
+
+/// Gives the caller a handle of a bundle, or of the error.
+unsafe fn give_bundle(out: *mut *mut BundleHandle, open: impl FnOnce() -> Result<Bundle>) -> c_int {
+    if out.is_null() {
+        return BAD_ARGUMENT;
+    }
+    let mut handle = Box::new(BundleHandle { open: None, error: CString::default() });
+    let code = guarded(&mut handle.error, || {
+        handle.open = Some(OpenBundle::new(open()?)?);
         Ok(OK)
     });
     unsafe { *out = Box::into_raw(handle) };
@@ -195,21 +202,15 @@ pub unsafe extern "C" fn sf_bundle_adapter(
     name: *const c_char,
     out: *mut *mut BundleHandle,
 ) -> c_int {
-    if out.is_null() {
-        return BAD_ARGUMENT;
-    }
-    let mut handle = Box::new(BundleHandle { open: None, error: CString::default() });
-    let code = guarded(&mut handle.error, || {
+    let open = || {
         let whole = opened(whole).map_err(|_| bad_argument("an adapter needs a bundle that was opened"))?;
         if name.is_null() {
             return Err(bad_argument("the name of an adapter is a null pointer"));
         }
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        handle.open = Some(OpenBundle::new(whole.bundle.adapter(&name)?)?);
-        Ok(OK)
-    });
-    unsafe { *out = Box::into_raw(handle) };
-    code
+        whole.bundle.adapter(&name)
+    };
+    unsafe { give_bundle(out, open) }
 }
 
 #[no_mangle]
@@ -348,8 +349,7 @@ pub unsafe extern "C" fn sf_bundle_selftest_open(bundle: *const BundleHandle, ou
     }
     let mut handle =
         Box::new(SelftestHandle { tensors: Vec::new(), _owned: (Vec::new(), Vec::new()), error: CString::default() });
-    let mut error = CString::default();
-    let code = guarded(&mut error, || {
+    let code = guarded(&mut handle.error, || {
         let open = opened(bundle).map_err(|_| bad_argument("a self-test needs a bundle that was opened"))?;
         let mut arrays = open.bundle.selftest()?;
         arrays.extend(open.bundle.manifest.snr_db.iter().map(|(method, snr_db)| Array {
@@ -362,7 +362,6 @@ pub unsafe extern "C" fn sf_bundle_selftest_open(bundle: *const BundleHandle, ou
         handle._owned = (names, arrays);
         Ok(OK)
     });
-    handle.error = error;
     unsafe { *out = Box::into_raw(handle) };
     code
 }
@@ -406,7 +405,7 @@ fn c_array(array: &Array, name: *const c_char) -> CTensor {
 }
 
 fn c_name(name: &str) -> Result<CString> {
-    CString::new(name).map_err(|_| bad_argument("a zero byte stands in a name"))
+    CString::new(name).map_err(|_| bad_argument("a name has a zero byte"))
 }
 
 impl OpenBundle {
