@@ -15,12 +15,12 @@ class Coupling {
   Coupling() = default;  // of greedy text, where drafts need no noise
   Coupling(const Sampling& sampling, int64_t vocab_size, int64_t position = 0);
 
-  // The position of the children of the next draft's root.
+  // `position`: of the children of the next draft's root.
   void begin_draft(int64_t position) { position_ = position; }
   bool active() const { return temperature_ > 0; }
-  // Of a child of a node of this depth.
+  // The noise of a token after a node of this depth.
   double noise(int64_t depth, int64_t token) const { return Noise(seed_, position_ + depth, vocab_size_).of(token); }
-  // Replaces the log-probabilities of the candidates after one node; noise [log_probs].
+  // Replaces the log-probabilities of the candidates after one node; `noise` has one number per candidate.
   void apply(const double* noise, std::span<double> log_probs) const;
 
  private:

@@ -207,7 +207,7 @@ void TableGrower::offer_entry(const Tree& tree, int64_t parent, int64_t rank, Gu
 
 TableGrower::Span TableGrower::entries(const Tree& tree, int64_t row, const Coupling& coupling) {
   const Tables& tables = model_.tables;
-  const int64_t place = context(tree, row);
+  const int64_t place = longest_context(tree, row);
   const size_t begin = entries_.size();
   if (place < 0) return {begin, begin};
   for (int32_t at = tables.ngram_starts[place]; at < tables.ngram_starts[place + 1]; ++at)
@@ -232,7 +232,7 @@ void TableGrower::couple(int64_t depth, std::span<Entry> entries, const Coupling
 // The longest context in the table that matches the path up to `row` and the text before the root; -1: none. Contexts
 // with the same last token are adjacent, that of the token alone first; those of three and more tokens extend another
 // one.
-int64_t TableGrower::context(const Tree& tree, int64_t row) const {
+int64_t TableGrower::longest_context(const Tree& tree, int64_t row) const {
   const Tables& tables = model_.tables;
   const int64_t vocabulary = model_.spec.vocab_size, token = tree[row].token;
   const int64_t first = tables.ngram_first[static_cast<size_t>(token)];

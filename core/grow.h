@@ -69,7 +69,7 @@ class TableGrower {
   void offer(const Tree& tree, int64_t parent, Guide& guide);
   void offer_entry(const Tree& tree, int64_t parent, int64_t rank, Guide& guide);
   Span entries(const Tree& tree, int64_t row, const Coupling& coupling);
-  int64_t context(const Tree& tree, int64_t row) const;
+  int64_t longest_context(const Tree& tree, int64_t row) const;
   void couple(int64_t depth, std::span<Entry> entries, const Coupling& coupling);
   // The index of a key in keys[first, end); `end` if it is not there.
   int64_t find(int64_t key, int64_t first, int64_t end) const;

@@ -101,9 +101,9 @@ class Guide {
   std::vector<Node> nodes_;
   std::vector<int32_t> path_;
   std::unordered_map<uint64_t, Habit> habits_;
-  double canonical_hits_ = 0.0,
-         canonical_trials_ = 0.0;  // of keys seen for the first time: how often the model chose `canonical`
-  int32_t at_ = 0;                 // the constraint's state
+  // Of keys seen for the first time: how often the model chose `canonical`.
+  double canonical_hits_ = 0.0, canonical_trials_ = 0.0;
+  int32_t at_ = 0;  // the constraint's state
 };
 
 }  // namespace streamfuse

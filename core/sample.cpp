@@ -107,7 +107,6 @@ double Sampler::find_top(const Number* scores) {
 template <class Number>
 int64_t Sampler::greedy(const Number* scores) {
   const double top = find_top(scores);
-  demand_finite(top);
   int64_t best = -1;
   double second = -HUGE_VAL;
   for (int64_t id = 0; id < vocab_size_; ++id) {

@@ -254,6 +254,12 @@ double share(int64_t part, int64_t whole) {
 
 double tenths(double value) { return std::round(value * 10) / 10; }
 
+std::string tenths_text(double value) {
+  JsonWriter out;
+  out.value(tenths(value));
+  return out.done();
+}
+
 void write(JsonWriter& out, const Figures& f) {
   out.key(f.method.c_str());
   out.open('{');
@@ -290,13 +296,11 @@ std::string self_test(const Model& model, Backend engine, const sf_tensor* array
   out.key("differences");
   out.open('[');
   for (const Figures& f : all) {
-    JsonWriter number;
-    number.value(tenths(f.signal.snr_db()));
-    JsonWriter expected;
-    expected.value(tenths(f.expected_snr_db));
     const std::string end = " of " + std::to_string(f.nodes) + " nodes ";
     if (!f.passed())
-      out.value((f.method + ": snr_db is " + number.done() + ", and the exporter measured " + expected.done()).c_str());
+      out.value((f.method + ": snr_db is " + tenths_text(f.signal.snr_db()) + ", and the exporter measured " +
+                 tenths_text(f.expected_snr_db))
+                    .c_str());
     if (f.kept < f.nodes)
       out.value((f.method + ": the pruner dropped " + std::to_string(f.nodes - f.kept) + end + "that it should keep")
                     .c_str());

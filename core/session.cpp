@@ -65,15 +65,14 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   check_start(ids, n, generation, drafts);
   stop_.store(false, std::memory_order_relaxed);  // a stop during the measurement counts
   finish(nullptr);
-  const int64_t cached = engine_.cached();  // measuring costs may empty the cache
+  const int64_t same = common_prefix(tokens_, ids, n);
+  const int64_t leaves_cache = engine_.cached() - same;  // before costs are measured, which may empty the cache
   const bool needs_costs = drafts && generation.width == 0;
   const double measure_ms = needs_costs ? learn_costs() : 0.0;
   generation_ = generation;
   constraint_.reset();
   if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   if (!drafts) generation_.width = 1;
-  const int64_t same = common_prefix(tokens_, ids, n);
-  const int64_t leaves_cache = cached - same;
   engine_.truncate(std::min({engine_.cached(), same, n - 1}));
   tokens_.assign(ids, ids + n);
   statistics_.clear();

@@ -55,15 +55,15 @@ enum {
   SF_OUT_OF_MEMORY = 7,
   SF_BROKEN = 8,       /* an internal check failed; free this handle */
   SF_BAD_TABLES = 9,   /* the drafting tables contradict themselves or the model */
-  SF_BAD_FILE = 10,    /* a saved session: missing, damaged, or of another bundle */
+  SF_BAD_FILE = 10,    /* a bundle, saved session, memory or self-test: missing, damaged, or of another bundle */
   SF_BAD_GRAMMAR = 11, /* a schema or grammar: invalid, not supported, over a limit, or nothing can follow the text */
   SF_CANCELLED = 12,   /* the caller cancelled the call: sf_watch */
   SF_END = 100         /* sf_sequence_next: the text has ended; not an error */
 };
 
-/* Watches a long call of sf_bundle_open or sf_program_open, and can cancel it. `step` is called on the thread of the
- * call, often, with how much of `total` is done (bytes or steps); if it does not return 0, the call ends with
- * SF_CANCELLED. It must not throw. */
+/* Watches sf_bundle_open or sf_program_open, and can cancel it. `step` is called on the thread of that call, many
+ * times, with how much of `total` is done: bytes of sf_bundle_open, methods of sf_program_open. If it returns another
+ * value than 0, the call ends with SF_CANCELLED. It must not throw. */
 typedef struct sf_watch {
   int (*step)(void* context, uint64_t done, uint64_t total);
   void* context;
@@ -117,8 +117,8 @@ typedef struct sf_backend {
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
   /* Called when generation ends; the engine may park its worker threads. May be NULL. */
   void (*idle)(void* context);
-  /* Returns memory to the system that the engine needs only for the cache, which is empty when this is called, or can
-   * compute again. May be NULL. */
+  /* Returns to the system the memory that the engine needs only for the cache, or can compute again. The cache is empty
+   * when this is called. May be NULL. */
   void (*trim)(void* context);
 } sf_backend;
 
@@ -151,9 +151,10 @@ typedef struct sf_spec {
  * native/streamfuse.h. */
 typedef struct sf_estimate {
   size_t size;
-  int64_t weights_bytes; /* files of the graphs, mapped: the system can drop their pages and read them again */
-  int64_t tables_bytes;  /* drafting tables, also mapped */
-  int64_t cache_bytes;   /* KV cache of one sequence with a full context, in memory of its own */
+  int64_t
+      weights_bytes;    /* files of the graphs, which are mapped: the system can drop their pages and read them again */
+  int64_t tables_bytes; /* drafting tables, also mapped */
+  int64_t cache_bytes;  /* KV cache of one sequence with a full context, in memory of its own */
 } sf_estimate;
 
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };

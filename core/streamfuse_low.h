@@ -47,8 +47,9 @@ SF_EXPORT int sf_sequence_set_costs(sf_sequence*, const double* first, const dou
                                     int32_t frozen);
 
 /* The most probable tree under streams [num_streams, top_k] of one node, with the parent term of the model's tables, in
- * text that is sampled with these options (NULL: greedy), where the root's children have this position. The arrays have
- * room for `width` rows. Returns the number of rows, or minus an error code. */
+ * text that is sampled with these options (NULL: greedy). `position` is that of the root's children. The arrays have
+ * room for `width` rows, and paths for `depth` tokens after the root. Returns the number of rows, or minus an error
+ * code. */
 SF_EXPORT int64_t sf_grow_streams(sf_core_model*, int64_t root, const int64_t* stream_ids,
                                   const float* stream_log_probs, int64_t position, const sf_options* options,
                                   int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
@@ -66,7 +67,7 @@ SF_EXPORT int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t vocab_s
 SF_EXPORT int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n,
                             int64_t position, const sf_options* options, int32_t* near_tie);
 
-/* The functions of docs/random.md. The token is below vocab_size. */
+/* The functions of docs/random.md: the noise of a token in [0, vocab_size), exp and ln of n numbers. */
 SF_EXPORT double sf_noise(uint64_t seed, int64_t position, int64_t token, int64_t vocab_size);
 SF_EXPORT void sf_exp(const double* x, double* y, int64_t n);
 SF_EXPORT void sf_log(const double* x, double* y, int64_t n);

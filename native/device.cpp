@@ -32,7 +32,7 @@ std::string trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, last - first + 1);
 }
 
-// What the system says of the processor: its name, or the numbers of its kinds of cores.
+// How the system describes the processor: its name, or the numbers of its kinds of cores.
 std::string processor() {
   for (const char* wanted : {"model name", "Hardware", "CPU part"}) {
     std::ifstream file("/proc/cpuinfo");

@@ -1,4 +1,4 @@
-// The progress of a long call, and the wish to end it: see streamfuse.h.
+// The progress of a long call, and the request to cancel it: see streamfuse.h.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ struct sf_progress {
 
 namespace streamfuse::native {
 
-// A part of a call as the parts below report it: the range [from, to] of the whole.
+// Reports one part of a call, whose own progress is the range [from, to] of the whole.
 class Watch {
  public:
   // `progress` may be null.

@@ -87,9 +87,9 @@ typedef struct sf_model_options {
 SF_EXPORT int sf_model_load(const char* folder, const sf_model_options* options, sf_model** out);
 SF_EXPORT void sf_model_free(sf_model*);
 
-/* What the bundle in `folder` occupies in memory once it is loaded, read from its manifest without loading it: the
- * weights, which are mapped, and the KV cache of each session. The caller sets `out->size`. An error message is written
- * to `message`, null-terminated and truncated to `capacity` bytes. */
+/* What the bundle in `folder` occupies in memory once it is loaded: the weights and drafting tables, which are mapped,
+ * and the KV cache of each session. Only its manifest is read. The caller sets `out->size`. The message of SF_BAD_FILE
+ * or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to `capacity` bytes. */
 SF_EXPORT int sf_model_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
 
 SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
@@ -98,9 +98,10 @@ SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of ma
 SF_EXPORT const char* sf_model_graph(const sf_model*);    /* the path of the graphs, for a custom engine */
 SF_EXPORT const char* sf_model_engine(const sf_model*);   /* the native engine's properties, JSON: threads,
                                                              instruction_set, cache_bytes, ...; {} without one */
-SF_EXPORT const char* sf_model_adapter_name(const sf_model*, int32_t index); /* of a task adapter; NULL past the last */
-SF_EXPORT int32_t sf_model_can_chat(const sf_model*);                        /* 1: the bundle has a chat template */
-SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* duration of sf_model_load */
+SF_EXPORT const char* sf_model_adapter_name(const sf_model*,
+                                            int32_t index); /* of a task adapter; NULL after the last */
+SF_EXPORT int32_t sf_model_can_chat(const sf_model*);       /* 1: the bundle has a chat template */
+SF_EXPORT double sf_model_load_ms(const sf_model*);         /* duration of sf_model_load */
 
 /* Removes the answers that sf_model_options.memory_file stores, from RAM and file, those of adapters too. SF_BAD_FILE
  * if the file cannot be written. Any thread may call it, at any time. */
@@ -118,10 +119,10 @@ SF_EXPORT int sf_model_default_options(const sf_model*, sf_options* out);
 SF_EXPORT int sf_model_count_tokens(sf_model*, const char* text, size_t bytes, int64_t* n);
 
 /* Repeats the passes of the bundle's self-test on this device, and compares the outputs with those that the exporter
- * stored. *json is the report (docs/bundle.md, "The self-test"), valid until the next call; one thread at a time may
- * call it. It needs an engine of its own for the time: memory as for a session, from half a second to some seconds.
- * `backend` is as in sf_session_options: NULL for the model's engine. SF_BAD_FILE if the bundle has no self-test, or it
- * is damaged. A difference is not an error. */
+ * stored. It creates an engine of its own, which needs as much memory as a session, and takes from half a second to
+ * some seconds. *json is the report (docs/bundle.md, "The self-test"), valid until the next call; only one thread at a
+ * time may call it. `backend` is as in sf_session_options: NULL for the model's engine. SF_BAD_FILE if the bundle has
+ * no self-test, or it is damaged. A difference is not an error; the report contains it. */
 SF_EXPORT int sf_model_self_test(sf_model*, const sf_backend* backend, const char** json);
 
 /* The backends that the native engine supports on this device, as JSON: {name: null if it is available, otherwise the
@@ -149,8 +150,9 @@ typedef struct sf_session_options {
   size_t template_variables_bytes;
   int32_t context_policy; /* of a chat, for a question that does not fit into the context: SF_CONTEXT_FAIL (0) or
                              SF_CONTEXT_DROP_OLDEST */
-  const char* adapter; /* the name of a task adapter of the bundle (sf_model_adapter_name), zero-terminated; its graphs
-                          are loaded with its first session. Not with a custom engine. NULL: the base model */
+  const char* adapter; /* the name of a task adapter of the bundle (sf_model_adapter_name), null-terminated; its graphs
+                          are loaded with its first session. SF_BAD_ARGUMENT for another name, or together with
+                          `backend`. NULL: the base model */
 } sf_session_options;
 
 /* A conversation: each start is a turn of the user, and only new tokens are processed. SF_BAD_ARGUMENT if the bundle
@@ -254,8 +256,7 @@ SF_EXPORT int sf_session_reset(sf_session*);
 
 /* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle and adapter, also in
  * another process or language. SF_BAD_FILE for a damaged file, one of another bundle or adapter, or one from which a
- * chat cannot continue;
- * then the session is unchanged. Both finish a running answer. */
+ * chat cannot continue; then the session is unchanged. Both finish a running answer. */
 SF_EXPORT int sf_session_save(sf_session*, const char* path);
 SF_EXPORT int sf_session_restore(sf_session*, const char* path);
 

@@ -20,8 +20,9 @@
  * Rules, as in core/streamfuse_core.h
  *   - Functions that return int return SF_OK, SF_END (sf_text_push only) or an error code. The message of the last
  *     error stays on the handle; a bundle has only the message of opening it.
- *   - sf_bundle_open, sf_bundle_selftest_open, sf_new_text, sf_text_open and sf_text_clone return a handle even if they
- * fail (unless memory is exhausted), so that the error message can be read from it. It must be freed like any other.
+ *   - sf_bundle_open, sf_bundle_adapter, sf_bundle_selftest_open, sf_new_text, sf_text_open and sf_text_clone return a
+ *     handle even if they fail (unless memory is exhausted), so that the error message can be read from it. It must be
+ *     freed like any other.
  *   - A bundle is immutable, and any thread may use it. Only one thread at a time may use a text. Texts keep their
  *     bundle alive.
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Parameters without a length are
@@ -56,13 +57,13 @@ typedef struct sf_bundle_options {
  * public_key is not a key; SF_BAD_FILE if the signature is missing, damaged or by another key. */
 SF_EXPORT int sf_bundle_open(const char* folder, const sf_bundle_options* options, sf_bundle** out);
 
-/* The name of an adapter, in the order of the manifest; NULL if there are not as many. */
+/* The name of a task adapter, in the order of the manifest, valid as long as the handle; NULL after the last. */
 SF_EXPORT const char* sf_bundle_adapter_name(const sf_bundle*, int32_t index);
 
 /* The bundle with one of its adapters: a handle of its own whose specification, drafting tables, chat template and
- * identity are those of the adapter. sf_bundle_manifest then returns the manifest with the adapter's
- * fields in place of the bundle's. SF_BAD_ARGUMENT, with the names, if there is no such adapter. Either handle may be
- * closed first. *out is a handle even if this fails, unless memory is exhausted. */
+ * identity are those of the adapter. sf_bundle_manifest then returns the manifest with the adapter's fields in place of
+ * the bundle's. If there is no such adapter, SF_BAD_ARGUMENT, and the message lists the names. Either handle may be
+ * closed first. */
 SF_EXPORT int sf_bundle_adapter(const sf_bundle*, const char* name, sf_bundle** out);
 
 /* NULL if sf_bundle_open accepts this public key; otherwise an error message, a string constant. */
@@ -73,7 +74,8 @@ SF_EXPORT const char* sf_bundle_check_key(const char* public_key);
 SF_EXPORT int sf_bundle_check_manifest(const char* manifest, size_t bytes, char* message, size_t capacity);
 
 /* Reads an estimate from the manifest in `folder`. No other file is read, and none is checked. The caller sets
- * `out->size`. An error message is written to `message`, null-terminated and truncated to `capacity` bytes. */
+ * `out->size`. The message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to
+ * `capacity` bytes. */
 SF_EXPORT int sf_bundle_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
 
 SF_EXPORT void sf_bundle_close(sf_bundle*);
@@ -93,7 +95,8 @@ SF_EXPORT int sf_bundle_defaults(const sf_bundle*, sf_options* out);
 /* The inputs and expected outputs of every method, for sf_core_model_self_test. */
 typedef struct sf_bundle_selftest sf_bundle_selftest;
 
-/* Reads selftest.npz. SF_BAD_FILE if the bundle has none, or it is damaged. */
+/* Reads selftest.npz. SF_BAD_FILE if the bundle has none, or it is damaged; SF_BAD_ARGUMENT for the handle of an
+ * adapter, for which nothing is recorded. */
 SF_EXPORT int sf_bundle_selftest_open(const sf_bundle*, sf_bundle_selftest** out);
 SF_EXPORT void sf_bundle_selftest_close(sf_bundle_selftest*);
 SF_EXPORT const char* sf_bundle_selftest_error(const sf_bundle_selftest*); /* never NULL */
@@ -102,7 +105,7 @@ SF_EXPORT const char* sf_bundle_selftest_error(const sf_bundle_selftest*); /* ne
  * the SNR in the manifest's `parity`. Valid as long as the handle. */
 SF_EXPORT int sf_bundle_selftest_tensors(const sf_bundle_selftest*, const sf_tensor** out, int32_t* count);
 
-/* The JSON text of manifest.json, byte for byte; of an adapter, as sf_bundle_adapter says. */
+/* The JSON text of manifest.json, byte for byte; for an adapter, see sf_bundle_adapter. */
 SF_EXPORT const char* sf_bundle_manifest(const sf_bundle*);
 
 /* The folder that was opened: the given one, or its previous version, if a writer was killed after it had moved that

@@ -1,5 +1,5 @@
-// Zeroed memory, aligned to 64 bytes and freed by the destructor. Large blocks are pages of their own: they use none
-// until they are written, and `release` returns them to the system.
+// Zeroed memory, aligned to 64 bytes and freed by the destructor. A large block is a mapping of its own: its pages use
+// no memory until they are written, and `release` returns them to the system.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ class Block {
   Block() = default;
   // Throws std::bad_alloc.
   explicit Block(size_t bytes) : bytes_(bytes) {
-    if (bytes >= kPages) {
+    if (bytes >= kLeastMapping) {
       void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (pages == MAP_FAILED) throw std::bad_alloc();
       memory_ = {pages, Free{bytes}};
@@ -34,9 +34,9 @@ class Block {
   }
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // The contents are lost: zeros or what they were.
+  // Afterwards the contents are undefined. Small blocks keep their memory.
   void release() {
-    if (bytes_ < kPages) return;
+    if (bytes_ < kLeastMapping) return;
 #if defined(__APPLE__)
     (void)madvise(data_, bytes_, MADV_FREE);
 #else
@@ -45,10 +45,10 @@ class Block {
   }
 
  private:
-  static constexpr size_t kPages = size_t{64} << 10;
+  static constexpr size_t kLeastMapping = size_t{64} << 10;
   struct Free {
-    size_t pages;  // bytes of a mapping; 0: memory of the heap
-    void operator()(void* memory) const { pages > 0 ? void(munmap(memory, pages)) : std::free(memory); }
+    size_t mapped;  // bytes of a mapping; 0: memory of the heap
+    void operator()(void* memory) const { mapped > 0 ? void(munmap(memory, mapped)) : std::free(memory); }
   };
   std::unique_ptr<void, Free> memory_{nullptr, Free{0}};
   void* data_ = nullptr;

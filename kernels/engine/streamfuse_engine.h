@@ -28,8 +28,9 @@ extern "C" {
 typedef struct sf_program sf_program;
 typedef struct sf_engine sf_engine;
 
-/* Maps the file and loads all methods once, so that any error is reported here. num_threads 0 chooses for
- * this machine. `watch` counts methods; NULL: none. *out is a handle even if this fails, unless memory is exhausted. */
+/* Maps the file and loads all methods once, so that any error is reported here. num_threads 0 chooses for this machine.
+ * `watch` (may be NULL) is called before each method is loaded, and counts methods. *out is a handle even if this
+ * fails, unless memory is exhausted. */
 SF_EXPORT int sf_program_open(const char* pte_path, int num_threads, const sf_watch* watch, sf_program** out);
 SF_EXPORT void sf_program_close(sf_program*);
 SF_EXPORT const char* sf_program_error(const sf_program*);

@@ -134,7 +134,7 @@ NATIVE(jdouble, progress)(JNIEnv*, jclass, jlong handle) { return sf_progress_fr
 
 NATIVE(void, cancelProgress)(JNIEnv*, jclass, jlong handle) { sf_progress_cancel(of<sf_progress>(handle)); }
 
-// Puts the sizes into the buffer, and behind them the sentence where it fails.
+// Puts the sizes into the buffer, and after them the message if it fails.
 NATIVE(jint, estimate)(JNIEnv* env, jclass, jbyteArray folder, jobject buffer) {
   return guarded([&] {
     sf_estimate found{};
