@@ -102,9 +102,19 @@ class CoreModel:
         """Drop these answers, also from the file. Any thread may call it."""
         self._call(self.library.sf_core_model_forget)
 
-    def self_test(self, engine: Backend, arrays: ctypes.Array[Tensor] | Any, count: int) -> bytes:
-        """The report of a self-test as JSON. The engine is closed. CoreError where the arrays do not fit the model;
-        what an engine written in Python raises is raised again."""
+    def self_test(self, engine: Backend, arrays: Any, count: int) -> bytes:
+        """Repeat recorded passes and compare the outputs.
+
+        Args:
+            engine: closed at the end.
+            arrays: `count` structures `Tensor` in C, an array or a pointer to the first, as `Bundle.selftest` has them.
+
+        Returns:
+            The report as JSON (`self_test.SelfTest`).
+
+        Raises:
+            CoreError: the arrays do not fit the model. What an engine written in Python raises is raised again.
+        """
         from streamfuse.runtime.backends.callbacks import table_of
 
         table, reports = table_of(engine), list[bytes]()
