@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class EngineMaker(Protocol):
-    """Makes an engine for a sequence of a bundle or one of its adapters."""
+    """Makes an engine for one sequence of a bundle or of one of its task adapters."""
 
-    def __call__(self, chosen: Bundle = ...) -> Backend: ...
+    def __call__(self, bundle: Bundle = ...) -> Backend: ...
 
 
 def need_engine(bundle: Bundle) -> None:
@@ -83,8 +83,8 @@ def check_provider(bundle: Bundle, provider: str | None) -> None:
 def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> EngineMaker:
     """Load the graphs of a bundle; the returned function makes engines on them, one per sequence.
 
-    It takes another adapter of the same bundle (`Bundle.adapter`), or its base model, as an argument; by default its
-    engines are for `bundle`. Engines of the native library share their weights; ONNX Runtime and Core ML load the
+    Its argument is the same bundle with another task adapter (`Bundle.adapter`) or with none; by default its engines
+    are for `bundle`. Engines of the native library share their weights; ONNX Runtime and Core ML load the
     graphs again for each. `provider` is ONNX Runtime's execution provider, with options as in `--provider`; None: the
     CPU's.
 
@@ -100,21 +100,24 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
         choice = Choice() if provider is None else Choice.parse(provider)
-        return lambda chosen=bundle: OnnxBackend(chosen.graph, chosen.spec(), num_threads=threads, provider=choice)
+        return lambda bundle=bundle: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads, provider=choice)
     if bundle.manifest.target == "coreml":
         from streamfuse.runtime.backends.coreml import open_package
 
-        return lambda chosen=bundle: open_package(chosen.graph, chosen.spec())
+        return lambda bundle=bundle: open_package(bundle.graph, bundle.spec())
     _check_backend(bundle)
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 
     program = ExecuTorchProgram(bundle.graph, num_threads=threads)
     adapters: dict[str, ExecuTorchProgram] = {}
 
-    def make(chosen: Bundle = bundle) -> Backend:
-        if chosen.chosen is not None and chosen.chosen not in adapters:
-            adapters[chosen.chosen] = program.adapter(chosen.chosen)
-        return ExecuTorchBackend(program if chosen.chosen is None else adapters[chosen.chosen], chosen.spec())
+    def make(bundle: Bundle = bundle) -> Backend:
+        name = bundle.adapter_name
+        if name is None:
+            return ExecuTorchBackend(program, bundle.spec())
+        if name not in adapters:
+            adapters[name] = program.adapter(name)
+        return ExecuTorchBackend(adapters[name], bundle.spec())
 
     return make
 

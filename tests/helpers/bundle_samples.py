@@ -167,7 +167,7 @@ def fake_engines(
         made.append(kind(bundle.spec()))
         return made[-1]
 
-    return made, lambda bundle, *_: lambda chosen=bundle: engine(chosen)
+    return made, lambda bundle, *_: lambda bundle=bundle: engine(bundle)
 
 
 def write_sized_bundle(path: Path, sizes: dict[str, int]) -> Path:

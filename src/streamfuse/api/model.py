@@ -395,7 +395,7 @@ class Model:
     def close(self) -> None:
         """Give back the engine's memory; what runs is ended. Nothing happens the second time."""
         self._closed = True
-        for model in self._adapters.values():
+        for model in list(self._adapters.values()):
             model.close()
         with self._lock:
             self._running = None
@@ -416,7 +416,7 @@ class Model:
         whole = self._whole
         if whole._new_engine is None:
             whole._new_engine = engines.engines_of(whole.bundle, whole._threads, whole._provider)
-        return whole._new_engine() if self is whole else whole._new_engine(self.bundle)
+        return whole._new_engine(self.bundle)
 
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""

@@ -37,13 +37,13 @@ class Bundle:
     """A folder whose manifest was read and whose files were checked, unless that was turned off.
 
     Attributes:
-        chosen: the adapter that manifest, tables and tokenizer are those of; None: the bundle's own.
+        adapter_name: the task adapter that manifest, tables and tokenizer belong to; None: the base model.
     """
 
     folder: Path
     manifest: Manifest
     _handle: BundleHandle = field(repr=False, compare=False)
-    chosen: str | None = None
+    adapter_name: str | None = None
 
     def adapter(self, name: str) -> Bundle:
         """The bundle with one of its task adapters. BundleError, with the names, if there is none of this name."""
@@ -100,7 +100,7 @@ class Bundle:
 
     def _own_file(self, name: str) -> Path | None:
         """The bundle's file of this name, or that of the chosen adapter."""
-        listed = name if self.chosen is None else adapter_file(self.chosen, name)
+        listed = name if self.adapter_name is None else adapter_file(self.adapter_name, name)
         return self.file(listed) if listed in self.manifest.files else None
 
     def spec(self) -> ModelSpec:
@@ -178,21 +178,27 @@ def open_bundle(
     if public_key is not None:  # an empty one is refused
         options.public_key = public_key.encode()
     raised: list[Exception] = []
-
-    def step(_: object, done: int, total: int) -> int:
-        try:
-            progress(done / total)  # type: ignore[misc]
-        except Exception as error:  # nothing may cross C
-            raised.append(error)
-        return len(raised)
-
     if progress is not None:
-        options.watch = pointer(Watch(step=STEP(step)))
+        options.watch = pointer(_watch(progress, raised))
     handle = BundleHandle(
         lambda place: library.sf_bundle_open(folder, byref(options), place),
         lambda code, sentence: raised[0] if raised else _refusal(code, sentence),
     )
     return Bundle(handle.folder, Manifest.model_validate_json(handle.manifest), handle)
+
+
+def _watch(progress: Callable[[float], object], raised: list[Exception]) -> Watch:
+    """Calls `progress` with the share that is done. What it raises is put into `raised` and cancels the call, since no
+    exception may cross C."""
+
+    def step(_: object, done: int, total: int) -> int:
+        try:
+            progress(done / total)
+        except Exception as error:
+            raised.append(error)
+        return len(raised)
+
+    return Watch(step=STEP(step))
 
 
 def _refusal(code: int, sentence: str) -> Exception:
