@@ -218,8 +218,8 @@ class ExportConfig:
     )
     task: TaskFiles = option(
         {},
-        "Add a task adapter to the bundle, which a session may choose by this name; repeatable. A shipped adapter, or "
-        "a file from `streamfuse train`. It shares the base model's weights; kernels.",
+        "Add a task adapter, which a session can choose by NAME; repeatable. FILE is a shipped adapter, or a file from "
+        "`streamfuse train` or `adapter convert`. Tasks share the base model's weights; only with --backend kernels.",
         TASKS,
         shown="none",
         metavar="NAME=FILE",

@@ -1,4 +1,4 @@
-"""`streamfuse bench all`: every measurement of a release, in one file of results."""
+"""`streamfuse bench all`: the benchmarks behind the published figures, in one file of results."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ def register(bench: typer.Typer) -> None:
 
 @usage_errors()
 def all_(
-    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="The folder of `streamfuse data fetch`.")],
+    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="Folder that `streamfuse data fetch` wrote.")],
     bundles: Annotated[
-        Path, typer.Option("--bundles", metavar="FOLDER", help="A folder with the bundles demo, e2e and sql.")
+        Path,
+        typer.Option(
+            "--bundles", metavar="FOLDER", help="Folder that contains the bundles demo, e2e and sql (`make bundles`)."
+        ),
     ] = Path("build"),
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file of results.")] = Path("build/figures.json"),
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each data set, evenly spread over it.")] = 24,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt.")] = 2,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of results; results in it are reused.")] = Path(
+        "build/figures.json"
+    ),
+    limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread over it.")] = 24,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs per prompt of each way to decode.")] = 2,
     only: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only the benchmarks whose names contain this text.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Run every other benchmark that figures are published of; about an hour on two cores.
+    """Run the benchmarks behind the published figures; about an hour on two cores.
 
     Measures chat, E2E and SQL (GSM8K and HumanEval too, if their files are
     there): speed-up over plain decoding, greedy and at temperature 0.7; the
@@ -42,7 +47,7 @@ def all_(
     each pass. Also measures structured output and the latency of passes.
 
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
-    Its result is stored with its command, its time, and the load of the
+    Its result is stored with its command, its duration, and the load of the
     machine. Run the same command again to resume: results are reused unless
     the command, the native libraries or the bundle changed.
 

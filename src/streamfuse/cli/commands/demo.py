@@ -37,18 +37,22 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     bundle: options.BundleFolder,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")] = 96,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median is shown.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per answer.")] = 96,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="Runs per answer with plain and with speculative decoding each; the median is shown."),
+    ] = 3,
     threads: options.Threads = None,
     provider: options.Provider = None,
     json_: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
 ) -> None:
-    """Compare plain and speculative decoding on three prompts, in seconds.
+    """Compare plain and speculative decoding on three prompts.
 
     A chat answer, a Python function, and a JSON object under a schema, all
     greedy. Prints each answer, then tokens per pass, tokens per second, and
     the accepted drafts by source: streams, look-up, n-gram table, or grammar
-    (tokens that the schema suggests). Exit code 1: the texts differ.
+    (tokens that the schema forces or makes likely). The exit code is 1 if
+    plain and speculative decoding generate different texts.
 
     [bold]Examples[/bold]
 

@@ -45,8 +45,8 @@ def pull(
         bool,
         typer.Option(
             "--accept-license",
-            help="You have read the terms of the model and accept them; needed for gemma-3-270m, whose terms are at "
-            "https://ai.google.dev/gemma/terms.",
+            help="Confirm that you have read and accept the terms of the model. Required for gemma-3-270m; its terms "
+            "are at https://ai.google.dev/gemma/terms.",
         ),
     ] = False,
 ) -> None:

@@ -125,7 +125,7 @@ TaskAdapter = Annotated[
     typer.Option(
         "--adapter",
         metavar="NAME",
-        help="Task adapter of the bundle; `streamfuse bundle inspect` lists them.",
+        help="Answer with this task adapter of the bundle; `streamfuse bundle inspect` lists them.",
         show_default="the base model",
     ),
 ]

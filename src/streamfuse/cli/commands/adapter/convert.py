@@ -23,15 +23,16 @@ def convert(
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.safetensors", help="The adapter to write.")],
     model: Annotated[
-        str, typer.Option(help="Its base model: hub name, checkpoint folder or .gguf file.")
+        str, typer.Option(help="Base model of the LoRA: hub name, checkpoint folder or .gguf file.")
     ] = DEFAULT_MODEL,
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; download nothing.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Convert a LoRA adapter in PEFT's format to an adapter of this project; prints its path.
+    """Convert a LoRA in PEFT's format to an adapter of this project, and print its path.
 
-    It tunes the base model and has no streams. Export it as a task of a bundle,
-    which drafts by look-up, or train streams for it first.
+    The adapter tunes the base model and has no streams. Export it as a task
+    adapter of a bundle (the task then drafts by look-up), or first train
+    streams for it.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`streamfuse bundle catalog`: a list of bundles for apps to download from."""
+"""`streamfuse bundle catalog`: a list of bundles that apps can download."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def catalog(
         list[str] | None,
         typer.Option(
             metavar="NAME=TEXT",
-            help="What people read of the bundle whose folder is NAME; repeat the flag for several.",
-            show_default="name of the model",
+            help="The title that apps show for the bundle in folder NAME; repeatable.",
+            show_default="the model's name",
         ),
     ] = None,
     base_url: Annotated[
@@ -40,18 +40,19 @@ def catalog(
         typer.Option(
             metavar="URL",
             help="HTTPS address of the folder that contains the bundles.",
-            show_default="where the catalogue is",
+            show_default="the catalogue's own folder",
         ),
     ] = "",
     public_key: options.PublicKey = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the catalogue too, and nothing else.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Also print the catalogue as JSON, and nothing else.")] = False,
 ) -> None:
     """Check bundles and list them in a catalogue, from which apps download.
 
-    A catalogue has the name, title, licence, context length, size and backend
-    of each bundle, and the size and SHA-256 of each file. Upload it with the
-    folders of the bundles beside it to any HTTPS server of static files. With
-    a server that supports range requests, interrupted downloads resume.
+    The catalogue contains the name, title, licence, context length, size and
+    backend of each bundle, and the size and SHA-256 of each file. Upload it
+    with the folders of the bundles beside it to any HTTPS server of static
+    files. If the server supports range requests, interrupted downloads resume.
+    Apps read it with BundleStore of the Kotlin or Swift library.
 
     [bold]Examples[/bold]
 
