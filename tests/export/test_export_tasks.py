@@ -221,19 +221,19 @@ def test_an_app_chooses_an_adapter_per_session(made: Made, model: streamfuse.Mod
 
 
 def test_an_app_forgets_the_answers_of_adapters_that_are_not_loaded(made: Made, tmp_path: Path) -> None:
-    def answer() -> None:
+    def answer(app: app_library.AppModel) -> None:
         chat = app.chat(adapter=b"tuned")
         chat.ask(PROMPT, max_new_tokens=20, ignore_eos=1)
         chat.free()
 
     memory = tmp_path / "memory"
     with app_library.AppModel(made.whole.folder, memory_file=bytes(memory)) as app:
-        answer()
+        answer(app)
     size = (tmp_path / "memory.tuned").stat().st_size
     with app_library.AppModel(made.whole.folder, memory_file=bytes(memory)) as app:
         assert app_library.library().sf_model_forget(app.handle) == 0
         assert (tmp_path / "memory.tuned").stat().st_size < size
-        answer()  # in the file as it is now
+        answer(app)  # in the file as it is now
         assert (tmp_path / "memory.tuned").stat().st_size == size
         assert app_library.library().sf_model_forget(app.handle) == 0  # of a loaded adapter
         assert (tmp_path / "memory.tuned").stat().st_size < size
