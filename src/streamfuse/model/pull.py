@@ -23,7 +23,7 @@ from .config import ModelConfig
 from .fields import CheckpointError
 from .gguf_settings import gguf_files
 from .packages import DEFAULT_MODEL as DEFAULT_MODEL
-from .packages import PACKAGES, Progress, check_accepted, fetch
+from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
 from .packages import PullError as PullError
 from .shards import check_types, read_header, shards
 
@@ -193,7 +193,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         except OfflineModeIsEnabled:
             raise _Unreachable("HF_HUB_OFFLINE is set") from None
         except Exception as error:  # errors of the HTTP client, which depends on the version of huggingface_hub
-            raise _Unreachable(_reason(error)) from None
+            raise _Unreachable(first_line(error)) from None
     with _staging(folder, resume=True) as staging:
         if staging is None:
             return folder
@@ -201,13 +201,13 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         try:
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
         except (GatedRepoError, EntryNotFoundError) as error:
-            raise PullError(f"{model}: {_reason(error)}") from None
+            raise PullError(f"{model}: {first_line(error)}") from None
         except HfHubHTTPError as error:
-            raise _Unreachable(_reason(error)) from None
+            raise _Unreachable(first_line(error)) from None
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:  # a full disk is not a network problem
                 raise PullError(f"{staging}: {error.strerror}") from None
-            raise _Unreachable(_reason(error)) from None
+            raise _Unreachable(first_line(error)) from None
         try:
             check_folder(staging)
         except CheckpointError:
@@ -295,8 +295,3 @@ def _quiet_hub() -> Iterator[None]:
 def _write_source(folder: Path, facts: dict[str, Any]) -> None:
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (folder / "source.json").write_text(text, encoding="utf-8")
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__
