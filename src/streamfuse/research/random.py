@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from streamfuse.runtime.reference.numbers import Float64Array
-from streamfuse.runtime.reference.random import philox4x32
+from streamfuse.runtime.reference.random import fraction, philox4x32
 
 _MASK = 0xFFFFFFFF
 
@@ -40,9 +40,7 @@ def uniform(seed: int, position: int, purpose: Purpose, place: int = 0, depth: i
         if not 0 <= value < 1 << bits:
             raise ValueError(f"{name} must be from 0 to 2**{bits} - 1, not {value}")
     counter = (position & _MASK, position >> 32, purpose | depth << 8, place)
-    words = philox4x32(counter, (seed & _MASK, seed >> 32))
-    first, second = int(words[0]), int(words[1])
-    return ((first >> 5) * 67108864 + (second >> 6)) / 9007199254740992.0
+    return fraction(philox4x32(counter, (seed & _MASK, seed >> 32)))
 
 
 def draw(weights: Float64Array, number: float) -> int:

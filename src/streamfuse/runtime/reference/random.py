@@ -35,7 +35,11 @@ def uniform(seed: int, position: int) -> float:
     Seed and position are unsigned 64-bit integers, else ValueError.
     """
     check_64_bits(seed=seed, position=position)
-    words = philox4x32((position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32))
+    return fraction(philox4x32((position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32)))
+
+
+def fraction(words: Words4) -> float:
+    """A multiple of 2**-53 in [0, 1), of 53 bits of the first two words."""
     first, second = int(words[0]), int(words[1])
     return ((first >> 5) * 67108864 + (second >> 6)) / 9007199254740992.0
 
