@@ -9,7 +9,7 @@ import typer
 
 from streamfuse.api import GenerationOptions, load
 from streamfuse.cli.shared import drafts, options, tables
-from streamfuse.cli.shared.compare import Compared, Comparison, check_equal, compare
+from streamfuse.cli.shared.compare import Comparison, Comparisons, check_equal, compare
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle, tell_emulated, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
@@ -80,11 +80,11 @@ def demo(
                     raise KeyboardInterrupt
                 out.print()
             rows.append((kind, compare(model, ask, repeats, err)))
-    compared = Compared(rows)
+    compared = Comparisons(rows)
     if json_:
         print_json(compared.to_dict("answer"))
     else:
-        out.print(tables.compared(compared, "answer"))
+        out.print(tables.comparisons(compared, "answer"))
         say(
             "Tokens per pass is the upper limit of the speed-up: it is reached if a pass that verifies several tokens "
             "takes as long as one that decodes a single token, and drafting is free."

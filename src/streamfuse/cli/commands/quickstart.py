@@ -16,7 +16,7 @@ from streamfuse.extras import need, need_export, need_native
 from streamfuse.options import AUTO, check_choice
 
 if TYPE_CHECKING:
-    from streamfuse.cli.shared.compare import Compared
+    from streamfuse.cli.shared.compare import Comparisons
     from streamfuse.cli.shared.quickstart import Quickstart
 
 _BACKENDS = {AUTO: "executorch", "kernels": "executorch", "xnnpack": "executorch", "onnxruntime": "onnx"}  # targets
@@ -122,8 +122,8 @@ def quickstart(
     check_equal(compared)
 
 
-def _show(steps: Quickstart, compared: Compared) -> None:
-    out.print(tables.compared(compared, "prompt"))
+def _show(steps: Quickstart, compared: Comparisons) -> None:
+    out.print(tables.comparisons(compared, "prompt"))
     out.print(tables.facts([["bundle", str(steps.bundle)]]))
     out.print("\nNext:", markup=False)
     for purpose, command in steps.next_commands():

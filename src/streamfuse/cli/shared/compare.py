@@ -63,8 +63,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """Several prompts. `rows`: a label and the comparison of each."""
+class Comparisons:
+    """Plain and speculative decoding of several prompts. `rows`: a label and the comparison of each."""
 
     rows: list[tuple[str, Comparison]]
 
@@ -75,9 +75,8 @@ class Compared:
     @property
     def speeds(self) -> tuple[float, float]:
         """Tokens per second over all prompts, plain and speculative."""
-        return _speed([row.plain.statistics for _, row in self.rows]), _speed(
-            [row.speculative.statistics for _, row in self.rows]
-        )
+        plain = _speed([row.plain.statistics for _, row in self.rows])
+        return plain, _speed([row.speculative.statistics for _, row in self.rows])
 
     @property
     def speedup(self) -> float:
@@ -167,7 +166,7 @@ def _median(runs: list[Run]) -> Run:
     return sorted(runs, key=lambda run: run.speed)[len(runs) // 2]
 
 
-def check_equal(compared: Compared) -> None:
+def check_equal(compared: Comparisons) -> None:
     """Ends the command with a failure if a text differed."""
     if not compared.equal:
         say("The texts of plain and speculative decoding differ, which is a defect; please report it.", "red")

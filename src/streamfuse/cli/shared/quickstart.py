@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.api import GenerationOptions, load
 from streamfuse.bundle import BundleError, open_bundle
-from streamfuse.cli.shared.compare import Compared, Comparison, compare
+from streamfuse.cli.shared.compare import Comparison, Comparisons, compare
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.exporting import run_with_progress
@@ -220,7 +220,7 @@ class Quickstart:
         self._note(bundle=made_from)
         say(f"bundle: {sum(report.bytes.values()) / 1e6:.0f} MB in {self.bundle}")
 
-    def compare(self, threads: int | None) -> Compared:
+    def compare(self, threads: int | None) -> Comparisons:
         """Decode the held-out prompts plainly and speculatively, greedily."""
         rows: list[tuple[str, Comparison]] = []
         asked = GenerationOptions(max_new_tokens=self.new_tokens, temperature=0.0, repetition_penalty=1.0)
@@ -231,7 +231,7 @@ class Quickstart:
                 rows.append(
                     (prompt, compare(model, partial(model.stream, prompt, raw=not self.chats, **asked), 1, err))
                 )
-        return Compared(rows)
+        return Comparisons(rows)
 
     def next_commands(self) -> Iterator[tuple[str, str]]:
         """What to do next, and the command for it."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from streamfuse.bundle import Catalog, Manifest
 from streamfuse.bundle.manifest import TensorFacts
 from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
-from streamfuse.cli.shared.compare import Compared, Comparison
+from streamfuse.cli.shared.compare import Comparison, Comparisons
 from streamfuse.cli.shared.console import visible
 from streamfuse.cli.shared.drafts import SOURCES
 
@@ -45,7 +45,7 @@ def comparison(result: Comparison) -> Group:
     return Group(table, *lines)
 
 
-def compared(result: Compared, label: str) -> Group:
+def comparisons(result: Comparisons, label: str) -> Group:
     """Several prompts, a row each, and where their accepted drafts came from. `label`: the first column's name."""
     rows = [
         [
