@@ -519,6 +519,7 @@ SLOW = """
 import sys, time
 sys.path.append({tests!r})
 import fakes
+from bundle_samples import fake_engines
 from streamfuse import engines
 from streamfuse.cli import main
 
@@ -527,7 +528,7 @@ class Slow(fakes.ArithmeticBackend):
         time.sleep(0.05)
         return super().run(*args)
 
-engines.engines_of = lambda bundle, *_: lambda: Slow(bundle.spec())
+_, engines.engines_of = fake_engines(Slow)
 main()
 """
 

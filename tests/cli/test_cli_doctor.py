@@ -13,7 +13,7 @@ from typing import Any
 
 import fakes
 import pytest
-from bundle_samples import manifest_fields, write_bundle
+from bundle_samples import fake_engines, manifest_fields, write_bundle
 from export_samples import tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
@@ -94,7 +94,7 @@ def test_bundles_that_are_named_are_checked(tmp_path: Path, monkeypatch: pytest.
     class Described(fakes.ArithmeticBackend):
         description = {"instruction_set": "avx9000"}  # noqa: RUF012
 
-    monkeypatch.setattr(engines, "engines_of", lambda bundle, *_: lambda: Described(bundle.spec()))
+    monkeypatch.setattr(engines, "engines_of", fake_engines(Described)[1])
     sound, damaged = write_bundle(tmp_path / "sound"), write_bundle(tmp_path / "damaged")
     (damaged / "model.pte").write_bytes(b"short")
     assert examined(sound)["instruction_set"] == "avx9000"
@@ -150,7 +150,7 @@ def test_a_peft_folder_is_called_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_bundle_whose_chat_template_fails_is_not_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "engines_of", lambda bundle, *_: lambda: fakes.ArithmeticBackend(bundle.spec()))
+    monkeypatch.setattr(engines, "engines_of", fake_engines()[1])
     model = {**manifest_fields()["model"], "chat_template": "{% unknown %}"}
     write_bundle(tmp_path / "bundle", model=model)
     (bundle,) = examined(tmp_path / "bundle", code=1)["bundles"]

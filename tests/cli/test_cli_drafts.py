@@ -166,7 +166,7 @@ def test_a_text_that_is_not_shown_has_no_colours(flag: str, tmp_path: Path) -> N
 SLOW = """
 import sys, time
 sys.path.append({tests!r})
-from bundle_samples import PrintableBackend
+from bundle_samples import PrintableBackend, fake_engines
 from streamfuse import engines
 from streamfuse.cli import main
 
@@ -175,7 +175,7 @@ class Slow(PrintableBackend):
         time.sleep(0.05)
         return super().run(*args)
 
-engines.engines_of = lambda bundle, *_: lambda: Slow(bundle.spec())
+_, engines.engines_of = fake_engines(Slow)
 main()
 """
 
