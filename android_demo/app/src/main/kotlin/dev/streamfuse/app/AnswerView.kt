@@ -21,16 +21,16 @@ class AnswerView(context: Context, attributes: AttributeSet?) : LinearLayout(con
     private val written = StringBuilder()
     private val drafts = mutableListOf<Drafted>()
     private var showsDrafts = false
-    private var nDone = 0 // views of blocks that stay as they are
+    private var nDone = 0 // number of blocks that no longer change
     private val shown = mutableListOf<Block>()
 
-    /** The answer as it was written, without any Markdown taken away. */
+    /** The answer with its Markdown syntax. */
     val source: String get() = written.toString()
 
     /**
-     * Shows [next]. Where it goes on from what is shown, only the paragraph that grows is touched.
+     * Shows [next]. If it extends what is shown, only the views of the last block change.
      *
-     * @param isWhole nothing will follow: it is shown to its last letter.
+     * @param isWhole whether the answer has ended. Before that its last characters may not be shown yet.
      */
     fun show(next: List<Run>, showsDrafts: Boolean, isWhole: Boolean) {
         if (showsDrafts != this.showsDrafts || !goesOn(next)) begin()
@@ -59,7 +59,7 @@ class AnswerView(context: Context, attributes: AttributeSet?) : LinearLayout(con
         return next[last].source == runs[last].source && next[last].text.startsWith(runs[last].text)
     }
 
-    /** Adds what [next] has and [runs] has not. */
+    /** Appends the part of [next] that [runs] lacks. */
     private fun take(next: List<Run>) {
         val last = runs.lastIndex
         for (index in maxOf(0, last) until next.size) {
@@ -84,6 +84,8 @@ class AnswerView(context: Context, attributes: AttributeSet?) : LinearLayout(con
             if (index == shown.size) {
                 addView(viewFor(block))
                 shown += block
+            } else if (shown[index] === block) {
+                return@forEachIndexed // not read again, so its text and tints are the same
             } else if (shown[index].javaClass != block.javaClass) {
                 removeViewAt(index)
                 addView(viewFor(block), index)

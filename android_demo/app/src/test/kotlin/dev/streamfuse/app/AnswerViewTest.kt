@@ -72,6 +72,19 @@ class AnswerViewTest {
         assertEquals("another", view.text())
     }
 
+    @Test fun `a state that reads no Markdown again keeps the spans of the view`() {
+        val view = view()
+        val text = "**bold** " + "word ".repeat(100)
+        view.show(listOf(Run(text, Source.MODEL)), showsDrafts = true, isWhole = false)
+        val shown = view.texts().single()
+        fun bold() = (shown.text as Spanned).run { getSpans(0, length, StyleSpan::class.java) }.single()
+        val before = bold()
+        view.show(listOf(Run(text + "w", Source.MODEL)), showsDrafts = true, isWhole = false)
+        assertSame(before, bold())
+        view.show(listOf(Run(text + "w", Source.MODEL)), showsDrafts = true, isWhole = true)
+        assertTrue(shown.text.endsWith(" w"))
+    }
+
     @Test fun `what is selected in an answer stays selected while it grows`() {
         val view = view()
         view.show(growing[10], showsDrafts = false, isWhole = false)
