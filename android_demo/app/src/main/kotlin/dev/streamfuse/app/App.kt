@@ -7,6 +7,7 @@ import android.os.Build
 import android.os.Bundle
 import android.os.PowerManager
 import dev.streamfuse.BundleStore
+import dev.streamfuse.Options
 import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BundlesModel
 import dev.streamfuse.app.model.ChatListModel
@@ -41,7 +42,7 @@ import kotlinx.coroutines.withTimeoutOrNull
  */
 class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), private val graceMs: Long = 7_000) {
     private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
-    private val store = BundleStore(File(context.filesDir, "bundles")) { engine.open(it, threads = null, checkHashes = true).close() }
+    private val store = BundleStore(File(context.filesDir, "bundles")) { engine.open(it, Options()).close() }
     val settings = SettingsStore(KeptPreferences(context), scope)
     private val saved = SavedChats(File(context.filesDir, "chats"))
     private val memory = File(context.noBackupFilesDir, "answers")
@@ -52,8 +53,8 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     private var leaving: Job? = null
 
     /**
-     * The last screen has gone. What is there is written at once, since the process may be ended at any moment from now
-     * on. An answer goes on for a glance elsewhere; where the user stays away it ends and is saved with the model's cache.
+     * The last screen is hidden. Saves the words so far at once, since the process may be killed from now on. An answer
+     * goes on for [graceMs]; then it ends and is saved with the model's cache.
      */
     fun leave() {
         benchmark.leave()
@@ -71,7 +72,7 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
         chat.wake()
     }
 
-    /** Memory is scarce and no screen is shown: the model is given back, and loaded again when one is. */
+    /** Memory is short and no screen is visible: closes the model, which the next screen loads again. */
     fun rest() {
         leaving?.cancel()
         benchmark.leave()
@@ -85,7 +86,7 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     }
 }
 
-/** Heat and battery saver; null where Android does not say. */
+/** Heat and battery saver; null before Android 10, which has no thermal status. */
 private fun powerOf(context: Context): Power? {
     if (Build.VERSION.SDK_INT < Build.VERSION_CODES.Q) return null
     val manager = context.getSystemService(PowerManager::class.java)
@@ -97,7 +98,7 @@ private fun powerOf(context: Context): Power? {
     return Power(heat, manager.isPowerSaveMode)
 }
 
-/** The most memory that this process has used at once, files that are mapped included; null where Linux does not say. */
+/** The peak memory of this process in bytes, mapped files included; null if the kernel does not report it. */
 private fun peakBytes(): Long? = try {
     File("/proc/self/status").useLines { lines ->
         lines.firstOrNull { it.startsWith("VmHWM:") }?.filter(Char::isDigit)?.toLongOrNull()?.times(1024)
@@ -145,7 +146,7 @@ class App : Application() {
     }
 }
 
-/** Tells when the first screen has come and the last has gone; a screen that turns is not gone. */
+/** Reports when the first screen becomes visible and the last is hidden; a rotation is neither. */
 private class Visible(private val back: () -> Unit, private val left: () -> Unit) : Application.ActivityLifecycleCallbacks {
     private var started = 0
 

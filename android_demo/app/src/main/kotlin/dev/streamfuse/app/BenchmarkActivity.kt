@@ -18,7 +18,6 @@ import dev.streamfuse.app.model.Measurement
 import dev.streamfuse.app.model.Medians
 import dev.streamfuse.app.model.Power
 import dev.streamfuse.app.model.report
-import java.util.Locale
 
 class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     override val state get() = parts.benchmark.state
@@ -67,7 +66,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
 
     private fun showResult(measured: Measurement) {
         val medians = Medians(measured)
-        view<TextView>(R.id.headline).show(medians.speedup?.let { getString(R.string.headline, number("%.2f", it)) })
+        view<TextView>(R.id.headline).show(medians.speedup?.let { getString(R.string.headline, "%.2f".format(it)) })
         view<TextView>(R.id.equal).setText(if (measured.equal) R.string.report_equal else R.string.report_different)
         val box = view<LinearLayout>(R.id.figures)
         box.removeAllViews()
@@ -96,9 +95,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     )
 
     private fun fromTo(format: String, values: List<Double>) =
-        getString(R.string.from_to, number(format, values[0]), number(format, values[1]))
-
-    private fun number(format: String, value: Double) = String.format(Locale.getDefault(), format, value)
+        getString(R.string.from_to, format.format(values[0]), format.format(values[1]))
 
     private fun run() {
         try {
@@ -106,7 +103,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
             val prompt = view<EditText>(R.id.prompt).text.toString().ifBlank { getString(R.string.benchmark_prompt) }
             parts.benchmark.run(prompt, tokens)
         } catch (error: AppException) {
-            view<TextView>(R.id.message).say(error.sentence)
+            view<TextView>(R.id.message).show(error.sentence)
         }
     }
 

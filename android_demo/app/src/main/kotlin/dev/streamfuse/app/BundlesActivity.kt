@@ -58,7 +58,7 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
         view<View>(R.id.scroll).keepScreenOn = busy || state.offers.any { it.state is OfferState.Downloading }
         view<View>(R.id.none).shown(state.installed?.isEmpty() == true && !busy)
         if (shownBundles != state.installed to state.chosen) showList(state)
-        view<TextView>(R.id.message).say(state.message)
+        view<TextView>(R.id.message).show(state.message)
         view<View>(R.id.importing).shown(busy)
         state.importing?.let(::showProgress)
         view<View>(R.id.import_folder).shown(!busy)

@@ -119,7 +119,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         if (atEnd) scroll.post { scroll.scrollTo(0, view<View>(R.id.turns).bottom) } else showToEnd()
         view<View>(R.id.legend).shown(showsDrafts)
         showNote(state)
-        view<TextView>(R.id.error).say(state.error)
+        view<TextView>(R.id.error).show(state.error)
         val needsBundle = state.phase == Phase.NO_BUNDLE || state.phase == Phase.FAILED
         view<View>(R.id.choose_bundle).shown(needsBundle)
         view<View>(R.id.composer).shown(!needsBundle)
@@ -184,8 +184,8 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         End.STOPPED -> R.string.end_stopped
         End.LEFT -> R.string.end_left
         End.FAILED -> R.string.end_failed
-        "length" -> R.string.end_length
-        "context" -> R.string.end_context
+        End.LENGTH -> R.string.end_length
+        End.CONTEXT -> R.string.end_context
         else -> R.string.end_complete
     }
 

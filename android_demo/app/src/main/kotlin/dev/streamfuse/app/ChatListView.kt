@@ -29,7 +29,7 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
         child<ListView>(R.id.chat_list).adapter = rows
     }
 
-    /** @param onOpen a chat was chosen. */
+    /** @param onOpen called after a chat was chosen. */
     fun use(model: ChatListModel, onOpen: () -> Unit) {
         this.model = model
         this.onOpen = onOpen

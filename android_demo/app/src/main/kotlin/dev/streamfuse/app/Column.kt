@@ -4,7 +4,7 @@ import android.content.Context
 import android.util.AttributeSet
 import android.widget.LinearLayout
 
-/** Its content is as wide as lines can be read well, in the middle of a wider window. */
+/** Limits its content to a readable width, and centres it in a wider window. */
 class Column(context: Context, attributes: AttributeSet?) : LinearLayout(context, attributes) {
     private val start = paddingStart
     private val end = paddingEnd

@@ -15,9 +15,10 @@ import dev.streamfuse.app.model.Settings
 import java.math.BigDecimal
 
 /**
- * A number of the settings: a slider for the usual ones, its value to press for any, and an explanation to unfold.
+ * A number of the settings: a slider for the usual range, a button with the value that opens a field for any other, and
+ * an explanation that unfolds.
  *
- * @param set takes a text; AppException where it is wrong.
+ * @param set stores what was typed; throws AppException if it is invalid.
  */
 class FieldRow(private val field: Field, parent: LinearLayout, private val set: (Field, String) -> Unit) {
     private val context: Context = parent.context
@@ -82,7 +83,7 @@ class FieldRow(private val field: Field, parent: LinearLayout, private val set: 
         wrong.text = sentence?.let(context::textOf)
     }
 
-    /** Else a screen reader says per cent. */
+    /** Without it a screen reader announces a percentage. */
     private fun SeekBar.stateDescriptionOf(words: CharSequence) {
         if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.R) stateDescription = words
     }

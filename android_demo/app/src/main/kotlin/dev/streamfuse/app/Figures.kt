@@ -3,30 +3,29 @@ package dev.streamfuse.app
 import android.app.AlertDialog
 import android.content.Context
 import dev.streamfuse.app.model.Live
-import java.util.Locale
 
 /** The figures of an answer in words. */
 class Figures(private val context: Context, private val live: Live) {
     /** The two that matter; null where nothing was measured. */
     val short: String? = listOfNotNull(
-        live.tokensPerSecond?.let { context.getString(R.string.chip_rate, number("%.0f", it)) },
-        live.speedup?.let { context.getString(R.string.chip_speedup, number("%.1f", it)) },
+        live.tokensPerSecond?.let { context.getString(R.string.chip_rate, "%.0f".format(it)) },
+        live.speedup?.let { context.getString(R.string.chip_speedup, "%.1f".format(it)) },
     ).joinToString(context.getString(R.string.separator)).ifEmpty { null }
 
     /** All of them, a line each. */
     val lines: List<String>
         get() = listOfNotNull(
-            live.firstTokenMs?.let { context.getString(R.string.first_token, number("%.2f", it / 1000)) },
-            live.tokensPerSecond?.let { context.getString(R.string.rate, number("%.1f", it)) },
-            live.speedup?.let { context.getString(R.string.speedup, number("%.2f", it)) },
-            live.tokensPerPass?.let { context.getString(R.string.per_pass, number("%.2f", it)) },
+            live.firstTokenMs?.let { context.getString(R.string.first_token, "%.2f".format(it / 1000)) },
+            live.tokensPerSecond?.let { context.getString(R.string.rate, "%.1f".format(it)) },
+            live.speedup?.let { context.getString(R.string.speedup, "%.2f".format(it)) },
+            live.tokensPerPass?.let { context.getString(R.string.per_pass, "%.2f".format(it)) },
             live.proposed?.let { context.getString(R.string.accepted_of, live.accepted, it) },
         ) + Mark.entries.mapNotNull { mark ->
-            live.bySource[mark.source.name.lowercase(Locale.ROOT)]?.takeIf { it > 0 }
+            live.bySource[mark.source.name.lowercase()]?.takeIf { it > 0 }
                 ?.let { context.getString(R.string.source_row, context.getString(mark.word), it) }
         } + listOfNotNull(
             live.promptTokens?.let { tokens ->
-                live.prefillTokensPerSecond?.let { context.getString(R.string.prompt_read_at, tokens, number("%.0f", it)) }
+                live.prefillTokensPerSecond?.let { context.getString(R.string.prompt_read_at, tokens, "%.0f".format(it)) }
                     ?: context.getString(R.string.prompt_read, tokens)
             },
             live.droppedTurns.takeIf { it > 0 }?.let { context.getString(R.string.dropped_turns, it) },
@@ -40,6 +39,4 @@ class Figures(private val context: Context, private val live: Live) {
             .setPositiveButton(R.string.close, null)
             .show()
     }
-
-    private fun number(format: String, value: Double) = String.format(Locale.getDefault(), format, value)
 }

@@ -38,7 +38,7 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
 
     protected abstract val state: StateFlow<State>
 
-    /** The parts are there, and what the screen had saved is restored: what is pressed from now on is heard. */
+    /** The parts are there, and the state that the screen had saved is restored: set listeners here. */
     protected open fun onReady() = Unit
 
     /** The screen becomes visible, and the parts are there. */
@@ -88,7 +88,7 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
     /** Shows other states than the screen's own, while it is visible. */
     protected open suspend fun showMore() = Unit
 
-    /** Tokens come faster than a screen can be drawn; the latest state is drawn next. */
+    /** Tokens arrive faster than the screen is drawn, so states in between are skipped. */
     protected suspend fun <T> collect(states: StateFlow<T>, show: (T) -> Unit) {
         states.collect {
             show(it)
@@ -115,10 +115,10 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
 
     protected fun <V : View> view(id: Int): V = findViewById<V>(id)!!
 
-    /** Shows a sentence; without one the view is away. */
-    protected fun TextView.say(sentence: Sentence?) = show(sentence?.let { textOf(it) })
+    /** Shows a sentence; null hides the view. */
+    protected fun TextView.show(sentence: Sentence?) = show(sentence?.let { textOf(it) })
 
-    /** Shows text; without any the view is away. What has not changed is not announced again. */
+    /** Shows text; null hides the view. Unchanged text is not set again, or a screen reader would repeat it. */
     protected fun TextView.show(words: String?) {
         shown(words != null)
         if (words != null && text.toString() != words) text = words
@@ -129,7 +129,7 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
     }
 }
 
-/** Hears of each change of the text. */
+/** Calls [take] after each change of the text. */
 fun EditText.onTyped(take: (String) -> Unit) = addTextChangedListener(object : TextWatcher {
     override fun beforeTextChanged(text: CharSequence?, start: Int, count: Int, after: Int) = Unit
 
@@ -139,6 +139,6 @@ fun EditText.onTyped(take: (String) -> Unit) = addTextChangedListener(object : T
 })
 
 fun Context.textOf(sentence: Sentence): String = when (sentence) {
-    is Sentence.Said -> sentence.text
+    is Sentence.Literal -> sentence.text
     is Sentence.Words -> getString(sentence.id, *sentence.arguments.toTypedArray())
 }

@@ -15,7 +15,7 @@ import dev.streamfuse.app.model.Preset
 import dev.streamfuse.app.model.Settings
 import dev.streamfuse.app.model.Speculation
 
-/** What is chosen counts at once; what is typed and wrong is said beside it, and the last right value stays. */
+/** Changes apply at once. Invalid input shows an error next to the field and keeps the last valid value. */
 class SettingsActivity : Screen<Settings>(R.layout.settings) {
     override val state get() = parts.settings.settings
     private var rows: List<FieldRow> = emptyList()
@@ -32,7 +32,7 @@ class SettingsActivity : Screen<Settings>(R.layout.settings) {
             it.shown(false)
             view<View>(R.id.folded).shown(true)
         }
-        view<TextView>(R.id.erased).show(null)
+        view<View>(R.id.erased).shown(false)
     }
 
     override fun onReady() {

@@ -7,7 +7,7 @@ import android.content.Intent
 import android.os.Build
 import android.widget.Toast
 
-/** Copies text; from Android 13 on the system itself says so. */
+/** Copies text to the clipboard and confirms it, which Android 13 and later do themselves. */
 fun Context.copy(text: String) {
     val clip = ClipData.newPlainText(getString(R.string.app_name), text)
     getSystemService(ClipboardManager::class.java).setPrimaryClip(clip)
@@ -16,7 +16,7 @@ fun Context.copy(text: String) {
     }
 }
 
-/** Offers text to other apps. */
+/** Shares text through the system's chooser. */
 fun Context.share(text: String, subject: String? = null) {
     val send = Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, text)
     if (subject != null) send.putExtra(Intent.EXTRA_SUBJECT, subject)

@@ -25,7 +25,7 @@ enum class Mark(val source: Source, val word: Int, val color: Int) {
     TABLE(Source.TABLE, R.string.table, R.color.table),
     ;
 
-    /** The colour below the words; quiet, so that they stay the first thing that is seen. */
+    /** The background colour, translucent so that the text stays readable. */
     fun tint(context: Context): Int = context.getColor(color) and 0xFFFFFF or (TINT_ALPHA shl 24)
 
     companion object {
@@ -35,10 +35,10 @@ enum class Mark(val source: Source, val word: Int, val color: Int) {
     }
 }
 
-/** Letters of the answer that one source drafted. */
+/** A range of the answer's characters that one source drafted. */
 class Drafted(val mark: Mark, val letters: IntRange)
 
-/** The text of a block with its looks, and with the tints of [drafts] in it. */
+/** The text of a block with its styles and the tints of [drafts]. */
 fun spannedOf(block: Block, drafts: List<Drafted>, view: TextView): Spanned {
     val shown = SpannableStringBuilder(block.text)
     fun span(what: Any, from: Int, to: Int) = shown.setSpan(what, from, to, Spanned.SPAN_EXCLUSIVE_EXCLUSIVE)
@@ -75,16 +75,16 @@ private fun spansOf(look: Look, view: TextView): List<Any> = when (look) {
 }
 
 private const val LOOKS = "android.text.style."
-private const val QUOTE_MARGIN = 1f // of the height of a letter
+private const val QUOTE_MARGIN = 1f // in text sizes, like the next
 private const val ITEM_MARGIN = 1.2f
 private val HEADLINES = listOf(1.4f, 1.25f, 1.1f, 1f)
 
-/** Shows [next]. Letters that are there already stay, and so does a selection of them. */
+/** Shows [next]. The common prefix is not replaced, so a selection in it stays. */
 fun TextView.update(next: Spanned) {
     val text = text as? Editable ?: return setText(next, TextView.BufferType.EDITABLE)
     val same = text.indices.firstOrNull { it >= next.length || text[it] != next[it] } ?: text.length
     if (same < text.length || same < next.length) text.replace(same, text.length, next, same, next.length)
-    // The editor of a selectable text has spans of its own.
+    // Only our own: a selectable TextView has spans of its own.
     fun spans(of: Spanned) = of.getSpans(0, of.length, Any::class.java).filter { it.javaClass.name.startsWith(LOOKS) }
     spans(text).forEach(text::removeSpan)
     for (span in spans(next)) text.setSpan(span, next.getSpanStart(span), next.getSpanEnd(span), next.getSpanFlags(span))

@@ -60,7 +60,7 @@ class AccessibilityTest : Device() {
         parts.settings.set(Field.MAX_NEW_TOKENS, "40")
         val screen = open(ChatActivity::class.java).get()
         until { parts.chat.state.value.phase == Phase.READY }
-        val said = mutableListOf<String>()
+        val announced = mutableListOf<String>()
         val note = screen.text(R.id.note)
         assertEquals(View.ACCESSIBILITY_LIVE_REGION_POLITE, note.accessibilityLiveRegion)
         note.addTextChangedListener(object : TextWatcher {
@@ -69,14 +69,14 @@ class AccessibilityTest : Device() {
             override fun onTextChanged(text: CharSequence?, start: Int, before: Int, count: Int) = Unit
 
             override fun afterTextChanged(text: Editable) {
-                said += text.toString()
+                announced += text.toString()
             }
         })
         screen.type(R.id.input, "Hello")
         screen.pressSoon(R.id.send)
         until { parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
         idle()
-        assertTrue(said.toString(), said.size in 1..3 && !said.last().endsWith("…"))
+        assertTrue(announced.toString(), announced.size in 1..3 && !announced.last().endsWith("…"))
         for (view in screen.all().filter { it is AnswerView || it.id == R.id.chip }) {
             assertEquals(View.ACCESSIBILITY_LIVE_REGION_NONE, view.accessibilityLiveRegion)
         }

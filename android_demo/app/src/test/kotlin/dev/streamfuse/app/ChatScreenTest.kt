@@ -77,7 +77,7 @@ class ChatScreenTest : ChatScreen() {
         assertEquals(expected, listOf(turned.conversation().last()))
     }
 
-    @Test fun `an answer outlasts a glance elsewhere, the screen stays on while it is written, and no longer`() {
+    @Test fun `an answer goes on for a moment after the app is left, and the screen stays on only while it is written`() {
         install("demo")
         val engine = held()
         parts.settings.set(Field.MAX_NEW_TOKENS, "60")
@@ -182,7 +182,7 @@ class ChatScreenTest : ChatScreen() {
         assertEquals(greedy, again { parts.settings.set(Field.TEMPERATURE, "") })
     }
 
-    @Test fun `what cannot be asked is said in a sentence and stays in the field`() {
+    @Test fun `a question that is refused shows an error and stays in the field`() {
         install("demo")
         val screen = openChat().get()
         val endless = "word ".repeat(20_000)

@@ -95,7 +95,7 @@ abstract class Device {
         }
     }
 
-    /** What a model says from another thread reaches the screen a moment later. */
+    /** A state that another thread sets reaches the screen a moment later. */
     private fun settle() = repeat(20) {
         Thread.sleep(5)
         idle()

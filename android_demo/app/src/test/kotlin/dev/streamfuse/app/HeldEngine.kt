@@ -3,6 +3,7 @@ package dev.streamfuse.app
 import dev.streamfuse.ContextPolicy
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Message
+import dev.streamfuse.Options
 import dev.streamfuse.app.model.Engine
 import dev.streamfuse.app.model.OpenModel
 import dev.streamfuse.app.model.OpenSession
@@ -10,22 +11,16 @@ import java.io.File
 import kotlinx.coroutines.CompletableDeferred
 import kotlinx.coroutines.flow.onEach
 
-/** Holds each answer back after [pieces] pieces until [release], so that a test acts in the middle of one on any processor. */
-class HeldEngine(private val engine: Engine, private val pieces: Int = 8) : Engine {
-    override val backends get() = engine.backends
+/** Pauses each answer after [pieces] pieces until [release], so a test can act in the middle of one. */
+class HeldEngine(private val engine: Engine, private val pieces: Int = 8) : Engine by engine {
     private val released = CompletableDeferred<Unit>()
 
     fun release() {
         released.complete(Unit)
     }
 
-    override suspend fun open(
-        folder: File,
-        threads: Int?,
-        checkHashes: Boolean,
-        memory: File?,
-        policy: ContextPolicy,
-    ): OpenModel = HeldModel(engine.open(folder, threads, checkHashes, memory, policy))
+    override suspend fun open(folder: File, options: Options, policy: ContextPolicy): OpenModel =
+        HeldModel(engine.open(folder, options, policy))
 
     private inner class HeldModel(private val model: OpenModel) : OpenModel by model {
         override fun session(system: String?, history: List<Message>): OpenSession = HeldSession(model.session(system, history))

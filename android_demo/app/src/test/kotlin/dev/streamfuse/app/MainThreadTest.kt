@@ -18,8 +18,8 @@ import org.junit.Test
 import org.robolectric.annotation.Config
 
 /**
- * No file is read, written, listed or deleted on the main thread: what StrictMode would say on a device, said here by the
- * virtual machine, whose security manager hears of every use of a file.
+ * No file is read, written, listed or deleted on the main thread. On a device StrictMode would report it; here the
+ * security manager of the virtual machine does, which is called for every file operation.
  */
 @Suppress("DEPRECATION", "removal")
 @Config(qualifiers = Device.PHONE)

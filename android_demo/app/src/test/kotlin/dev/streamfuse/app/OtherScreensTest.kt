@@ -48,7 +48,7 @@ class OtherScreensTest : Device() {
 
     private fun SettingsActivity.choice(word: Int) = all().first { it is RadioButton && it.text == getString(word) } as RadioButton
 
-    @Test fun `what is chosen and typed in settings is kept, what is wrong is said beside it`() {
+    @Test fun `settings are kept, and invalid input shows an error next to its field`() {
         val screen = open(SettingsActivity::class.java).get()
         screen.press(R.id.more_settings)
         screen.choice(R.string.creative).performClick()
@@ -141,7 +141,7 @@ class OtherScreensTest : Device() {
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night`() = benchmark("benchmark-dark")
 
-    @Test fun `a benchmark can be cancelled, and says what is wrong with its number`() {
+    @Test fun `a benchmark can be cancelled, and an invalid number shows an error`() {
         install("demo")
         val screen = open(BenchmarkActivity::class.java).get()
         screen.type(R.id.tokens, "0")

@@ -16,16 +16,22 @@ import kotlinx.serialization.Serializable
 
 private const val SHOW_MS = 33L
 
-/** Shows an answer as [write] adds to it, thirty times a second at most, and how it ended. */
+/**
+ * Shows the answer that [write] produces, at most thirty times a second, and how it ended.
+ *
+ * @param clock nanoseconds.
+ * @param asked the question, which returns to the input field if there is no answer.
+ * @param write calls `add` for each piece. What it throws ends the answer as [End.FAILED].
+ */
 suspend fun MutableStateFlow<ChatState>.answer(
     clock: () -> Long,
     asked: String,
-    write: suspend (Growing) -> Ending,
+    write: suspend (add: (Piece) -> Unit) -> Ending,
 ) {
     val answer = GrowingAnswer(Meter(clock()))
     try {
         val ending = coroutineScope {
-            // Tokens come faster than a screen can be drawn, and each state costs a list of what was said.
+            // Tokens arrive faster than the screen is drawn, and each state copies the list of turns.
             val ending = write { piece ->
                 if (answer.add(piece, clock())) {
                     launch {
@@ -47,36 +53,37 @@ suspend fun MutableStateFlow<ChatState>.answer(
     }
 }
 
-fun interface Growing {
-    fun add(piece: Piece)
-}
-
+/** How an answer ended: a finish reason of the library or of [End], and its figures. */
 class Ending(val reason: String, val figures: Live?)
 
-/** Writes an answer, which ends early where [stopping] says why. */
-suspend fun OpenSession.writeInto(
-    answer: Growing,
+/**
+ * Generates an answer and calls [add] for each piece.
+ *
+ * @param stopping the reason to stop early; null: go on.
+ */
+suspend fun OpenSession.generate(
     asked: String,
     config: GenerationConfig,
     stopping: () -> String?,
+    add: (Piece) -> Unit,
 ): Ending {
     send(asked, config).collect { piece ->
-        answer.add(piece)
-        if (stopping() != null) stop() // also where it was asked before the first token
+        add(piece)
+        if (stopping() != null) stop() // also if it was requested before the first token
     }
     val end = statistics?.finishReason.orEmpty()
     return Ending(if (end == End.STOPPED) stopping() ?: end else end, statistics?.let { Live.of(it) })
 }
 
-/** An answer as it grows. One thread adds pieces, another takes what there is; a piece costs as much as its text. */
+/** An answer while it is generated: one thread adds pieces, in time proportional to their text; another reads them. */
 class GrowingAnswer(private val meter: Meter) {
     private val whole = mutableListOf<Run>()
-    private val last = StringBuilder() // text of the run that may go on
+    private val last = StringBuilder() // text of the run that may still grow
     private var source = Source.MODEL
     private var live = Live()
-    private var isNew = false // something that [shownIn] has not given yet
+    private var isNew = false // whether [shownIn] has not returned all pieces
 
-    /** Whether it is the first since [shownIn]. */
+    /** True for the first piece since [shownIn]. [now] in nanoseconds. */
     @Synchronized
     fun add(piece: Piece, now: Long): Boolean {
         live = meter.count(piece, now)
@@ -94,7 +101,7 @@ class GrowingAnswer(private val meter: Meter) {
         last.append(piece.text)
     }
 
-    /** [state] with the answer as it is. Runs that have not grown are the same objects each time. */
+    /** [state] with the answer so far. Runs that have not grown are the same objects each time. */
     @Synchronized
     fun shownIn(state: ChatState): ChatState {
         isNew = false
@@ -106,8 +113,11 @@ class GrowingAnswer(private val meter: Meter) {
 /**
  * Figures of an answer; null: not known yet.
  *
- * @property speedup over plain passes, whose number per second follows from what one was measured to cost.
- * @property droppedTurns old turns that made room for this one.
+ * @property tokensPerPass mean number of tokens per pass of the model.
+ * @property accepted drafted tokens that the model accepted, of [proposed].
+ * @property speedup decoding speed, divided by that of plain passes at their measured latency.
+ * @property bySource accepted tokens by the name of their source.
+ * @property droppedTurns old turns that were dropped to make room for this one.
  */
 @Serializable
 data class Live(
@@ -156,7 +166,7 @@ class Meter(private val began: Long) {
             tokens++
             if (piece.drafted) accepted++
         }
-        val passes = tokens - accepted // each pass ends with one token of the model's own
+        val passes = tokens - accepted // each pass ends with one token that was not drafted
         return Live(
             tokens = tokens,
             firstTokenMs = if (tokens > 0) (first - began) / 1e6 else null,

@@ -15,7 +15,7 @@ import kotlinx.coroutines.launch
 /** One answer of the benchmark. */
 data class Measured(val text: String, val statistics: Statistics)
 
-/** How hot the device is: at [HOT] the system slows the processor. */
+/** The device's thermal status: at [HOT] the system throttles the processor. */
 enum class Heat(val word: Int) { NORMAL(R.string.heat_normal), WARM(R.string.heat_warm), HOT(R.string.heat_hot) }
 
 /** What makes a device slower for a time. */
@@ -24,8 +24,8 @@ data class Power(val heat: Heat, val isSaving: Boolean)
 /**
  * All answers of one benchmark, in the order of their turns.
  *
- * @property power before and after them, if the system says.
- * @property peakBytes the most memory that the app has used so far, if the system says.
+ * @property power before and after them; empty if the system does not report it.
+ * @property peakBytes the app's peak memory so far; null if the system does not report it.
  */
 data class Measurement(
     val bundle: String,
@@ -49,7 +49,7 @@ data class BenchmarkState(
     val running: Boolean get() = total > 0
 }
 
-/** Writes the same answer with and without speculation, taking turns, so that a warm device is unfair to neither. */
+/** Generates the same answer with and without speculation, alternating, so that heat affects both alike. */
 class BenchmarkModel(
     private val chat: ChatModel,
     private val settings: SettingsStore,

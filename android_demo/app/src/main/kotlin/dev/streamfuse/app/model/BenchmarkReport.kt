@@ -21,9 +21,10 @@ class Medians(measured: Measurement) {
 }
 
 /**
- * A benchmark as text that can be shared. [device] names the device, a line each. Medians, if not said otherwise.
+ * A benchmark as text to share. Figures are medians unless stated otherwise.
  *
- * @param word the app's words of an id.
+ * @param device lines that describe the device.
+ * @param word the string resource of an id.
  */
 fun report(measured: Measurement, device: List<String>, word: (Int) -> String): String {
     val medians = Medians(measured)

@@ -200,7 +200,7 @@ class BundlesModel(
         now.copy(offers = now.offers.map { if (it.entry.id == entry.id) Offer(it.entry, state, error) else it })
     }
 
-    /** Lists what is on the disk, and says it of the offers too. */
+    /** Lists the installed bundles, and updates the states of the offers. */
     private suspend fun refresh() = refreshing.withLock {
         val installed = store.list()
         val states = current.value.offers.associate { it.entry.name to stateOf(it.entry, installed) }

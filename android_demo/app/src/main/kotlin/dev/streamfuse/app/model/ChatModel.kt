@@ -2,6 +2,7 @@ package dev.streamfuse.app.model
 
 import dev.streamfuse.ContextPolicy
 import dev.streamfuse.GenerationConfig
+import dev.streamfuse.Options
 import dev.streamfuse.app.R
 import java.io.File
 import kotlinx.coroutines.CancellationException
@@ -212,12 +213,12 @@ class ChatModel(
         }
         current.value = ChatState(Phase.LOADING, bundle, id)
         try {
-            val options = settings.settings.value.loading.also { loaded = it }
+            val chosen = settings.settings.value.loading.also { loaded = it }
+            val memory = memoryOf(bundle).takeIf { chosen.remembersAnswers }
             val opened = engine.open(
                 folderOf(bundle),
-                options.threads,
-                memory = memoryOf(bundle).takeIf { options.remembersAnswers },
-                policy = if (options.dropsOldest) ContextPolicy.DROP_OLDEST else ContextPolicy.FAIL,
+                Options(chosen.threads, memoryFile = memory, checkHashes = false),
+                if (chosen.dropsOldest) ContextPolicy.DROP_OLDEST else ContextPolicy.FAIL,
             )
             model = opened
             show(opened, bundle, id)
@@ -255,9 +256,9 @@ class ChatModel(
     private suspend fun write(asked: String, config: GenerationConfig, rewindTo: List<Turn>?) {
         val open = chat ?: return
         if (current.value.phase != Phase.WRITING) return // another bundle was loaded in between
-        current.answer(clock, asked) { answer ->
+        current.answer(clock, asked) { add ->
             if (rewindTo != null) open.rewind(rewindTo)
-            open.session.writeInto(answer, asked, config) { stopping }
+            open.session.generate(asked, config, { stopping }, add)
         }
         open.isUnsaved = true
         keepTurns()

@@ -4,19 +4,26 @@ import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Message
 import dev.streamfuse.Role
 import dev.streamfuse.Source
+import dev.streamfuse.Statistics
 import kotlinx.serialization.Serializable
 
-/** Text of neighbouring tokens that the same source proposed. */
+/** Text of consecutive tokens from the same source. */
 @Serializable
 data class Run(val text: String, val source: Source)
 
-/** How an answer ended: the library's finish reasons, and the app's own. */
+/** How an answer ended: [Statistics.finishReason], and the app's own reasons. */
 object End {
     const val STOPPED = "stopped"
 
     /** The user left the app while it was written. */
     const val LEFT = "left"
     const val FAILED = "failed"
+
+    /** The limit of new tokens was reached. */
+    const val LENGTH = "length"
+
+    /** The context is full. */
+    const val CONTEXT = "context"
 }
 
 /**
@@ -29,7 +36,7 @@ object End {
 data class Turn(val role: Role, val runs: List<Run>, val end: String? = null, val figures: Live? = null) {
     val text: String get() = runs.joinToString("") { it.text }
 
-    /** Whether the model itself ended it, or its limits did. */
+    /** Whether it ended by itself or at a limit of its length. */
     val isWhole: Boolean get() = end !in setOf(null, End.STOPPED, End.LEFT, End.FAILED)
 
     fun message() = Message(role, text)

@@ -12,34 +12,25 @@ import dev.streamfuse.StreamFuse
 import java.io.File
 import kotlinx.coroutines.flow.Flow
 
-/** The app's interface to the library: what its models ask for. They are tested over a fake without native code. */
+/** The part of the library that the app's models use. Their tests replace it by a fake without native code. */
 interface Engine {
     /** As [StreamFuse.backends]. */
     val backends: Map<String, String?>
 
-    /**
-     * @param checkHashes reads the whole bundle once; for one that has just come in.
-     * @param memory the file that keeps the model's answers, so that later ones are drafted from them; null: none is.
-     */
-    suspend fun open(
-        folder: File,
-        threads: Int?,
-        checkHashes: Boolean = false,
-        memory: File? = null,
-        policy: ContextPolicy = ContextPolicy.FAIL,
-    ): OpenModel
+    /** As [StreamFuse.load]. [policy] is that of the model's chats. */
+    suspend fun open(folder: File, options: Options, policy: ContextPolicy = ContextPolicy.FAIL): OpenModel
 }
 
 interface OpenModel : AutoCloseable {
     val defaults: GenerationConfig
 
-    /** Without a chat template the model only continues text, and has no system prompt. */
+    /** False: the bundle has no chat template, so the model only continues text and takes no system prompt. */
     val canChat: Boolean
     val threads: Int
 
     fun session(system: String? = null, history: List<Message> = emptyList()): OpenSession
 
-    /** Erases the answers that it keeps. */
+    /** As [Model.forget]. */
     fun forget()
 }
 
@@ -56,19 +47,13 @@ interface OpenSession : AutoCloseable {
     fun restore(file: File)
 }
 
-/** The library itself. [cacheDir] keeps what passes cost on this device. */
+/** The library itself. [cacheDir] stores the pass latencies that it measures on this device. */
 class LibraryEngine(private val cacheDir: File) : Engine {
     override val backends get() = StreamFuse.backends
 
-    override suspend fun open(
-        folder: File,
-        threads: Int?,
-        checkHashes: Boolean,
-        memory: File?,
-        policy: ContextPolicy,
-    ): OpenModel {
-        memory?.parentFile?.mkdirs()
-        return LibraryModel(StreamFuse.load(folder, Options(threads, cacheDir, memory, checkHashes)), policy)
+    override suspend fun open(folder: File, options: Options, policy: ContextPolicy): OpenModel {
+        options.memoryFile?.parentFile?.mkdirs()
+        return LibraryModel(StreamFuse.load(folder, options.copy(cacheDir = cacheDir)), policy)
     }
 }
 

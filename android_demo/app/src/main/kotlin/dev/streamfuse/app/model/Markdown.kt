@@ -26,33 +26,33 @@ import org.commonmark.node.ThematicBreak
 import org.commonmark.parser.IncludeSourceSpans
 import org.commonmark.parser.Parser
 
-/** A part of an answer that is shown by itself. */
+/** A part of an answer that has a view of its own. */
 sealed interface Block {
-    /** What it shows. */
+    /** The text to show, without Markdown syntax. */
     val text: String
 
-    /** Where that comes from. */
+    /** Where [text] comes from in the answer. */
     val origins: List<Origin>
 }
 
 /** Paragraphs, headings and lists: text in several styles. */
 data class Prose(override val text: String, val styles: List<Style>, override val origins: List<Origin>) : Block
 
-/** A fenced block. [language] is empty where it is not named. */
+/** A fenced code block. [language] is empty if the fence names none. */
 data class CodeBlock(override val text: String, val language: String, override val origins: List<Origin>) : Block
 
-/** A table, its columns aligned for a font of one width. */
+/** A table, its columns aligned for a monospaced font. */
 data class TableText(override val text: String) : Block {
     override val origins: List<Origin> get() = emptyList()
 }
 
-/** A line across. */
+/** A thematic break. */
 data object Rule : Block {
     override val text get() = ""
     override val origins: List<Origin> get() = emptyList()
 }
 
-/** How the letters from [start] to [end] look. */
+/** The style of the characters from [start] to [end] (exclusive) of a block's text. */
 data class Style(val start: Int, val end: Int, val look: Look)
 
 sealed interface Look {
@@ -68,13 +68,13 @@ sealed interface Look {
 
     data class Linked(val address: String) : Look
 
-    /** An item of a list, [depth] lists deep; the first letters are its [mark]. */
+    /** An item of a list at nesting [depth], from 1; its text begins with [mark]. */
     data class Item(val depth: Int, val mark: String) : Look
 }
 
-/** The letters from [start] to [end] stand for those from [from] to [to] of the answer. */
+/** [start] to [end] of a block's text come from [from] to [to] of the answer; indices of characters, ends exclusive. */
 data class Origin(val start: Int, val end: Int, val from: Int, val to: Int) {
-    /** What is shown of the answer's letters [range]; null: nothing. */
+    /** The part of the block's text that comes from [range] of the answer; null if there is none. */
     fun shownOf(range: IntRange): IntRange? {
         val (first, last) = maxOf(range.first, from) to minOf(range.last, to - 1)
         if (first > last) return null
@@ -84,7 +84,7 @@ data class Origin(val start: Int, val end: Int, val from: Int, val to: Int) {
 
 private val parser: Parser = Parser.builder()
     .extensions(listOf(TablesExtension.create()))
-    // Text that a model indents, and its tags, are text.
+    // Without indented code and HTML blocks: both are plain text in a model's answer.
     .enabledBlockTypes(
         setOf<Class<out MarkdownBlock>>(
             Heading::class.java, ListBlock::class.java, BlockQuote::class.java, FencedCodeBlock::class.java,
@@ -94,7 +94,7 @@ private val parser: Parser = Parser.builder()
     .includeSourceSpans(IncludeSourceSpans.BLOCKS_AND_INLINES)
     .build()
 
-/** The blocks of Markdown text, which lies at [offset] in its answer. */
+/** The blocks of Markdown text that begins at [offset] of its answer. */
 fun blocksOf(markdown: String, offset: Int = 0): List<Block> {
     val reader = MarkdownReader(offset)
     parser.parse(markdown).accept(reader)
@@ -159,13 +159,13 @@ private class MarkdownReader(private val offset: Int) : AbstractVisitor() {
     private fun items(list: ListBlock, mark: (Int) -> String) {
         if (depth == 0) endProse()
         depth++
-        generateSequence(list.firstChild) { it.next }.filterIsInstance<ListItem>().forEachIndexed { index, item ->
+        list.children().filterIsInstance<ListItem>().forEachIndexed { index, item ->
             beginLine()
             val begin = mark(index)
             val start = text.length
             text.append(begin)
             atMark = true
-            for (child in generateSequence(item.firstChild) { it.next }) {
+            for (child in item.children()) {
                 // An inner list has margins of its own.
                 if (child is ListBlock && text.length > start) styles += Style(start, text.length, Look.Item(depth, begin))
                 child.accept(this)

@@ -1,26 +1,26 @@
 package dev.streamfuse.app.model
 
 /**
- * Markdown that is read while it is written. What has come to its end is read once: a part ends before a line that begins
- * something new at the margin. The last part is read again as it grows, and the longer it is the less often, so that all
- * the work together grows as the text does.
+ * Parses Markdown while it is generated. A part ends before a line that begins a new block at the margin; it is then
+ * parsed for the last time. The open part is parsed again whenever it has grown by 1/[READ_AGAIN], so the total work is
+ * linear in the length of the text.
  */
 class MarkdownStream {
     private val text = StringBuilder()
     private val finished = mutableListOf<Block>()
 
-    /** Blocks that stay what they are; more may follow. */
+    /** Blocks that no longer change. */
     val done: List<Block> get() = finished
 
-    /** The blocks after [done], which may change. */
+    /** The blocks after [done], which may still change. */
     var open: List<Block> = emptyList()
         private set
 
-    /** How many letters have been read so far, those that were read twice twice. */
+    /** The number of characters parsed so far, counted each time that they are parsed. */
     var readLetters = 0L
         private set
 
-    /** Where the text begins that is not [done]. */
+    /** Index of the first character that is not in [done]. */
     var start = 0
         private set
 
@@ -30,7 +30,7 @@ class MarkdownStream {
     private var afterBlank = false
     private var inList = false
 
-    /** Adds text, and reads it: at once where [isWhole], else maybe with a later part. */
+    /** Adds text. [isWhole] parses all of it now; otherwise the last characters may wait for later ones. */
     fun append(more: CharSequence, isWhole: Boolean = false) {
         text.append(more)
         while (true) {
@@ -85,7 +85,6 @@ class MarkdownStream {
     }
 
     private companion object {
-        /** The part that is open is read again when it has grown by one letter in so many. */
         const val READ_AGAIN = 32
         val FENCE = Regex("^\\s*(`{3,}|~{3,})[^`]*$")
         val ITEM = Regex("^([-*+]|[0-9]{1,9}[.)])\\s")

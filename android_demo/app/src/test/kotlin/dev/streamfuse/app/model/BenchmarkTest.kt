@@ -49,7 +49,7 @@ class BenchmarkTest {
         assertEquals(Phase.READY, chat.state.value.phase)
     }
 
-    @Test fun `a benchmark ends when the app is left, and says why`() = runTest {
+    @Test fun `a benchmark ends when the app is left, and shows the reason`() = runTest {
         File(folder.newFolder("demo"), "manifest.json").writeText("{}")
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
@@ -64,7 +64,7 @@ class BenchmarkTest {
         assertEquals(3, benchmark.state.first { !it.running }.result!!.plain.size)
     }
 
-    @Test fun `without a bundle it says so`() = runTest {
+    @Test fun `without a bundle it asks for one`() = runTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(), scope)
         val chat = ChatModel(FakeEngine(), { folder.root }, { folder.root }, settings, SavedChats(folder.root), scope)
@@ -73,7 +73,7 @@ class BenchmarkTest {
         assertNotNull(benchmark.state.first { !it.running }.message)
     }
 
-    @Test fun `the report has medians, the device, and says whether the answers are equal`() {
+    @Test fun `the report has the medians, the device and whether the answers are equal`() {
         val runs = Measurement(
             "demo", 4,
             plain = listOf(measured("a", 20.0), measured("a", 10.0), measured("a", 11.0)),

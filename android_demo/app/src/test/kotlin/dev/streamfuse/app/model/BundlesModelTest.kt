@@ -1,6 +1,7 @@
 package dev.streamfuse.app.model
 
 import dev.streamfuse.BundleStore
+import dev.streamfuse.Options
 import dev.streamfuse.app.R
 import dev.streamfuse.testing.Publisher
 import dev.streamfuse.testing.Publisher.Companion.with
@@ -38,7 +39,7 @@ class BundlesModelTest {
     /** The app as a new process makes it. */
     private fun start(): BundlesModel {
         val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO).also { scopes += it }
-        val store = BundleStore(root) { engine.open(it, threads = null, checkHashes = true).close() }
+        val store = BundleStore(root) { engine.open(it, Options()).close() }
         val settings = SettingsStore(preferences, scope)
         val saved = SavedChats(File(temporary.root, "chats"))
         val chat = ChatModel(engine, store::folder, { File(temporary.root, "answers/$it") }, settings, saved, scope)
@@ -101,7 +102,7 @@ class BundlesModelTest {
         until(again) { it.offer("demo").state is OfferState.Installed }
     }
 
-    @Test(timeout = 60_000) fun `why a download ended is said in its row, and why there is no catalogue below`() {
+    @Test(timeout = 60_000) fun `a failed download shows its error in its row, a failed catalogue below the list`() {
         publisher.publish("demo" to demo, "damaged" to demo + ("manifest.json" to "{ }".toByteArray()) + ("damaged" to ByteArray(1)), "npu" to demo) {
             if (it["name"] == JsonPrimitive("npu")) it.with("backend", "qnn") else it
         }
@@ -109,15 +110,15 @@ class BundlesModelTest {
         assertEquals(OfferState.Unsupported("this library has no backend qnn"), offers[2].state)
         bundles.download(offers[1].entry)
         val refused = until { it.offer("damaged").error != null }.offer("damaged")
-        assertEquals(Sentence.Said("model.pte is not the file that the manifest names."), refused.error)
+        assertEquals(Sentence.Literal("model.pte is not the file that the manifest names."), refused.error)
         assertEquals(OfferState.Available, until { it.offer("damaged").state is OfferState.Available }.offer("damaged").state)
         publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
         bundles.download(offers[0].entry)
         val failed = until { it.offer("demo").state is OfferState.Paused && it.offer("demo").error != null }.offer("demo")
-        assertTrue("${failed.error}", "404" in (failed.error as Sentence.Said).text)
+        assertTrue("${failed.error}", "404" in (failed.error as Sentence.Literal).text)
 
         runBlocking { bundles.ask("http://models.example")!!.join() }
-        assertTrue("${bundles.state.value.message}", "https://" in (bundles.state.value.message as Sentence.Said).text)
+        assertTrue("${bundles.state.value.message}", "https://" in (bundles.state.value.message as Sentence.Literal).text)
         assertEquals("what was there stays", 3, bundles.state.value.offers.size)
         publisher.publish()
         ask()

@@ -191,20 +191,20 @@ class ChatModelTest : ChatTest() {
         assertEquals("Hello", chat().ready().unsent)
     }
 
-    @Test fun `what the library refuses is said in its sentence and stays in the field`() = runTest {
+    @Test fun `what the library refuses shows its message and stays in the field`() = runTest {
         use("demo")
         val state = chat().ask("please refuse")
-        assertEquals(Sentence.Said("This prompt is too long."), state.error)
+        assertEquals(Sentence.Literal("This prompt is too long."), state.error)
         assertEquals("please refuse", state.unsent)
         assertEquals(emptyList<Turn>(), state.turns)
     }
 
-    @Test fun `a bundle that cannot be loaded is said, and another can be chosen`() = runTest {
+    @Test fun `a bundle that cannot be loaded shows an error, and another can be chosen`() = runTest {
         use("bad")
         File(bundle("bad"), "damaged").writeText("")
         val chat = chat()
         assertEquals(Phase.FAILED, chat.state.first { it.phase != Phase.LOADING }.phase)
-        assertTrue(chat.state.value.error is Sentence.Said)
+        assertTrue(chat.state.value.error is Sentence.Literal)
         bundle("good")
         chat.open("good").join()
         assertEquals("good", chat.ready().bundle)

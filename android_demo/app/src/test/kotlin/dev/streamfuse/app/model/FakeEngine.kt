@@ -4,6 +4,7 @@ import dev.streamfuse.ContextPolicy
 import dev.streamfuse.ErrorCode
 import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Message
+import dev.streamfuse.Options
 import dev.streamfuse.Piece
 import dev.streamfuse.Role
 import dev.streamfuse.Source
@@ -16,8 +17,8 @@ import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.flow
 
 /**
- * A library whose words are arithmetic over everything that was said before, so that a turn which is lost, doubled or
- * read anew in another form changes the text. A folder with manifest.json is a bundle, one with `damaged` in it is not.
+ * A library whose tokens are a hash of the whole conversation, so a turn that is lost, repeated or read again in another
+ * form changes the text. A folder with manifest.json is a bundle; one that also contains `damaged` is refused.
  */
 class FakeEngine : Engine {
     override val backends = mapOf("kernels" to null)
@@ -38,21 +39,15 @@ class FakeEngine : Engine {
     var forgotten = 0
         private set
 
-    override suspend fun open(
-        folder: File,
-        threads: Int?,
-        checkHashes: Boolean,
-        memory: File?,
-        policy: ContextPolicy,
-    ): OpenModel {
+    override suspend fun open(folder: File, options: Options, policy: ContextPolicy): OpenModel {
         if (!File(folder, "manifest.json").isFile) throw IOException("${folder.name} holds no manifest.json")
         if (File(folder, "damaged").exists()) {
             throw StreamFuseException(ErrorCode.BAD_FILE, "model.pte is not the file that the manifest names.")
         }
         open++
-        this.memory = memory
+        memory = options.memoryFile
         this.policy = policy
-        return FakeModel(threads ?: 2)
+        return FakeModel(options.threads ?: 2)
     }
 
     private inner class FakeModel(override val threads: Int) : OpenModel {
