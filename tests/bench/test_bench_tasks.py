@@ -154,13 +154,18 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
                 "cost_ms": {"decode": 4.0, "verify_8": 6.0, "streams": 1.0},
                 "time_ms": time_ms,
                 "fallback_reason": None,
+                "first_token_ms": 8.0,
+                "prefill_ms": 5.0,
+                "prefilled_tokens": 10,
             }
-            return Answer((7,) * 10, self.ms_per_token * 10, statistics)
+            return Answer((7,) * 10, self.ms_per_token * 10, statistics, cpu_ms=20.0)
 
     result = run(Counted(PLAIN, 1.0, []), Counted(SPECULATIVE, 9.0, []))
     assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
     drafted = result.to_dict()["systems"][SPECULATIVE]
     assert drafted["accepted_by_source"] == {"streams": 6, "lookup": 4, "table": 0}  # of two prompts
+    times = [drafted[name] for name in ("first_token_ms", "prefill_token_per_sec", "cpu_seconds_per_token")]
+    assert times == pytest.approx([8.0, 2000.0, 0.002])
     assert "accepted drafts came from streams 60%, lookup 40%" in summary(result)
 
 
@@ -196,6 +201,7 @@ def test_the_own_runtime_speculates_without_changing_the_text(tmp_path: Path, mo
         assert speculative.statistics is not None
         assert speculative.statistics["speculative"] is True
         assert plain.decode_ms > 0
+        assert plain.cpu_ms is not None
         for answer in (plain, speculative):
             assert answer.statistics is not None
             assert sum(answer.statistics["accept_lengths"]) == len(answer.token_ids)
@@ -354,6 +360,7 @@ def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     assert code == 0, stderr
     facts = json.loads(stdout)
     assert (facts["equal"], facts["cold_caches"]) == (True, True)
+    assert facts["systems"]["plain"]["cpu_seconds_per_token"] is None, "evictions take processor time too"
     assert not engines.cost_folder().exists(), "what `run` reads there is of warm caches"
     assert len(fake_engine) == 2, "one that plain and speculative share, and that of the memory"
     code, _, stderr = command(bundle, *flags, "--systems", "plain,llama.cpp")

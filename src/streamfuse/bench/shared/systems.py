@@ -6,8 +6,9 @@ Reading the rest of the prompt is not decoding.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from streamfuse.api import Generation, Model
@@ -46,11 +47,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The delivered tokens, and the milliseconds of all passes that brought them, the one that ended the text too."""
+    """The delivered tokens, and the milliseconds of all passes that brought them, the one that ended the text too.
+
+    Attributes:
+        statistics: of our own runtime.
+        cpu_ms: processor time of all threads of this process, reading the prompt included; None: not measured.
+    """
 
     token_ids: tuple[int, ...]
     decode_ms: float
-    statistics: dict[str, Any] | None = None  # of our own runtime
+    statistics: dict[str, Any] | None = None
+    cpu_ms: float | None = None
 
 
 class System(Protocol):
@@ -85,8 +92,10 @@ class OwnRuntime:
         }  # fmt: skip
         if self._session is None:
             self._model.reset()
-            return finished(self._model.stream(request.prompt_ids, **options))
-        self._session.reset()
+            began = time.process_time()
+            found = finished(self._model.stream(request.prompt_ids, **options))
+            return replace(found, cpu_ms=(time.process_time() - began) * 1000)
+        self._session.reset()  # of --cold-caches, whose evictions take processor time
         return finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
 
 

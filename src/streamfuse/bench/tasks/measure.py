@@ -59,7 +59,10 @@ class SystemResult:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Of our own runtime: what its generations say, added up over the first repetition."""
+        """Of our own runtime: what its generations say, added up over the first repetition; times are of all of them.
+
+        `cpu_seconds_per_token` counts the processor time of all threads, for prompt and answer, per generated token.
+        """
         known = [repeated[0].statistics for repeated in self.answers if repeated[0].statistics]
         if not known:
             return {}
@@ -76,12 +79,25 @@ class SystemResult:
             accepted.update(one["accepted_by_source"])
         reasons = Counter(one["fallback_reason"] for one in known if one["fallback_reason"])
         return {
+            **self._times(),
             "mean_accepted_tokens": emitted / passes if passes else 0.0,
             "loop_share": outside / decoding if decoding else 0.0,
             "widths": dict(widths),
             "streams_passes": sum(one["streams_passes"] for one in known),
             "accepted_by_source": dict(accepted),
             "fallback_reasons": dict(reasons),
+        }
+
+    def _times(self) -> dict[str, float | None]:
+        answers = [answer for repeated in self.answers for answer in repeated]
+        read = [answer.statistics for answer in answers if answer.statistics]
+        prefill_s = sum(one["prefill_ms"] for one in read) / 1000
+        cpu_s = [answer.cpu_ms / 1000 for answer in answers if answer.cpu_ms is not None]
+        tokens = sum(len(answer.token_ids) for answer in answers)
+        return {
+            "first_token_ms": float(np.median([one["first_token_ms"] for one in read])),
+            "prefill_token_per_sec": sum(one["prefilled_tokens"] for one in read) / prefill_s if prefill_s else None,
+            "cpu_seconds_per_token": sum(cpu_s) / tokens if len(cpu_s) == len(answers) and tokens else None,
         }
 
 
