@@ -1,5 +1,5 @@
-// Functions that are bit-identical in every language (docs/random.md): exponential, logarithm, half floats. In double
-// precision, every operation rounded separately (rounding.h).
+// Functions that are bit-identical in every language (docs/conformance.md): exponential, logarithm, half floats. In
+// double precision, every operation rounded separately (rounding.h).
 #pragma once
 
 #include <bit>

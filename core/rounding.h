@@ -1,4 +1,4 @@
-// Every operation of core and kernels is rounded separately (docs/random.md, kernels/ops/lanes.h). A compiler that
+// Every operation of core and kernels is rounded separately (docs/conformance.md, kernels/ops/lanes.h). A compiler that
 // contracts a * b + c to a fused multiply-add changes results, and most do if the processor has it. Every source file
 // includes this header first, so that no build depends on a flag. Intended fused operations are written explicitly.
 #pragma once

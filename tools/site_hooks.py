@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 HEADERS = {
     "native/streamfuse.h": "What an app or another language binds: models and sessions. [native.md](../native.md)",
     "core/streamfuse_core.h": "The core under it, for an engine of your own. [core.md](../core.md)",
-    "text/streamfuse_bundle.h": "Bundle, tokenizer and chat template. [text.md](../text.md)",
+    "text/streamfuse_bundle.h": "Bundle, tokenizer and chat template. [bundle.md](../bundle.md)",
 }
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+([^)#\s]+)(?:#[^)]*)?\)")
 NAMED = re.compile(r"\[([a-z-]+\.md)\]\(([^)#\s]+)((?:#[^)]*)?)\)")

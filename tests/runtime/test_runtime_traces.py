@@ -1,4 +1,7 @@
-"""Golden traces, as Kotlin and Swift replay them (docs/traces.md). Run: pytest tests/runtime/test_runtime_traces.py"""
+"""Golden traces, as Kotlin and Swift replay them (docs/conformance.md).
+
+Run: pytest tests/runtime/test_runtime_traces.py
+"""
 
 from __future__ import annotations
 

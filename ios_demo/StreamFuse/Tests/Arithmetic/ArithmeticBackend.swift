@@ -1,8 +1,8 @@
 import CStreamFuse
 import StreamFuseCore
 
-/// The arithmetic model of docs/traces.md: its logits depend on every token of the context in order, so a wrong commit, a
-/// wrong path or a wrong position changes the text.
+/// The arithmetic model of docs/conformance.md: its logits depend on every token of the context in order, so a wrong
+/// commit, a wrong path or a wrong position changes the text.
 package final class ArithmeticBackend: Backend {
   /// The bundle's facts.
   package let spec: ModelSpec
