@@ -164,8 +164,8 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
     assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
     drafted = result.to_dict()["systems"][SPECULATIVE]
     assert drafted["accepted_by_source"] == {"streams": 6, "lookup": 4, "table": 0}  # of two prompts
-    times = [drafted[name] for name in ("first_token_ms", "prefill_token_per_sec", "cpu_seconds_per_token")]
-    assert times == pytest.approx([8.0, 2000.0, 0.002])
+    times = [drafted[name] for name in ("first_token_ms", "prefill_token_per_sec", "cpu_ms_per_token")]
+    assert times == pytest.approx([8.0, 2000.0, 2.0])
     assert "accepted drafts came from streams 60%, lookup 40%" in summary(result)
 
 
@@ -360,7 +360,7 @@ def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     assert code == 0, stderr
     facts = json.loads(stdout)
     assert (facts["equal"], facts["cold_caches"]) == (True, True)
-    assert facts["systems"]["plain"]["cpu_seconds_per_token"] is None, "evictions take processor time too"
+    assert facts["systems"]["plain"]["cpu_ms_per_token"] is None, "evictions take processor time too"
     assert not engines.cost_folder().exists(), "what `run` reads there is of warm caches"
     assert len(fake_engine) == 2, "one that plain and speculative share, and that of the memory"
     code, _, stderr = command(bundle, *flags, "--systems", "plain,llama.cpp")

@@ -141,11 +141,22 @@ class Results:
         write_text(self.path, text)
 
 
+def commit() -> str | None:
+    """The commit of this source tree; None if it is no git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a benchmark; its progress goes to standard error.
 
     Returns:
-        What it printed, and when it began (UTC), how long it ran (seconds) and the load of the machine before it.
+        What it printed, and the facts: the commit, when it began (UTC), how long it ran (seconds) and the load of the
+        machine before it.
 
     Raises:
         SuiteError: it failed.
@@ -155,7 +166,12 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
     done = subprocess.run([sys.executable, "-m", "streamfuse", *benchmark.arguments, "--json"], stdout=subprocess.PIPE)
     if done.returncode != 0:
         raise SuiteError(f"{benchmark.name} {ending(done.returncode)}: {benchmark.command}")
-    facts = {"began": began.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - start), "load": load}
+    facts = {
+        "commit": commit(),
+        "began": began.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - start),
+        "load": load,
+    }
     return json.loads(done.stdout), facts
 
 

@@ -51,7 +51,8 @@ class Answer:
 
     Attributes:
         statistics: of our own runtime.
-        cpu_ms: processor time of all threads of this process, reading the prompt included; None: not measured.
+        cpu_ms: processor time of all threads of this process meanwhile, of our own runtime; threads that wait may spin.
+            None: not measured.
     """
 
     token_ids: tuple[int, ...]
@@ -92,20 +93,21 @@ class OwnRuntime:
         }  # fmt: skip
         if self._session is None:
             self._model.reset()
-            began = time.process_time()
-            found = finished(self._model.stream(request.prompt_ids, **options))
-            return replace(found, cpu_ms=(time.process_time() - began) * 1000)
-        self._session.reset()  # of --cold-caches, whose evictions take processor time
-        return finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
+            return finished(self._model.stream(request.prompt_ids, **options))
+        self._session.reset()
+        answer = finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
+        return replace(answer, cpu_ms=None)  # the evictions of --cold-caches take processor time too
 
 
 def finished(generation: Generation) -> Answer:
-    """What a generation of this project delivers, to its end."""
+    """What a generation of this project, whose prompt has been read, delivers to its end."""
+    began = time.process_time()
     drafted = [piece.drafted for piece in generation if piece.token is not None]
     found = generation.statistics
     lengths = accept_lengths(drafted, found.target_forward_passes)
     decode_ms = sum(ms for phase, ms in found.time_ms.items() if phase != "prefill")
-    return Answer(tuple(generation.token_ids), decode_ms, {**found.to_dict(), "accept_lengths": lengths})
+    cpu_ms = 1000 * (time.process_time() - began)
+    return Answer(tuple(generation.token_ids), decode_ms, {**found.to_dict(), "accept_lengths": lengths}, cpu_ms)
 
 
 def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:

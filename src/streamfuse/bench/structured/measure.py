@@ -41,8 +41,6 @@ class QuestionResult:
         finished: False where a limit cut the answer before its constraint was satisfied.
         problem: why the text does not satisfy the constraint; None where it does, or was cut.
         compile_ms: until the generation with the constraint has started, one value per repetition.
-        cpu_ms: of the process while an answer was decoded, the pass of the last prompt token included, by system and
-            repetition.
         replies: of other programs, by name.
     """
 
@@ -53,7 +51,6 @@ class QuestionResult:
     problem: str | None
     answers: Mapping[str, Sequence[Answer]]
     compile_ms: Sequence[float]
-    cpu_ms: Mapping[str, Sequence[float]]
     replies: Mapping[str, Reply] = field(default_factory=dict)
 
     @property
@@ -90,7 +87,10 @@ class TaskFigures:
     def cpu_ms_per_token(self) -> dict[str, float]:
         """CPU time of the process by system, medians over repetitions; waiting threads may spin, so it is of one
         thread that this says most."""
-        spent = {name: sum(median(one.cpu_ms[name]) for one in self.results) for name in SYSTEMS}
+        spent = {
+            name: sum(median(answer.cpu_ms or 0.0 for answer in one.answers[name]) for one in self.results)
+            for name in SYSTEMS
+        }
         return {name: ms / max(1, self.tokens) for name, ms in spent.items()}
 
     @property
@@ -257,9 +257,8 @@ def _measure_question(
     externals: Externals,
 ) -> QuestionResult:
     question = encoded.question
-    first, *_ = _answer(streams[0], encoded, number, settings, PLAIN, settings.max_new_tokens)
+    first, _ = _answer(streams[0], encoded, number, settings, PLAIN, settings.max_new_tokens)
     answers: dict[str, list[Answer]] = {name: [] for name in SYSTEMS}
-    cpu_ms: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     compile_ms = []
     request = replace(settings.request(number, encoded.prompt_ids), constraint=question.constraint.option)
     asked = Asked(externals, question, request, decode)
@@ -267,9 +266,8 @@ def _measure_question(
         for name in rotated(SYSTEMS, number + repetition):
             time.sleep(SETTLE_S)
             room = max(1, len(first.token_ids)) if name == FREE else settings.max_new_tokens
-            answer, started_ms, own_ms = _answer(stream, encoded, number, settings, name, room)
+            answer, started_ms = _answer(stream, encoded, number, settings, name, room)
             answers[name].append(answer)
-            cpu_ms[name].append(own_ms)
             if name == SPECULATIVE:
                 compile_ms.append(started_ms)
         asked.ask(number + repetition)
@@ -277,14 +275,14 @@ def _measure_question(
     whole = (first.statistics or {})["finish_reason"] == "stop"
     problem = problem_of(question.constraint, text) if whole else None
     return QuestionResult(
-        question, first.token_ids, text, whole, problem, answers, compile_ms, cpu_ms, asked.replies()
+        question, first.token_ids, text, whole, problem, answers, compile_ms, asked.replies()
     )  # fmt: skip
 
 
 def _answer(
     stream: Stream, encoded: EncodedQuestion, number: int, settings: TaskSettings, system: str, max_new_tokens: int
-) -> tuple[Answer, float, float]:
-    """The answer, the milliseconds until its generation had started, and those of CPU time from then on."""
+) -> tuple[Answer, float]:
+    """The answer, and the milliseconds until its generation had started."""
     constraint = {"ignore_eos": True} if system == FREE else encoded.question.constraint.option
     started = time.perf_counter()
     generation = stream(
@@ -293,9 +291,7 @@ def _answer(
         **constraint,
     )  # fmt: skip
     started_ms = 1000 * (time.perf_counter() - started)
-    before = time.process_time()
-    answer = finished(generation)
-    return answer, started_ms, 1000 * (time.process_time() - before)
+    return finished(generation), started_ms
 
 
 def _sums(counts: Any) -> dict[str, float]:

@@ -61,7 +61,7 @@ class SystemResult:
     def statistics(self) -> dict[str, Any]:
         """Of our own runtime: what its generations say, added up over the first repetition; times are of all of them.
 
-        `cpu_seconds_per_token` counts the processor time of all threads, for prompt and answer, per generated token.
+        `cpu_ms_per_token` is the processor time of all threads, without that of reading the prompt.
         """
         known = [repeated[0].statistics for repeated in self.answers if repeated[0].statistics]
         if not known:
@@ -92,12 +92,12 @@ class SystemResult:
         answers = [answer for repeated in self.answers for answer in repeated]
         read = [answer.statistics for answer in answers if answer.statistics]
         prefill_s = sum(one["prefill_ms"] for one in read) / 1000
-        cpu_s = [answer.cpu_ms / 1000 for answer in answers if answer.cpu_ms is not None]
+        cpu_ms = [answer.cpu_ms for answer in answers if answer.cpu_ms is not None]
         tokens = sum(len(answer.token_ids) for answer in answers)
         return {
             "first_token_ms": float(np.median([one["first_token_ms"] for one in read])),
             "prefill_token_per_sec": sum(one["prefilled_tokens"] for one in read) / prefill_s if prefill_s else None,
-            "cpu_seconds_per_token": sum(cpu_s) / tokens if len(cpu_s) == len(answers) and tokens else None,
+            "cpu_ms_per_token": sum(cpu_ms) / tokens if len(cpu_ms) == len(answers) and tokens else None,
         }
 
 
