@@ -113,10 +113,11 @@ def test_a_benchmark_is_a_process_whose_failure_has_its_name(monkeypatch: pytest
         assert command[-1] == "--json"
         return subprocess.CompletedProcess(command, 0 if "latency" in command else 1, b'{"a": 1}')
 
+    monkeypatch.setattr(suite, "commit", lambda: "0123abcd")
     monkeypatch.setattr(subprocess, "run", run)
     passes = suite.Benchmark("passes", ("bench", "latency", "x"), tmp_path, None)
     result, facts = suite.measure(passes)
-    assert (result, facts["seconds"]) == ({"a": 1}, 0)
+    assert (result, facts["seconds"], facts["commit"]) == ({"a": 1}, 0, "0123abcd")
     with pytest.raises(suite.SuiteError, match=r"^chat ended with code 1: streamfuse bench tasks x$"):
         suite.measure(suite.Benchmark("chat", ("bench", "tasks", "x"), tmp_path, None))
 
