@@ -44,7 +44,9 @@ def compare(
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(metavar="NAME;...", help="Other programs (docs/peers.md), or none.", show_default="all installed"),
+        typer.Option(
+            metavar="NAME;...", help="Other programs (docs/methods.md), or none.", show_default="all installed"
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions of each data set, evenly spread over it; all their turns.")

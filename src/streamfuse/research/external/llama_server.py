@@ -1,7 +1,7 @@
 """llama.cpp's own server: plain decoding, and its own speculation with a draft model or by look-up.
 
-Needs the program `llama-server` in PATH, or named by `STREAMFUSE_LLAMA_SERVER`; docs/peers.md says where to get it. The
-server runs as a child on 127.0.0.1, with one slot, on the processor only, and ends with the block that opened it.
+Needs the program `llama-server` in PATH, or named by `STREAMFUSE_LLAMA_SERVER`; docs/methods.md says where to get it.
+The server runs as a child on 127.0.0.1, with one slot, on the processor only, and ends with the block that opened it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def find_program() -> Path:
     found = shutil.which(named or PROGRAM)
     if found is None:
         where = f"{VARIABLE} names {named}, which is no program" if named else f"no {PROGRAM} in PATH"
-        raise ExternalSystemError(f"{where}; install llama.cpp (docs/peers.md), or name the program in {VARIABLE}")
+        raise ExternalSystemError(f"{where}; install llama.cpp (docs/methods.md), or name the program in {VARIABLE}")
     return Path(found)
 
 
@@ -69,7 +69,7 @@ def look_up_flags(words: str, match: int, length: int) -> list[str]:
     """
     if "ngram-simple" not in words:
         raise ExternalSystemError(
-            f"this {PROGRAM} has no look-up of its own; install a newer llama.cpp (docs/peers.md)"
+            f"this {PROGRAM} has no look-up of its own; install a newer llama.cpp (docs/methods.md)"
         )
     flag = "--spec-ngram-simple-size" if "--spec-ngram-simple-size-n" in words else "--spec-ngram-size"
     return ["--spec-type", "ngram-simple", f"{flag}-n", str(match), f"{flag}-m", str(length)]
@@ -162,7 +162,7 @@ class LlamaServer:
         if timings["prompt_n"] != 1:
             raise ExternalSystemError(
                 f"{self.name} read {timings['prompt_n']} prompt tokens again, so its clock is another; install a newer "
-                "llama.cpp (docs/peers.md), or drop it from --peers"
+                "llama.cpp (docs/methods.md), or drop it from --peers"
             )
         # Each pass gives the tokens that it accepts and one of its own.
         passes = max(1, timings["predicted_n"] - timings.get("draft_n_accepted", 0))
@@ -187,7 +187,7 @@ class LlamaServer:
             or not all(isinstance(timings.get(name), (int, float)) for name in wanted)
         ):
             raise ExternalSystemError(
-                f"{self.name} answers without tokens or timings; install a newer llama.cpp (docs/peers.md)"
+                f"{self.name} answers without tokens or timings; install a newer llama.cpp (docs/methods.md)"
             )
         return tokens, timings
 
