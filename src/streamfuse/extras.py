@@ -57,6 +57,7 @@ NEEDS = {
     "ngrams": Need("counting n-grams", _MODEL, "export"),
     "train": Need("training", (*_MODEL, "accelerate", "transformers"), "train"),
     "report": Need("a report", ("jinja2", "matplotlib"), "bench"),
+    "bench-report": Need("bench report", ("jinja2",), "bench"),
     "row-template": Need("a template of rows with {{ }}", ("jinja2",), "export"),
     "rouge": Need("comparing texts with their references", ("rouge_score",), "bench"),
     "bench-adapter": Need("measuring an adapter", _MODEL, "export"),

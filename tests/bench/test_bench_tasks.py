@@ -157,8 +157,9 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
                 "first_token_ms": 8.0,
                 "prefill_ms": 5.0,
                 "prefilled_tokens": 10,
+                "accept_lengths": [2, 4, 4],
             }
-            return Answer((7,) * 10, self.ms_per_token * 10, statistics, cpu_ms=20.0)
+            return Answer((7,) * 10, self.ms_per_token * 10, statistics, cpu_ms=16.0)
 
     result = run(Counted(PLAIN, 1.0, []), Counted(SPECULATIVE, 9.0, []))
     assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))

@@ -6,18 +6,16 @@ Run: python -m pytest tests/end_to_end/test_methods_page.py
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import BROWSER, browse
 from methods_samples import DATA, WORDS, made_up
 
 from streamfuse.research.compare.report import write_page
 
 image = pytest.importorskip("matplotlib.image")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is on this machine")
 BLUE = {"light": (0x2A, 0x78, 0xD6), "dark": (0x39, 0x87, 0xE5)}  # bars of lossless methods
 
@@ -27,15 +25,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "methods.html"
     write_page(made_up(), path)
     return path
-
-
-def browse(page: Path, *flags: str) -> str:
-    """What a browser without a window prints after it opened the page."""
-    own = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={page.parent}/profile"]
-    done = subprocess.run(
-        [str(BROWSER), *own, *flags, page.as_uri()], capture_output=True, text=True, timeout=400, check=True
-    )
-    return done.stdout
 
 
 def test_figures_are_read_back_from_what_the_browser_made_of_the_page(page: Path) -> None:

@@ -7,7 +7,7 @@ Reading the rest of the prompt is not decoding.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -51,14 +51,19 @@ class Answer:
 
     Attributes:
         statistics: of our own runtime.
-        cpu_ms: processor time of all threads of this process meanwhile, of our own runtime; threads that wait may spin.
-            None: not measured.
+        cpu_ms: processor time of all threads after the first pass; None: not measured, or of another program.
     """
 
     token_ids: tuple[int, ...]
     decode_ms: float
     statistics: dict[str, Any] | None = None
     cpu_ms: float | None = None
+
+    @property
+    def cpu_tokens(self) -> int:
+        """The tokens that `cpu_ms` was spent on."""
+        lengths = (self.statistics or {}).get("accept_lengths") or [0]
+        return len(self.token_ids) - int(lengths[0])
 
 
 class System(Protocol):
@@ -100,14 +105,24 @@ class OwnRuntime:
 
 
 def finished(generation: Generation) -> Answer:
-    """What a generation of this project, whose prompt has been read, delivers to its end."""
-    began = time.process_time()
-    drafted = [piece.drafted for piece in generation if piece.token is not None]
+    """What a generation of this project delivers, to its end."""
+    drafted, began = [], None
+    for piece in generation:
+        began = time.process_time() if began is None else began  # the prompt has been read
+        if piece.token is not None:
+            drafted.append(piece.drafted)
+    cpu_ms = None if began is None else 1000 * (time.process_time() - began)
     found = generation.statistics
     lengths = accept_lengths(drafted, found.target_forward_passes)
     decode_ms = sum(ms for phase, ms in found.time_ms.items() if phase != "prefill")
-    cpu_ms = 1000 * (time.process_time() - began)
     return Answer(tuple(generation.token_ids), decode_ms, {**found.to_dict(), "accept_lengths": lengths}, cpu_ms)
+
+
+def cpu_ms_per_token(answers: Iterable[Answer]) -> float | None:
+    """Processor time of all threads per token, without the prompt and the first pass; None if none was measured."""
+    timed = [(answer.cpu_ms, answer.cpu_tokens) for answer in answers if answer.cpu_ms is not None]
+    tokens = sum(count for _, count in timed)
+    return sum(ms for ms, _ in timed) / tokens if tokens else None
 
 
 def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:

@@ -20,7 +20,7 @@ import numpy as np
 from streamfuse.api import Generation
 from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_speedup, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
-from streamfuse.bench.shared.systems import Answer, finished
+from streamfuse.bench.shared.systems import Answer, cpu_ms_per_token, finished
 
 from .external import Asked, ExternalFigures, Externals, Reply, figures_of, timings_of
 from .questions import Question, problem_of
@@ -84,16 +84,6 @@ class TaskFigures:
         return counted_speedup(repeated)
 
     @property
-    def cpu_ms_per_token(self) -> dict[str, float]:
-        """CPU time of the process by system, medians over repetitions; waiting threads may spin, so it is of one
-        thread that this says most."""
-        spent = {
-            name: sum(median(answer.cpu_ms or 0.0 for answer in one.answers[name]) for one in self.results)
-            for name in SYSTEMS
-        }
-        return {name: ms / max(1, self.tokens) for name, ms in spent.items()}
-
-    @property
     def tokens(self) -> int:
         return sum(len(one.token_ids) for one in self.results)
 
@@ -147,7 +137,10 @@ class TaskFigures:
             "forced_drafts": sum(one["forced_tokens"] for one in drafted),
             "refused_drafts": sum(one["refused_drafts"] for one in drafted),
             "mask_ms_per_token": {name: self._mask_ms(name) for name in (PLAIN, SPECULATIVE)},
-            "cpu_ms_per_token": self.cpu_ms_per_token,
+            "cpu_ms_per_token": {
+                name: cpu_ms_per_token(answer for one in self.results for answer in one.answers[name])
+                for name in SYSTEMS
+            },
             "compile_ms": median(ms for one in self.results for ms in one.compile_ms),
             "finished": done / len(self.results),
             "valid": 1 - len(self.problems) / done if done else None,

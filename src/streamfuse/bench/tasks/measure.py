@@ -29,6 +29,7 @@ from streamfuse.bench.shared.systems import (
     OwnRuntime,
     Request,
     System,
+    cpu_ms_per_token,
 )
 
 _WARM_UP_TOKENS = 8
@@ -59,10 +60,7 @@ class SystemResult:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Of our own runtime: what its generations say, added up over the first repetition; times are of all of them.
-
-        `cpu_ms_per_token` is the processor time of all threads, without that of reading the prompt.
-        """
+        """Of our own runtime: what its generations say, of the first repetition in sum, and times of all."""
         known = [repeated[0].statistics for repeated in self.answers if repeated[0].statistics]
         if not known:
             return {}
@@ -92,12 +90,10 @@ class SystemResult:
         answers = [answer for repeated in self.answers for answer in repeated]
         read = [answer.statistics for answer in answers if answer.statistics]
         prefill_s = sum(one["prefill_ms"] for one in read) / 1000
-        cpu_ms = [answer.cpu_ms for answer in answers if answer.cpu_ms is not None]
-        tokens = sum(len(answer.token_ids) for answer in answers)
         return {
             "first_token_ms": float(np.median([one["first_token_ms"] for one in read])),
             "prefill_token_per_sec": sum(one["prefilled_tokens"] for one in read) / prefill_s if prefill_s else None,
-            "cpu_ms_per_token": sum(cpu_ms) / tokens if len(cpu_ms) == len(answers) and tokens else None,
+            "cpu_ms_per_token": cpu_ms_per_token(answers),
         }
 
 

@@ -6,7 +6,18 @@ import typer
 
 from streamfuse.cli.shared.groups import register_group
 
-COMMANDS = ("ablations", "acceptance", "all", "latency", "parity", "quantization", "scale", "structured", "tasks")
+COMMANDS = (
+    "ablations",
+    "acceptance",
+    "all",
+    "latency",
+    "parity",
+    "quantization",
+    "report",
+    "scale",
+    "structured",
+    "tasks",
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,1 @@
+"""One page about one bundle: plain and speculative decoding side by side, pass by pass."""

@@ -1,0 +1,124 @@
+"""`streamfuse bench report`: one HTML page that shows plain and speculative decoding pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamfuse.api import Generation, GenerationOptions, Model, load
+from streamfuse.cli.commands.demo import PROMPTS
+from streamfuse.cli.shared import options
+from streamfuse.cli.shared.console import err, out, print_json, say
+from streamfuse.cli.shared.engine import settle
+from streamfuse.extras import need
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command("report")(report)
+
+
+def report(
+    bundle: options.BundleFolder,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    data: Annotated[
+        str | None, typer.Option(metavar="DATA", help=options.DATA_HELP, show_default="the prompts of streamfuse demo")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the data.")] = 13,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
+    threads: options.Threads = None,
+    provider: options.Provider = None,
+    format_: options.DataFormat = None,
+    template: options.DataTemplate = None,
+    split: options.DataSplit = "test",
+    json_: Annotated[bool, typer.Option("--json", help="Print the measured answers as one JSON object.")] = False,
+) -> None:
+    """Write an HTML page that shows where the speed-up of a bundle comes from.
+
+    Answers each prompt by plain and by speculative decoding, greedily, and
+    shows both on one time line: a bar per pass, a square per token, in the
+    colour of its drafter. The page replays answers in real time and has the
+    speed-up by kind of prompt, the acceptance by depth, and the cost of
+    passes by their width. It loads nothing, so it can be mailed.
+
+    Each prompt is answered once, so the figures are rough: `streamfuse bench
+    tasks` measures with repetitions and intervals. The exit code is 1 if
+    plain and speculative decoding generate different texts.
+
+    [bold]Examples[/bold]
+
+    streamfuse bench report build/demo -o report.html
+
+    streamfuse bench report build/demo --data question.jsonl -o chat.html
+    """
+    need("bench-report")
+    options.check_place("--output", output)
+    from streamfuse.bench.page import measure, page
+    from streamfuse.bench.shared.machine import engine_threads
+    from streamfuse.engines import processor
+
+    settings = GenerationOptions(max_new_tokens=max_new_tokens, temperature=0.0, repetition_penalty=1.0)
+    answers: list[measure.Answer] = []
+    with (
+        load(bundle, threads=threads, provider=provider, cost_cache=False) as model,
+        err.status("warming up") as status,
+    ):
+        asked = _demo(model) if data is None else _read(model, data, limit, max_new_tokens, format_, template, split)
+        settle(model, plan=True)
+        for number, (kind, prompt, ask) in enumerate(asked):
+            status.update(f"prompt {number + 1} of {len(asked)}")
+            answers.append(measure.answer(kind, prompt, partial(ask, **settings), plain_first=number % 2 == 0))
+        facts = f"{model.manifest.model.name}, {processor()}, {engine_threads(model.backend)} threads, greedy"
+        title = f"Speculative decoding of {model.manifest.model.name.rpartition('/')[2]}"
+    arguments = "" if data is None else f" --data {data} --limit {limit}"
+    command = f"streamfuse bench report {bundle}{arguments} --max-new-tokens {max_new_tokens}"
+    page.write(output, page.page(answers, title, facts, command))
+    if json_:
+        print_json({"speedup": measure.speedup(answers), "answers": [one.to_dict() for one in answers]})
+    else:
+        out.print(f"{output}: {len(answers)} answers, {measure.speedup(answers):.2f}x as fast as plain decoding",
+                  markup=False, soft_wrap=True)  # fmt: skip
+    if different := [one.kind for one in answers if not one.equal]:
+        say(f"The texts differ: {', '.join(different)}", "red")
+        raise typer.Exit(1)
+
+
+Ask = Callable[..., Generation]
+
+
+def _demo(model: Model) -> list[tuple[str, str, Ask]]:
+    return [(kind, text, _asking(model, text, **restriction)) for kind, (text, restriction) in PROMPTS.items()]
+
+
+def _read(
+    model: Model, data: str, limit: int, max_new_tokens: int, format_: str | None, template: str | None, split: str
+) -> list[tuple[str, str, Ask]]:
+    """Kind, prompt and how to ask it, of the prompts that fit the context."""
+    from streamfuse.bench.tasks.prompts import fitting
+    from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
+
+    samples = spread(merged(read_samples(data, format_, options.data_template(template), split=split)), limit)
+    encoded = [encode_prompt(sample, model.tokenizer) for sample in samples]
+    places = fitting(encoded, model.manifest, max_new_tokens)
+    if skipped := len(samples) - len(places):
+        say(
+            f"{skipped} prompts with their answers are longer than the context "
+            f"of {model.manifest.cache.capacity} tokens."
+        )
+    return [
+        (samples[place].source, "\n\n".join(samples[place].turns[:1]), _asking(model, encoded[place]))
+        for place in places
+    ]
+
+
+def _asking(model: Model, prompt: str | Sequence[int], **restriction: Any) -> Ask:
+    def ask(**settings: Any) -> Generation:
+        model.reset()
+        return model.stream(prompt, **restriction, **settings)
+
+    return ask
