@@ -18,6 +18,7 @@ HEADERS = {
     "text/streamfuse_bundle.h": "Bundle, tokenizer and chat template. [bundle.md](../bundle.md)",
 }
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+([^)#\s]+)(?:#[^)]*)?\)")
+FRAGMENT = re.compile(r"^( *```\w+) fragment$", re.MULTILINE)
 NAMED = re.compile(r"\[([a-z-]+\.md)\]\(([^)#\s]+)((?:#[^)]*)?)\)")
 
 
@@ -31,6 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """A link named after its file gets the page's title, and a link to a file outside docs/ becomes the file's name,
     because the site does not have it."""
+    markdown = FRAGMENT.sub(r"\1", markdown)  # a second word after the language would not begin a block
     titles = {path: title for title, path in _entries(config.nav or [])}
     markdown = NAMED.sub(lambda link: f"[{titles.get(link[1], link[1])}]({link[2]}{link[3]})", markdown)
     if page.file.generated_by is not None:

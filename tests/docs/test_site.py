@@ -1,0 +1,39 @@
+"""What the site does to the pages: tools/site_hooks.py.
+
+Run: python -m pytest tests/docs/test_site.py
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from pages import ROOT
+
+pytest.importorskip("mkdocs")
+sys.path.insert(0, str(ROOT / "tools"))
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import site_hooks
+
+
+@pytest.fixture
+def shown() -> Any:
+    config = MkDocsConfig()
+    config.load_dict({"site_name": "streamfuse", "nav": [{"Start": [{"Quickstart": "desktop.md"}]}]})
+    page = Page(None, File("export.md", "docs", "site", use_directory_urls=False), config)
+    return lambda markdown: site_hooks.on_page_markdown(markdown, page=page, config=config, files=Files([]))
+
+
+def test_a_block_that_is_a_fragment_is_still_a_block(shown: Any) -> None:
+    page = "Text.\n\n```c fragment\nf();\n```\n\n## Heading\n"
+    assert shown(page) == "Text.\n\n```c\nf();\n```\n\n## Heading\n"
+
+
+def test_links_have_the_titles_of_their_pages_and_lead_to_none_outside_docs(shown: Any) -> None:
+    assert shown("See [desktop.md](desktop.md#what-to-install).") == "See [Quickstart](desktop.md#what-to-install)."
+    assert shown("[the log](../LOG.md)") == "the log (`LOG.md` in the repository)"
