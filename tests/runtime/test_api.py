@@ -5,12 +5,14 @@ The engine is the arithmetic model of fakes.py; everything else is real. Run: py
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -405,6 +407,16 @@ def test_a_saved_chat_goes_on_in_another_model_as_if_it_had_not_stopped(
         before = read(made[-1])
         assert chat.send("b").tokens == whole.tokens
         assert 0 < read(made[-1]) - before < 40, "only the new turn is read"
+
+
+def test_a_session_that_is_closed_is_not_kept_by_its_model(model: streamfuse.Model) -> None:
+    session = model.session()
+    kept = weakref.ref(session)
+    session.close()
+    del session
+    with model.session():
+        gc.collect()
+        assert kept() is None
 
 
 def test_a_session_without_a_conversation_is_no_chat_and_changes_nothing(

@@ -233,7 +233,7 @@ class Model:
             backend.close()
             raise
         self._load_ms = self._load_ms or 1000 * (time.perf_counter() - started)
-        self._open.append(session)
+        self._open = [*(other for other in self._open if not other.core.handle.closed), session]
         return session
 
     def generate(
