@@ -24,7 +24,7 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 
 pytest.importorskip("coremltools")
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.full]  # tests/export/test_export_coreml.py has tiny models of both layouts
 
 PROMPT = "Count from one to ten."
 TOKENS = 16
@@ -34,8 +34,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-# `plain` with tiny weights is a case of tests/export/test_export_coreml.py.
-@pytest.fixture(scope="module", params=["ane-pruned", pytest.param("plain", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=FORMS)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
     run_export(

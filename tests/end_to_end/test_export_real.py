@@ -130,6 +130,7 @@ def surprise(logits: np.ndarray, tokens: list[int]) -> float:
     return -float(log_probs[torch.arange(len(tokens)), torch.tensor(tokens)].sum())
 
 
+@pytest.mark.full  # the weights are the GGUF's, see above, and the export has held every method to its floor
 @pytest.mark.network
 @torch.no_grad()
 def test_quantization_costs_little_perplexity(engine: ExecuTorchBackend, text: Tokenizer) -> None:

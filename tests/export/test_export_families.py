@@ -81,7 +81,8 @@ SIZES: dict[str, Any] = {"num_hidden_layers": 2}
 # All families run with our operators by default, and on every backend that runs here those that together have every
 # part of a family.
 EVERY_PART = ("Qwen2ForCausalLM", "Olmo2ForCausalLM", "Gemma3ForCausalLM")
-DEFAULT = {"kernels": ARCHITECTURES, **dict.fromkeys(HERE[1:5], EVERY_PART)}
+# What only OLMo 2 has, norms over all heads and after products, XNNPACK's delegates have as Gemma 3's norms.
+DEFAULT = {"kernels": ARCHITECTURES, **dict.fromkeys(HERE[1:5], EVERY_PART), "xnnpack": (EVERY_PART[0], EVERY_PART[2])}
 CASES = [
     pytest.param(family, form, marks=[] if family in DEFAULT.get(form, ()) else pytest.mark.full)
     for family in FAMILIES
