@@ -36,7 +36,8 @@ TEMPLATE = (
 def exported(folder: Path, schedule: str, sharing: str, quantize: str = "none") -> Report:
     torch.manual_seed(0)
     folder.mkdir()
-    checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
+    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     changes: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": sharing}
     return run_export(export_samples.config_for(checkpoint, folder / "bundle", schedule=schedule, **changes))

@@ -29,7 +29,8 @@ pytestmark = [
 def exported(folder: Path, quantize: str, **changes: Any) -> Report:
     torch.manual_seed(0)
     folder.mkdir(exist_ok=True)
-    checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
+    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     settings: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": "off", **changes}
     return run_export(export_samples.config_for(checkpoint, folder / "bundle", **settings))
 

@@ -32,7 +32,8 @@ OTHERS = {"coremltools", "onnx", "onnxruntime", "openvino", "executorch.backends
 @pytest.mark.parametrize(("backend", "loaded"), [("kernels", set()), ("xnnpack", XNNPACK)])
 def test_an_export_loads_the_packages_of_its_own_target_alone(backend: str, loaded: set[str], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model())
+    one_layer = {"num_hidden_layers": 1}
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model({"num_msa_layers": 1}, **one_layer), **one_layer)
     command = [sys.executable, "-c", _EXPORT, *map(str, checkpoint), str(tmp_path / "bundle"), backend]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     assert done.returncode == 0, done.stderr

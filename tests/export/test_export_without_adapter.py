@@ -47,7 +47,8 @@ FULL = ("8da4w", "onnx int4")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
-    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "mine", tiny_model())[0]
+    model = tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "mine", model, num_hidden_layers=2)[0]
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.full) if k in FULL else k for k in KINDS])

@@ -31,18 +31,20 @@ BUNDLES: dict[str, dict[str, Any]] = {
     "xnnpack": {"backend": "xnnpack", "quantize": "none", "dtype": "float32"},
     "coreml": {"target": "coreml", "layout": "ane"},
 }
+LAYERS = {"num_hidden_layers": 2}
 ITSELF = np.ones((1, 1), np.bool_)
 
 
 @pytest.fixture(scope="module")
 def model() -> StreamFused:
     torch.manual_seed(2)
-    return tiny_model({"next_token_rank": 32})  # a whole group of weights: packed with the kernels
+    # A whole group of weights: packed with the kernels.
+    return tiny_model({"num_msa_layers": 1, "next_token_rank": 32}, **LAYERS)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_checkpoint(tmp_path_factory.mktemp("told"), model)
+    return write_checkpoint(tmp_path_factory.mktemp("told"), model, **LAYERS)
 
 
 @pytest.fixture(scope="module", params=BUNDLES)
