@@ -21,6 +21,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.program._program import _default_decomposition_table, _generate_edge_program
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputSpec
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
@@ -37,18 +38,29 @@ def edge_program(
 ) -> EdgeProgramManager:
     """The modules by method, including their delegates, in ExecuTorch's edge dialect."""
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
-    decompositions = _default_decomposition_table()
     edge = {}
     with torch.no_grad(), quick_graphs():
         for name, module in modules.items():
             progress(f"{name}: graph")
             program = deduplicated(torch.export.export(module.eval(), inputs[name], strict=False))
-            # The kernels' operators need no decomposition, and running it would trace the graph again.
-            operators = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
-            if any(operator in decompositions or operator._can_decompose() for operator in operators):
-                program = program.run_decompositions(decompositions)
-            edge[name] = _generate_edge_program(config, program, preserve_ops=[])
+            edge[name] = edge_dialect(program, config)
         return EdgeProgramManager(edge, constants, config)
+
+
+def edge_dialect(program: ExportedProgram, config: EdgeCompileConfig) -> ExportedProgram:
+    """The program in ExecuTorch's edge dialect, with the operators of `config.preserve_ops` as they are.
+
+    As `to_edge` returns it, but operators are decomposed only if one of them needs it, because that traces the graph
+    again. The kernels' operators and XNNPACK's delegates need none.
+    """
+    decompositions = _default_decomposition_table()
+    for kept in config.preserve_ops:
+        decompositions.pop(kept, None)
+    operators = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+    if any(one in decompositions or one._can_decompose() for one in operators.difference(config.preserve_ops)):
+        program = program.run_decompositions(decompositions)
+    edge: ExportedProgram = _generate_edge_program(config, program, preserve_ops=config.preserve_ops)
+    return edge
 
 
 def to_program(edge: EdgeProgramManager) -> ExecutorchProgramManager:

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
-from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir import EdgeCompileConfig
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.func import functional_call
 
 from ...layers import Layer
+from ..lower import edge_dialect
 from ..modules import LoweringError, answers_with_shapes, delegate_module
 from ..stock import Factor
 from .form import Norm
@@ -162,8 +163,7 @@ def _template(flat: _Flat, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     config = EdgeCompileConfig(
         _check_ir_validity=False, _skip_dim_order=True, preserve_ops=[torch.ops.aten.linear.default]
     )
-    template: ExportedProgram = to_edge(program, compile_config=config).exported_program()
-    return answers_with_shapes(template)
+    return answers_with_shapes(edge_dialect(program, config))
 
 
 def _with_weights(template: ExportedProgram, flat: _Flat) -> ExportedProgram:
