@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +51,25 @@ class Losses(TrainerCallback):
             raise KeyboardInterrupt
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> TrainConfig:
-    tiny.write_base(tmp_path / "base", tiny.base())
+def prepared(folder: Path) -> TrainConfig:
+    """A run in `folder`, with a model and examples there."""
+    tiny.write_base(folder / "base", tiny.base())
     generator = torch.Generator().manual_seed(3)
     rows = []
     for i in range(26):
         ids = torch.randint(1, tiny.VOCAB_SIZE, (12 + i % 5,), generator=generator).tolist()
         rows.append({"id": i, "input_ids": ids[:4], "completion_ids": ids[4:]})
-    (tmp_path / "base" / "tokenizer.json").write_text("{}")  # the command line asks for a whole folder
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "base" / "tokenizer.json").write_text("{}")  # the command line asks for a whole folder
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return config_in(folder)
+
+
+def config_in(folder: Path) -> TrainConfig:
     return TrainConfig(
-        model=tmp_path / "base",
-        data=(str(tmp_path / "data.jsonl"),),
-        out_dir=tmp_path / "run",
-        adapter=tmp_path / "run" / "adapter.safetensors",
+        model=folder / "base",
+        data=(str(folder / "data.jsonl"),),
+        out_dir=folder / "run",
+        adapter=folder / "run" / "adapter.safetensors",
         streams=StreamConfig(num_streams=2, num_msa_layers=2, adapter_rank=2, parent_rank=4, stream_vocab_size=30),
         epochs=3,
         batch_size=4,
@@ -72,6 +77,27 @@ def config(tmp_path: Path) -> TrainConfig:
         log_every=1,
         evaluate_every=4,
     )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    return prepared(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has finished its only epoch."""
+    folder = tmp_path_factory.mktemp("epoch")
+    torch.manual_seed(4)
+    run(replace(prepared(folder), epochs=1.0))
+    return folder
+
+
+@pytest.fixture
+def trained_once(epoch: Path, tmp_path: Path) -> TrainConfig:
+    """The settings of that run for three epochs, in a copy of its folder."""
+    shutil.copytree(epoch, tmp_path / "once")
+    return config_in(tmp_path / "once")
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
@@ -83,9 +109,27 @@ def trained(config: TrainConfig, **kwargs: Any) -> tuple[TrainResult, dict[int, 
     return run(config, callbacks=[losses], **kwargs), losses.of_step
 
 
-def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> None:
+@dataclass(frozen=True)
+class Finished:
+    """A run of three epochs: the base's weights before it, what it returned, and its losses by step."""
+
+    config: TrainConfig
+    before: dict[str, torch.Tensor]
+    result: TrainResult
+    losses: dict[int, float]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """For tests that only read it."""
+    torch.manual_seed(5)
+    config = prepared(tmp_path_factory.mktemp("finished"))
     before = {name: value.clone() for name, value in load_base(config.model).state_dict().items()}
-    result, losses = trained(config)
+    return Finished(config, before, *trained(config))
+
+
+def test_a_run_writes_adapter_metrics_and_checkpoints(finished: Finished) -> None:
+    config, before, result, losses = finished.config, finished.before, finished.result, finished.losses
     assert (result.step, result.max_steps, result.finished) == (15, 15, True)
     assert sorted(losses) == list(range(1, 16))
     _, state, facts = read_adapter(config.adapter)
@@ -107,8 +151,11 @@ def test_a_run_writes_adapter_metrics_and_checkpoints(config: TrainConfig) -> No
 
 
 @pytest.mark.parametrize("left", ['{"global_step": 15, "log_h', pytest.param(None, marks=pytest.mark.full)])
-def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(left: str | None, config: TrainConfig) -> None:
-    trained(config)
+def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(
+    left: str | None, finished: Finished, tmp_path: Path
+) -> None:
+    shutil.copytree(finished.config.out_dir.parent, tmp_path / "half")
+    config = config_in(tmp_path / "half")
     _, whole, _ = read_adapter(config.adapter)
     state = config.out_dir / "checkpoint-15" / "trainer_state.json"
     state.unlink() if left is None else state.write_text(left)
@@ -128,12 +175,12 @@ def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(left: str | None
         pytest.param(13, "lossless", marks=pytest.mark.full),
     ],
 )
-def test_a_killed_run_resumes_with_the_same_losses(
-    kill_at: int, mode: str, config: TrainConfig, tmp_path: Path
-) -> None:
+def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, mode: str, finished: Finished, tmp_path: Path) -> None:
+    config, whole, expected = finished.config, finished.result, finished.losses
     if mode == "shared":
+        config = prepared(tmp_path)
         config = replace(config, mode=mode, streams=replace(config.streams, base_rank=2, base_layers=3))
-    whole, expected = trained(config)
+        whole, expected = trained(config)
     other = replace(config, out_dir=tmp_path / "again", adapter=tmp_path / "again" / "adapter.safetensors")
     killed = Losses(kill_at)
     with pytest.raises(KeyboardInterrupt):
@@ -187,37 +234,39 @@ def test_no_resume_starts_over(config: TrainConfig) -> None:
         ({"max_tokens": 14}, "different max_tokens"),
     ],
 )
-def test_other_settings_are_not_mixed_into_a_run(config: TrainConfig, changes: dict[str, Any], words: str) -> None:
-    run(replace(config, epochs=1.0))
+def test_other_settings_are_not_mixed_into_a_run(
+    trained_once: TrainConfig, changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
-        run(replace(config, **changes))
+        run(replace(trained_once, **changes))
 
 
-def test_other_data_is_not_mixed_into_a_run(config: TrainConfig) -> None:
-    run(replace(config, epochs=1.0))
-    with Path(config.data[0]).open("a") as file:
+def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
+    with Path(trained_once.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
     with pytest.raises(ValueError, match="has a run with different examples"):
-        run(config)
+        run(trained_once)
 
 
-def test_an_adapter_can_be_trained_further(config: TrainConfig, tmp_path: Path) -> None:
-    run(replace(config, epochs=1.0))
-    further = replace(config, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=config.adapter)
+def test_an_adapter_can_be_trained_further(trained_once: TrainConfig, tmp_path: Path) -> None:
+    further = replace(
+        trained_once, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=trained_once.adapter
+    )
     result, _ = trained(replace(further, streams=StreamConfig(num_streams=4), epochs=1.0))
     assert result.finished
     assert read_adapter(further.adapter)[0].num_streams == 2
 
 
-def test_an_adapter_may_grow_when_it_is_trained_further(config: TrainConfig, tmp_path: Path) -> None:
-    run(replace(config, epochs=1.0))
-    further = replace(config, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=config.adapter)
+def test_an_adapter_may_grow_when_it_is_trained_further(trained_once: TrainConfig, tmp_path: Path) -> None:
+    further = replace(
+        trained_once, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", init_adapter=trained_once.adapter
+    )
     run(
         replace(
             further, epochs=1.0, widen={"num_streams": 3, "eta_rank": 3, "adapter_rank": 5, "stream_vocab_size": 34}
         )
     )
-    (before, old, _), (after, new, _) = read_adapter(config.adapter), read_adapter(further.adapter)
+    (before, old, _), (after, new, _) = read_adapter(trained_once.adapter), read_adapter(further.adapter)
     assert (after.num_streams, after.eta_rank, after.adapter_rank, after.stream_vocab_size) == (3, 3, 5, 34)
     assert after.adapter_alpha / after.adapter_rank == before.adapter_alpha / before.adapter_rank
     assert set(old["stream_vocab"].tolist()) < set(new["stream_vocab"].tolist())
@@ -226,9 +275,8 @@ def test_an_adapter_may_grow_when_it_is_trained_further(config: TrainConfig, tmp
         run(replace(further, widen={"adapter_rank": 1}), resume=False)
 
 
-def test_a_grown_adapter_says_the_same(config: TrainConfig) -> None:
-    run(replace(config, epochs=1.0))
-    model = load_stream_fused(load_base(config.model), config.adapter)
+def test_a_grown_adapter_says_the_same(trained_once: TrainConfig) -> None:
+    model = load_stream_fused(load_base(trained_once.model), trained_once.adapter)
     sizes = {"num_streams": 4, "eta_rank": 3, "adapter_rank": 5, "parent_rank": 9, "pruner_rank": 12}
     wide = model.widened(torch.arange(36), **sizes, stream_vocab_size=36)
     assert (wide.parent.left.shape[1], len(wide.pruner.low_rank.down)) == (9, 12)
@@ -243,10 +291,9 @@ def test_a_grown_adapter_says_the_same(config: TrainConfig) -> None:
     torch.testing.assert_close(*terms)
 
 
-def test_an_adapter_grows_downwards(config: TrainConfig) -> None:
-    run(replace(config, epochs=1.0))
-    base = load_base(config.model)
-    model = load_stream_fused(base, config.adapter)
+def test_an_adapter_grows_downwards(trained_once: TrainConfig) -> None:
+    base = load_base(trained_once.model)
+    model = load_stream_fused(base, trained_once.adapter)
     old = model.streams_config.num_msa_layers
     wide = model.widened(model.stream_vocab, num_msa_layers=old + 1)
     names = ("adapters.0.q_proj.up", "adapters.1.q_proj.up")
@@ -255,8 +302,13 @@ def test_an_adapter_grows_downwards(config: TrainConfig) -> None:
     assert torch.equal(next_lowest, model.extra_state()[names[0]])
     with pytest.raises(ValueError, match=f"the base model has {base.config.num_layers} layers"):
         model.widened(model.stream_vocab, num_msa_layers=base.config.num_layers + 1)
-    further = replace(config, init_adapter=config.adapter, adapter=config.out_dir / "further.safetensors", epochs=1.0)
-    run(replace(further, out_dir=config.out_dir / "further", widen={"num_msa_layers": old + 1}))
+    further = replace(
+        trained_once,
+        init_adapter=trained_once.adapter,
+        adapter=trained_once.out_dir / "further.safetensors",
+        epochs=1.0,
+    )
+    run(replace(further, out_dir=trained_once.out_dir / "further", widen={"num_msa_layers": old + 1}))
     assert read_adapter(further.adapter)[0].num_msa_layers == old + 1
 
 

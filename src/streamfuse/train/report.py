@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,14 +62,20 @@ class AdapterFile(TrainerCallback):
 
 
 class PlotFile(TrainerCallback):
-    """Plots the run's metrics after each evaluation, if matplotlib is installed."""
+    """Plots the run's metrics if matplotlib is installed: after the last evaluation, and before it after evaluations
+    that are at least `SECONDS` apart, since a plot takes as long as many steps of a small model."""
+
+    SECONDS = 30.0
 
     def __init__(self, metrics: Path, path: Path) -> None:
         self.metrics, self.path = metrics, path
+        self._plotted = time.monotonic()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and find_spec("matplotlib"):
+        due = state.global_step >= state.max_steps or time.monotonic() - self._plotted >= self.SECONDS
+        if state.is_world_process_zero and due and find_spec("matplotlib"):
             plot_metrics(self.metrics, self.path)
+            self._plotted = time.monotonic()
 
 
 class StopAfterStep(TrainerCallback):
