@@ -78,7 +78,8 @@ const char* why(int error) {
 
 [[noreturn]] void bad(const std::string& path, const std::string& why) { throw Failure(SF_BAD_FILE, path + " " + why); }
 
-// Opens a saved session and checks it, for damage and against the bundle, before anything is used.
+// Opens a saved session and reads its tokens, which it checks against the bundle. `check` must succeed before anything
+// is used that damage could have changed.
 class SavedFile {
  public:
   SavedFile(const std::string& path, const Spec& spec);
@@ -86,29 +87,36 @@ class SavedFile {
   std::vector<int64_t> tokens;
   int64_t cached = 0;        // tokens in the cache
   uint64_t cache_bytes = 0;  // 0 if the engine could not save them
-  std::string note;
+  std::string note;          // known after `check`
 
-  bool get(void* data, uint64_t bytes);  // the next bytes of the cache; false: there are fewer
+  void check();               // reads the whole file
+  void load(Engine& engine);  // after `check`; the engine's cache must be empty
 
  private:
+  void add(void* data, size_t size);
+  void get(void* data, size_t size);  // a whole part
+
   struct Closer {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
+  std::string path_;
   std::unique_ptr<std::FILE, Closer> file_;
-  uint64_t left_ = 0;  // remaining bytes of the cache
+  Checksum sum_;  // of all that was read
+  uint64_t note_bytes_ = 0;
 };
 
-SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fopen(path.c_str(), "rb")) {
+void SavedFile::add(void* data, size_t size) {
+  if (size > 0 && std::fread(data, 1, size, file_.get()) != size) bad(path_, "is cut off");
+  sum_.add(data, size);
+}
+
+void SavedFile::get(void* data, size_t size) {
+  add(data, size);
+  sum_.end_part();
+}
+
+SavedFile::SavedFile(const std::string& path, const Spec& spec) : path_(path), file_(std::fopen(path.c_str(), "rb")) {
   if (file_ == nullptr) bad(path, "cannot be opened");
-  Checksum sum;
-  const auto add = [&](void* data, size_t size) {
-    if (size > 0 && std::fread(data, 1, size, file_.get()) != size) bad(path, "is cut off");
-    sum.add(data, size);
-  };
-  const auto get = [&](void* data, size_t size) {
-    add(data, size);
-    sum.end_part();
-  };
   Header header;
   get(&header, sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) bad(path, "is no saved session");
@@ -130,29 +138,39 @@ SavedFile::SavedFile(const std::string& path, const Spec& spec) : file_(std::fop
     bad(path, "is cut off or damaged");
   std::fseek(file_.get(), here, SEEK_SET);
   cached = static_cast<int64_t>(header.cached);
-  cache_bytes = left_ = header.cache_bytes;
+  cache_bytes = header.cache_bytes;
+  note_bytes_ = header.note_bytes;
   tokens.resize(header.token_count);
   get(tokens.data(), tokens.size() * sizeof(int64_t));
-  const long cache_begins = std::ftell(file_.get());
-  std::vector<uint8_t> part(static_cast<size_t>(std::min(header.cache_bytes, kPartBytes)));
-  for (uint64_t left = header.cache_bytes; left > 0; left -= std::min<uint64_t>(left, part.size()))
-    add(part.data(), static_cast<size_t>(std::min<uint64_t>(left, part.size())));
-  sum.end_part();
-  note.resize(header.note_bytes);
-  get(note.data(), note.size());
-  uint64_t found;
-  if (std::fread(&found, 1, sizeof found, file_.get()) != sizeof found || found != sum.end_part())
-    bad(path, "is damaged");
   for (const int64_t token : tokens)
     if (token < 0 || token >= spec.vocab_size) bad(path, "is damaged");
-  if (std::fseek(file_.get(), cache_begins, SEEK_SET) != 0) bad(path, "cannot be read");
 }
 
-bool SavedFile::get(void* data, uint64_t bytes) {
-  if (bytes > left_) return false;
-  left_ -= bytes;
-  return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
+void SavedFile::check() {
+  const long cache_begins = std::ftell(file_.get());
+  std::vector<uint8_t> part(static_cast<size_t>(std::min(cache_bytes, kPartBytes)));
+  for (uint64_t left = cache_bytes; left > 0; left -= std::min<uint64_t>(left, part.size()))
+    add(part.data(), static_cast<size_t>(std::min<uint64_t>(left, part.size())));
+  sum_.end_part();
+  note.resize(note_bytes_);
+  get(note.data(), note.size());
+  uint64_t found;
+  if (std::fread(&found, 1, sizeof found, file_.get()) != sizeof found || found != sum_.end_part())
+    bad(path_, "is damaged");
+  if (std::fseek(file_.get(), cache_begins, SEEK_SET) != 0) bad(path_, "cannot be read");
 }
+
+void SavedFile::load(Engine& engine) {
+  uint64_t left = cache_bytes;
+  const auto next = [&](void* data, uint64_t bytes) {
+    if (bytes > left) return false;
+    left -= bytes;
+    return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
+  };
+  if (!engine.load(cached, next)) bad(path_, "cannot be read, or the engine asks for more than it saved");
+}
+
+constexpr const char* kOtherEngine = "holds the cache of another engine";
 
 }  // namespace
 
@@ -200,13 +218,32 @@ std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, 
                                      const std::function<int(const std::string&)>& take,
                                      const std::function<void()>& discard) {
   SavedFile file(path, spec);
+  file.check();
   const bool has_cache = file.cache_bytes > 0;
-  if (has_cache && engine.saved_bytes(file.cached) != file.cache_bytes) bad(path, "holds the cache of another engine");
+  if (has_cache && engine.saved_bytes(file.cached) != file.cache_bytes) bad(path, kOtherEngine);
   if (const int code = take(file.note); code != SF_OK) throw Failure(code, path + " holds a note that was refused");
   discard();
-  if (has_cache && !engine.load(file.cached, [&](void* data, uint64_t bytes) { return file.get(data, bytes); }))
-    bad(path, "cannot be read, or the engine asks for more than it saved");
+  if (has_cache) file.load(engine);
   return std::move(file.tokens);
+}
+
+Prefix read_prefix(const std::string& path, const Spec& spec) {
+  SavedFile file(path, spec);
+  if (file.cached == 0 || file.cache_bytes == 0) bad(path, "holds no cache");
+  file.tokens.resize(static_cast<size_t>(file.cached));
+  return {path, std::move(file.tokens), file.cache_bytes};
+}
+
+void load_prefix(const Prefix& prefix, const Spec& spec, Engine& engine) {
+  const auto length = static_cast<int64_t>(prefix.tokens.size());
+  if (engine.saved_bytes(length) != prefix.cache_bytes) bad(prefix.path, kOtherEngine);
+  SavedFile file(prefix.path, spec);
+  file.check();
+  if (file.cached != length || file.cache_bytes != prefix.cache_bytes ||
+      !std::equal(prefix.tokens.begin(), prefix.tokens.end(), file.tokens.begin()))
+    bad(prefix.path, "has changed since the bundle was opened");
+  engine.truncate(0);
+  file.load(engine);
 }
 
 }  // namespace streamfuse

@@ -1,4 +1,5 @@
 // Session files: tokens, the cache in the engine's own format, a note of the caller, and the bundle's identity.
+// A prefix is a session file with whose cache a text may begin.
 #pragma once
 
 #include <cstdint>
@@ -22,5 +23,18 @@ void save_session(const std::string& path, const Spec& spec, const std::vector<i
 std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, Engine& engine,
                                      const std::function<int(const std::string&)>& take,
                                      const std::function<void()>& discard);
+
+// The cached tokens of a session file; its cache is not read yet.
+struct Prefix {
+  std::string path;
+  std::vector<int64_t> tokens;
+  uint64_t cache_bytes = 0;
+};
+
+// Checks the file against the bundle, but does not read the cache. Throws Failure(SF_BAD_FILE), naming the file.
+Prefix read_prefix(const std::string& path, const Spec& spec);
+
+// Checks the file for damage and replaces the cache by the file's. If it throws, the cache is unchanged or empty.
+void load_prefix(const Prefix& prefix, const Spec& spec, Engine& engine);
 
 }  // namespace streamfuse

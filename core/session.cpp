@@ -25,9 +25,10 @@ int64_t common_prefix(const std::vector<int64_t>& a, const int64_t* b, int64_t b
 }  // namespace
 
 Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options,
-                 std::shared_ptr<Memory> memory)
+                 std::shared_ptr<Memory> memory, std::shared_ptr<const Prefixes> prefixes)
     : model_(std::move(model)),
       memory_(std::move(memory)),
+      prefixes_(std::move(prefixes)),
       spec_(model_->spec),
       engine_(spec_, std::move(backend)),
       cost_source_{options.cost_folder == nullptr ? "" : options.cost_folder,
@@ -83,6 +84,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   if (generation.dropped_turns > 0)
     statistics_.reread_tokens = std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
   statistics_.measure_ms = measure_ms;
+  load_prefix();
   if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
   planner_.begin(tokens_, same, constraint(), generation);
   running_ = true;
@@ -90,6 +92,25 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   certain_.clear();
   reason_ = nullptr;
   room_ = -1;
+}
+
+// Replaces the cache by a stored prefix of the prompt, if that has more of the prompt's tokens. A prefix that cannot be
+// used is not an error, since the prompt can be processed without it.
+void Session::load_prefix() {
+  if (prefixes_ == nullptr) return;
+  statistics_.prefix_refused = prefixes_->refused();
+  const Prefix* prefix = prefixes_->longest(tokens_, engine_.cached());
+  if (prefix == nullptr) return;
+  const int64_t last = static_cast<int64_t>(tokens_.size()) - 1;  // the first root
+  watch_.start();
+  try {
+    streamfuse::load_prefix(*prefix, spec_, engine_);
+    statistics_.prefix_tokens = std::min(engine_.cached(), last);
+  } catch (const Failure& failure) {
+    statistics_.prefix_refused = failure.what();
+  }
+  engine_.truncate(std::min(engine_.cached(), last));
+  watch_.lap(statistics_.ms[kPrefill]);
 }
 
 // One prefill pass over the next tokens of the prompt, up to its last token, which is the first root. The cache may

@@ -15,6 +15,7 @@
 #include "measure.h"
 #include "observer.h"
 #include "planner.h"
+#include "prefixes.h"
 #include "statistics.h"
 #include "stopwatch.h"
 
@@ -25,9 +26,9 @@ namespace streamfuse {
 // needed no pass (`certain_`) are not in the cache either; the next text processes them with its prompt.
 class Session {
  public:
-  // The memory may be null.
+  // Memory and prefixes may be null.
   Session(std::shared_ptr<const Model> model, Backend backend, const sf_sequence_options& options,
-          std::shared_ptr<Memory> memory = nullptr);
+          std::shared_ptr<Memory> memory = nullptr, std::shared_ptr<const Prefixes> prefixes = nullptr);
 
   // See streamfuse_core.h; all throw Failure.
   void prepare();
@@ -63,6 +64,7 @@ class Session {
   };
   void check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const;
   double learn_costs();
+  void load_prefix();
   bool prefill_pass();
   bool prefill(bool one_pass);
   void pass();
@@ -80,6 +82,7 @@ class Session {
 
   std::shared_ptr<const Model> model_;
   std::shared_ptr<Memory> memory_;
+  std::shared_ptr<const Prefixes> prefixes_;
   const Spec& spec_;
   Engine engine_;
   CostSource cost_source_;

@@ -135,6 +135,8 @@ std::string Statistics::json(const Spec& spec) const {
   out.member("mask_ms", mask_ms);
   out.member("dropped_turns", dropped_turns);
   out.member("reread_tokens", reread_tokens);
+  out.member("prefix_tokens", prefix_tokens);
+  out.member("prefix_refused", prefix_refused.empty() ? nullptr : prefix_refused.c_str());
   out.close('}');
   return out.done();
 }

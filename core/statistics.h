@@ -24,6 +24,8 @@ struct Statistics {
   int64_t forced = 0, refused = 0;       // drafts that the constraint forced; candidates that it refused
   int64_t dropped_turns = 0;             // turns that were dropped because the context was full
   int64_t reread_tokens = 0;             // tokens of the remaining turns that are prefilled again
+  int64_t prefix_tokens = 0;             // tokens of the prompt whose cache came from a stored prefix
+  std::string prefix_refused;            // why a stored prefix was not used; empty: none was refused
   double mask_ms = 0.0;                  // part of the phase `accept`: computing what the constraint allows
   std::array<int64_t, 5> accepted_of{};  // by source
   std::vector<int64_t> depth_proposed, depth_accepted, rank_offered, rank_accepted;

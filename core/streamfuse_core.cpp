@@ -22,6 +22,7 @@ using streamfuse::known_part;
 struct sf_core_model {
   std::shared_ptr<const streamfuse::Model> model;  // null if opening failed
   std::shared_ptr<streamfuse::Memory> memory;      // null: none
+  std::shared_ptr<streamfuse::Prefixes> prefixes;  // null: none
   std::string error;
 };
 
@@ -141,6 +142,16 @@ int sf_core_model_forget(sf_core_model* model) {
   });
 }
 
+int sf_core_model_add_prefix(sf_core_model* model, const char* path) {
+  if (model == nullptr || model->model == nullptr) return SF_BAD_ARGUMENT;
+  return guarded(model->error, [&] {
+    if (path == nullptr) bad("add_prefix needs a path");
+    if (model->prefixes == nullptr) model->prefixes = std::make_shared<streamfuse::Prefixes>();
+    model->prefixes->add(path, model->model->spec);
+    return SF_OK;
+  });
+}
+
 const char* sf_core_model_error(const sf_core_model* model) {
   return model == nullptr ? "out of memory" : model->error.c_str();
 }
@@ -156,7 +167,8 @@ int sf_sequence_new(sf_core_model* model, const sf_backend* backend, const sf_se
     check_engine(given, model->model->spec);
     const sf_sequence_options known =
         known_part(options, sf_sequence_options{sizeof(sf_sequence_options), nullptr, nullptr, nullptr, nullptr, 0.0});
-    (*out)->session = std::make_unique<streamfuse::Session>(model->model, std::move(given), known, model->memory);
+    (*out)->session =
+        std::make_unique<streamfuse::Session>(model->model, std::move(given), known, model->memory, model->prefixes);
     return SF_OK;
   });
 }

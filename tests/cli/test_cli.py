@@ -45,7 +45,7 @@ STATS_KEYS = [
     "draft_tokens_accepted", "acceptance_rate", "acceptance_per_depth", "mean_accepted_tokens", "time_ms", "widths",
     "speculative", "fallback_reason", "finish_reason", "acceptance_per_rank", "fallback_reasons", "cost_ms",
     "accepted_by_source", "prefilled_tokens", "streams_passes", "near_ties", "forced_tokens",
-    "refused_drafts", "mask_ms", "dropped_turns", "reread_tokens",
+    "refused_drafts", "mask_ms", "dropped_turns", "reread_tokens", "prefix_tokens", "prefix_refused",
 ]  # fmt: skip
 
 

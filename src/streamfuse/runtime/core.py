@@ -102,6 +102,11 @@ class CoreModel:
         """Drop these answers, also from the file. Any thread may call it."""
         self._call(self.library.sf_core_model_forget)
 
+    def add_prefix(self, path: str) -> None:
+        """Let later sessions begin texts with the cache in this file of `CoreSession.save`, if the prompt begins with
+        its cached tokens. CoreError for a file of another bundle; `prefix_refused` of the statistics then says why."""
+        self._call(self.library.sf_core_model_add_prefix, path_argument(path))
+
     def self_test(self, engine: Backend, arrays: Any, count: int) -> bytes:
         """Repeat recorded passes and compare the outputs.
 
@@ -229,6 +234,10 @@ class CoreSession:
                 raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
         self.kept["constraint"] = restricted  # the one before was released in the call
 
+    def read(self) -> bool:
+        """Process the next part of the prompt, in one pass; False where all of it is processed."""
+        return self._call(self.library.sf_sequence_read, None, None, allowed=END) == OK
+
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
         with self.handle:
@@ -353,12 +362,14 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_core_model_error": (_text, [_handle]),
     "sf_core_model_remember": (ctypes.c_int, [_handle, _text, _number]),
     "sf_core_model_forget": (ctypes.c_int, [_handle]),
+    "sf_core_model_add_prefix": (ctypes.c_int, [_handle, _text]),
     "sf_core_model_self_test": (ctypes.c_int, [_handle, c_void_p, c_void_p, c_int32, TAKE, c_void_p]),
     "sf_sequence_new": (ctypes.c_int, [_handle, c_void_p, c_void_p, POINTER(c_void_p)]),
     "sf_sequence_free": (None, [_handle]),
     "sf_sequence_error": (_text, [_handle]),
     "sf_sequence_prepare": (ctypes.c_int, [_handle]),
     "sf_sequence_start": (ctypes.c_int, [_handle, c_void_p, _number, c_void_p]),
+    "sf_sequence_read": (ctypes.c_int, [_handle, c_void_p, c_void_p]),
     "sf_sequence_next": (ctypes.c_int, [_handle, c_void_p]),
     "sf_sequence_finish": (ctypes.c_int, [_handle, _text]),
     "sf_sequence_stop": (None, [_handle]),

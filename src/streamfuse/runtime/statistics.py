@@ -42,6 +42,8 @@ class Statistics:
     mask_ms: float
     dropped_turns: int
     reread_tokens: int
+    prefix_tokens: int
+    prefix_refused: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys and order in every language: the object of `--json`."""

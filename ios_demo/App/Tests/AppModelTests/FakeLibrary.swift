@@ -142,7 +142,7 @@ func figures(_ tokens: Int, drafts: Bool = true, rate: Double? = nil, end: Strin
      "fallback_reason": \(drafts ? "null" : "\"off by request\""), "finish_reason": "\(end)", "acceptance_per_rank": [],
      "fallback_reasons": {}, "cost_ms": {"decode": 50}, "accepted_by_source": {"streams": 7, "table": 3, "lookup": 0}, "prefilled_tokens": 5, "streams_passes": 0,
      "near_ties": 0, "forced_tokens": 0, "refused_drafts": 0,
-     "mask_ms": 0, "dropped_turns": 0, "reread_tokens": 0}
+     "mask_ms": 0, "dropped_turns": 0, "reread_tokens": 0, "prefix_tokens": 0}
     """
   do {
     return try Statistics(json: Data(json.utf8))

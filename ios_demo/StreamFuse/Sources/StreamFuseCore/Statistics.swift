@@ -70,6 +70,10 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let droppedTurns: Int
   /// Tokens of the remaining turns that were prefilled again for that reason.
   public let rereadTokens: Int
+  /// Tokens of the prompt whose cache came from a stored prefix of the bundle.
+  public let prefixTokens: Int
+  /// Why a stored prefix of the bundle was not used; nil if none was refused.
+  public let prefixRefused: String?
 
   /// Names as in every language.
   enum CodingKeys: String, CodingKey {
@@ -104,6 +108,8 @@ public struct Statistics: Sendable, Equatable, Codable {
     case maskMs = "mask_ms"
     case droppedTurns = "dropped_turns"
     case rereadTokens = "reread_tokens"
+    case prefixTokens = "prefix_tokens"
+    case prefixRefused = "prefix_refused"
   }
 
   /// Parses the JSON object of any language's statistics; unknown keys are ignored.

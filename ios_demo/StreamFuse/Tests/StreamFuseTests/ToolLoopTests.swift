@@ -50,7 +50,7 @@ private final class ScriptedWriter: Writer {
     let numbers = [
       "prompt_tokens", "generated_tokens", "rounds", "target_forward_passes", "draft_tokens_proposed",
       "draft_tokens_accepted", "prefilled_tokens", "streams_passes", "near_ties", "forced_tokens", "refused_drafts",
-      "mask_ms", "dropped_turns", "reread_tokens",
+      "mask_ms", "dropped_turns", "reread_tokens", "prefix_tokens",
     ]
     var json: [String: Any] = ["speculative": false, "finish_reason": "stop"]
     for name in numbers { json[name] = 0 }

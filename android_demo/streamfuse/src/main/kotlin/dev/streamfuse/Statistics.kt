@@ -45,6 +45,8 @@ import kotlinx.serialization.json.Json
  * @property maskMs part of `accept` in [timeMs]: computing which tokens the constraint allows next.
  * @property droppedTurns turns that [ContextPolicy.DROP_OLDEST] dropped for this answer.
  * @property rereadTokens tokens of the remaining turns that were prefilled again for that reason.
+ * @property prefixTokens tokens of the prompt whose cache came from a stored prefix of the bundle.
+ * @property prefixRefused why a stored prefix of the bundle was not used; null if none was refused.
  */
 @Serializable
 public data class Statistics(
@@ -80,6 +82,8 @@ public data class Statistics(
     @SerialName("mask_ms") val maskMs: Double = 0.0,
     @SerialName("dropped_turns") val droppedTurns: Int = 0,
     @SerialName("reread_tokens") val rereadTokens: Int = 0,
+    @SerialName("prefix_tokens") val prefixTokens: Int = 0,
+    @SerialName("prefix_refused") val prefixRefused: String? = null,
 ) {
     /** The JSON object as the core wrote it, including keys of later versions. */
     @Transient
