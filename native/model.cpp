@@ -73,6 +73,8 @@ void Model::load_core() {
   bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));
   int code = sf_core_model_open(&spec_, tensors, count, Made(core_));
   check(code, sf_core_model_error(core_.get()));
+  for (int32_t i = 0; const char* path = sf_bundle_prefix(bundle_.get(), i); ++i)
+    sf_core_model_add_prefix(core_.get(), path);  // the statistics of texts say why one was refused
   if (!memory_file_) return;
   code = sf_core_model_remember(core_.get(), memory_file_->empty() ? nullptr : memory_file_->c_str(), memory_tokens_);
   check(code, sf_core_model_error(core_.get()));

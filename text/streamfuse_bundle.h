@@ -66,6 +66,11 @@ SF_EXPORT const char* sf_bundle_adapter_name(const sf_bundle*, int32_t index);
  * closed first. */
 SF_EXPORT int sf_bundle_adapter(const sf_bundle*, const char* name, sf_bundle** out);
 
+/* The path of a stored prefix of prompts (docs/bundle.md), for sf_core_model_add_prefix, in the order of the manifest,
+ * valid as long as the handle; NULL after the last. A bundle's handle has those of the base model, an adapter's those
+ * of the adapter. */
+SF_EXPORT const char* sf_bundle_prefix(const sf_bundle*, int32_t index);
+
 /* NULL if sf_bundle_open accepts this public key; otherwise an error message, a string constant. */
 SF_EXPORT const char* sf_bundle_check_key(const char* public_key);
 

@@ -16,7 +16,7 @@ import app_library
 import numpy as np
 import pytest
 import torch
-from bundle_samples import edit_manifest
+from bundle_samples import edit_manifest, list_file
 from export_samples import (
     STREAM_VOCAB,
     TEXT,
@@ -31,6 +31,7 @@ from tiny import fused
 from typer.testing import CliRunner, Result
 
 import streamfuse
+from streamfuse.api import store_prefix
 from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.engines import engines_of
@@ -237,6 +238,35 @@ def test_an_app_forgets_the_answers_of_adapters_that_are_not_loaded(made: Made, 
         assert (tmp_path / "memory.tuned").stat().st_size == size
         assert app_library.library().sf_model_forget(app.handle) == 0  # of a loaded adapter
         assert (tmp_path / "memory.tuned").stat().st_size < size
+
+
+def test_a_stored_prefix_belongs_to_its_adapter(made: Made, tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}: {{ messages[-1].content }}"
+    plain, folder = shutil.copytree(made.whole.folder, tmp_path / "plain"), tmp_path / "bundle"
+
+    def change(manifest: dict[str, Any]) -> None:
+        for facts in (manifest["model"], *manifest["adapters"].values()):
+            facts["chat_template"] = template
+
+    edit_manifest(plain, change)
+    shutil.copytree(plain, folder)
+    own = store_prefix(folder, "One", adapter="tuned", name="one")
+    assert own.file == folder / "adapters/tuned/prefixes/one.cache"
+    base = store_prefix(folder, "One", name="one")
+    assert base.tokens == own.tokens
+    assert own.file.read_bytes() != base.file.read_bytes()
+    assert open_bundle(folder).identity == made.whole.identity
+    options: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
+    with streamfuse.load(plain) as without, streamfuse.load(folder) as model:
+        for adapter, loaded in (("tuned", own.tokens), ("frozen", 0), (None, base.tokens)):
+            with without.chat("One", adapter=adapter) as one, model.chat("One", adapter=adapter) as other:
+                expected, found = one.send("hi", **options), other.send("hi", **options)
+                assert found.tokens == expected.tokens
+                assert (found.statistics.prefix_tokens, found.statistics.prefix_refused) == (loaded, None)
+    list_file(folder, "adapters/tuned/prefixes/one.cache", base.file.read_bytes())
+    with streamfuse.load(folder) as model, model.chat("One", adapter="tuned", **options) as chat:
+        refused = chat.send("hi").statistics
+        assert (refused.prefix_tokens, refused.prefix_refused) == (0, f"{own.file} was saved with another bundle")
 
 
 def test_a_damaged_file_of_an_adapter_is_refused(made: Made, tmp_path: Path) -> None:

@@ -317,6 +317,39 @@ def test_a_saved_chat_goes_on_elsewhere_and_in_python(
     other.free()
 
 
+def test_a_stored_prefix_is_loaded_instead_of_prefilled(chat_bundle: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "bundle", tmp_path / "bundle" / "prefixes" / "system.cache"
+    run = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "--system", "Be brief.", "-o", folder]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(run, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, check=True)
+    length = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["prefixes"]["system"]["tokens"]
+    answers = python(
+        *({"bundle": str(one), "turns": QUESTIONS, "system": "Be brief."} for one in (chat_bundle, folder))
+    )
+    texts = [[turn["text"] for turn in answer["turns"]] for answer in answers]
+    assert texts[0] == texts[1]
+    with AppModel(folder) as model:
+        chat = model.chat(system="Be brief.")
+        for drafts in ({"speculative": 0}, {"width": 4}, {"width": 12}, {}):
+            for question, text, loaded in zip(QUESTIONS, texts[0], (length, 0), strict=True):
+                chat.start(question, **SHORT, **drafts)
+                statistics = chat.statistics
+                assert (statistics["prefix_tokens"], statistics["prefix_refused"]) == (loaded, None)
+                assert "".join(piece.text for piece in chat.pieces()) == text
+            chat.reset()
+        other = model.chat(system="Be brief")
+        other.ask(QUESTIONS[0], **SHORT)
+        assert (other.statistics["prefix_tokens"], other.statistics["prefix_refused"]) == (0, None)
+        other.free()
+        os.truncate(file, file.stat().st_size - 8)
+        assert chat.ask(QUESTIONS[0], **SHORT) == texts[0][0]
+        assert chat.statistics["prefix_refused"] == f"{file} is cut off or damaged"
+        assert chat.statistics["prefilled_tokens"] == chat.statistics["prompt_tokens"] - 1
+        chat.free()
+    with pytest.raises(LibraryFailure, match=r"prefixes/system\.cache: files.bytes"):
+        AppModel(folder)
+
+
 def test_a_refused_request_changes_nothing(chat: AppSession) -> None:
     first = chat.ask(QUESTIONS[0], **SHORT)
     before = chat.messages

@@ -1,5 +1,6 @@
 //! Opens a bundle and checks everything about its folder.
 
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::error::{bad_argument, bad_file, Failure, Result, BAD_TABLES};
 use crate::files::{hex_sha256, map, Folder};
 use crate::json::quoted;
 use crate::language::Language;
-use crate::manifest::{self, Manifest, DRAFT};
+use crate::manifest::{self, prefix_file, Manifest, DRAFT};
 use crate::npz::{self, Array};
 use crate::signature::{self, PublicKey};
 use crate::tables::{self, Tensor};
@@ -35,6 +36,7 @@ pub struct Bundle {
     pub language: Arc<Language>,
     pub tensors: Vec<Tensor>,
     pub tables: Option<Mmap>,
+    pub prefixes: Vec<CString>, // paths
 }
 
 impl Bundle {
@@ -44,10 +46,9 @@ impl Bundle {
         let folder = Folder::open(path)?;
         let (text, manifest) = read_manifest(&folder, key)?;
         let at_manifest = |reason: String| bad_file(format!("{}: {reason}", folder.file(manifest::NAME).display()));
-        for name in required(&manifest) {
-            if manifest.file(&name).is_none() {
-                return Err(at_manifest(format!("files: has no {name}")));
-            }
+        let listed: HashSet<&str> = manifest.files.iter().map(|facts| facts.name.as_str()).collect();
+        if let Some(name) = required(&manifest).iter().find(|name| !listed.contains(name.as_str())) {
+            return Err(at_manifest(format!("files: has no {name}")));
         }
         let tokenizer_bytes = manifest.file(TOKENIZER).map_or(0, |facts| facts.bytes);
         if tokenizer_bytes > MOST_TOKENIZER_BYTES {
@@ -73,6 +74,7 @@ impl Bundle {
             identity: c_string(identity(&manifest).into_bytes())?,
             manifest_text: c_string(text.into_bytes())?,
             folder: c_string(folder.path().as_os_str().to_owned().into_vec())?,
+            prefixes: prefixes(&folder, manifest.prefixes.iter().map(|name| prefix_file(name)))?,
             files: folder,
             is_adapter: false,
             manifest,
@@ -110,6 +112,7 @@ impl Bundle {
             identity: c_string([self.identity.as_bytes(), b" ", name.as_bytes()].concat())?,
             manifest_text: c_string(chosen.text.clone().into_bytes())?,
             folder: self.folder.clone(),
+            prefixes: prefixes(&self.files, manifest.prefixes.iter().map(|name| chosen.file(&prefix_file(name))))?,
             files: self.files.clone(),
             is_adapter: true,
             manifest,
@@ -152,10 +155,11 @@ impl Estimate {
             let sizes = manifest.files.iter().filter(|facts| wanted(&facts.name)).map(|facts| facts.bytes as i64);
             sizes.sum()
         };
+        let prefix_files: HashSet<String> = manifest.prefix_files().into_iter().collect();
         Ok(Estimate {
             weights: bytes(&|name| {
                 let known = ["export_report.json", TOKENIZER, DRAFT, SELFTEST];
-                !known.contains(&name) && !name.starts_with(manifest::ADAPTERS)
+                !known.contains(&name) && !name.starts_with(manifest::ADAPTERS) && !prefix_files.contains(name)
             }),
             tables: bytes(&|name| name == DRAFT),
             cache: manifest.cache_bytes,
@@ -200,6 +204,7 @@ fn required(manifest: &Manifest) -> Vec<String> {
     }
     let drafting = manifest.adapters.iter().filter(|adapter| adapter.manifest.parent_rank > 0);
     names.extend(drafting.map(|adapter| adapter.file(DRAFT)));
+    names.extend(manifest.prefix_files());
     names
 }
 
@@ -211,10 +216,17 @@ fn graph(folder: &Folder, manifest: &Manifest) -> PathBuf {
     }
 }
 
-/// Identifies this bundle: a hash over the hashes of its files.
+fn prefixes(folder: &Folder, files: impl Iterator<Item = String>) -> Result<Vec<CString>> {
+    files.map(|name| c_string(folder.file(&name).into_os_string().into_vec())).collect()
+}
+
+/// Identifies this bundle: a hash over the hashes of its files, except stored prefixes: they contain the identity, and
+/// a bundle with another prefix computes the same.
 fn identity(manifest: &Manifest) -> String {
+    let prefixes: HashSet<String> = manifest.prefix_files().into_iter().collect();
+    let files = manifest.files.iter().filter(|file| !prefixes.contains(&file.name));
     let mut lines: Vec<(&str, String)> =
-        manifest.files.iter().map(|file| (file.name.as_str(), format!("{} {}", file.name, file.sha256))).collect();
+        files.map(|file| (file.name.as_str(), format!("{} {}", file.name, file.sha256))).collect();
     lines.sort_by_key(|(name, _)| *name);
     hex_sha256(lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n").as_bytes())
 }

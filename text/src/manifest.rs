@@ -11,8 +11,8 @@ pub const DRAFT: &str = "draft.safetensors";
 pub const ADAPTERS: &str = "adapters/";
 
 /// What an adapter has instead of the bundle's own fields.
-const OF_ADAPTER: [&str; 5] = ["methods", "speculation", "quantization", "parity", "below_floor"];
-const LONGEST_ADAPTER_NAME: usize = 32;
+const OF_ADAPTER: [&str; 6] = ["methods", "speculation", "quantization", "parity", "below_floor", "prefixes"];
+const LONGEST_NAME: usize = 32; // of an adapter or a prefix
 
 // More than any model needs; these limits bound error messages and memory.
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), zero: true };
@@ -68,6 +68,7 @@ pub struct Manifest {
     pub eos_token_ids: Vec<i64>,
     pub chat_template: Option<String>,
     pub sampling: Sampling,
+    pub prefixes: Vec<String>,  // names, in the order of the manifest
     pub files: Vec<FileFacts>,  // in the order of the manifest
     pub adapters: Vec<Adapter>, // in the order of the manifest
 }
@@ -116,6 +117,15 @@ impl Manifest {
         self.files.iter().find(|file| file.name == name)
     }
 
+    /// The names of the files that store prefixes, those of adapters too.
+    pub fn prefix_files(&self) -> Vec<String> {
+        let mut files: Vec<String> = self.prefixes.iter().map(|name| prefix_file(name)).collect();
+        for adapter in &self.adapters {
+            files.extend(adapter.manifest.prefixes.iter().map(|name| adapter.file(&prefix_file(name))));
+        }
+        files
+    }
+
     fn of(data: &Json) -> Manifest {
         let (model, speculation, sampling) = (&data["model"], &data["speculation"], &data["sampling_defaults"]);
         let methods: Vec<Method> = fields(&data["methods"]).map(|(name, method)| Method::of(name, method)).collect();
@@ -149,6 +159,7 @@ impl Manifest {
                 repetition_penalty: number(&sampling["repetition_penalty"]),
                 max_new_tokens: count(&sampling["max_new_tokens"]),
             },
+            prefixes: fields(&data["prefixes"]).map(|(name, _)| name.clone()).collect(),
             files: fields(&data["files"])
                 .map(|(name, facts)| FileFacts {
                     name: name.clone(),
@@ -227,8 +238,30 @@ impl Manifest {
                 format!("parity.{name}: missing, but every method is checked at export; export the bundle again")
             })?;
         }
+        for (name, prefix) in fields(&data["prefixes"]) {
+            check_name("prefixes", name)?;
+            require(count(&prefix["tokens"]) < self.capacity, || {
+                format!("prefixes.{name}.tokens: must be below cache.capacity, to leave room for a question")
+            })?;
+        }
         self.files.iter().try_for_each(|file| check_file_name(&file.name))
     }
+}
+
+/// The file of a stored prefix, in the bundle or in the folder of an adapter.
+pub fn prefix_file(name: &str) -> String {
+    format!("prefixes/{name}.cache")
+}
+
+fn check_name(field: &str, name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len());
+    require(fits && !name.starts_with(['_', '-']) && name.chars().all(plain), || {
+        format!(
+            "{field}: the name {} must be 1 to {LONGEST_NAME} of a-z, 0-9, _ and -, and begin with a letter or digit",
+            quoted(name)
+        )
+    })
 }
 
 /// The size of the caches, which are inputs of `decode`.
@@ -251,15 +284,7 @@ fn cache_bytes(methods: &Json) -> i64 {
 impl Adapter {
     /// `whole` is the bundle's manifest.
     fn of(name: &str, adapter: &Json, whole: &Json) -> Result<Adapter, String> {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
-        let fits = (1..=LONGEST_ADAPTER_NAME).contains(&name.len());
-        require(fits && !name.starts_with(['_', '-']) && name.chars().all(plain), || {
-            format!(
-                "adapters: the name {} must be 1 to {LONGEST_ADAPTER_NAME} of a-z, 0-9, _ and -, and begin with a \
-                 letter or digit",
-                quoted(name)
-            )
-        })?;
+        check_name("adapters", name)?;
         let of_kernels = whole["kernels"] == Json::Bool(true);
         require(of_kernels, || "adapters: need a bundle of the backend kernels".into())?;
         let mut data = whole.clone();

@@ -8,6 +8,7 @@ from streamfuse.api.asynchronous import AsyncGeneration
 from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
+from streamfuse.api.prefix import StoredPrefix, store_prefix
 from streamfuse.bundle import MemoryEstimate, estimate
 from streamfuse.runtime.self_test import Parity, SelfTest
 from streamfuse.runtime.session import Generation, ParsedError, Piece, Result, ToolCall
@@ -26,8 +27,10 @@ __all__ = [
     "Result",
     "SelfTest",
     "Statistics",
+    "StoredPrefix",
     "ToolCall",
     "config_of",
     "estimate",
     "load",
+    "store_prefix",
 ]

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
@@ -427,13 +428,16 @@ class Model:
 
     def _core_model(self) -> CoreModel:
         """What all sequences share: tables, measured costs, and the memory of answers."""
-        from streamfuse.runtime.core import CoreModel, TablesError
+        from streamfuse.runtime.core import CoreError, CoreModel, TablesError
 
         if self._core is None:
             try:
                 core = CoreModel(self.bundle.spec(), self.bundle.tables, self.bundle.identity)
             except TablesError as error:
                 raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
+            for path in self.bundle.prefixes:
+                with suppress(CoreError):  # the statistics of texts say why it was refused
+                    core.add_prefix(os.fspath(path))
             if self._memory is not None:
                 core.remember(os.fspath(self._memory) or None)
             self._core = core

@@ -1,4 +1,4 @@
-"""The schema of `manifest.json`, format version 3: the contract between exporters and every runtime.
+"""The schema of `manifest.json`, format version 4: the contract between exporters and every runtime.
 
 The published schema, docs/manifest.schema.json, is generated from these types. text/ validates manifests with it, and
 checks the relations between fields, when a manifest is written and when a bundle is opened. Unknown fields are errors,
@@ -9,6 +9,7 @@ increases FORMAT_VERSION.
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,6 +40,10 @@ OPERATORS = tuple(
     )
 )
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
+
+PLAIN_NAME = re.compile(
+    r"[a-z0-9][a-z0-9_-]{0,31}"
+)  # of an adapter or a prefix; text/src/manifest.rs has the same rule
 
 _MOST = 2**53  # larger integers lose digits in readers that use doubles
 _LONGEST_NAME = 255
@@ -182,6 +187,12 @@ class BelowFloor(Strict):
     floor: FilledLine
 
 
+class Prefix(Strict):
+    """The stored cache of a beginning of prompts, such as a system prompt, in the file prefixes/NAME.cache."""
+
+    tokens: Positive
+
+
 class Adapter(Strict):
     """A task adapter: what it has instead of the bundle's own fields of these names, while it is chosen."""
 
@@ -191,6 +202,7 @@ class Adapter(Strict):
     quantization: Quantization
     parity: dict[Name, Parity]
     below_floor: tuple[BelowFloor, ...] = ()
+    prefixes: dict[Name, Prefix] = Field({}, description="in the adapter's folder; left out if there are none")
 
 
 class FileFacts(Strict):
@@ -227,6 +239,9 @@ class Manifest(Strict):
     adapters: dict[Name, Adapter] = Field(
         {}, description="task adapters by name, chosen per session; left out if there are none"
     )
+    prefixes: dict[Name, Prefix] = Field(
+        {}, description="stored prefixes of prompts by name; left out if there are none"
+    )
 
     @property
     def verify_methods(self) -> dict[str, Method]:
@@ -249,9 +264,12 @@ def parse_manifest(text: str, where: str = MANIFEST_NAME) -> Manifest:
 def manifest_json(manifest: Manifest) -> str:
     """The text of `manifest.json`: indented, in a stable order, with a final newline."""
     fields = manifest.model_dump(mode="json")
-    for name in ("below_floor", "adapters"):  # so that older readers accept all other bundles
+    for name in ("below_floor", "adapters", "prefixes"):  # so that older readers accept all other bundles
         if not fields[name]:
             del fields[name]
+    for adapter in fields.get("adapters", {}).values():
+        if not adapter["prefixes"]:
+            del adapter["prefixes"]
     return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

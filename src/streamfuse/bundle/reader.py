@@ -58,7 +58,7 @@ class Bundle:
 
     @property
     def identity(self) -> str:
-        """What tells the bundle from others: a hash over the hashes of its files."""
+        """What tells the bundle from others: a hash over the hashes of its files, without stored prefixes."""
         return self._handle.identity
 
     @property
@@ -92,6 +92,11 @@ class Bundle:
             return tables_of(self._handle)
         except ValueError as error:
             raise BundleError(f"{self.draft}: {error}") from None
+
+    @property
+    def prefixes(self) -> list[Path]:
+        """The files of the stored prefixes, of the base model or of the chosen adapter."""
+        return self._handle.prefixes
 
     def selftest(self) -> AbstractContextManager[tuple[Any, int]]:
         """The recorded passes, as CoreModel.self_test takes them. BundleError if the bundle has none, or the file is
@@ -147,6 +152,12 @@ def estimate(path: Path | str) -> MemoryEstimate:
     if code != OK:
         raise BundleError(sentence.value.decode(errors="surrogateescape"))
     return MemoryEstimate(found.weights_bytes, found.tables_bytes, found.cache_bytes)
+
+
+def prefix_file(name: str, adapter: str | None = None) -> str:
+    """The name of the file in the bundle that stores a prefix."""
+    file = f"prefixes/{name}.cache"
+    return file if adapter is None else adapter_file(adapter, file)
 
 
 def adapter_file(adapter: str, name: str) -> str:

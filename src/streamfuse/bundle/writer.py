@@ -80,6 +80,22 @@ class BundleWriter:
         self._folder.chmod(0o777 & ~_umask())  # mkdtemp creates it with 0700
         return self
 
+    def take_files(self, bundle: Path) -> None:
+        """Take over all files of a bundle, except its manifest and signature. Those of the bundle that is overwritten
+        are linked instead of copied, if the file system can: add files or replace them, but do not write into them."""
+        is_own = bundle.resolve() == self.path.resolve()
+        for source in bundle.rglob("*"):
+            name = source.relative_to(bundle)
+            if not source.is_file() or name.as_posix() in (MANIFEST_NAME, SIGNATURE_NAME):
+                continue
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if is_own:
+                with suppress(OSError):
+                    os.link(source.resolve(), target)
+            if not target.exists():
+                shutil.copyfile(source, target)
+
     def write_manifest(self, **fields: Any) -> Manifest:
         """Hash every file written so far and write `manifest.json`, with a signature if the writer has a key.
 

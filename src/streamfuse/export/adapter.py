@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from streamfuse.adapters import DEFAULT, find
+from streamfuse.bundle.manifest import PLAIN_NAME
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.pull import resolve_model
@@ -16,8 +16,6 @@ from streamfuse.options import AUTO, OptionError
 
 from .config import NO_ADAPTER, STREAM_OPTIONS, ExportConfig
 from .resolve import resolve
-
-_TASK = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")  # text/src/manifest.rs has the same rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
 
 def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
     """The configuration of a task adapter: the options that `config` asks for, resolved for this file."""
-    if not _TASK.fullmatch(name):
+    if not PLAIN_NAME.fullmatch(name):
         raise OptionError(
             f"--task {name}: the name must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
         )

@@ -26,6 +26,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_bundle_open": (c_int, [c_char_p, c_void_p, _place]),
     "sf_bundle_estimate": (c_int, [c_char_p, c_void_p, c_char_p, c_size_t]),
     "sf_bundle_adapter": (c_int, [c_void_p, c_char_p, _place]),
+    "sf_bundle_prefix": (c_char_p, [c_void_p, c_int32]),
     "sf_bundle_check_key": (c_char_p, [c_char_p]),
     "sf_bundle_check_manifest": (c_int, [c_char_p, c_size_t, c_char_p, c_size_t]),
     "sf_bundle_close": (None, [c_void_p]),
@@ -102,10 +103,18 @@ class BundleHandle:
 
     @property
     def identity(self) -> str:
-        """What tells the bundle from others: a hash over the hashes of its files."""
+        """What tells the bundle from others: a hash over the hashes of its files, without stored prefixes."""
         spec = Spec()
         self._library.sf_bundle_spec(self.pointer, byref(spec))
         return str(spec.identity.decode())
+
+    @property
+    def prefixes(self) -> list[Path]:
+        """The files of the stored prefixes."""
+        found: list[Path] = []
+        while (path := self._library.sf_bundle_prefix(self.pointer, len(found))) is not None:
+            found.append(Path(os.fsdecode(path)))
+        return found
 
     def adapter(self, name: str, refusal: Callable[[int, str], Exception]) -> BundleHandle:
         """The bundle with one of its adapters."""

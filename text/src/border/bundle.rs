@@ -221,6 +221,14 @@ pub unsafe extern "C" fn sf_bundle_adapter_name(handle: *const BundleHandle, ind
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_bundle_prefix(handle: *const BundleHandle, index: i32) -> *const c_char {
+    let found = |open: &OpenBundle| {
+        usize::try_from(index).ok().and_then(|index| open.bundle.prefixes.get(index)?.as_ptr().into())
+    };
+    opened(handle).ok().and_then(found).unwrap_or(std::ptr::null())
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_bundle_check_key(public_key: *const c_char) -> *const c_char {
     if public_key.is_null() {
         return c"the public key is a null pointer".as_ptr();

@@ -14,7 +14,7 @@ import typer
 from streamfuse.api import Chat, Generation, GenerationOptions, Statistics, ToolCall, load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
-from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
+from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
@@ -169,6 +169,7 @@ class _Terminal:
             say("(stopped)")
         elif self._last.finish_reason == "context":
             say("The context is full. /reset starts over.", "yellow")
+        tell_prefix(self._last)
         tell_limit(self._last)
 
     def _tell_dropped(self, started: Statistics) -> None:

@@ -12,7 +12,7 @@ from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.answer import answer, calls
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
-from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_provider
+from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 
@@ -145,6 +145,7 @@ def _provider(backend: object) -> dict[str, Any]:
 def _tell_end(found: Statistics, capacity: int, stats: bool) -> None:
     if stats:
         err.print(tables.statistics(found))
+    tell_prefix(found)
     tell_limit(found)
     if found.finish_reason == "context":
         say(f"The context of {capacity} tokens is full.", "yellow")

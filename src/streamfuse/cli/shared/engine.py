@@ -38,6 +38,15 @@ def tell_defaults(defaults: str) -> None:
         say(f"This bundle's sampling defaults: {defaults}. --temperature 0 is greedy.")
 
 
+def tell_prefix(found: Statistics) -> None:
+    """A line where a stored prefix of the bundle was not used."""
+    if found.prefix_refused is not None:
+        say(
+            f"A stored prefix is not used: {found.prefix_refused}. Make it again with `streamfuse bundle prefix`.",
+            "yellow",
+        )
+
+
 def tell_limit(found: Statistics) -> None:
     """A line where the limit ended an answer, not the model."""
     if found.finish_reason == "length":

@@ -39,6 +39,11 @@ def _public_key(file: str | None) -> str | None:
         raise typer.BadParameter(str(problem)) from None
 
 
+def _system(text: str | None) -> str | None:
+    """The text of a file for @FILE, unchanged, with a line end at its end if it has one."""
+    return _text("--system", Path(text[1:])) if text is not None and text.startswith("@") else text
+
+
 BaseModel = Annotated[
     str,
     typer.Option(help="Hub name, checkpoint folder or .gguf file.", show_default=DEFAULT_MODEL.rpartition("/")[2]),
@@ -83,7 +88,14 @@ RepetitionPenalty = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed yields the same text, with or without speculation.")]
 Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Stop string; repeat the flag for several.")]
-System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message, before the first turn.")]
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT|@FILE",
+        callback=_system,
+        help="System message, before the first turn: the text, or @ and a file of it.",
+    ),
+]
 NoSpeculation = Annotated[
     bool, typer.Option("--no-speculation", help="Plain decoding, one token per pass: the baseline.")
 ]

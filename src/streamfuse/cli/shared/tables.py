@@ -13,7 +13,7 @@ from rich.text import Text
 
 from streamfuse.bundle import Catalog, Manifest
 from streamfuse.bundle.manifest import TensorFacts
-from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
+from streamfuse.bundle.reader import DRAFT_FILE, adapter_file, prefix_file
 from streamfuse.cli.shared.compare import Comparison, Comparisons
 from streamfuse.cli.shared.console import visible
 from streamfuse.cli.shared.drafts import SOURCES
@@ -73,7 +73,14 @@ def comparisons(result: Comparisons, label: str) -> Group:
 
 def bundle(manifest: Manifest) -> Group:
     """Everything in a manifest but the hashes and the chat template."""
-    parts = _facts(manifest), _methods(manifest), _parts(manifest), _parity(manifest), *_adapters(manifest)
+    parts = (
+        _facts(manifest),
+        _methods(manifest),
+        _parts(manifest),
+        _parity(manifest),
+        *_adapters(manifest),
+        *_prefixes(manifest),
+    )
     return Group(*parts, _files(manifest))
 
 
@@ -141,6 +148,7 @@ def _rows(facts: Statistics, restricted: bool) -> list[tuple[str, str]]:
     widths = " ".join(f"{name}:{count}" for name, count in facts.widths.items())
     costs = " ".join(f"{name}:{ms:.2f}" for name, ms in facts.cost_ms.items())
     reasons = ", ".join(f"{reason}: {count}" for reason, count in facts.fallback_reasons.items())
+    stored = f", {facts.prefix_tokens} from a stored prefix" if facts.prefix_tokens else ""
     rows = [
         ("tokens/s", f"{facts.decode_token_per_sec:.1f}"),
         ("mean accepted tokens", f"{facts.mean_accepted_tokens:.2f}"),
@@ -152,7 +160,7 @@ def _rows(facts: Statistics, restricted: bool) -> list[tuple[str, str]]:
         ("plain passes because", reasons or facts.fallback_reason or "-"),
         ("generated tokens", str(facts.generated_tokens)),
         ("finish reason", facts.finish_reason),
-        ("prompt tokens", f"{facts.prompt_tokens} ({facts.prefill_token_per_sec:.0f}/s)"),
+        ("prompt tokens", f"{facts.prompt_tokens} ({facts.prefill_token_per_sec:.0f}/s{stored})"),
         ("first token", f"{facts.first_token_ms:.0f} ms"),
     ]
     if facts.dropped_turns:
@@ -266,6 +274,17 @@ def _adapters(manifest: Manifest) -> list[RenderableType]:
             "none" if tables is None else _size(tables.bytes), f"at least {min(measured):.0f} dB" if measured else "-",
         )  # fmt: skip
     return [table]
+
+
+def _prefixes(manifest: Manifest) -> list[RenderableType]:
+    """A table of the stored prefixes, if there are some."""
+    of_adapters = {name: facts.prefixes for name, facts in manifest.adapters.items()}
+    table = _table("stored prefix", "task adapter", "tokens", "size", right=("tokens", "size"))
+    for adapter, prefixes in [(None, manifest.prefixes), *of_adapters.items()]:
+        for name, prefix in prefixes.items():
+            size = _size(manifest.files[prefix_file(name, adapter)].bytes)
+            _add(table, name, adapter or "none", str(prefix.tokens), size)
+    return [table] if table.row_count else []
 
 
 def _files(manifest: Manifest) -> Table:

@@ -6,9 +6,9 @@ import typer
 
 from streamfuse.cli.shared.groups import register_group
 
-COMMANDS = ("inspect", "sign", "keygen", "catalog")
+COMMANDS = ("inspect", "prefix", "sign", "keygen", "catalog")
 
 
 def register(app: typer.Typer) -> None:
-    about = "Check, show, sign and list exported bundles."
+    about = "Check, show, extend, sign and list exported bundles."
     register_group(app, "bundle", about, __name__, COMMANDS)

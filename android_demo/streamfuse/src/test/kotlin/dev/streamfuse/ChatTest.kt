@@ -98,6 +98,27 @@ class ChatTest {
     }
 
     @Test
+    fun `a system prompt whose cache the bundle stores is loaded, and the answers are the same`() {
+        val system = "You answer briefly, in plain words."
+        val folder = File(Repository.scratch("prefix"), "demo")
+        val demo = Repository.bundle("demo").path
+        Python.run("bundle", "prefix", demo, "--system", system, "-o", folder.path, "--overwrite")
+        val turns = listOf("Name three primes.", "And then?")
+        StreamFuse.loadBlocking(folder, Options(cacheDir = Repository.scratch("costs"))).use { model ->
+            for (config in listOf(fixed, fixed.copy(width = null, enableSpeculativeDecoding = false))) {
+                val plain = Models.demo.chat(system).use { chat -> turns.map { chat.answer(it, config) } }
+                val loaded = model.chat(system).use { chat -> turns.map { chat.answer(it, config) } }
+                assertEquals(plain.map { it.tokens }, loaded.map { it.tokens })
+                val (first, second) = loaded.map { it.statistics }
+                assertTrue(first.prefixTokens > 15, "${first.prefixTokens}")
+                assertEquals(plain[0].statistics.prefilledTokens, first.prefixTokens + first.prefilledTokens)
+                assertEquals(listOf(0, null, null), listOf(second.prefixTokens, first.prefixRefused, second.prefixRefused))
+            }
+            model.chat("You answer at length.").use { assertEquals(0, it.answer(turns[0], fixed).statistics.prefixTokens) }
+        }
+    }
+
+    @Test
     fun `an adapter that the bundle does not have is refused by name`() {
         assertEquals(emptyList<String>(), Models.demo.adapters)
         for (make in listOf({ Models.demo.chat(adapter = "sql") }, { Models.demo.completion(adapter = "sql") })) {

@@ -75,6 +75,15 @@ object Python {
     private val input by lazy { process.outputStream.bufferedWriter() }
     private val output by lazy { process.inputStream.bufferedReader() }
 
+    /** Runs a command of `streamfuse` to its end. */
+    fun run(vararg arguments: String) {
+        val command = listOf(System.getProperty("streamfuse.python"), "-m", "streamfuse") + arguments
+        val process = ProcessBuilder(command).directory(Repository.root).inheritIO()
+            .apply { environment() += variables }
+            .start()
+        check(process.waitFor() == 0) { "streamfuse ${arguments.joinToString(" ")} failed" }
+    }
+
     @Synchronized
     fun ask(request: Request): Reply {
         input.appendLine(Json.encodeToString(Request.serializer(), request))
