@@ -49,6 +49,8 @@ class Command:
 
 
 def _run(words: Sequence[str], out: str, err: str, environment: Mapping[str, str], most_bytes: int | None) -> None:
+    import process_libraries  # noqa: F401  loaded by the server, which says nothing where that fails
+
     for number, name in ((1, out), (2, err)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(environment)
