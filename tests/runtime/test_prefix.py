@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,15 @@ def test_the_prefix_is_all_that_prompts_share(stored: Path) -> None:
             model.reset()
             found = model.generate(question, system=SYSTEM, max_new_tokens=1).statistics
             assert (found.prefix_tokens, found.prefix_refused) == (prefix_length(stored), None)
+
+
+def test_every_instruction_set_of_the_kernels_stores_the_same_bytes(
+    stored: Path, chat_bundle: Path, tmp_path: Path
+) -> None:
+    run = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "--system", SYSTEM, "-o"]
+    environment = {**os.environ, "STREAMFUSE_ISA": "portable"}
+    subprocess.run([*run, tmp_path / "portable"], env=environment, check=True, capture_output=True)
+    assert (tmp_path / "portable" / FILE).read_bytes() == (stored / FILE).read_bytes()
 
 
 def test_a_prefix_is_loaded_again_after_a_reset_and_a_trim_and_only_if_it_saves_tokens(stored: Path) -> None:
@@ -287,6 +298,14 @@ def test_a_prefix_is_added_in_place_or_to_a_copy_and_replaced_by_name(tmp_path: 
     store_prefix(folder, "No", name="other", output=tmp_path / "new", overwrite=True)
     assert list(open_bundle(tmp_path / "new").manifest.prefixes) == ["system", "other"]
     assert {path.name for path in tmp_path.iterdir()} - {"home"} == {"bundle", "new"}
+
+
+@pytest.mark.usefixtures("made")
+def test_a_bundle_behind_a_link_is_changed_where_it_is(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "bundle")
+    (tmp_path / "link").symlink_to(folder)
+    assert store_prefix(tmp_path / "link", "Be").file == folder / FILE
+    assert prefix_length(tmp_path / "link")
 
 
 @pytest.mark.usefixtures("made")

@@ -85,7 +85,7 @@ def store_prefix(
     ids = _shared_prefix(bundle, system, setting.descriptions, setting.variables)
     loses_signature = sign_key is None and (whole.folder / SIGNATURE_NAME).exists()
     with BundleWriter(
-        whole.folder if output is None else Path(output), output is None or overwrite, sign_key
+        whole.folder.resolve() if output is None else Path(output), output is None or overwrite, sign_key
     ) as writer:
         writer.take_files(whole.folder)
         file = writer.folder / prefix_file(name, adapter)

@@ -112,9 +112,11 @@ class ChatTest {
                 val (first, second) = loaded.map { it.statistics }
                 assertTrue(first.prefixTokens > 15, "${first.prefixTokens}")
                 assertEquals(plain[0].statistics.prefilledTokens, first.prefixTokens + first.prefilledTokens)
-                assertEquals(listOf(0, null, null), listOf(second.prefixTokens, first.prefixRefused, second.prefixRefused))
+                assertEquals(0, second.prefixTokens)
+                assertNull(first.prefixRefused)
             }
-            model.chat("You answer at length.").use { assertEquals(0, it.answer(turns[0], fixed).statistics.prefixTokens) }
+            val other = model.chat("You answer at length.").use { it.answer(turns[0], fixed).statistics }
+            assertEquals(0, other.prefixTokens)
         }
     }
 
