@@ -19,7 +19,7 @@ from arm_java import ARM_TOOLS, KOTLIN_TOOLS, emulated_java
 
 from streamfuse.native.android import maven
 from streamfuse.native.android.elf import PAGE, read_library
-from streamfuse.native.android.toolchains import EXPORTED
+from streamfuse.native.android.toolchains import EXPORTED, host_abi
 from streamfuse.native.arm.mobile import missing_for_java
 from streamfuse.native.build import default_build_dir
 from streamfuse.native.cargo import find_cargo
@@ -30,6 +30,9 @@ if MISSING:
     pytest.skip(f"not installed: {', '.join(MISSING)} ({KOTLIN_TOOLS})", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
+HERE, ARM = host_abi(), "arm64-v8a"
+# Other tests run the library for ARM by default, test_arm_java.py.
+ABIS = [HERE, *([pytest.param(ARM, marks=pytest.mark.full)] if HERE != ARM else [])]
 QUESTION = "the keeper climbed the steps"
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:build-classpath"
 HOST_MAIN = """import dev.streamfuse.GenerationConfig
@@ -71,7 +74,8 @@ def packaged(out: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return packaged(tmp_path_factory.mktemp("maven"), "--only", "jvm")
+    """The jar, and the archive with this machine's library."""
+    return packaged(tmp_path_factory.mktemp("maven"), "--abi", HERE)
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +123,17 @@ def test_a_project_prints_a_text_with_the_jar_from_the_repository(
     assert list(tmp_path.iterdir()) == []  # what the jar unpacks is gone with the process
 
 
-def test_the_archive_has_the_layout_of_an_aar_and_its_library_runs_on_arm(
-    host: list[str], chat_bundle: Path, tmp_path: Path
+@pytest.mark.parametrize("abi", ABIS)
+def test_the_archive_has_the_layout_of_an_aar_and_its_library_runs(
+    abi: str, repository: Path, host: list[str], chat_bundle: Path, tmp_path: Path
 ) -> None:
-    if missing_for_java():
-        pytest.skip(f"not installed: {', '.join(missing_for_java())} ({ARM_TOOLS})")
-    arm = default_build_dir().with_name("arm")
-    run = emulated_java(arm, "-XX:TieredStopAtLevel=1")
-    out = packaged(tmp_path / "maven", "--only", "aar", "--abi", "arm64-v8a", "--profile", "quick")
+    run, out, environment = ["java"], repository, {"LC_ALL": "C.UTF-8"}
+    if abi != HERE:
+        if missing_for_java():
+            pytest.skip(f"not installed: {', '.join(missing_for_java())} ({ARM_TOOLS})")
+        run = emulated_java(default_build_dir().with_name("arm"))
+        out = packaged(tmp_path / "maven", "--only", "aar", "--abi", abi, "--profile", "quick")
+        environment |= {"QEMU_CPU": "cortex-a53", "STREAMFUSE_ISA": ""}
     folder = out / "dev" / "streamfuse" / "streamfuse-android" / maven.version()
     (aar,) = folder.glob("*.aar")
     assert aar.name.endswith("-linux.aar")
@@ -135,7 +142,7 @@ def test_the_archive_has_the_layout_of_an_aar_and_its_library_runs_on_arm(
         archive.extractall(tmp_path / "aar")
     assert {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt"} <= names
     assert "META-INF/com/android/build/gradle/aar-metadata.properties" in names
-    library = tmp_path / "aar" / "jni" / "arm64-v8a" / "libstreamfuse_jni.so"
+    library = tmp_path / "aar" / "jni" / abi / "libstreamfuse_jni.so"
     read = read_library(library)
     assert all(segment.alignment == PAGE for segment in read.segments)
     assert "sf_model_load" in read.exported
@@ -143,13 +150,11 @@ def test_the_archive_has_the_layout_of_an_aar_and_its_library_runs_on_arm(
     with zipfile.ZipFile(tmp_path / "aar" / "classes.jar") as classes:
         assert "dev/streamfuse/StreamFuse.class" in classes.namelist()
     with zipfile.ZipFile(next(folder.glob("*-symbols.zip"))) as symbols:
-        assert symbols.namelist() == ["arm64-v8a/libstreamfuse_jni.so.dbg"]
+        assert symbols.namelist() == [f"{abi}/libstreamfuse_jni.so.dbg"]
 
     classpath = [str(tmp_path / "aar" / "classes.jar"), *(path for path in host if "streamfuse-jvm" not in path)]
-    command = [*run, f"-Dstreamfuse.library.path={library}", "-cp", os.pathsep.join(classpath)]
-    environment = os.environ | {"QEMU_CPU": "cortex-a53", "STREAMFUSE_ISA": "", "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
-        [*command, "MainKt", str(chat_bundle), QUESTION], capture_output=True, encoding="utf-8", env=environment
-    )
+    command = [*run, "-XX:TieredStopAtLevel=1", f"-Dstreamfuse.library.path={library}"]
+    command += ["-cp", os.pathsep.join(classpath), "MainKt", str(chat_bundle), QUESTION]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=os.environ | environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected(chat_bundle)
