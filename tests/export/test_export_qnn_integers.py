@@ -37,11 +37,11 @@ def exported(folder: Path, quantize: str, **changes: Any) -> Report:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
-    """Passes of 1, 4, 8 and 16 rows, a pass that prunes among them, calibrated on a text of the caller's."""
+    """Passes of 1, 8 and 12 rows, one that prunes among them, calibrated on a text of the caller's."""
     root = tmp_path_factory.mktemp("qnn")
     text = root / "text.txt"
     text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
-    return root / "bundle", exported(root, "16a8w", calibration_text=text)
+    return root / "bundle", exported(root, "16a8w", widths=(12,), calibration_text=text)
 
 
 def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Path, Report]) -> None:
@@ -55,12 +55,11 @@ def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Pa
     assert {row.floor for row in manifest.parity.values()} == {"16a8w"}
 
 
-@pytest.mark.parametrize("width", [4, 12])
-def test_drafting_and_pruning_in_integers_changes_no_token(bundle: tuple[Path, Report], width: int) -> None:
+def test_drafting_and_pruning_in_integers_changes_no_token(bundle: tuple[Path, Report]) -> None:
     options = {"max_new_tokens": 24, "raw": True, "ignore_eos": True, "temperature": 0.0}
     with streamfuse.load(bundle[0], cost_cache=False) as model:
         plain = model.generate("the keeper climbed", speculative=False, **options)
-        drafted = model.generate("the keeper climbed", width=width, **options)
+        drafted = model.generate("the keeper climbed", width=12, **options)
     assert drafted.tokens == plain.tokens
     assert drafted.statistics.accepted_by_source["streams"] > 0
 
@@ -71,7 +70,7 @@ def test_the_first_row_of_a_verify_pass_has_the_bits_of_decode(bundle: tuple[Pat
     backend = ExecuTorchBackend(opened.graph, opened.spec())
     tokens = np.array(export_samples.TEXT[6:10])
     found = []
-    for method, count in (("decode", 1), ("verify_4", 1), ("verify_4", 4), ("verify_12", 4)):
+    for method, count in (("decode", 1), ("verify_12", 1), ("verify_12", 4)):
         export_samples.prefill(backend, export_samples.TEXT[:6])
         causal = np.tril(np.ones((count, count), np.bool_))
         out = backend.run(method, tokens[:count], 6 + np.arange(count), causal, want_logits=True)

@@ -29,16 +29,10 @@ INSTRUCTION_SETS = ["avx512", "avx_vnni", "avx2", "portable"] if X86 else ["neon
 TOO_EARLY = "ThreadSanitizer: unexpected memory mapping"  # of older compilers on kernels that spread addresses widely
 
 
-def built(sanitizers: str) -> Path:
-    """The folder of the programs built with these sanitizers."""
+def built(sanitizers: str, *programs: str) -> Path:
+    """The folder of these programs, built with these sanitizers."""
     folder = default_build_dir().parent / "sanitize" / sanitizers.split(",")[0]
-    return build(
-        folder,
-        sanitize=sanitizers,
-        targets=("test_core", "test_constraint", "test_ops", "test_engine"),
-        quiet=True,
-        jobs=2,
-    ).parent
+    return build(folder, sanitize=sanitizers, targets=programs, quiet=True, jobs=2).parent
 
 
 def run(program: Path, *arguments: object, **environment: str) -> str:
@@ -52,12 +46,12 @@ def run(program: Path, *arguments: object, **environment: str) -> str:
 
 @pytest.fixture(scope="session")
 def address() -> Path:
-    return built("address,undefined")
+    return built("address,undefined", "test_core", "test_constraint", "test_ops", "test_engine")
 
 
 @pytest.fixture(scope="session")
 def thread() -> Path:
-    return built("thread")
+    return built("thread", "test_ops", "test_engine")
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
