@@ -53,7 +53,8 @@ def prefix(
 
     Chats whose prompt begins with exactly this system message and these tools
     load the cache instead of prefilling it, so their first token comes sooner.
-    The text does not change. Needs a bundle for target executorch.
+    The text of a bundle of --backend kernels does not change. Needs a bundle
+    for target executorch.
 
     [bold]Examples[/bold]
 
