@@ -15,9 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from export_samples import TEXT
-from native_samples import said_by, tiny_bundle
+import torch
+from export_samples import TEXT, config_for, tiny_model, write_checkpoint
+from native_samples import said_by
 
+from streamfuse.export.pipeline import run_export
 from streamfuse.native.cargo import default_target_dir
 from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
 
@@ -105,11 +107,15 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def bundles(tiny_graph: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too."""
-    folder = tmp_path_factory.mktemp("bundles")
-    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": "all"}  # sooner exported
-    return [tiny_bundle(folder / backend, backend=backend, **one_width) for backend in ("kernels", "xnnpack")]
+    folder = tmp_path_factory.mktemp("xnnpack")
+    torch.manual_seed(1)
+    one_layer = {"num_hidden_layers": 1}  # sooner exported
+    checkpoint = write_checkpoint(folder / "checkpoint", tiny_model({"num_msa_layers": 1}, **one_layer), **one_layer)
+    one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": "all"}
+    run_export(config_for(checkpoint, folder / "bundle", backend="xnnpack", **one_width))
+    return [tiny_graph.parent, folder / "bundle"]
 
 
 @pytest.mark.parametrize(
