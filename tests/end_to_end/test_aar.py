@@ -95,7 +95,9 @@ def host(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[str
         if kept.name != "dev":
             (cache / kept.name).symlink_to(kept)
     command = ["mvn", "--batch-mode", "--quiet", f"-Dmaven.repo.local={cache}", "compile", CLASSPATH]
-    subprocess.run([*command, "-Dmdep.outputFile=classpath"], cwd=folder, check=True)
+    # A compiler that stays in the background would hold its memory for hours.
+    options = ["-Dmdep.outputFile=classpath", "-Dkotlin.compiler.daemon=false"]
+    subprocess.run([*command, *options], cwd=folder, check=True)
     assert list(cache.glob("dev/streamfuse/streamfuse-jvm/*/*.jar"))
     return [str(folder / "target" / "classes"), *(folder / "classpath").read_text().split(os.pathsep)]
 
