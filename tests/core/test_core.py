@@ -328,11 +328,12 @@ def test_without_streams_planned_text_is_the_plain_one_and_drafts_are_look_ups(
     assert accepted > 0 or sampling.temperature >= 1  # hot text repeats nothing
 
 
+@pytest.mark.parametrize("count", [150, pytest.param(500, marks=pytest.mark.full)])
 def test_turns_stops_saves_and_restores_at_random_leave_the_text_as_it_would_be(
-    rng: np.random.Generator, tmp_path: Path
+    count: int, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    """Five hundred sequences: whatever happens between tokens, each token is the model's own after what is there."""
-    for number in range(500):
+    """Random sequences: whatever happens between tokens, each token is the model's own after what is there."""
+    for number in range(count):
         model = spec(deferred=bool(number % 2), stream_nodes={"verify_8": 3, "verify_4": 1} if number % 2 else None)
         backend = ArithmeticBackend(model, int(rng.integers(0, 17)), mixed=True)
         session = Session(backend, costs=costs_of(model), identity="x")
