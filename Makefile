@@ -92,7 +92,7 @@ android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/ma
 apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
-ios: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
+ios: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made build/ios/prefix/manifest.json $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
 	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --scratch-path build/ios/swift
@@ -112,6 +112,10 @@ build/ios/coreml/.made: tools/record_coreml.py tests/helpers/coreml_bundles.py $
 build/ios/letters/.made: tests/helpers/letters_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/letters_samples.py $(@D)
 	@touch $@
+
+# A bundle with a stored prefix.
+build/ios/prefix/manifest.json: $(MANIFEST)
+	$(BIN)/streamfuse bundle prefix $(BUNDLE) --system "You answer in one sentence." -o $(@D) --overwrite
 
 # A bundle with a signature, for the Swift reader.
 build/ios/signed/manifest.sig: tests/helpers/signed_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev

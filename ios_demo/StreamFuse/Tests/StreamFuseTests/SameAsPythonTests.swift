@@ -24,6 +24,23 @@ final class SameAsPythonTests: XCTestCase {
     }
   }
 
+  func testAStoredPrefixIsLoadedAndTheAnswersAreThoseWithoutIt() async throws {
+    let all = try requests()
+    let (request, expected) = try XCTUnwrap(all.first { $0.0.bundle == "build/ios/prefix" })
+    let (_, plain) = try XCTUnwrap(all.first { $0.0.bundle == "build/demo" && $0.0.system == request.system })
+    XCTAssertEqual(expected.turns.map(\.tokens), plain.turns.map(\.tokens))
+    let session = try await request.session()
+    for (words, turn) in zip(request.turns, plain.turns) {
+      let got = try await session.answer(to: words)
+      XCTAssertEqual(got.tokens, turn.tokens)
+      let found = try await session.statistics
+      let statistics = try XCTUnwrap(found)
+      XCTAssertEqual(statistics.prefixTokens > 10, words == request.turns[0])
+      XCTAssertEqual(statistics.prefixTokens + statistics.prefilledTokens, turn.statistics.prefilledTokens)
+      XCTAssertNil(statistics.prefixRefused)
+    }
+  }
+
   func testAChatThatPythonSavedGoesOnHere() async throws {
     let all = try requests()
     let (saved, _) = try XCTUnwrap(all.first { $0.0.save != nil })
