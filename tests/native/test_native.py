@@ -319,9 +319,11 @@ def test_a_saved_chat_goes_on_elsewhere_and_in_python(
 
 def test_a_stored_prefix_is_loaded_instead_of_prefilled(chat_bundle: Path, tmp_path: Path) -> None:
     folder, file = tmp_path / "bundle", tmp_path / "bundle" / "prefixes" / "system.cache"
-    run = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "--system", "Be brief.", "-o", folder]
+    run: list[str | Path] = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "-o", folder]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(run, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, check=True)
+    subprocess.run(
+        [*run, "--system", "Be brief."], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, check=True
+    )
     length = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["prefixes"]["system"]["tokens"]
     answers = python(
         *({"bundle": str(one), "turns": QUESTIONS, "system": "Be brief."} for one in (chat_bundle, folder))
@@ -330,7 +332,8 @@ def test_a_stored_prefix_is_loaded_instead_of_prefilled(chat_bundle: Path, tmp_p
     assert texts[0] == texts[1]
     with AppModel(folder) as model:
         chat = model.chat(system="Be brief.")
-        for drafts in ({"speculative": 0}, {"width": 4}, {"width": 12}, {}):
+        settings: list[dict[str, int]] = [{"speculative": 0}, {"width": 4}, {"width": 12}, {}]
+        for drafts in settings:
             for question, text, loaded in zip(QUESTIONS, texts[0], (length, 0), strict=True):
                 chat.start(question, **SHORT, **drafts)
                 statistics = chat.statistics

@@ -81,9 +81,9 @@ def test_the_prefix_is_all_that_prompts_share(stored: Path) -> None:
 def test_every_instruction_set_of_the_kernels_stores_the_same_bytes(
     stored: Path, chat_bundle: Path, tmp_path: Path
 ) -> None:
-    run = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "--system", SYSTEM, "-o"]
+    run: list[str | Path] = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "--system", SYSTEM]
     environment = {**os.environ, "STREAMFUSE_ISA": "portable"}
-    subprocess.run([*run, tmp_path / "portable"], env=environment, check=True, capture_output=True)
+    subprocess.run([*run, "-o", tmp_path / "portable"], env=environment, check=True, capture_output=True)
     assert (tmp_path / "portable" / FILE).read_bytes() == (stored / FILE).read_bytes()
 
 
