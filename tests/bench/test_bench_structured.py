@@ -218,6 +218,14 @@ def test_the_objects_have_schemas_of_their_own() -> None:
         assert problem_of(question.constraint, "{}"), "nothing but a whole object is valid"
 
 
+def test_dates_are_those_of_rfc_3339() -> None:
+    constraint = Constraint.schema({"type": "string", "format": "date"})
+    for text in ("2026-11-26", "0000-02-29", "0000-10-10", "2000-02-29"):
+        assert problem_of(constraint, json.dumps(text)) is None, text
+    for text in ("2026-13-01", "2026-02-29", "0000-02-30", "20261126", "2026-W48-4", "x"):
+        assert problem_of(constraint, json.dumps(text)), text
+
+
 def test_a_regular_expression_matches_the_whole_text() -> None:
     constraint = Constraint("regex", "[a-z]{2}")
     assert problem_of(constraint, "ab") is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any
 
@@ -77,8 +79,6 @@ def problem_of(constraint: Constraint, text: str) -> str | None:
     A schema is checked by the package jsonschema, a grammar by the package lark, a regular expression by Python's re.
     """
     if constraint.kind == "regex":
-        import re
-
         return None if re.fullmatch(constraint.text, text) else "the regular expression does not match"
     if constraint.kind == "grammar":
         from lark.exceptions import LarkError
@@ -105,11 +105,22 @@ def _lark(grammar: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Any:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, FormatChecker
 
     loaded = json.loads(schema)
     Draft202012Validator.check_schema(loaded)
-    return Draft202012Validator(loaded, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    formats = FormatChecker()
+    formats.checkers = {**Draft202012Validator.FORMAT_CHECKER.checkers, "date": (_is_date, ValueError)}
+    return Draft202012Validator(loaded, format_checker=formats)
+
+
+def _is_date(value: object) -> bool:
+    """By RFC 3339, which allows the year 0000; Python's dates begin in 0001. The year 2000 is a leap year too."""
+    if not isinstance(value, str):
+        return True
+    if not re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+        return False
+    return date.fromisoformat(re.sub("^0000", "2000", value)) is not None
 
 
 def object_of(properties: Mapping[str, Any], required: Iterable[str] | None = None) -> dict[str, Any]:
