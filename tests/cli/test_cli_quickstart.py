@@ -24,14 +24,14 @@ from streamfuse.train import distill as distillation
 from streamfuse.train.general_prompts import HELD_OUT, PROMPTS
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
-CHANGES: dict[str, Any] = {"max_position_embeddings": 256}
+CHANGES: dict[str, Any] = {"max_position_embeddings": 256, "num_hidden_layers": 2}
 TOKENS = 600
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(1)
-    folder, _ = write_checkpoint(tmp_path / "mine", tiny_model(**CHANGES), **CHANGES)
+    folder, _ = write_checkpoint(tmp_path / "mine", tiny_model({"num_msa_layers": 1}, **CHANGES), **CHANGES)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return folder
 
