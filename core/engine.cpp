@@ -131,6 +131,17 @@ void Engine::truncate(int64_t length) {
   cached_ = length;
 }
 
+void Engine::rewind(int64_t length) {
+  int64_t longest = length;
+  if (backend_->truncatable != nullptr) {
+    check(backend_->truncatable(backend_->context, length, &longest));
+    if (longest < 0 || longest > length)
+      throw Failure(SF_EXECUTION, "the engine can truncate " + std::to_string(length) + " positions to " +
+                                      std::to_string(longest) + ", which is not a prefix");
+  }
+  truncate(longest);
+}
+
 void Engine::idle() {
   if (backend_->idle != nullptr) backend_->idle(backend_->context);
 }

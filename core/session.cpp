@@ -74,7 +74,8 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   constraint_.reset();
   if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   if (!drafts) generation_.width = 1;
-  engine_.truncate(std::min({engine_.cached(), same, n - 1}));
+  const int64_t known = std::min({engine_.cached(), same, n - 1});
+  engine_.rewind(known);
   tokens_.assign(ids, ids + n);
   statistics_.clear();
   statistics_.speculative = drafts;
@@ -85,6 +86,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
     statistics_.reread_tokens = std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
   statistics_.measure_ms = measure_ms;
   load_prefix();
+  statistics_.reread_tokens += std::max(int64_t{0}, known - engine_.cached());
   if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
   planner_.begin(tokens_, same, constraint(), generation);
   running_ = true;
@@ -109,7 +111,7 @@ void Session::load_prefix() {
   } catch (const Failure& failure) {
     statistics_.prefix_refused = failure.what();
   }
-  engine_.truncate(std::min(engine_.cached(), last));
+  engine_.rewind(std::min(engine_.cached(), last));
   watch_.lap(statistics_.ms[kPrefill]);
 }
 

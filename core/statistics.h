@@ -23,7 +23,7 @@ struct Statistics {
   int64_t proposed = 0, accepted = 0, near_ties = 0;
   int64_t forced = 0, refused = 0;       // drafts that the constraint forced; candidates that it refused
   int64_t dropped_turns = 0;             // turns that were dropped because the context was full
-  int64_t reread_tokens = 0;             // tokens of the remaining turns that are prefilled again
+  int64_t reread_tokens = 0;             // tokens that are prefilled again although the cache had them
   int64_t prefix_tokens = 0;             // tokens of the prompt whose cache came from a stored prefix
   std::string prefix_refused;            // why a stored prefix was not used; empty: none was refused
   double mask_ms = 0.0;                  // part of the phase `accept`: computing what the constraint allows

@@ -120,6 +120,11 @@ typedef struct sf_backend {
   /* Returns to the system the memory that the engine needs only for the cache, or can compute again. The cache is empty
    * when this is called. May be NULL. */
   void (*trim)(void* context);
+  /* The longest prefix of at most `length` positions that `truncate` accepts, for `length` up to the cache's: `length`,
+   * or less if layers with a sliding window have lost positions that a pass after it needs. Then the core processes the
+   * tokens after that prefix again. The cache can always be emptied, and the last committed row dropped. NULL:
+   * `truncate` accepts every length. */
+  int (*truncatable)(void* context, int64_t length, int64_t* longest);
 } sf_backend;
 
 /* ---- bundles ---------------------------------------------------------------------------------------------------- */

@@ -46,7 +46,9 @@ struct HashEngine {
   std::vector<std::vector<int64_t>> rows;
   std::vector<float> logits;
   std::vector<int64_t> best, kept;
-  int64_t fail_at = -1;  // this pass from now fails
+  int64_t fail_at = -1;           // this pass from now fails
+  int64_t goes_back = kCapacity;  // rows that `truncate` can drop, except for all
+  size_t furthest = 0;            // the longest cache so far
   int releases = 0;
 
   int run(int32_t n, const int64_t* ids, const uint8_t* ancestors, sf_results* out) {
@@ -67,6 +69,14 @@ struct HashEngine {
   }
   int commit(const int32_t* committed, int32_t n) {
     for (int32_t i = 0; i < n; ++i) cache.push_back(rows[static_cast<size_t>(committed[i])].back());
+    furthest = std::max(furthest, cache.size());
+    return SF_OK;
+  }
+  int64_t truncatable(int64_t length) const { return length + goes_back < static_cast<int64_t>(furthest) ? 0 : length; }
+  int truncate(int64_t length) {
+    if (length != truncatable(length)) return SF_BAD_ARGUMENT;
+    cache.resize(static_cast<size_t>(length));
+    if (length == 0) furthest = 0;
     return SF_OK;
   }
 
@@ -79,8 +89,9 @@ struct HashEngine {
     backend.commit = [](void* self, const int32_t* rows, int32_t n) {
       return static_cast<HashEngine*>(self)->commit(rows, n);
     };
-    backend.truncate = [](void* self, int64_t length) {
-      static_cast<HashEngine*>(self)->cache.resize(static_cast<size_t>(length));
+    backend.truncate = [](void* self, int64_t length) { return static_cast<HashEngine*>(self)->truncate(length); };
+    backend.truncatable = [](void* self, int64_t length, int64_t* longest) {
+      *longest = static_cast<HashEngine*>(self)->truncatable(length);
       return int{SF_OK};
     };
     backend.error = [](void*) { return "no power"; };

@@ -141,6 +141,34 @@ struct Situation {
   Step decide() const { return streamfuse::decide(state, {bundle->spec, costs, false, false}, tree, hits); }
 };
 
+void what_an_engine_cannot_go_back_to_is_read_again() {
+  const std::shared_ptr<const Model> bundle = model();
+  std::mt19937 random(8);
+  int reread = 0;
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    HashEngine hashes;
+    hashes.goes_back = 1 + static_cast<int64_t>(random() % 12);
+    const sf_backend table = hashes.table();
+    Session session(bundle, Backend(&table), {});
+    std::vector<int64_t> text = {3, 1, 4, 1, 5};
+    for (int turn = 0; turn < 6; ++turn) {
+      text.resize(1 + random() % text.size());
+      text.push_back(static_cast<int64_t>(random()) % kVocabulary);
+      Generation generation;
+      generation.max_new_tokens = 10;
+      HashEngine fresh;
+      const sf_backend functions = fresh.table();
+      Session other(bundle, Backend(&functions), {});
+      const std::vector<int64_t> expected = text_of(other, text, generation);
+      text = text_of(session, text, generation);
+      expect(text == expected, "a text after another one is the same");
+      expect(hashes.cache == std::vector<int64_t>(text.begin(), text.end() - 1), "the cache holds the text");
+      reread += session.statistics().find("\"reread_tokens\": 0") == std::string::npos;
+    }
+  }
+  expect(reread > 20 && reread < 220, "some texts read tokens again");
+}
+
 void decisions_follow_expected_gain_and_budget() {
   expect(Situation(1.0, 1.1, 1.2).chain(3, 0.9).decide().method == 0, "a likely draft on a cheap pass is verified");
   expect(Situation(1.0, 1.1, 1.2).chain(7, 0.95).decide().method == 1, "a long one takes the wider pass");
@@ -222,6 +250,7 @@ int main() {
   any_tree_leaves_the_text_as_it_is();
   whatever_passes_cost_the_text_is_the_plain_one();
   a_failing_engine_leaves_text_and_cache_together();
+  what_an_engine_cannot_go_back_to_is_read_again();
   decisions_follow_expected_gain_and_budget();
   streams_that_do_not_pay_are_backed_off();
   an_index_finds_the_longest_match_after_any_changes();

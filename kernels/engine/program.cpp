@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -84,6 +85,8 @@ Program::Program(const Program& whole, const std::string& adapter)
   if (std::find(names.begin(), names.end(), adapter) == names.end())
     throw Failure(SF_BAD_ARGUMENT,
                   "there is no adapter " + adapter + "; this program has " + (names.empty() ? "none" : joined(names)));
+  shapes_.window = whole.shapes_.window;
+  if (shapes_.window > 0) shapes_.capacity = whole.shapes_.capacity;
   read_methods("adapter " + adapter);
   if (shapes_.layers != whole.shapes_.layers || shapes_.capacity != whole.shapes_.capacity ||
       shapes_.vocab_size != whole.shapes_.vocab_size)
@@ -109,19 +112,37 @@ void Program::read_methods(const std::string& path) {
     }
     passes.push_back(name);
     check_backends(passes.back());
-    if (passes.back() != kStreams) read_cache_shapes(passes.back(), *meta, shapes_);
     if (meta->num_memory_planned_buffers() > 0)
       arena_bytes_ = std::max(arena_bytes_, static_cast<size_t>(meta->memory_planned_buffer_size(0).get()));
   }
+  for (const std::string& name : constants) load_constant(name);
+  read_window(path);
+  for (const std::string& name : passes)
+    if (name != kStreams) read_cache_shapes(name, meta_of(name), shapes_);
   if (shapes_.layers == 0) throw Failure(SF_BAD_PROGRAM, path + " has no method with key and value caches");
   for (const std::string& name : passes) signatures_.emplace(name, read_signature(name, meta_of(name), shapes_));
-  for (const std::string& name : constants) load_constant(name);
-  if (const auto found = constants_.find("get_n_msa_layers"); found != constants_.end())
-    num_msa_layers_ = std::atoll(found->second.c_str());
+  if (const auto layers = constant("get_n_msa_layers"))
+    num_msa_layers_ = *layers;
   else if (const auto streams = signatures_.find(kStreams); streams != signatures_.end())
     num_msa_layers_ = shapes_.layers - static_cast<int64_t>(streams->second.skipped_caches) / 2;
   for (const std::string& name : passes)
     if (pool_ == nullptr && meta_of(name).num_backends() > 0) pool_ = std::make_unique<PoolLease>(threads_);
+}
+
+std::optional<int64_t> Program::constant(const std::string& name) const {
+  const auto found = constants_.find(name);
+  return found == constants_.end() ? std::nullopt : std::optional<int64_t>(std::atoll(found->second.c_str()));
+}
+
+// With rings, no cache needs to have all positions of the context.
+void Program::read_window(const std::string& path) {
+  const auto window = constant("get_sliding_window");
+  if (!window) return;
+  const int64_t capacity = constant("get_max_context_len").value_or(0);
+  if (*window < 1 || capacity <= *window || capacity > std::numeric_limits<int32_t>::max())
+    throw Failure(SF_BAD_PROGRAM, path + ": a window of " + std::to_string(*window) +
+                                      " tokens does not fit a context of " + std::to_string(capacity));
+  shapes_.window = *window, shapes_.capacity = capacity;
 }
 
 MethodMeta Program::meta_of(const std::string& method) const {
@@ -190,6 +211,8 @@ const Signature& Program::signature(const std::string& name) const {
 
 std::string Program::describe() const {
   std::vector<std::string> methods, constants;
+  int64_t cache_bytes = 0;
+  for (size_t i = 0; i < 2 * shapes_.positions.size(); ++i) cache_bytes += shapes_.cache_bytes(i);
   for (const auto& [name, s] : signatures_)
     methods.push_back(json_string(name) + ": {" +
                       joined({entry("rows", s.rows), entry("keep", s.keep), flag("logits", s.logits.has_value()),
@@ -204,8 +227,7 @@ std::string Program::describe() const {
                  entry("num_streams", shapes_.num_streams), entry("top_k", shapes_.top_k),
                  "\"constants\": {" + joined(constants) + "}", entry("threads", threads_),
                  json_string("instruction_set") + ": " + json_string(lane_kernels().name),
-                 entry("cache_bytes",
-                       shapes_.layers * shapes_.capacity * (shapes_.position_bytes(0) + shapes_.position_bytes(1)))}) +
+                 entry("cache_bytes", cache_bytes)}) +
          "}";
 }
 

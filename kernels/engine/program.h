@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <executorch/runtime/executor/program.h>
@@ -41,6 +42,8 @@ class Program {
   void read_methods(const std::string& path);
   executorch::runtime::MethodMeta meta_of(const std::string& method) const;
   void load_constant(const std::string& name);
+  std::optional<int64_t> constant(const std::string& name) const;  // a number
+  void read_window(const std::string& path);
   void check_backends(const std::string& name);
 
   int threads_;

@@ -59,7 +59,7 @@ Sequence::Sequence(std::shared_ptr<const Program> program, const sf_watch* watch
   kept_.reserve(static_cast<size_t>(most_rows)), places_.reserve(static_cast<size_t>(most_rows));
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
-    caches_.emplace_back(static_cast<size_t>(shapes.capacity * shapes.position_bytes(i)));
+    caches_.emplace_back(static_cast<size_t>(shapes.cache_bytes(i)));
   load_methods(watch);
 }
 
@@ -197,7 +197,8 @@ void Sequence::commit(const int32_t* rows, int n) {
                                        std::to_string(n) + " more");
   if (shapes.int8_cache()) {
     for (size_t c = 0; c < caches_.size(); ++c)
-      (c % 2 == 0 ? prefetch_key : prefetch_value)(shapes.kv(), length_, caches_[c].as<uint8_t>());
+      (c % 2 == 0 ? prefetch_key : prefetch_value)(shapes.kv(c), length_ % shapes.kv(c).capacity,
+                                                   caches_[c].as<uint8_t>());
   }
   for (size_t c = 0; c < caches_.size(); ++c) {
     bool by_place;
@@ -206,25 +207,37 @@ void Sequence::commit(const int32_t* rows, int n) {
       write_row(c, length_ + i, source + (by_place ? places_[static_cast<size_t>(i)] : rows[i]) * shapes.row_bytes());
   }
   length_ += n;
+  oldest_ = std::max(oldest_, length_ - shapes.ring());
 }
 
 void Sequence::write_row(size_t cache, int64_t position, const uint8_t* row) {
   const Shapes& shapes = program_->shapes();
   uint8_t* const to = caches_[cache].as<uint8_t>();
+  const KvShape kv = shapes.kv(cache);
   if (!shapes.int8_cache())
     std::memcpy(to + position * shapes.row_bytes(), row, static_cast<size_t>(shapes.row_bytes()));
   else if (cache % 2 == 0)
-    store_key(shapes.kv(), reinterpret_cast<const float*>(row), position, to);
+    store_key(kv, reinterpret_cast<const float*>(row), position % kv.capacity, to);
   else
-    store_value(shapes.kv(), reinterpret_cast<const float*>(row), position, to);
+    store_value(kv, reinterpret_cast<const float*>(row), position % kv.capacity, to);
 }
 
 void Sequence::truncate(int64_t length) {
   if (length < 0 || length > length_)
     bad_argument("cannot truncate to " + std::to_string(length) + ": the cache holds " + std::to_string(length_) +
                  " positions");
+  if (truncatable(length) != length)
+    bad_argument("cannot truncate to " + std::to_string(length) + ": layers with a sliding window of " +
+                 std::to_string(program_->shapes().window) + " positions have only those from " +
+                 std::to_string(oldest_) + " on; truncate to 0 and run the tokens again");
   length_ = length;
+  if (length == 0) oldest_ = 0;
   if (length < ran_at_length_) can_commit_ = false;
+}
+
+int64_t Sequence::truncatable(int64_t length) const {
+  length = std::clamp(length, int64_t{0}, length_);
+  return oldest_ <= std::max(int64_t{0}, length - program_->shapes().window) ? length : 0;
 }
 
 void Sequence::trim() {
@@ -240,8 +253,9 @@ void Sequence::for_each_part(size_t cache, int64_t length, const Take& take) con
   uint8_t* const first = caches_[cache].as<uint8_t>();
   const auto part = [&](int64_t at, int64_t bytes) { take(first + at, static_cast<size_t>(bytes)); };
   if (!shapes.int8_cache()) return part(0, length * shapes.position_bytes(cache));
-  const KvShape kv = shapes.kv();
-  const int64_t blocks = (length + kCacheBlock - 1) / kCacheBlock, positions = blocks * kCacheBlock;
+  const KvShape kv = shapes.kv(cache);
+  const int64_t blocks = std::min((length + kCacheBlock - 1) / kCacheBlock, kv.blocks());
+  const int64_t positions = blocks * kCacheBlock;
   for (int64_t head = 0; head < kv.kv_heads; ++head) {
     if (cache % 2 == 0) {
       part(kv.keys_of(head), positions * kv.key_bytes());
@@ -257,21 +271,25 @@ uint64_t Sequence::bytes_of(int64_t length) const {
   const Shapes& shapes = program_->shapes();
   if (length < 0 || length > shapes.capacity)
     bad_argument("the cache holds " + std::to_string(shapes.capacity) + " positions, not " + std::to_string(length));
-  uint64_t bytes = 0;
+  uint64_t bytes = shapes.has_rings() ? sizeof oldest_ : 0;
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, [&](uint8_t*, size_t part) { bytes += part; });
   return bytes;
 }
 
 void Sequence::save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const {
-  if (length < 0 || length > length_) bad_argument("these cache rows cannot be saved");
+  if (length < 0 || length > length_ || truncatable(length) != length) bad_argument("these cache rows cannot be saved");
+  if (program_->shapes().has_rings()) put(&oldest_, sizeof oldest_);
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, put);
 }
 
 void Sequence::load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get) {
-  if (length_ != 0 || length < 0 || length > program_->shapes().capacity)
-    bad_argument("these cache rows do not fit this engine");
+  const Shapes& shapes = program_->shapes();
+  if (length_ != 0 || length < 0 || length > shapes.capacity) bad_argument("these cache rows do not fit this engine");
+  int64_t oldest = 0;
+  if (shapes.has_rings()) get(&oldest, sizeof oldest);
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, get);
   length_ = length;
+  oldest_ = std::max({int64_t{0}, oldest, length - shapes.ring()});
   can_commit_ = false;
 }
 

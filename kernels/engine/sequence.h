@@ -39,9 +39,13 @@ class Sequence {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
+  // The longest prefix of at most `length` positions that `truncate` accepts: rings do not have the window of a much
+  // shorter one any more, so it may be 0.
+  int64_t truncatable(int64_t length) const;
   void trim();  // returns the memory of an empty cache to the system
   // The first `length` cache positions as bytes, rounded up to whole blocks if the cache has blocks: layer after layer,
-  // keys, then values, in the layout of the caches.
+  // keys, then values, in the layout of the caches. With rings, the oldest position of which they have all is before
+  // them, int64; rings are saved whole once `length` exceeds them.
   uint64_t bytes_of(int64_t length) const;
   void save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const;
   void load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get);
@@ -65,6 +69,7 @@ class Sequence {
   std::map<std::string, std::unique_ptr<GraphMethod>> methods_;
   std::vector<uint8_t> profile_data_;
   int64_t length_ = 0;
+  int64_t oldest_ = 0;  // the caches have all positions from this one on; rings may have lost those before it
 
   GraphMethod* ran_ = nullptr;       // the method of the last pass; null if there are no results
   GraphMethod* streamed_ = nullptr;  // the method whose streams are current

@@ -67,6 +67,21 @@ class Outputs {
   size_t at_ = 0;
 };
 
+// The positions in a layer's caches, which may be rings.
+int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& meta, const Shapes& shapes) {
+  const std::string what = "key_cache_" + std::to_string(layer);
+  const TensorFacts keys = facts_of(method, what, meta.input_tensor_meta(kPassInputs + 2 * layer));
+  if (keys.shape.size() != 3) bad_program(method, what + " must have three dimensions");
+  const int64_t found = keys.shape[1];
+  const bool fits = found == shapes.capacity || (found < shapes.capacity && found >= shapes.window + kCacheBlock);
+  if (!fits || found % kCacheBlock != 0)
+    bad_program(method, what + " has " + std::to_string(found) + " positions, but a cache has those of the context (" +
+                            std::to_string(shapes.capacity) + "), or at least " + std::to_string(kCacheBlock) +
+                            " more than the window of " + std::to_string(shapes.window) + ", in blocks of " +
+                            std::to_string(kCacheBlock));
+  return found;
+}
+
 void agree(const std::string& method, const char* what, int64_t& known, int64_t found) {
   if (found < 1) bad_program(method, std::string(what) + " is " + std::to_string(found));
   if (known != 0 && known != found)
@@ -95,10 +110,11 @@ void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorF
     require(s.name, wanted[i].first, s.inputs[i], wanted[i].second.dtype, wanted[i].second.shape);
   for (size_t i = s.first_cache; i < s.inputs.size(); ++i) {
     const std::string what = "cache input " + std::to_string(i);
-    const bool keys = (i - s.first_cache) % 2 == 0;
-    const int64_t bytes = keys ? shapes.kv().key_bytes() : shapes.kv().value_bytes();
+    const size_t cache = s.skipped_caches + i - s.first_cache;
+    const KvShape kv = shapes.kv(cache);
     if (shapes.int8_cache())
-      require(s.name, what, s.inputs[i], ScalarType::Byte, {shapes.kv_heads, shapes.capacity, bytes});
+      require(s.name, what, s.inputs[i], ScalarType::Byte,
+              {shapes.kv_heads, kv.capacity, cache % 2 == 0 ? kv.key_bytes() : kv.value_bytes()});
     else
       require(s.name, what, s.inputs[i], shapes.cache_dtype, {shapes.capacity, shapes.kv_heads, shapes.head_dim});
   }
@@ -174,16 +190,23 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
     agree(name, "the capacity", shapes.capacity, keys.shape[0]);
     agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[1]);
     agree(name, "the head dimension", shapes.head_dim, keys.shape[2]);
+    shapes.positions.assign(static_cast<size_t>(shapes.layers), shapes.capacity);
     return;
   }
   // [kv heads, capacity, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale of 4 bytes.
   const int64_t tiles = (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock);
   agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[0]);
-  agree(name, "the capacity", shapes.capacity, keys.shape[1]);
+  if (shapes.window == 0) agree(name, "the capacity", shapes.capacity, keys.shape[1]);
   agree(name, "the head dimension", shapes.head_dim, tiles * kTileRows);
   if (shapes.capacity % kCacheBlock != 0)
     bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
                           std::to_string(kCacheBlock));
+  shapes.positions.resize(static_cast<size_t>(shapes.layers), 0);
+  for (size_t layer = 0; layer < shapes.positions.size(); ++layer) {
+    int64_t found = shapes.capacity;
+    if (shapes.window > 0) found = positions_of(name, layer, meta, shapes);
+    agree(name, "the number of positions in a layer's caches", shapes.positions[layer], found);
+  }
 }
 
 Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes& shapes) {

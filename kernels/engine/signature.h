@@ -2,6 +2,7 @@
 // section 2.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,9 +17,14 @@ namespace streamfuse {
 constexpr const char* kStreams = "streams";  // the method of the deferred schedule
 
 // Dimensions that all methods share; 0 if no method defines them.
+//
+// In a program with the constants get_sliding_window and get_max_context_len, int8 caches may be rings: they have fewer
+// positions than the context, and position t is at t modulo their number (tree_attention.h).
 struct Shapes {
   int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
           hidden_size = 0;
+  int64_t window = 0;              // of the layers whose caches are rings; 0: there are none
+  std::vector<int64_t> positions;  // in the caches of each layer, at most `capacity`
   // Float or Half: [capacity, kv heads, head dim]; Byte: int8, in the layout of kv_cache.h.
   executorch::aten::ScalarType cache_dtype = executorch::aten::ScalarType::Float;
 
@@ -32,12 +38,17 @@ struct Shapes {
     return cache_row() * static_cast<int64_t>(half ? sizeof(uint16_t) : sizeof(float));
   }
   int64_t cache_row() const { return kv_heads * head_dim; }  // values per position, layer and kind
-  KvShape kv() const { return {capacity, kv_heads, head_dim}; }
-  // Bytes of one position in one cache; even caches have keys, odd ones values.
+  // Even caches have keys, odd ones values.
+  KvShape kv(size_t cache) const { return {positions[cache / 2], kv_heads, head_dim}; }
+  // Bytes of one position in one cache.
   int64_t position_bytes(size_t cache) const {
     if (!int8_cache()) return row_bytes();
-    return kv_heads * (cache % 2 == 0 ? kv().key_bytes() : kv().value_bytes());
+    return kv_heads * (cache % 2 == 0 ? kv(cache).key_bytes() : kv(cache).value_bytes());
   }
+  int64_t cache_bytes(size_t cache) const { return positions[cache / 2] * position_bytes(cache); }
+  // Positions of the smallest ring; `capacity` if there is none.
+  int64_t ring() const { return positions.empty() ? capacity : *std::min_element(positions.begin(), positions.end()); }
+  bool has_rings() const { return ring() < capacity; }
 };
 
 struct TensorFacts {
@@ -62,7 +73,8 @@ struct Signature {
   bool is_streams() const { return name == kStreams; }
 };
 
-// Reads number of layers, capacity, kv heads and head dimension from a method that takes all caches.
+// Reads number of layers, capacity, kv heads, head dimension and the positions of each layer from a method that takes
+// all caches. With rings, `window` and `capacity` are known already.
 void read_cache_shapes(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
 
 // Throws Failure(SF_BAD_PROGRAM) that names the method and the mismatched input or output; completes `shapes`.

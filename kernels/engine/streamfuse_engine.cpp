@@ -99,6 +99,9 @@ int commit(void* context, const int32_t* rows, int32_t n) {
   return sf_engine_commit(static_cast<sf_engine*>(context), rows, n);
 }
 int truncate(void* context, int64_t length) { return sf_engine_truncate(static_cast<sf_engine*>(context), length); }
+int truncatable(void* context, int64_t length, int64_t* longest) {
+  return sf_engine_truncatable(static_cast<sf_engine*>(context), length, longest);
+}
 void idle(void*) { streamfuse::park_workers(); }
 void trim(void* context) {
   locked(static_cast<sf_engine*>(context), [](Sequence& sequence) { sequence.trim(); });
@@ -247,7 +250,8 @@ const char* sf_engine_error(const sf_engine* handle) {
 
 int sf_engine_backend(sf_engine* handle, sf_backend* out) {
   if (handle == nullptr || out == nullptr) return SF_BAD_ARGUMENT;
-  *out = {sizeof *out, handle, run, streams, commit, truncate, error_of, release, bytes_of, save, load, idle, trim};
+  *out = {sizeof *out, handle,   run,  streams, commit, truncate, error_of,
+          release,     bytes_of, save, load,    idle,   trim,     truncatable};
   return SF_OK;
 }
 
@@ -276,6 +280,13 @@ int sf_engine_commit(sf_engine* handle, const int32_t* rows, int n) {
 
 int sf_engine_truncate(sf_engine* handle, int64_t length) {
   return locked(handle, [&](Sequence& sequence) { sequence.truncate(length); });
+}
+
+int sf_engine_truncatable(sf_engine* handle, int64_t length, int64_t* longest) {
+  return locked(handle, [&](Sequence& sequence) {
+    if (longest == nullptr) bad_argument("truncatable needs a place for its number");
+    *longest = sequence.truncatable(length);
+  });
 }
 
 int sf_engine_length(sf_engine* handle, int64_t* length) {

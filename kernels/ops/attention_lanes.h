@@ -127,8 +127,12 @@ struct AttentionWork {
   const float* scales;           // of its values
   int64_t group, queries, blocks;
   int64_t whole;  // number of full cached blocks; the tail starts after them
-  int64_t begin;  // number of full cached blocks before the windows of all rows; they are not read
 
+  // Where position t of the sequence is in the cache.
+  SF_INLINE_MEMBER int64_t place(int64_t t) const {
+    const int64_t at = a.begin + t;
+    return at < a.cache.capacity ? at : at - a.cache.capacity;
+  }
   SF_INLINE_MEMBER int64_t seen(int64_t row) const { return task.starts[row + 1] - task.starts[row]; }
   SF_INLINE_MEMBER const int32_t* visible(int64_t row) const { return task.visible_rows + task.starts[row]; }
   SF_INLINE_MEMBER int64_t head(int64_t query) const {
@@ -144,9 +148,10 @@ void score(const AttentionWork& w) {
   const AttentionBuffers& buffers = w.buffers;
   const Lanes scale = splat(w.a.scale);
   // A product prefetches kAhead bytes ahead, so its first kAhead bytes are prefetched here.
-  const int64_t first = w.begin * kCacheBlock, skipped = first / kTileRows * groups * kQ8TileBytes;
-  const int64_t bytes = (length + kTileRows - 1) / kTileRows * groups * kQ8TileBytes - skipped;
-  for (int64_t byte = 0; byte < kAhead && byte < bytes; byte += 64) __builtin_prefetch(w.keys + skipped + byte);
+  const int64_t tile_bytes = groups * kQ8TileBytes, to_end = w.a.cache.capacity - w.a.begin;
+  const int64_t bytes = ((length < to_end ? length : to_end) + kTileRows - 1) / kTileRows * tile_bytes;
+  const uint8_t* const first = w.keys + w.a.begin / kTileRows * tile_bytes;
+  for (int64_t byte = 0; byte < kAhead && byte < bytes; byte += 64) __builtin_prefetch(first + byte);
   for (int64_t q = 0; q < w.queries; ++q) {
     float* const padded = buffers.padded;
     memset(padded, 0, (size_t)(groups * kGroupSize) * sizeof(float));
@@ -154,9 +159,10 @@ void score(const AttentionWork& w) {
     kProducts.round(padded, buffers.query, q);
   }
   const Packed cached = {w.keys, 0, groups, true};
-  for (int64_t t = first; t < length; t += kTileRows) {
-    prefetch_values(w.values, w.a.cache.value_tiles(), w.blocks, t);
-    kProducts.product(cached, t / kTileRows, buffers.query, 0, w.queries, buffers.tile, false);
+  for (int64_t t = 0; t < length; t += kTileRows) {
+    const int64_t place = w.place(t);
+    prefetch_values(w.values, w.a.cache.value_tiles(), w.blocks, place);
+    kProducts.product(cached, place / kTileRows, buffers.query, 0, w.queries, buffers.tile, false);
     for (int64_t q = 0; q < w.queries; ++q)
       store(buffers.scores + q * buffers.line + t, mul(load(buffers.tile + q * kLanes), scale));
   }
@@ -177,34 +183,39 @@ void score(const AttentionWork& w) {
   }
 }
 
-// Weighted sums over the full cached blocks, for all rows together.
+// Weighted sums over the full cached blocks, for all rows together: those up to the end of the cache, then those that a
+// ring has at its beginning.
 void mix_cached(const AttentionWork& w) {
   const AttentionBuffers& buffers = w.buffers;
   const int64_t tiles = w.a.cache.value_tiles();
-  const int64_t first = w.begin * kCacheBlock;
-  Rounded weights = buffers.weights;
-  weights.groups = w.whole - w.begin;
-  for (int64_t q = 0; q < w.queries; ++q) {
-    float* const line = buffers.scores + q * buffers.line + first;
-    scale_by(line, w.scales + first, weights.groups * kCacheBlock);
-    kProducts.round(line, weights, q);
-  }
-  const Packed cached = {w.values + w.begin * kQ8TileBytes, tiles, w.blocks, true};  // groups of zeros add nothing
-  for (int64_t tile = 0; tile < tiles; ++tile)
-    kProducts.product(cached, tile, weights, 0, w.queries, buffers.sums + tile * w.queries * kLanes, false);
+  int64_t first = 0;  // block
+  do {
+    const int64_t place = w.place(first * kCacheBlock) / kCacheBlock, to_end = w.blocks - place;
+    Rounded weights = buffers.weights;
+    weights.groups = w.whole - first < to_end ? w.whole - first : to_end;
+    for (int64_t q = 0; q < w.queries; ++q) {
+      float* const line = buffers.scores + q * buffers.line + first * kCacheBlock;
+      scale_by(line, w.scales + place * kCacheBlock, weights.groups * kCacheBlock);
+      kProducts.round(line, weights, q);
+    }
+    const Packed cached = {w.values + place * kQ8TileBytes, tiles, w.blocks, true};  // groups of zeros add nothing
+    for (int64_t tile = 0; tile < tiles; ++tile)
+      kProducts.product(cached, tile, weights, 0, w.queries, buffers.sums + tile * w.queries * kLanes, first > 0);
+    first += weights.groups;
+  } while (first < w.whole);
 }
 
 // Adds the rest of each row's sequence: cached positions after the full blocks, and new rows.
 void mix_tails(const AttentionWork& w) {
   const AttentionBuffers& buffers = w.buffers;
   const int64_t dim = w.a.cache.head_dim, tiles = w.a.cache.value_tiles(), begin = w.whole * kCacheBlock;
-  const int64_t left = w.a.cache_length - begin, blocks = buffers.tail_blocks;
+  const int64_t left = w.a.cache_length - begin, place = w.place(begin), blocks = buffers.tail_blocks;
   memset(buffers.tail_scales, 0, (size_t)(blocks * kCacheBlock) * sizeof(float));
   if (left > 0) {
-    memcpy(buffers.tail_scales, w.scales + begin, (size_t)left * sizeof(float));
+    memcpy(buffers.tail_scales, w.scales + place, (size_t)left * sizeof(float));
     for (int64_t tile = 0; tile < tiles; ++tile)
-      memcpy(buffers.tail + tile * blocks * kQ8TileBytes, w.values + (tile * w.blocks + w.whole) * kQ8TileBytes,
-             kQ8TileBytes);
+      memcpy(buffers.tail + tile * blocks * kQ8TileBytes,
+             w.values + (tile * w.blocks + place / kCacheBlock) * kQ8TileBytes, kQ8TileBytes);
   }
   const int32_t* before = nullptr;
   int64_t known = 0;  // number of new rows in the tail, from the previous row
@@ -243,16 +254,14 @@ void attend(const TreeAttention& a, const AttentionTask& task, uint8_t* scratch)
                            group,
                            task.rows * group,
                            a.cache.blocks(),
-                           a.cache_length / kCacheBlock,
-                           a.first_of(a.cache_length) / kCacheBlock};
+                           a.cache_length / kCacheBlock};
   const AttentionBuffers& buffers = w.buffers;
   score(w);
   for (int64_t q = 0; q < w.queries; ++q) {
     const int64_t length = a.cache_length + w.seen(q / group);
-    const int64_t skipped = w.begin * kCacheBlock;  // whole groups, so that each weight stays in its lane
-    float* const line = buffers.scores + q * buffers.line + skipped;
-    for (int64_t t = 0; t < a.first_of(length) - skipped; ++t) line[t] = -__builtin_inff();  // weight 0
-    buffers.totals[q] = length == 0 ? 1.0f : weigh(line, length - skipped);
+    float* const line = buffers.scores + q * buffers.line;
+    for (int64_t t = 0; t < a.first_of(length); ++t) line[t] = -__builtin_inff();  // weight 0
+    buffers.totals[q] = length == 0 ? 1.0f : weigh(line, length);
   }
   mix_cached(w);
   mix_tails(w);

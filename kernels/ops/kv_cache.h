@@ -16,6 +16,8 @@
 namespace streamfuse {
 
 constexpr int64_t kCacheBlock = kGroupSize;  // positions; the capacity is a multiple of it
+// The positions of a layer with a window may be fewer than those of the context: then position t is at t modulo the
+// capacity (tree_attention.h).
 
 // Its functions are force-inlined, because files of all instruction sets call them (lanes.h).
 struct KvShape {

@@ -59,7 +59,8 @@ void run_tree_attention(const Arguments& a) {
   args.rows = RealRows::of(rows);
   args.visible_stride = rows;
   args.query_heads = heads;
-  if (args.cache_length < 0 || args.cache_length > capacity) throw BadArgument{"cache_length is out of range"};
+  if (args.cache_length < 0 || (args.cache_length > capacity && !args.can_be_ring()))
+    throw BadArgument{"cache_length is out of range"};
   tree_attention(args);
 }
 

@@ -35,6 +35,15 @@ struct VisibleRows {
   }
 };
 
+// The same pass without the whole blocks before the windows of all rows, which are not read. What is left has the same
+// groups of 32 positions and lanes, and wraps around the end of a ring at most once.
+TreeAttention without_skipped(TreeAttention pass) {
+  const int64_t skipped = pass.first_of(pass.cache_length) / kCacheBlock * kCacheBlock;
+  if (skipped > 0) pass.begin = skipped % pass.cache.capacity;
+  pass.cache_length -= skipped;
+  return pass;
+}
+
 }  // namespace
 
 AttentionBuffers AttentionBuffers::at(const TreeAttention& a, int64_t task_rows, uint8_t* memory) {
@@ -97,7 +106,8 @@ void prefetch_value(const KvShape& shape, int64_t position, const uint8_t* cache
   }
 }
 
-void tree_attention(const TreeAttention& args) {
+void tree_attention(const TreeAttention& whole) {
+  const TreeAttention args = without_skipped(whole);
   thread_local VisibleRows seen_by_this_thread;
   VisibleRows& seen = seen_by_this_thread;
   seen.fill(args.visible, args.rows, args.visible_stride);

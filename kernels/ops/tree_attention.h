@@ -16,7 +16,8 @@
 // A row that attends to nothing is zeros.
 //
 // window_attention: the same over the last `window` positions of each row's sequence. Weights of the others are 0, so
-// groups stay where they are in the sequence.
+// groups stay where they are in the sequence. A cache of at least window + 32 positions may be a ring: position t of
+// the sequence is at t modulo its capacity, and cache_length may be larger.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,10 @@ struct TreeAttention {
   KvShape cache;
   float scale;
   int64_t window = 0;  // 0: the whole sequence
+  int64_t begin = 0;   // where the sequence begins in the cache, a multiple of 32
 
+  // Whether the cache has all blocks that are read of a longer sequence.
+  bool can_be_ring() const { return window > 0 && window <= cache.capacity - kCacheBlock; }
   // The first position of a sequence of `length` that is attended to.
   int64_t first_of(int64_t length) const { return window == 0 || length < window ? 0 : length - window; }
 };

@@ -43,6 +43,7 @@ void expect(bool condition, const char* what) {
 // A pass with its own memory; sizes are exact so that the address sanitizer detects every access outside.
 struct Pass {
   int64_t rows, query_heads, kv_heads, dim, capacity, length, window = 0;
+  int64_t ring = 0;                                                   // positions of the cache, if it is a ring
   std::vector<float> query, key, value, key_cache, value_cache, out;  // caches before quantization
   std::vector<uint8_t> keys, values;                                  // and as they are stored
   std::unique_ptr<bool[]> visible;
@@ -73,6 +74,7 @@ struct Pass {
   }
 
   streamfuse::KvShape shape() const {
+    if (ring > 0) return {ring, kv_heads, dim};
     const int64_t blocks = std::max<int64_t>(1, (capacity + streamfuse::kCacheBlock - 1) / streamfuse::kCacheBlock);
     return {blocks * streamfuse::kCacheBlock, kv_heads, dim};
   }
@@ -80,10 +82,11 @@ struct Pass {
     // Memory that is not written may contain anything.
     keys.assign(static_cast<size_t>(shape().keys_of(kv_heads)), 0xff);
     values.assign(static_cast<size_t>(shape().values_of(kv_heads)), 0xff);
-    for (int64_t t = 0; t < length; ++t) {
-      store_key(shape(), &key_cache[t * kv_heads * dim], t, keys.data());
-      store_value(shape(), &value_cache[t * kv_heads * dim], t, values.data());
-    }
+    for (int64_t t = 0; t < length; ++t) store(t, &key_cache[t * kv_heads * dim], &value_cache[t * kv_heads * dim]);
+  }
+  void store(int64_t t, const float* key_row, const float* value_row) {
+    store_key(shape(), key_row, t % shape().capacity, keys.data());
+    store_value(shape(), value_row, t % shape().capacity, values.data());
   }
   void attend() {
     streamfuse::tree_attention({query.data(), key.data(), value.data(), keys.data(), values.data(), visible.get(), rows,
@@ -182,6 +185,25 @@ void attention_is_row_invariant() {
   chain.run();
   expect(std::memcmp(&tree.out[row * width], &chain.out[last * width], width * sizeof(float)) == 0,
          "a row's bits depend on its company");
+}
+
+// Also after it held later positions, which were dropped again.
+void a_ring_gives_the_bits_of_a_whole_cache() {
+  const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), block = streamfuse::kCacheBlock;
+  const int64_t capacity = any_of(1, 500);
+  Pass pass(any_of(1, 24), kv_heads * group, kv_heads, 4 * any_of(1, 24), capacity, any_of(0, capacity));
+  pass.window = any_of(1, 90);
+  pass.random_tree();
+  if (pass.rows > 2) std::fill_n(&pass.visible[(pass.rows - 1) * pass.rows], pass.rows, false);  // a padding row
+  pass.run();
+  const std::vector<float> expected = pass.out;
+  pass.ring = ((pass.window + block - 1) / block + 1 + any_of(0, 2)) * block;
+  pass.store();
+  const std::vector<float> dropped = normal(kv_heads * pass.dim, 9.0f);
+  for (int64_t more = any_of(0, pass.ring - pass.window); more > 0; --more)
+    pass.store(pass.length + more - 1, dropped.data(), dropped.data());
+  pass.attend();
+  expect(pass.out == expected, "a ring gives other bits than a whole cache");
 }
 
 void a_row_that_sees_nothing_gives_zeros() {
@@ -339,6 +361,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < cases; ++i) {
     attention_equals_double_reference();
     attention_is_row_invariant();
+    a_ring_gives_the_bits_of_a_whole_cache();
     top_k_equals_a_full_sort();
   }
   a_row_that_sees_nothing_gives_zeros();

@@ -168,6 +168,23 @@ def test_work_counts_nodes_below_and_survivors_with_streams_above(manifest: Mani
     assert work_of(manifest, "prefill", context=10)["head"].bytes == 0
 
 
+def test_a_layer_with_a_ring_reads_its_window(bundle: Path) -> None:
+    def with_ring(manifest: dict[str, Any]) -> None:
+        manifest["cache"] |= {"layout": "packed", "capacity": 1024, "dtype": "int8"}
+        shapes = {"key_cache_0": [2, 288, 34], "key_cache_1": [2, 1024, 34]}
+        manifest["methods"]["decode"]["inputs"] = [
+            {"name": name, "dtype": "uint8", "shape": shape} for name, shape in shapes.items()
+        ]
+
+    def reads(context: int) -> float:
+        return work_of(open_bundle(bundle).manifest, "decode", context)["attention"].bytes
+
+    edit_manifest(bundle, with_ring)
+    position = 2 * (34 + 17 + 4)  # of a layer: two heads of up to 32 dimensions
+    assert reads(20) - reads(0) == 40 * position
+    assert reads(900) - reads(0) == (32 + 900) * position
+
+
 def test_a_head_without_bytes_of_its_own_is_the_embedding(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["quantization"]["head"].update(bytes=0))
     assert weight_bytes(open_bundle(bundle).manifest) == 161_000

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -358,6 +358,37 @@ def test_turns_stops_saves_and_restores_at_random_leave_the_text_as_it_would_be(
                 session.restore(tmp_path / "saved")
                 assert session.tokens == context
         session.close()
+
+
+class WindowBackend(ArithmeticBackend):
+    """An engine that can only drop its last four tokens, or all."""
+
+    furthest = 0
+
+    def commit(self, rows: Sequence[int]) -> None:
+        super().commit(rows)
+        self.furthest = max(self.furthest, self.length)
+
+    def truncatable(self, length: int) -> int:
+        return length if length >= self.furthest - 4 else 0
+
+    def truncate(self, length: int) -> None:
+        assert length == self.truncatable(length)
+        super().truncate(length)
+        self.furthest = length and self.furthest
+
+
+def test_tokens_that_an_engine_cannot_go_back_to_are_read_again() -> None:
+    backend = WindowBackend(spec())
+    with Session(backend) as session:
+        session.generate([3, 1, 4, 1, 5], GenerationConfig(20, width=4)).finish()
+        cached = backend.length
+        for kept, reread in ((cached - 2, 0), (5, 5)):
+            prompt = [*session.tokens[:kept], 7]
+            generation = session.generate(prompt, GenerationConfig(4, width=4))
+            generation.finish()
+            assert generation.token_ids == plainly(prompt, 4)
+            assert (generation.statistics.reread_tokens, generation.statistics.prefilled_tokens) == (reread, reread)
 
 
 def costs_of(model: ModelSpec) -> dict[str, float]:

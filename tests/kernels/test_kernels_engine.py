@@ -151,7 +151,7 @@ def inputs_of(method: Method | Streams) -> tuple[Tensor, ...]:
     return (ids, ids.clone(), visible, length, want_logits, *caches)
 
 
-def write_program(path: Path, methods: dict[str, Method], *, planned_inputs: bool = False) -> None:
+def write_program(path: Path, methods: dict[str, Method], *, planned_inputs: bool = False, **constants: int) -> None:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
     from executorch.exir.passes import MemoryPlanningPass
@@ -161,7 +161,7 @@ def write_program(path: Path, methods: dict[str, Method], *, planned_inputs: boo
         programs,
         partitioner={name: [XnnpackPartitioner()] for name in programs},
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        constant_methods={"get_max_context_len": CAPACITY, "get_n_msa_layers": 1},
+        constant_methods={"get_max_context_len": CAPACITY, "get_n_msa_layers": 1, **constants},
     )
     planning = MemoryPlanningPass(alloc_graph_input=planned_inputs, alloc_graph_output=False)
     path.write_bytes(edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer)
@@ -455,6 +455,27 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
     assert backend.description["constants"] == {"get_max_context_len": CAPACITY, "get_n_msa_layers": 1}
     with pytest.raises(BackendError, match="capacity is 33"):
         ExecuTorchBackend(program[0], ModelSpec(capacity=CAPACITY + 1, **facts))
+
+
+@pytest.mark.parametrize(
+    ("window", "context", "sentence"),
+    [
+        (1, 64, "key_cache_0 has 32 positions, .* context .64., or at least 32 more than the window of 1"),
+        (64, 64, "a window of 64 tokens does not fit a context of 64"),
+        (0, 64, "a window of 0 tokens"),
+        (1, 40, "the capacity is 40, not a multiple of 32"),
+    ],
+)
+def test_a_window_that_does_not_fit_the_caches_is_refused(
+    tiny: TinyModel, tmp_path: Path, window: int, context: int, sentence: str
+) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+
+    methods = {name: method for name, method in methods_of(tiny).items() if name in ("prefill", "decode")}
+    constants = {"get_sliding_window": window, "get_max_context_len": context}
+    write_program(tmp_path / "model.pte", methods, **constants)
+    with pytest.raises(BackendError, match=sentence):
+        ExecuTorchProgram(tmp_path / "model.pte")
 
 
 def test_several_engines_live_in_one_process(program, backend) -> None:

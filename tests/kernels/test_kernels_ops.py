@@ -119,6 +119,22 @@ def test_the_reference_equals_the_obvious_attention(shape: tuple[int, ...]) -> N
         assert torch.equal(torch.ops.streamfuse.window_attention(*packed(arguments), window), found)
 
 
+def test_a_ring_with_the_last_positions_is_as_good_as_the_whole_cache() -> None:
+    torch.manual_seed(2)
+    query, key, value, keys, values, length, visible, scale = random_attention(7, 4, 2, 16, 256, 150)
+    whole = packed((query, key, value, keys, values, length, visible, scale))
+    for window, positions in ((1, 64), (20, 64), (32, 64), (33, 96), (64, 128)):
+        ring = [cache.new_zeros(positions, *cache.shape[1:]) for cache in (keys, values)]
+        for t in range(int(length)):
+            for cache, from_ in zip(ring, (keys, values), strict=True):
+                cache[t % positions] = from_[t]
+        arguments = packed((query, key, value, *ring, length, visible, scale))
+        found = torch.ops.streamfuse.window_attention(*arguments, window)
+        assert torch.equal(found, torch.ops.streamfuse.window_attention(*whole, window))
+    with pytest.raises(ValueError, match="outside the cache of 64 positions"):
+        reference.window_attention(*packed((query, key, value, keys[:64], values[:64], length, visible, scale)), 33)
+
+
 def test_a_packed_cache_holds_what_was_rounded() -> None:
     torch.manual_seed(1)
     rows = torch.randn(64, 3, 48)

@@ -218,6 +218,7 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
         NEXT_TOKEN: torch.zeros(1, dtype=torch.int64),
     }
     inputs = [known[name] for name in input_names(weights, method) if name in known]
-    for _ in input_names(weights, method)[len(inputs) :: 2]:  # not shared, or they would be one input
-        inputs += weights.form.caches(weights.shapes.capacity, c.num_kv_heads, c.head_dim)
+    first = weights.num_lower_layers if isinstance(method, Streams) else 0
+    for positions in weights.cache_positions[first:]:  # not shared, or they would be one input
+        inputs += weights.form.caches(positions, c.num_kv_heads, c.head_dim)
     return tuple(inputs)

@@ -132,9 +132,13 @@ class Form:
         """
         return Attention(capacity, scale, window)
 
-    def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    def cache_positions(self, capacity: int, window: int | None) -> int:
+        """Positions in the caches of a layer with this window; the attention masks what is not in it."""
+        return capacity
+
+    def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """Empty key and value caches of a layer, in the format of the exported attention."""
-        shape = capacity, kv_heads, head_dim
+        shape = positions, kv_heads, head_dim
         return torch.zeros(shape, dtype=self.ROW_DTYPE), torch.zeros(shape, dtype=self.ROW_DTYPE)
 
 

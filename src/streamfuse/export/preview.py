@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
-from streamfuse.export.operators.layout import cache_bytes
+from streamfuse.export.operators.layout import cache_bytes, cache_positions
 from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
 from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.ngrams import bytes_of, pruned
@@ -158,10 +158,16 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
         parts=parts,
         graph_bytes=graph_bytes,
         files=_files(config, model, streams, graph_bytes),
-        cache_bytes=model_config.num_layers * (cache_bytes(*sizes) if config.kernels else floats),
+        cache_bytes=_packed_cache(config, model_config) if config.kernels else model_config.num_layers * floats,
         delegates=delegates,
         calls=delegates if config.backend == "xnnpack" else _operator_calls(config, model_config, layers),
     )
+
+
+def _packed_cache(config: ExportConfig, model_config: ModelConfig) -> int:
+    """Bytes of the kernels' caches of all layers."""
+    positions = [cache_positions(config.max_context_len, window) for window in model_config.layer_windows]
+    return sum(cache_bytes(count, model_config.num_kv_heads, model_config.head_dim) for count in positions)
 
 
 def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:

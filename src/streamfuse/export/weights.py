@@ -189,6 +189,7 @@ class Weights(nn.Module):
         dim, capacity = base.config.head_dim, shapes.capacity
         kinds = {window: form.attention(capacity, dim**-0.5, window) for window in windows}
         self.attentions = nn.ModuleList(kinds[window] for window in base.config.layer_windows)
+        self.cache_positions = [form.cache_positions(capacity, window) for window in base.config.layer_windows]
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
         self.early_exit_head: nn.Module = nn.Identity()

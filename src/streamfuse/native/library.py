@@ -47,6 +47,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of kernels/engine/streamfuse
     "sf_engine_read": (_code, [_engine, ctypes.c_void_p]),
     "sf_engine_commit": (_code, [_engine, _rows, ctypes.c_int]),
     "sf_engine_truncate": (_code, [_engine, ctypes.c_int64]),
+    "sf_engine_truncatable": (_code, [_engine, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)]),
     "sf_engine_length": (_code, [_engine, ctypes.POINTER(ctypes.c_int64)]),
     "sf_engine_profile": (_code, [_engine, ctypes.c_int]),
     "sf_engine_profile_data": (_code, [_engine, _place, ctypes.POINTER(ctypes.c_size_t)]),

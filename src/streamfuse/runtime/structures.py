@@ -28,6 +28,7 @@ RUN = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c
 STREAMS_OF = ctypes.CFUNCTYPE(c_int, c_void_p, c_int32, c_int64, POINTER(Results))
 COMMIT = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_int32), c_int32)
 TRUNCATE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64)
+TRUNCATABLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, POINTER(c_int64))
 ERROR = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
 BYTES_OF = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, POINTER(c_uint64))
@@ -61,6 +62,7 @@ class EngineTable(Sized):
         ("load", ROWS),
         ("idle", RELEASE),
         ("trim", RELEASE),
+        ("truncatable", TRUNCATABLE),
     ]
 
 

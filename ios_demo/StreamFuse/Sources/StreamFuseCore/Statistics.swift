@@ -68,7 +68,8 @@ public struct Statistics: Sendable, Equatable, Codable {
   public let maskMs: Double
   /// Turns that `ContextPolicy.dropOldest` dropped for this answer.
   public let droppedTurns: Int
-  /// Tokens of the remaining turns that were prefilled again for that reason.
+  /// Tokens that were prefilled again although the cache had them before: of the remaining turns, if turns were dropped,
+  /// or of a prefix that layers with a sliding window cannot go back to.
   public let rereadTokens: Int
   /// Tokens of the prompt whose cache came from a stored prefix of the bundle.
   public let prefixTokens: Int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamfuse.bundle.manifest import DECODE, PREFILL, STREAMS, Manifest
-from streamfuse.export.operators.layout import GROUP, cache_bytes
+from streamfuse.export.operators.layout import GROUP, REWINDABLE, cache_bytes
 
 EMBEDDING, ATTENTION, MLP, HEAD, TOP_K = "embedding", "attention", "mlp", "head", "top_k"
 PARTS = (EMBEDDING, ATTENTION, MLP, HEAD, TOP_K)
@@ -55,8 +55,10 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
     share = rows.depth / model.num_layers
-    cache = rows.depth * context * _position_bytes(manifest)
-    seen = 2 * model.num_heads * model.head_dim * context  # one row's scores and weighted values in one layer
+    cached = _attended(manifest, context)[model.num_layers - rows.depth :]
+    cache = sum(cached) * _position_bytes(manifest)
+    # One row's scores and weighted values in one layer.
+    seen = 2 * model.num_heads * model.head_dim * sum(cached) / max(len(cached), 1)
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
         # Adapters go with the products that they sit beside, in proportion to those products' sizes.
@@ -95,6 +97,19 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
     per_weight = _bytes(manifest, HEAD) / (manifest.model.vocab_size * manifest.model.hidden_size)
     head = weights * _GRID_BYTES.get(manifest.quantization.streams.scheme, per_weight)
     return max(0.0, _bytes(manifest, "streams") - head), head
+
+
+def _attended(manifest: Manifest, context: int) -> list[int]:
+    """Cached positions that a row attends to, by layer: those of the window, rounded up to whole blocks, where the
+    layer's cache is a ring."""
+    capacity = manifest.cache.capacity
+    shapes = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
+    found = []
+    for layer in range(manifest.model.num_layers):
+        shape = shapes.get(f"key_cache_{layer}", ())
+        is_ring = manifest.cache.layout == "packed" and len(shape) == 3 and shape[1] < capacity
+        found.append(min(context, shape[1] - REWINDABLE) if is_ring else context)
+    return found
 
 
 def _position_bytes(manifest: Manifest) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse.*
-from streamfuse.export.operators.layout import cache_shapes
+from streamfuse.export.operators.layout import cache_positions, cache_shapes
 from streamfuse.export.operators.packing import interleave_gate_up, pack_q4_1, pack_q8_0, tile_adapters
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
@@ -74,8 +74,11 @@ class Form(layers.Form):
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
 
-    def caches(self, capacity: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-        keys, values = cache_shapes(capacity, kv_heads, head_dim)
+    def cache_positions(self, capacity: int, window: int | None) -> int:
+        return cache_positions(capacity, window)
+
+    def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        keys, values = cache_shapes(positions, kv_heads, head_dim)
         return torch.zeros(keys, dtype=torch.uint8), torch.zeros(values, dtype=torch.uint8)
 
     def _table(self, weight: Tensor, part: Part, grid: str) -> Tensor:

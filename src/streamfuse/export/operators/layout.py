@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# Positions by which a ring exceeds its window: at least a block, which is being filled while the window reaches into
+# its last lap. What is more lets a sequence go back, for example to generate an answer again, without reading its whole
+# text again.
+REWINDABLE = 256
 GROUP = 32  # inputs that share a scale; positions of a block of the cache
 TILE = 16  # outputs per tile
 Q4_1_BYTES = 4 * 64 + 2 * 2 * TILE  # per group of a tile: nibbles, then d and m of the tile's rows in float16
@@ -19,6 +23,17 @@ def cache_shapes(capacity: int, kv_heads: int, head_dim: int) -> tuple[tuple[int
     groups, tiles = -(-head_dim // GROUP), -(-head_dim // TILE)
     keys, values = groups * Q8_0_BYTES // TILE, tiles * Q8_0_BYTES // GROUP + 4
     return (kv_heads, capacity, keys), (kv_heads, capacity, values)
+
+
+def cache_positions(capacity: int, window: int | None) -> int:
+    """Positions in the caches of a layer with this window, for a context of `capacity` tokens, a multiple of the block
+    size.
+
+    A layer with a window has a ring of its window and `REWINDABLE` positions more, if that is less than the context.
+    """
+    if window is None:
+        return capacity
+    return min(capacity, -(-(window + REWINDABLE) // GROUP) * GROUP)
 
 
 def cache_bytes(capacity: int, kv_heads: int, head_dim: int) -> int:

@@ -35,23 +35,26 @@ def tree_attention(
 
     query [R, Hq, D], key/value [R, Hkv, D], cache_length int64 [1], visible bool [R, R] -> [R, Hq * D]. Caches are
     packed (uint8, layout.cache_shapes) or, in eager backends, float32 [C, Hkv, D] that are quantized when they are
-    read. With a window (`window_attention`), a row attends to that many last positions of its sequence. The result is
-    bit-identical to the operator's.
+    read. With a window (`window_attention`), a row attends to that many last positions of its sequence, and a cache of
+    at least window + 32 positions may be a ring: position t is at t modulo C. The result is bit-identical to the
+    operator's.
     """
     rows, heads, dim = query.shape
     kv_heads, length = key.shape[1], int(cache_length)
     group, packed = heads // kv_heads, key_cache.dtype == torch.uint8
     capacity = key_cache.shape[1 if packed else 0]
-    if not 0 <= length <= capacity:
+    is_ring = 0 < window <= capacity - GROUP
+    if length < 0 or (length > capacity and not is_ring):
         raise ValueError(f"cache_length {length} is outside the cache of {capacity} positions")
     if packed:
         old_keys, old_values = RoundedKeys.unpack(key_cache), RoundedValues.unpack(value_cache)
     else:
         old_keys, old_values = RoundedKeys.of(key_cache[:length]), RoundedValues.of(value_cache[:length])
     keys, values = RoundedKeys.of(key), RoundedValues.of(value)
-    key_q, key_d = torch.cat([old_keys.q[:length], keys.q]), torch.cat([old_keys.d[:length], keys.d])
-    value_q = torch.cat([old_values.q[:length, :, :dim], values.q])
-    value_scale = torch.cat([old_values.scale[:length], values.scale])
+    at = torch.arange(length) % max(capacity, 1)  # a ring has later positions where those before the windows were
+    key_q, key_d = torch.cat([old_keys.q[at], keys.q]), torch.cat([old_keys.d[at], keys.d])
+    value_q = torch.cat([old_values.q[at][:, :, :dim], values.q])
+    value_scale = torch.cat([old_values.scale[at], values.scale])
 
     # Scores of all positions, [Hkv, R * group, T]: groups of 32 dimensions in order.
     grouped = query.view(rows, kv_heads, group, dim).transpose(0, 1)

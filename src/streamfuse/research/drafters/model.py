@@ -42,6 +42,8 @@ class DraftModel:
             if known != token:
                 break
             same += 1
+        if hasattr(self.backend, "truncatable"):
+            same = self.backend.truncatable(same)
         self.backend.truncate(same)
         self._tokens = wanted
         while same < len(wanted):

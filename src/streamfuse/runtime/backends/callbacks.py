@@ -15,7 +15,18 @@ import numpy as np
 
 from streamfuse.runtime.backend import Backend, PassOutput
 from streamfuse.runtime.core import copied
-from streamfuse.runtime.structures import BYTES_OF, COMMIT, ERROR, RELEASE, ROWS, RUN, STREAMS_OF, TRUNCATE, EngineTable
+from streamfuse.runtime.structures import (
+    BYTES_OF,
+    COMMIT,
+    ERROR,
+    RELEASE,
+    ROWS,
+    RUN,
+    STREAMS_OF,
+    TRUNCATABLE,
+    TRUNCATE,
+    EngineTable,
+)
 from streamfuse.runtime.text_library import EXECUTION, OK
 
 
@@ -57,6 +68,8 @@ class _Callbacks:
             functions["bytes_of"] = BYTES_OF(self._guarded(self._bytes_of))
             functions["save"] = ROWS(self._guarded(self._save))
             functions["load"] = ROWS(self._guarded(self._load))
+        if hasattr(engine, "truncatable"):
+            functions["truncatable"] = TRUNCATABLE(self._guarded(self._truncatable))
         for name, function in functions.items():
             setattr(self.table.struct, name, function)
         self.table.held.append(functions)
@@ -109,6 +122,9 @@ class _Callbacks:
         whole = np.ascontiguousarray(array, dtype)
         self._held.append(whole)
         return int(whole.ctypes.data)
+
+    def _truncatable(self, length: int, out: Any) -> None:
+        out[0] = self._engine.truncatable(length)  # type: ignore[attr-defined]  # asked for above
 
     def _bytes_of(self, length: int, out: Any) -> None:
         out[0] = self._engine.cache_bytes(length)  # type: ignore[attr-defined]  # asked for above

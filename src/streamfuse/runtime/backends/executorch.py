@@ -185,6 +185,13 @@ class ExecuTorchBackend:
     def truncate(self, length: int) -> None:
         self._call("sf_engine_truncate", length)
 
+    def truncatable(self, length: int) -> int:
+        """The longest prefix of at most `length` positions that `truncate` accepts: `length`, or 0 where layers with a
+        sliding window have lost positions that it needs."""
+        longest = ctypes.c_int64()
+        self._call("sf_engine_truncatable", length, ctypes.byref(longest))
+        return longest.value
+
     def profile(self, on: bool) -> None:
         """Start or end a profile of every operator. Forgets the last run; the caches stay."""
         self._call("sf_engine_profile", on)

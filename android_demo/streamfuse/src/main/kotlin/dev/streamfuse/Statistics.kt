@@ -44,7 +44,8 @@ import kotlinx.serialization.json.Json
  * @property refusedDrafts candidates for drafts that the constraint refused.
  * @property maskMs part of `accept` in [timeMs]: computing which tokens the constraint allows next.
  * @property droppedTurns turns that [ContextPolicy.DROP_OLDEST] dropped for this answer.
- * @property rereadTokens tokens of the remaining turns that were prefilled again for that reason.
+ * @property rereadTokens tokens that were prefilled again although the cache had them before: of the remaining turns,
+ *   if turns were dropped, or of a prefix that layers with a sliding window cannot go back to.
  * @property prefixTokens tokens of the prompt whose cache came from a stored prefix of the bundle.
  * @property prefixRefused why a stored prefix of the bundle was not used; null if none was refused.
  */

@@ -1,0 +1,181 @@
+"""Layers with a sliding window have caches of a few hundred positions: what they compute is as with a whole cache.
+
+Run: python -m pytest tests/export/test_export_windows.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from export_samples import (
+    SIZES,
+    VOCAB_SIZE,
+    config_for,
+    decode_rows,
+    prefill,
+    tiny_model,
+    verify_rows,
+    write_checkpoint,
+)
+
+import streamfuse
+from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.engines import engines_of
+from streamfuse.export.executorch import native
+from streamfuse.export.pipeline import run_export
+from streamfuse.export.preview import preview
+from streamfuse.runtime.backend import Backend, BackendError
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.session import Generation, Session
+
+CONTEXT = 640
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Gemma3ForCausalLM": {
+        "head_dim": 32,
+        "sliding_window": 7,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "MistralForCausalLM": {"head_dim": 16, "sliding_window": 40},
+}
+POSITIONS = {"Gemma3ForCausalLM": [640, 288, 288], "MistralForCausalLM": [320, 320, 320]}
+OPTIONS: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 3, "schedule": "deferred"}
+TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 620).tolist()
+
+
+class Made:
+    """Bundles of a family: as they are, and with a whole cache in every layer."""
+
+    def __init__(self, family: str, folder: Path) -> None:
+        changes = {**FAMILIES[family], "architectures": [family], "max_position_embeddings": CONTEXT}
+        torch.manual_seed(6)
+        checkpoint = write_checkpoint(folder / "checkpoint", tiny_model(**changes), **changes)
+        self.family = family
+        self.plan = config_for(
+            checkpoint, folder / "rings", max_context_len=CONTEXT, task={"same": checkpoint[1]}, **OPTIONS
+        )
+        self.preview = preview(self.plan)
+        run_export(self.plan)
+        self.rings = open_bundle(self.plan.output_dir)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native.Form, "cache_positions", lambda form, capacity, window: capacity)
+            plan = config_for(checkpoint, folder / "whole", max_context_len=CONTEXT, **OPTIONS)
+            run_export(plan)
+        self.whole = open_bundle(plan.output_dir)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def backend(made: Made) -> Iterator[Backend]:
+    with engines_of(made.rings, 1)() as backend:
+        yield backend
+
+
+def test_caches_have_the_positions_of_the_window_and_some_more(made: Made, backend: Any) -> None:
+    decode = made.rings.manifest.methods["decode"]
+    found = [tensor.shape[1] for tensor in decode.inputs if tensor.name.startswith("key_cache")]
+    assert found == POSITIONS[made.family]
+    bytes_, whole = (streamfuse.estimate(bundle.folder).cache_bytes for bundle in (made.rings, made.whole))
+    assert bytes_ == made.preview.cache_bytes == backend.description["cache_bytes"]
+    assert bytes_ * CONTEXT * SIZES["num_hidden_layers"] == whole * sum(found)
+    assert backend.spec.capacity == CONTEXT
+
+
+def passes(bundle: Bundle, chosen: Bundle | None = None) -> list[np.ndarray[Any, Any]]:
+    """Logits of plain decoding and of drafted trees over the whole context; both, and streams, after prefill."""
+    make = engines_of(bundle, 1)
+    with make() if chosen is None else make(chosen) as backend:
+        rows = [decode_rows(backend, TEXT), verify_rows(backend, "verify_4", TEXT)[: len(TEXT)]]
+        prefill(backend, TEXT[:597])
+        rows += [decode_rows(backend, TEXT[597:], 597), verify_rows(backend, "verify_4", TEXT[597:], 597)[:23]]
+        out = backend.run("decode", np.array([5]), np.array([backend.length]), np.ones((1, 1), np.bool_), True)
+        rows.append(np.array(out.logits))
+        backend.commit([0])
+        streams = backend.streams(0, 7)
+        return [*rows, streams.stream_ids.copy(), streams.stream_log_probs.copy()]
+
+
+def test_every_pass_has_the_bits_that_it_has_with_whole_caches(made: Made) -> None:
+    ours, theirs = passes(made.rings), passes(made.whole)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+    decoded, verified, after_prefill, verified_after_prefill, *_ = ours
+    np.testing.assert_array_equal(decoded, verified)
+    np.testing.assert_array_equal(after_prefill, decoded[597:])
+    np.testing.assert_array_equal(verified_after_prefill, decoded[597:])
+    for one, other in zip(passes(made.rings, made.rings.adapter("same")), theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def text_of(session: Session, prompt: list[int], count: int, **settings: Any) -> Generation:
+    generation = session.generate(prompt, GenerationConfig(count, ignore_eos=True, **settings))
+    generation.finish()
+    return generation
+
+
+def answer(made: Made, prompt: list[int], count: int) -> list[int]:
+    """What a new session writes."""
+    with Session(engines_of(made.rings, 1)(), made.rings.tables) as session:
+        return text_of(session, prompt, count, width=4).token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_text_of_many_windows_is_the_same_with_speculation_and_without(made: Made, temperature: float) -> None:
+    texts = []
+    for bundle in (made.rings, made.whole):
+        for settings in ({"speculative": False}, {"width": 4}):
+            with Session(engines_of(bundle, 1)(), bundle.tables) as session:
+                sampling = SamplingConfig(temperature=temperature, seed=3)
+                texts.append(text_of(session, TEXT[:9], 600, sampling=sampling, **settings).token_ids)
+    assert texts == [texts[0]] * 4
+
+
+@pytest.mark.parametrize(("kept", "reread"), [(20, 20), (350, 0), (569, 0)])
+def test_a_text_goes_back_to_an_earlier_one(made: Made, kept: int, reread: int) -> None:
+    """As far as the caches have its window; else the tokens before it are read again."""
+    with Session(engines_of(made.rings, 1)(), made.rings.tables) as session:
+        text_of(session, TEXT[:400], 170, width=4)
+        prompt = [*session.tokens[:kept], 11, 12]
+        again = text_of(session, prompt, 30, width=4)
+        assert again.statistics.reread_tokens == reread
+        assert again.statistics.prefilled_tokens == reread + 1
+        assert again.token_ids == answer(made, prompt, 30)
+
+
+def test_a_restored_session_has_the_window_and_goes_back_as_far(made: Made, tmp_path: Path) -> None:
+    for length in (100, 500):  # before and after the rings are full
+        with Session(engines_of(made.rings, 1)(), made.rings.tables) as session:
+            text_of(session, TEXT[:length], 40, width=4)
+            text = session.tokens
+            session.save(tmp_path / "saved")
+        for kept, reread in ((len(text), 0), (len(text) - 100, 0), (30, 30 if length == 500 else 0)):
+            with Session(engines_of(made.rings, 1)(), made.rings.tables) as session:
+                session.restore(tmp_path / "saved")
+                prompt = [*text[:kept], 11]
+                again = text_of(session, prompt, 20, width=4)
+                assert again.statistics.reread_tokens == reread
+                assert again.token_ids == answer(made, prompt, 20)
+
+
+def test_the_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
+    prefill(backend, TEXT)
+    ring, window = min(POSITIONS[made.family]), FAMILIES[made.family]["sliding_window"]
+    least = len(TEXT) - ring + window
+    assert [backend.truncatable(length) for length in (1000, 620, least, least - 1, 1, 0)] == [620, 620, least, 0, 0, 0]
+    with pytest.raises(BackendError, match=rf"cannot truncate to {least - 1}: .* sliding window of {window} positions"):
+        backend.truncate(least - 1)
+    assert backend.length == 620
+    backend.truncate(least)
+    assert backend.truncatable(least - 1) == 0
+    backend.truncate(0)
+    prefill(backend, TEXT[:200])
+    assert backend.truncatable(1) == 1
