@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ def report(
     data: Annotated[
         str | None, typer.Option(metavar="DATA", help=options.DATA_HELP, show_default="the prompts of streamfuse demo")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the data.")] = 13,
+    limit: Annotated[int, typer.Option(min=1, help="With --data: prompts, evenly spread over it.")] = 12,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
     threads: options.Threads = None,
     provider: options.Provider = None,
@@ -41,10 +42,10 @@ def report(
     """Write an HTML page that shows where the speed-up of a bundle comes from.
 
     Answers each prompt by plain and by speculative decoding, greedily, and
-    shows both on one time line: a bar per pass, a square per token, in the
-    colour of its drafter. The page replays answers in real time and has the
-    speed-up by kind of prompt, the acceptance by depth, and the cost of
-    passes by their width. It loads nothing, so it can be mailed.
+    draws both on one time axis: a bar per pass, a square per token, coloured
+    by the source that drafted it. The page replays answers in real time and
+    has the speed-up by kind of prompt, the acceptance by depth, and the cost
+    of passes by their width. It is one self-contained file.
 
     Each prompt is answered once, so the figures are rough: `streamfuse bench
     tasks` measures with repetitions and intervals. The exit code is 1 if
@@ -75,8 +76,18 @@ def report(
             answers.append(measure.answer(kind, prompt, partial(ask, **settings), plain_first=number % 2 == 0))
         facts = f"{model.manifest.model.name}, {processor()}, {engine_threads(model.backend)} threads, greedy"
         title = f"Speculative decoding of {model.manifest.model.name.rpartition('/')[2]}"
-    arguments = "" if data is None else f" --data {data} --limit {limit}"
-    command = f"streamfuse bench report {bundle}{arguments} --max-new-tokens {max_new_tokens}"
+    of_data = [
+        ("--data", data),
+        ("--limit", limit),
+        ("--format", format_),
+        ("--template", template),
+        ("--split", split),
+    ]
+    given = [*(of_data if data is not None else []), ("--max-new-tokens", max_new_tokens), ("--threads", threads)]
+    words = [
+        str(word) for name, value in [*given, ("--provider", provider)] if value is not None for word in (name, value)
+    ]
+    command = shlex.join(["streamfuse", "bench", "report", bundle, *words])
     page.write(output, page.page(answers, title, facts, command))
     if json_:
         print_json({"speedup": measure.speedup(answers), "answers": [one.to_dict() for one in answers]})

@@ -24,7 +24,7 @@ def prefix(
     tools: options.Tools = None,
     template_variables: options.TemplateVariables = None,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the prefix; one with the same name is replaced.")
+        str, typer.Option(metavar="NAME", help="Name of the prefix. Replaces one with the same name.")
     ] = "system",
     adapter: Annotated[
         str | None,
@@ -35,7 +35,7 @@ def prefix(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Write a new bundle.", show_default="the bundle is changed"
+            "--output", "-o", metavar="FOLDER", help="Write a new bundle.", show_default="change BUNDLE itself"
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle in --output.")] = False,
@@ -53,8 +53,8 @@ def prefix(
 
     Chats whose prompt begins with exactly this system message and these tools
     load the cache instead of prefilling it, so their first token comes sooner.
-    The text of a bundle of --backend kernels does not change. Needs a bundle
-    for target executorch.
+    With --backend kernels, answers are identical with and without the cache.
+    Needs a bundle for target executorch.
 
     [bold]Examples[/bold]
 
