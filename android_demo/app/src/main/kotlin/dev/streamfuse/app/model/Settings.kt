@@ -9,7 +9,6 @@ import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.flow.collectLatest
-import kotlinx.coroutines.flow.drop
 import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.launch
 
@@ -108,7 +107,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
 
     init {
         scope.launch {
-            current.drop(1).collectLatest {
+            current.collectLatest { // the first one too: it may have changed before this began
                 delay(WRITE_AFTER_MS)
                 flush()
             }

@@ -35,6 +35,14 @@ class SettingsTest {
         assertEquals(false, again.config().enableSpeculativeDecoding)
     }
 
+    @Test fun `a change is written even if it was made before the writer began`() {
+        store.catalog = "https://models.example"
+        scope.advanceTimeBy(1_000)
+        scope.runCurrent()
+        assertEquals("https://models.example", preferences.kept["catalog"])
+        assertEquals(1, preferences.writes)
+    }
+
     @Test fun `an empty field is the bundle's default`() {
         store.set(Field.TOP_K, "40")
         store.set(Field.TOP_K, "")
