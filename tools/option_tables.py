@@ -14,11 +14,12 @@ from typing import Any
 
 from typer.main import get_command
 
+from marked_text import replaced
 from streamfuse.cli import app
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {"export.md": "export", "serve.md": "serve", "training.md": "train"}
-_BEGIN, _END = "<!-- table: flags of {}, written by tools/option_tables.py -->", "<!-- end of the table -->"
+_BEGIN = "<!-- table: flags of {}, written by tools/option_tables.py -->"
 _LEFT_OUT = {"help"}
 
 
@@ -60,12 +61,7 @@ def _cell(text: str) -> str:
 
 def rendered(page: str, command: str) -> str:
     """The page with its table as the declarations give it. ValueError if it has no place for one."""
-    begin = _BEGIN.format(command)
-    before, found, rest = page.partition(begin)
-    _, end, after = rest.partition(_END)
-    if not found or not end:
-        raise ValueError(f"no lines {begin!r} and {_END!r}")
-    return f"{before}{begin}\n{table(command)}\n{end}{after}"
+    return replaced(page, _BEGIN.format(command), table(command))
 
 
 def main(check: bool, docs: Path) -> int:

@@ -1,0 +1,116 @@
+"""The tables of figures are what docs/figures.json gives, which one run of `streamfuse bench all` wrote.
+
+Run: python -m pytest tests/docs/test_published_figures.py
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import published_figures as published  # noqa: E402 (a program in tools/, not a package)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The pages with tables, and the results, in a folder of their own."""
+    for name in (*published.PAGES, str(published.FIGURES)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / published.FIGURES).read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_tables_of_the_pages_are_those_of_the_results() -> None:
+    assert published.main(ROOT, check=True) == 0
+
+
+def test_commits_to_the_measured_code_since_then_are_named(copy: Path) -> None:
+    def git(*arguments: str) -> str:
+        author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        return subprocess.run(
+            ["git", "-C", str(copy), *author, *arguments], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "measured")
+    document = results()
+    for one in document["benchmarks"].values():
+        one["commit"] = git("rev-parse", "--short=8", "HEAD")
+    (copy / published.FIGURES).write_text(json.dumps(document), encoding="utf-8")
+    for name in ("docs/figures.md", "kernels/attention.cpp"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("new", encoding="utf-8")
+        git("add", name)
+        git("commit", "-q", "-m", f"changes {name}")
+    assert [line.partition(" ")[2] for line in published.later_commits(copy)] == ["changes kernels/attention.cpp"]
+
+
+def test_a_table_that_differs_is_found_and_written_anew(copy: Path) -> None:
+    before = {name: (copy / name).read_text(encoding="utf-8") for name in published.PAGES}
+    document = results()
+    document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
+    (copy / published.FIGURES).write_text(json.dumps(document), encoding="utf-8")
+    assert published.main(copy, check=True) == 1
+    assert {name: (copy / name).read_text(encoding="utf-8") for name in published.PAGES} == before
+    assert published.main(copy, check=False) == 0
+    assert all("9.87 (" in (copy / name).read_text(encoding="utf-8") for name in published.PAGES)
+    assert published.main(copy, check=True) == 0
+
+
+def test_results_are_taken_over_without_what_no_table_shows(copy: Path) -> None:
+    document = results()
+    document["benchmarks"]["passes of demo"]["result"]["methods"]["decode"] = {"ms": 3.1415926, "parts": {"mlp": 1}}
+    (copy / "new.json").write_text(json.dumps(document), encoding="utf-8")
+    published.take_over(copy / "new.json", copy)
+    taken = json.loads((copy / published.FIGURES).read_text(encoding="utf-8"))
+    assert taken["benchmarks"]["passes of demo"]["result"]["methods"]["decode"] == {"ms": 3.1416}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "change", "words"),
+    [
+        ("E2E", (), {"complete": False}, "E2E stopped early, or its texts differ"),
+        ("SQL", (), {"equal": False}, "SQL stopped early, or its texts differ"),
+        ("structured, objects", ("tasks", "objects"), {"equal": False}, "objects stopped early, or its texts differ"),
+        (
+            "GSM8K, weights from memory",
+            None,
+            {},
+            "no results of GSM8K, weights from memory; run `streamfuse bench all`",
+        ),
+    ],
+)
+def test_results_that_prove_nothing_are_refused(
+    copy: Path, name: str, part: tuple[str, ...] | None, change: dict[str, Any], words: str
+) -> None:
+    document = results()
+    if part is None:
+        del document["benchmarks"][name]
+    else:
+        place = document["benchmarks"][name]["result"]
+        for step in part:
+            place = place[step]
+        place |= change
+    (copy / "new.json").write_text(json.dumps(document), encoding="utf-8")
+    before = (copy / published.FIGURES).read_bytes()
+    with pytest.raises(ValueError, match=words):
+        published.take_over(copy / "new.json", copy)
+    assert (copy / published.FIGURES).read_bytes() == before
+
+
+def test_a_checkout_without_git_has_no_age(copy: Path) -> None:
+    assert published.later_commits(copy) == []

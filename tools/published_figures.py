@@ -1,0 +1,299 @@
+"""The tables of figures in README.md and docs/, written from the results of one `streamfuse bench all`.
+
+python tools/published_figures.py build/figures.json   # copies the results to docs/figures.json and writes the tables
+python tools/published_figures.py                      # writes the tables anew
+python tools/published_figures.py --check              # exit code 1 if a table differs from docs/figures.json
+
+It also lists the commits that have changed the measured code since; they fail nothing, as measuring takes an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from marked_text import replaced
+from streamfuse.bench.suite import SETS, STRUCTURED
+from streamfuse.durable import write_text
+
+ROOT = Path(__file__).parents[1]
+FIGURES = Path("docs/figures.json")
+MEASURED = ("core", "kernels", "src/streamfuse/export", "src/streamfuse/adapters")  # the code that figures depend on
+_BEGIN = "<!-- table: {}, written by tools/published_figures.py -->"
+_COLD = "{}, weights from memory"
+_TITLES = {
+    "chat": "Spec-Bench, base model",
+    "GSM8K": "GSM8K, base model",
+    "HumanEval": "HumanEval, base model",
+    "E2E": "E2E NLG, fine-tuned model, test set",
+    "SQL": "WikiSQL, fine-tuned model, held-out rows",
+}
+_TASKS = {
+    "function-calling": "function calling",
+    "extraction": "extraction",
+    "objects": "free JSON (`objects`)",
+    "sql": "SQL, fine-tuned model",
+}
+_DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
+
+Rows = Mapping[str, Mapping[str, Any]]  # the results by name of the benchmark
+
+
+def compact(value: Any) -> Any:
+    """What the tables need of a result, its numbers to five digits."""
+    if isinstance(value, dict):
+        return {name: compact(one) for name, one in value.items() if name not in _DROPPED}
+    if isinstance(value, list):
+        return [compact(one) for one in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def table(columns: str, rows: list[list[str]]) -> str:
+    """Markdown; `columns` are separated by bars, those after the first are numbers."""
+    names = columns.split("|")
+    lines = [names, ["---", *["---:"] * (len(names) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.strip() for cell in line)} |" for line in lines)
+
+
+def readme(rows: Rows) -> str:
+    """Three rows: the gain where weights come from memory, as on a phone, and with warm caches."""
+    found = []
+    for name in ("E2E", "SQL", "chat"):
+        warm, cold = rows[name]["result"], rows[_COLD.format(name)]["result"]
+        found.append([_TITLES[name], _per_pass(warm), _speedup(cold), _speedup(warm)])
+    return table("data set | tokens per pass | speed-up, weights read from memory | speed-up, warm caches", found)
+
+
+def speed(rows: Rows) -> str:
+    """Per data set: speculative over plain decoding, with warm caches and with weights read from memory."""
+    found = []
+    for name, title in _TITLES.items():
+        warm, cold = rows[name]["result"], rows[_COLD.format(name)]["result"]
+        found.append([
+            title, str(warm["prompts"]), f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm),
+            _speedup(cold), _speedup(warm), f"{warm['counted_speedup']:.2f}",
+        ])  # fmt: skip
+    columns = "data set | prompts | plain, tokens/s | tokens per pass | over plain, weights read from memory"
+    return table(f"{columns} | over plain, warm caches | computed", found)
+
+
+def llama_cpp(rows: Rows) -> str:
+    """Per data set: plain decoding of llama.cpp, and both of ours over it. Data sets without it are left out."""
+    found = []
+    for name, title in _TITLES.items():
+        result = rows[name]["result"]
+        if theirs := result["systems"].get("llama.cpp"):
+            found.append([
+                title, f"{theirs['decode_token_per_sec']:.0f}", _estimate(result, "plain_over_llama_cpp"),
+                _estimate(result, "speedup_over_llama_cpp"),
+            ])  # fmt: skip
+    return table("data set | llama.cpp, tokens/s | our plain over it | our speculative over it", found)
+
+
+def times(rows: Rows) -> str:
+    """Per data set: to the first token, reading the prompt, and processor time."""
+    found = []
+    for name, title in _TITLES.items():
+        plain, ours = (rows[name]["result"]["systems"][system] for system in ("plain", "speculative"))
+        saved = ours["cpu_ms_per_token"] / plain["cpu_ms_per_token"]
+        found.append([
+            title, f"{ours['first_token_ms']:.0f}", f"{ours['prefill_token_per_sec']:,.0f}",
+            f"{plain['cpu_ms_per_token']:.1f}", f"{ours['cpu_ms_per_token']:.1f}", f"{saved:.2f}",
+        ])  # fmt: skip
+    return table(
+        "data set | first token, ms | prompt, tokens/s | processor time per token, plain, ms | speculative, ms | ratio",
+        found,
+    )
+
+
+def sources(rows: Rows) -> str:
+    """Per data set: the gain from each source of drafts, and what of it was accepted."""
+    found = []
+    for name, title in _TITLES.items():
+        result = rows[name]["result"]
+        gains = result["gains"]["all"]
+        accepted = result["systems"]["speculative"]["accepted_by_source"]
+        counts = ", ".join(str(accepted[source]) for source in ("streams", "lookup", "table"))
+        found.append([title, *(_gain(gains, source) for source in ("streams", "lookup", "table")), counts])
+    return table(
+        "data set | gain from streams | gain from look-up | gain from the table "
+        "| accepted drafts from streams, look-up, table",
+        found,
+    )
+
+
+def categories(rows: Rows) -> str:
+    """Spec-Bench by category."""
+    gains = {kind: one for kind, one in rows["chat"]["result"]["gains"].items() if kind != "all"}
+    ordered = sorted(gains.items(), key=lambda one: -one[1]["plain"]["speedup"])
+    found = [
+        [kind, _interval(one["plain"]["speedup"], one["plain"]["interval"])]
+        + [f"{one[f'without {source}']['speedup']:.2f}" for source in ("streams", "lookup", "table")]
+        for kind, one in ordered
+    ]
+    return table("category | over plain | gain from streams | gain from look-up | gain from the table", found)
+
+
+def sampled(rows: Rows) -> str:
+    """Spec-Bench, greedy and at temperature 0.7."""
+    found = [
+        [title, _per_pass(result), _speedup(result)]
+        for title, result in (
+            ("greedy", rows["chat"]["result"]),
+            ("temperature 0.7", rows["chat, temperature 0.7"]["result"]),
+        )
+    ]
+    return table("Spec-Bench | tokens per pass | over plain", found)
+
+
+def structured(rows: Rows) -> str:
+    """Per task of structured output."""
+    found = []
+    for name, title in _TASKS.items():
+        (result,) = rows[f"structured, {name}"]["result"]["tasks"].values()
+        match = result["quality"].get("exact_match")
+        found.append([
+            title, str(result["answers"]), _speedup(result), f"{result['tokens_per_pass']:.2f}",
+            f"{result['grammar_share']:.0%}".replace("%", " %"),
+            _interval(result["constrained_over_free"], result["constrained_over_free_interval"]),
+            _percent(result["finished"]), _percent(result["valid"]), "" if match is None else f"{match:.0f} %",
+        ])  # fmt: skip
+    columns = "task | questions | over plain | tokens per pass | drafted from the grammar"
+    return table(f"{columns} | constrained plain over free plain | ended | valid | exact match", found)
+
+
+def passes(rows: Rows) -> str:
+    """Milliseconds of each method, by bundle, with its cost in plain passes."""
+    names = ("decode", "verify_1", "verify_4", "verify_8", "verify_16", "streams", "prefill")
+    found = []
+    for bundle in ("demo", "e2e", "sql"):
+        result = rows[f"passes of {bundle}"]["result"]
+        methods = {name: one["ms"] for name, one in result["methods"].items()}
+        cells = [
+            f"{methods[name]:.2f} ({methods[name] / methods['decode']:.2f})" if name in methods else ""
+            for name in names
+        ]
+        found.append([bundle, *cells, f"{result['decode_roofline_fraction']:.2f}"])
+    return table("bundle | " + " | ".join(names) + " | decode, of the roofline", found)
+
+
+def machine(document: Mapping[str, Any]) -> str:
+    """A sentence: where, with what and when everything was measured."""
+    rows = document["benchmarks"].values()
+    of_sets = [document["benchmarks"][name]["result"] for name in SETS]
+    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in rows))
+    bandwidth = [one["read_bandwidth_gb_s"] for one in of_sets]
+    distance = [ns for one in of_sets for ns in one["core_distance_ns"]]
+    minutes, day = sum(one["seconds"] for one in rows) / 60, min(one["began"] for one in rows)[:10]
+    return (
+        f"Measured in one run of `streamfuse bench all` ({minutes:.0f} minutes, {day}) "
+        f"with commit {commits} on {document['processor']}, {of_sets[0]['threads']} threads, "
+        f"instruction set {of_sets[0]['instruction_set']}. Read bandwidth {min(bandwidth):.0f} to {max(bandwidth):.0f} "
+        f"GB/s, {min(distance):.0f} to {max(distance):.0f} ns from core to core, load before a benchmark at most "
+        f"{max(one['load'] for one in rows):.1f}."
+    )
+
+
+def commands(document: Mapping[str, Any]) -> str:
+    """The command of each benchmark."""
+    return "\n".join(["```sh", *(one["command"] for one in document["benchmarks"].values()), "```"])
+
+
+PAGES: dict[str, dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "README.md": {"readme": lambda document: readme(document["benchmarks"])},
+    "docs/figures.md": {
+        "machine": machine,
+        "speed": lambda document: speed(document["benchmarks"]),
+        "llama.cpp": lambda document: llama_cpp(document["benchmarks"]),
+        "times": lambda document: times(document["benchmarks"]),
+        "sources": lambda document: sources(document["benchmarks"]),
+        "categories": lambda document: categories(document["benchmarks"]),
+        "sampled": lambda document: sampled(document["benchmarks"]),
+        "structured": lambda document: structured(document["benchmarks"]),
+        "passes": lambda document: passes(document["benchmarks"]),
+        "commands": commands,
+    },
+}
+
+
+def take_over(results: Path, root: Path) -> None:
+    """Copy results to the docs. ValueError if a benchmark is missing or stopped early, or a text differed."""
+    document = json.loads(results.read_text(encoding="utf-8"))
+    rows = document["benchmarks"]
+    needed = [*SETS, *(_COLD.format(name) for name in SETS), *(f"structured, {name}" for name in STRUCTURED)]
+    if missing := [name for name in needed if name not in rows]:
+        raise ValueError(f"{results}: no results of {', '.join(missing)}; run `streamfuse bench all` to its end")
+    for name, one in rows.items():
+        parts = [one["result"], *one["result"].get("tasks", {}).values()]
+        if not all(part.get("complete", True) and part.get("equal", True) for part in parts):
+            raise ValueError(f"{results}: {name} stopped early, or its texts differ")
+    write_text(root / FIGURES, json.dumps(compact(document), indent=1) + "\n")
+
+
+def main(root: Path, check: bool) -> int:
+    """Write the tables, or compare them; the exit code."""
+    document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
+    code = 0
+    for name, tables in PAGES.items():
+        page = new = (root / name).read_text(encoding="utf-8")
+        for title, written in tables.items():
+            new = replaced(new, _BEGIN.format(title), f"\n{written(document)}\n")
+        if new != page and check:
+            print(f"{name}: figures differ from {FIGURES}; run python tools/published_figures.py")
+            code = 1
+        elif new != page:
+            write_text(root / name, new)
+    return code
+
+
+def later_commits(root: Path) -> list[str]:
+    """Commits since the measured one that changed the measured code; empty if this is no git checkout that has it."""
+    document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
+    found: dict[str, None] = {}
+    for measured in {one["commit"] for one in document["benchmarks"].values()}:
+        command = ["git", "-C", str(root), "log", "--format=%h %s", f"{measured}..HEAD", "--", *MEASURED]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found |= dict.fromkeys(done.stdout.splitlines() if done.returncode == 0 else [])
+    return list(found)
+
+
+def _per_pass(result: Mapping[str, Any]) -> str:
+    return f"{result['systems']['speculative']['mean_accepted_tokens']:.2f}"
+
+
+def _speedup(result: Mapping[str, Any]) -> str:
+    return _interval(result["speedup"], result["speedup_interval"])
+
+
+def _estimate(result: Mapping[str, Any], name: str) -> str:
+    return "" if result.get(name) is None else _interval(result[name], result[f"{name}_interval"])
+
+
+def _gain(gains: Mapping[str, Any], source: str) -> str:
+    found = gains.get(f"without {source}")
+    return "" if found is None else _interval(found["speedup"], found["interval"])
+
+
+def _interval(value: float, interval: list[float]) -> str:
+    return f"{value:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="?", help="of `streamfuse bench all`")
+    parser.add_argument("--check", action="store_true", help="compare only")
+    arguments = parser.parse_args()
+    if arguments.results is not None:
+        take_over(arguments.results, ROOT)
+    for line in later_commits(ROOT):
+        print(f"{FIGURES} is older than {line}")
+    sys.exit(main(ROOT, arguments.check))
