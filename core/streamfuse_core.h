@@ -191,12 +191,12 @@ SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t t
 /* Removes these answers from RAM and empties the file. SF_BAD_FILE if it cannot be written. Any thread may call it. */
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
-/* Lets sequences of this model that are created later begin a text with the cache in `path`, a file of
- * sf_sequence_save, for example of a system prompt: if the prompt of a text begins with all cached tokens of the file,
- * and fewer of them are in the sequence's cache, sf_sequence_start loads the cache from the file. Of several files the
- * longest is used. SF_BAD_FILE for a file of another bundle; prefix_refused of the statistics of each text then has the
- * message, so the code can be ignored. If the file turns out to be damaged, or to hold the cache of another engine,
- * when it is loaded, prefix_refused says so, and the prompt is processed without it. Call it before sf_sequence_new. */
+/* Adds a stored prefix: a file of sf_sequence_save, for example the cache of a system prompt, for sequences that are
+ * created later. sf_sequence_start loads it if the prompt begins with all of its tokens and the sequence's own cache has
+ * fewer of them; with several files, it loads the longest that fits. SF_BAD_FILE for a file of another bundle. The caller
+ * may ignore that: `prefix_refused` of the statistics then has the message. A file that turns out at loading to be damaged
+ * or to hold another engine's cache is reported there too, and the prompt is prefilled. Call it before
+ * sf_sequence_new. */
 SF_EXPORT int sf_core_model_add_prefix(sf_core_model*, const char* path);
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */

@@ -11,7 +11,7 @@ import pytest
 
 from plan_situations import DEVICES, EXCELLENT, GOOD, SITUATIONS, UNDRAFTABLE, Section, meet, written
 
-# One of each kind: cheap and dear trees, noise, both schedules, streams that a plain pass carries.
+# One of each kind: cheap and expensive verify passes, noisy latencies, both schedules, streams in plain passes.
 DEFAULT = (
     "flat (NPU)",
     "this CPU",
