@@ -192,10 +192,10 @@ SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t t
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
 /* Adds a stored prefix: a file of sf_sequence_save, for example the cache of a system prompt, for sequences that are
- * created later. sf_sequence_start loads it if the prompt begins with all of its tokens and the sequence's own cache has
- * fewer of them; with several files, it loads the longest that fits. SF_BAD_FILE for a file of another bundle. The caller
- * may ignore that: `prefix_refused` of the statistics then has the message. A file that turns out at loading to be damaged
- * or to hold another engine's cache is reported there too, and the prompt is prefilled. Call it before
+ * created later. sf_sequence_start loads it if the prompt begins with all of its tokens and the sequence's own cache
+ * has fewer of them; with several files, it loads the longest that fits. SF_BAD_FILE for a file of another bundle. The
+ * caller may ignore that: `prefix_refused` of the statistics then has the message. A file that turns out at loading to
+ * be damaged or to hold another engine's cache is reported there too, and the prompt is prefilled. Call it before
  * sf_sequence_new. */
 SF_EXPORT int sf_core_model_add_prefix(sf_core_model*, const char* path);
 
