@@ -76,6 +76,10 @@ class Facts:
     has_memory: bool = True
     has_sources: bool = True
 
+    def restriction(self, case: Case) -> dict[str, str]:
+        """Keywords of `Model.generate` for the constraint of a case; none without one."""
+        return {} if case.constraint is None else self.constraints[case.constraint].option
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -189,7 +189,7 @@ class BundleEngine:
             if case.way == "chat":
                 return self._chat(case, "plain", stack), self._chat(case, "drafting", stack)
             opened = lambda role: self._sequence(case, role, stack)  # noqa: E731
-            return write_text(case, self._ids(case), self._restriction(case), opened, self._saved)
+            return write_text(case, self._ids(case), self.facts.restriction(case), opened, self._saved)
 
     def close(self) -> None:
         for model in self._models.values():
@@ -222,15 +222,12 @@ class BundleEngine:
         is_raw = case.form == "raw" or not model.tokenizer.can_chat
         return model.encode(self._prompts[case.prompts[0]], raw=is_raw)[:most]
 
-    def _restriction(self, case: Case) -> dict[str, str]:
-        return {} if case.constraint is None else self.facts.constraints[case.constraint].option
-
     def _chat(self, case: Case, role: str, stack: ExitStack) -> Written:
         """Two turns. The speculative chat is saved after the first one and restored in another model."""
         policy: Any = "drop_oldest" if case.drops_oldest else "fail"
         chat = stack.enter_context(self._model(case, role).chat(context_policy=policy))
         words = [self._prompts[prompt][: self.facts.capacity // 4] for prompt in case.prompts]
-        restriction, restores = self._restriction(case), 0
+        restriction, restores = self.facts.restriction(case), 0
         options = [{**(case.plainly() if role == "plain" else case.drafting(part)), **restriction} for part in (0, 1)]
         first = text_of(lambda: chat.stream(words[0], **options[0]), case.leave)
         if case.restores and role == "drafting":

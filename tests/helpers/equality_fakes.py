@@ -25,28 +25,43 @@ from streamfuse.runtime.session import Session, constraint_of
 from streamfuse.runtime.text import Tokenizer
 
 
-class ArithmeticEngine:
+class _Letters:
+    """What the engines over the arithmetic model share: two bundles without graphs, and their facts."""
+
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        """A new `folder` takes the bundles; `facts` are fields of Facts."""
+        self.bundles = letters_bundles(folder)
+        spec = self.bundles[0].spec()
+        self.facts = Facts(
+            widths={None: spec.verify_widths}, capacity=spec.capacity, vocab_size=spec.vocab_size,
+            token_limits=(1, 2, 5, 20, 60, 100), constrained_limit=90, constraints=LETTER_CONSTRAINTS, **facts,
+        )  # fmt: skip
+
+    def bundle(self, case: Case) -> Bundle:
+        return self.bundles[case.variant % 2]
+
+    def prompt(self, case: Case) -> list[int]:
+        return random_ids(case.prompts[0], self.facts.vocab_size, 40)
+
+    def decode(self, case: Case, tokens: Sequence[int]) -> str:
+        return self.bundle(case).tokenizer.decode(tokens)
+
+    def close(self) -> None:
+        pass
+
+
+class ArithmeticEngine(_Letters):
     """The core over the arithmetic model of the tests, whose agreement with its own drafts varies."""
 
     name = "arithmetic"
 
     def __init__(self, folder: Path, backend: type[ArithmeticBackend] = ArithmeticBackend) -> None:
-        """A new `folder` takes two bundles without graphs, and saved sessions."""
-        self._backend = backend
-        self._bundles, self._saved = letters_bundles(folder), folder / "saved"
-        spec = self._bundles[0].spec()
-        self.facts = Facts(
-            widths={None: spec.verify_widths}, capacity=spec.capacity, vocab_size=spec.vocab_size,
-            token_limits=(1, 2, 5, 20, 60, 100), constrained_limit=90, constraints=LETTER_CONSTRAINTS,
-        )  # fmt: skip
-
-    def decode(self, case: Case, tokens: Sequence[int]) -> str:
-        return self._bundles[0].tokenizer.decode(tokens)
+        """A new `folder` takes the bundles, and saved sessions."""
+        super().__init__(folder)
+        self._backend, self._saved = backend, folder / "saved"
 
     def write(self, case: Case) -> tuple[Written, Written]:
-        bundle = self._bundles[case.variant % 2]
-        restriction = {} if case.constraint is None else self.facts.constraints[case.constraint].option
-        ids = random_ids(case.prompts[0], self.facts.vocab_size, 40)
+        bundle = self.bundle(case)
         with ExitStack() as stack:
             shared, apart = (CoreModel(bundle.spec(), bundle.tables, bundle.identity) for _ in range(2))
             stack.callback(shared.close)
@@ -62,34 +77,19 @@ class ArithmeticEngine:
                 session.core.set_costs(latencies(bundle.spec(), case.variant), frozen=True)
                 return SessionWriter(session, bundle.manifest, model.forget)
 
-            return write_text(case, ids, restriction, opened, self._saved)
-
-    def close(self) -> None:
-        pass
+            return write_text(case, self.prompt(case), self.facts.restriction(case), opened, self._saved)
 
 
-class ReferenceEngine:
+class ReferenceEngine(_Letters):
     """The readable loop over the arithmetic model, which specifies the core: fixed widths, no look-up memory."""
 
     name = "reference"
 
     def __init__(self, folder: Path) -> None:
-        """A new `folder` takes two bundles without graphs."""
-        self._bundles = letters_bundles(folder)
-        spec = self._bundles[0].spec()
-        self.facts = Facts(
-            widths={None: spec.verify_widths}, capacity=spec.capacity, vocab_size=spec.vocab_size,
-            token_limits=(1, 2, 5, 20, 60, 100), constrained_limit=90, constraints=LETTER_CONSTRAINTS,
-            planners=(), has_memory=False, has_sources=False,
-        )  # fmt: skip
-
-    def decode(self, case: Case, tokens: Sequence[int]) -> str:
-        return self._bundles[0].tokenizer.decode(tokens)
+        super().__init__(folder, planners=(), has_memory=False, has_sources=False)
 
     def write(self, case: Case) -> tuple[Written, Written]:
-        bundle = self._bundles[case.variant % 2]
-        restriction = {} if case.constraint is None else self.facts.constraints[case.constraint].option
-        ids = random_ids(case.prompts[0], self.facts.vocab_size, 40)
+        bundle, ids, restriction = self.bundle(case), self.prompt(case), self.facts.restriction(case)
 
         def run(context: Sequence[int], leave: int = 0, **options: Any) -> Text:
             config = config_of(bundle.manifest, **options, **restriction)
@@ -123,9 +123,6 @@ class ReferenceEngine:
                 running.close()
         reason = "left" if 0 < leave == len(tokens) else loop.counts.finish_reason
         return Text(tuple(tokens), None, reason, loop.counts.target_forward_passes, drafted)
-
-    def close(self) -> None:
-        pass
 
 
 def arithmetic_backend(

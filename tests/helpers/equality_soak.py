@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from streamfuse.bench.shared.machine import resident_bytes
+
 WARM_UP = 0.2  # of the time: engines are loaded, caches fill
 _APART = 200  # samples in all
-_MB = 1 << 20
 
 
 def resident_mb() -> float:
     """Of this process, now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / _MB
+    found = resident_bytes()
+    assert found is not None, "only Linux reports it"
+    return found / (1 << 20)
 
 
 @dataclass
