@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.options import prompt_config_of
 from streamfuse.bundle import Bundle, BundleError, BundleWriter, open_bundle
-from streamfuse.bundle.manifest import PLAIN_NAME, Manifest, Prefix
+from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE, Manifest, Prefix
 from streamfuse.bundle.reader import TOKENIZER_FILE, prefix_file
 from streamfuse.bundle.signature import SIGNATURE_NAME
 from streamfuse.options import OptionError
@@ -32,9 +32,9 @@ class StoredPrefix:
 
     Attributes:
         file: its path.
-        tokens: of a prompt that need not be prefilled.
+        tokens: how many tokens of a prompt need not be prefilled.
         size: of the file, in bytes.
-        lost_signature: the bundle was signed, and is not any more, since no key was given.
+        lost_signature: the bundle was signed and no longer is, because no key was given.
     """
 
     file: Path
@@ -60,10 +60,17 @@ def store_prefix(
 
     Args:
         path: the bundle, for target executorch.
+        system: the system message, exactly as chats will give it.
+        tools: as chats will give them, see `GenerationOptions`; `system`, `tools` or both are needed.
+        template_variables: of the chat template, as chats will give them.
         name: of the prefix; one with the same name is replaced.
         adapter: a task adapter of the bundle; its sessions alone use the prefix. None: the base model.
         output: a new bundle instead of `path`; `overwrite` allows it to replace one.
-        sign_key: signs the bundle; without it, it is not signed.
+        threads: of the engine that prefills, 1 to 64; None lets it choose.
+        sign_key: signs the bundle; None: the bundle is not signed, even if it was.
+
+    Returns:
+        The stored prefix, and whether a signature was lost.
 
     Raises:
         BundleError: the bundle cannot be opened or written, or its engine cannot save caches.
@@ -75,7 +82,7 @@ def store_prefix(
     if system is None and not tools:
         raise OptionError("give --system, --tools or both: a prefix is what they render to")
     if not PLAIN_NAME.fullmatch(name):
-        raise OptionError(f"--name must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit, not {name}")
+        raise OptionError(f"--name {PLAIN_NAME_RULE}, not {name}")
     whole = open_bundle(os.fspath(path))
     if adapter is not None and adapter not in whole.manifest.adapters:
         names = ", ".join(whole.manifest.adapters)

@@ -41,9 +41,9 @@ OPERATORS = tuple(
 )
 PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verify_"
 
-PLAIN_NAME = re.compile(
-    r"[a-z0-9][a-z0-9_-]{0,31}"
-)  # of an adapter or a prefix; text/src/manifest.rs has the same rule
+# Of a task adapter or a stored prefix; text/src/manifest.rs has the same rule.
+PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+PLAIN_NAME_RULE = "must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
 
 _MOST = 2**53  # larger integers lose digits in readers that use doubles
 _LONGEST_NAME = 255

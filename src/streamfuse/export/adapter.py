@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.adapters import DEFAULT, find
-from streamfuse.bundle.manifest import PLAIN_NAME
+from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.pull import resolve_model
@@ -50,9 +50,7 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
 def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
     """The configuration of a task adapter: the options that `config` asks for, resolved for this file."""
     if not PLAIN_NAME.fullmatch(name):
-        raise OptionError(
-            f"--task {name}: the name must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
-        )
+        raise OptionError(f"--task {name}: the name {PLAIN_NAME_RULE}")
     if config.merge_adapter == "on":
         raise OptionError("--merge-adapter on does not go with --task, whose adapters share the base model's weights")
     streams = read_adapter(file)[0]
