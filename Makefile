@@ -140,7 +140,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	PYTHONPATH=tools $(BIN)/python tools/published_figures.py --check
+	$(BIN)/python tools/published_figures.py --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from marked_text import replaced
+from streamfuse.bench.shared.marked_text import update
 from streamfuse.cli import app
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -59,23 +59,13 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")  # which would end the cell
 
 
-def rendered(page: str, command: str) -> str:
-    """The page with its table as the declarations give it. ValueError if it has no place for one."""
-    return replaced(page, _BEGIN.format(command), table(command))
-
-
 def main(check: bool, docs: Path) -> int:
     """Write the tables, or compare them; the exit code."""
     code = 0
     for name, command in PAGES.items():
-        path = docs / name
-        page = path.read_text(encoding="utf-8")
-        new = rendered(page, command)
-        if new != page and check:
-            print(f"{path}: the options differ from their declarations; run python tools/option_tables.py")
+        if update(docs / name, {_BEGIN.format(command): table(command)}, check) and check:
+            print(f"{docs / name}: the options differ from their declarations; run python tools/option_tables.py")
             code = 1
-        elif new != page:
-            path.write_text(new, encoding="utf-8")
     return code
 
 

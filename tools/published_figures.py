@@ -17,15 +17,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from marked_text import replaced
-from streamfuse.bench.suite import SETS, STRUCTURED
+from streamfuse.bench.shared.marked_text import update
+from streamfuse.bench.suite import FROM_MEMORY, SETS, STRUCTURED
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
 FIGURES = Path("docs/figures.json")
 MEASURED = ("core", "kernels", "src/streamfuse/export", "src/streamfuse/adapters")  # the code that figures depend on
 _BEGIN = "<!-- table: {}, written by tools/published_figures.py -->"
-_COLD = "{}, weights from memory"
 _TITLES = {
     "chat": "Spec-Bench, base model",
     "GSM8K": "GSM8K, base model",
@@ -64,7 +63,7 @@ def readme(rows: Rows) -> str:
     """Three rows: the gain where weights come from memory, as on a phone, and with warm caches."""
     found = []
     for name in ("E2E", "SQL", "chat"):
-        warm, cold = rows[name]["result"], rows[_COLD.format(name)]["result"]
+        warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
         found.append([_TITLES[name], _per_pass(warm), _speedup(cold), _speedup(warm)])
     return table("data set | tokens per pass | speed-up, weights read from memory | speed-up, warm caches", found)
 
@@ -73,7 +72,7 @@ def speed(rows: Rows) -> str:
     """Per data set: speculative over plain decoding, with warm caches and with weights read from memory."""
     found = []
     for name, title in _TITLES.items():
-        warm, cold = rows[name]["result"], rows[_COLD.format(name)]["result"]
+        warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
         found.append([
             title, str(warm["prompts"]), f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm),
             _speedup(cold), _speedup(warm), f"{warm['counted_speedup']:.2f}",
@@ -159,7 +158,7 @@ def structured(rows: Rows) -> str:
         match = result["quality"].get("exact_match")
         found.append([
             title, str(result["answers"]), _speedup(result), f"{result['tokens_per_pass']:.2f}",
-            f"{result['grammar_share']:.0%}".replace("%", " %"),
+            _percent(result["grammar_share"]),
             _interval(result["constrained_over_free"], result["constrained_over_free_interval"]),
             _percent(result["finished"]), _percent(result["valid"]), "" if match is None else f"{match:.0f} %",
         ])  # fmt: skip
@@ -225,7 +224,7 @@ def take_over(results: Path, root: Path) -> None:
     """Copy results to the docs. ValueError if a benchmark is missing or stopped early, or a text differed."""
     document = json.loads(results.read_text(encoding="utf-8"))
     rows = document["benchmarks"]
-    needed = [*SETS, *(_COLD.format(name) for name in SETS), *(f"structured, {name}" for name in STRUCTURED)]
+    needed = [*SETS, *(FROM_MEMORY.format(name) for name in SETS), *(f"structured, {name}" for name in STRUCTURED)]
     if missing := [name for name in needed if name not in rows]:
         raise ValueError(f"{results}: no results of {', '.join(missing)}; run `streamfuse bench all` to its end")
     for name, one in rows.items():
@@ -240,14 +239,10 @@ def main(root: Path, check: bool) -> int:
     document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
     code = 0
     for name, tables in PAGES.items():
-        page = new = (root / name).read_text(encoding="utf-8")
-        for title, written in tables.items():
-            new = replaced(new, _BEGIN.format(title), f"\n{written(document)}\n")
-        if new != page and check:
+        texts = {_BEGIN.format(title): f"\n{written(document)}\n" for title, written in tables.items()}
+        if update(root / name, texts, check) and check:
             print(f"{name}: figures differ from {FIGURES}; run python tools/published_figures.py")
             code = 1
-        elif new != page:
-            write_text(root / name, new)
     return code
 
 

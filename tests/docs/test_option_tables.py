@@ -51,6 +51,7 @@ def test_a_table_that_differs_is_found_and_written_anew(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == before
 
 
-def test_a_page_without_a_place_for_its_table_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no lines '<!-- table: flags of export"):
-        option_tables.rendered("# Export\n", "export")
+def test_a_page_without_a_place_for_its_table_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "export.md").write_text("# Export\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"export\.md: no lines '<!-- table: flags of export"):
+        option_tables.main(check=False, docs=tmp_path)

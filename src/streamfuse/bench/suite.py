@@ -38,6 +38,7 @@ STRUCTURED: Final = {  # task: (bundle, data)
     "sql": ("sql", "sql_context/test.jsonl"),
     "objects": ("demo", None),
 }
+FROM_MEMORY: Final = "{}, weights from memory"  # the name of a data set's benchmark with evicted caches
 
 
 class SuiteError(RuntimeError):
@@ -86,7 +87,7 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
         often = ("--repetitions", repetitions)
         add(name, "tasks", bundle, file, *sized, *often, "--sources")
         own = ("--systems", "plain,speculative", "--repetitions", 1)
-        add(f"{name}, weights from memory", "tasks", bundle, file, *sized, *own, "--cold-caches")
+        add(FROM_MEMORY.format(name), "tasks", bundle, file, *sized, *own, "--cold-caches")
         if name == "chat":
             add(f"{name}, temperature 0.7", "tasks", bundle, file, *sized, *own, "--temperature", 0.7)
     for name, (bundle, of) in STRUCTURED.items():
@@ -182,7 +183,7 @@ def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
         if name not in found:
             continue
         result = found[name]["result"]
-        cold = found.get(f"{name}, weights from memory", {}).get("result")
+        cold = found.get(FROM_MEMORY.format(name), {}).get("result")
         streams = result["gains"].get("all", {}).get("without streams")
         low, high = result["speedup_interval"]
         yield [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from streamfuse.bench.shared.marked_text import END, update
 from streamfuse.durable import write_text
 
-_BEGIN, _END = "<!-- table: streamfuse bench ablations -->", "<!-- end of the table -->"
+_BEGIN = "<!-- table: streamfuse bench ablations -->"
 _WIDTHS = ("8", "16", "64")
 
 Found = dict[str, Any]
@@ -41,14 +42,11 @@ def _ratios(row: Found, kind: str) -> str:
 
 
 def write_table(path: Path, text: str) -> None:
-    """Replace what stands between the two marks of a document; a new document is the table alone."""
-    document = path.read_text(encoding="utf-8") if path.is_file() else f"{_BEGIN}\n{_END}\n"
-    before, begin, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{path}: has no lines {_BEGIN} and {_END} to put the table between")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, f"{before}{_BEGIN}\n\n{text}\n{_END}{after}")
+    """Replace the table of a document; a new document is the table alone. ValueError if it has no marks for it."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, f"{_BEGIN}\n{END}\n")
+    update(path, {_BEGIN: f"\n{text}"})
 
 
 def plot(rows: list[Found], groups: list[str], path: Path) -> None:
