@@ -19,7 +19,7 @@ from bundle_samples import PrintableBackend, fake_engines, write_bundle
 from typer.testing import CliRunner, Result
 
 from streamfuse import engines
-from streamfuse.bench.page import measure
+from streamfuse.bench.report import measure
 from streamfuse.cli import app
 from streamfuse.runtime.session import Piece
 

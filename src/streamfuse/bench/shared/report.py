@@ -81,17 +81,26 @@ class Report:
         self._blocks.append(("figure", svg[svg.index("<svg") :]))  # without the XML prologue
 
     def html(self) -> str:
-        import jinja2
-
-        environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-        return environment.from_string(_TEMPLATE).render(title=self.title, blocks=self._blocks)
+        return render(_TEMPLATE, title=self.title, blocks=self._blocks)
 
     def write(self, path: Path) -> None:
         """ReportError where the file cannot be written."""
-        try:
-            write_text(path, self.html())
-        except OSError as error:
-            raise ReportError(f"{path}: {error.strerror}") from None
+        write_page(path, self.html())
+
+
+def render(template: str, **values: Any) -> str:
+    """HTML by a template of Jinja, which escapes the values."""
+    import jinja2
+
+    return jinja2.Environment(autoescape=True, trim_blocks=True).from_string(template).render(**values)
+
+
+def write_page(path: Path, html: str) -> None:
+    """ReportError where the file cannot be written."""
+    try:
+        write_text(path, html)
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from None
 
 
 def stacked_bars(bars: Mapping[str, Mapping[str, float]], unit: str, line: tuple[str, float] | None = None) -> Figure:

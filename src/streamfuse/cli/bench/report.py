@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from streamfuse.api import Generation, GenerationOptions, Model, load
-from streamfuse.cli.commands.demo import PROMPTS
 from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.prompts import PROMPTS, fitting
 from streamfuse.extras import need
 
 
@@ -59,8 +59,10 @@ def report(
     """
     need("bench-report")
     options.check_place("--output", output)
-    from streamfuse.bench.page import measure, page
+    from streamfuse.bench.report import measure
+    from streamfuse.bench.report.page import page_of
     from streamfuse.bench.shared.machine import engine_threads
+    from streamfuse.bench.shared.report import write_page
     from streamfuse.engines import processor
 
     settings = GenerationOptions(max_new_tokens=max_new_tokens, temperature=0.0, repetition_penalty=1.0)
@@ -76,19 +78,12 @@ def report(
             answers.append(measure.answer(kind, prompt, partial(ask, **settings), plain_first=number % 2 == 0))
         facts = f"{model.manifest.model.name}, {processor()}, {engine_threads(model.backend)} threads, greedy"
         title = f"Speculative decoding of {model.manifest.model.name.rpartition('/')[2]}"
-    of_data = [
-        ("--data", data),
-        ("--limit", limit),
-        ("--format", format_),
-        ("--template", template),
-        ("--split", split),
-    ]
-    given = [*(of_data if data is not None else []), ("--max-new-tokens", max_new_tokens), ("--threads", threads)]
-    words = [
-        str(word) for name, value in [*given, ("--provider", provider)] if value is not None for word in (name, value)
-    ]
+    of_data = {"--data": data, "--limit": limit, "--format": format_, "--template": template, "--split": split}
+    given = {"--max-new-tokens": max_new_tokens, "--threads": threads, "--provider": provider}
+    flags = given if data is None else of_data | given
+    words = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
     command = shlex.join(["streamfuse", "bench", "report", bundle, *words])
-    page.write(output, page.page(answers, title, facts, command))
+    write_page(output, page_of(answers, title, facts, command))
     if json_:
         print_json({"speedup": measure.speedup(answers), "answers": [one.to_dict() for one in answers]})
     else:
@@ -110,21 +105,15 @@ def _read(
     model: Model, data: str, limit: int, max_new_tokens: int, format_: str | None, template: str | None, split: str
 ) -> list[tuple[str, str, Ask]]:
     """Kind, prompt and how to ask it, of the prompts that fit the context."""
-    from streamfuse.bench.tasks.prompts import fitting
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     samples = spread(merged(read_samples(data, format_, options.data_template(template), split=split)), limit)
     encoded = [encode_prompt(sample, model.tokenizer) for sample in samples]
-    places = fitting(encoded, model.manifest, max_new_tokens)
-    if skipped := len(samples) - len(places):
-        say(
-            f"{skipped} prompts with their answers are longer than the context "
-            f"of {model.manifest.cache.capacity} tokens."
-        )
-    return [
-        (samples[place].source, "\n\n".join(samples[place].turns[:1]), _asking(model, encoded[place]))
-        for place in places
-    ]
+    found = []
+    for place in fitting(encoded, model.manifest, max_new_tokens):
+        sample = samples[place]
+        found.append((sample.source, sample.turns[0] if sample.turns else "", _asking(model, encoded[place])))
+    return found
 
 
 def _asking(model: Model, prompt: str | Sequence[int], **restriction: Any) -> Ask:

@@ -14,6 +14,7 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.prompts import fitting
 from streamfuse.extras import MissingExtra
 
 if TYPE_CHECKING:
@@ -105,12 +106,7 @@ def tasks(
     from streamfuse.bench.shared.systems import LLAMA_CPP, MEMORY, ExternalSystemDied, ExternalSystemError, OwnRuntime
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
-    from streamfuse.bench.tasks.prompts import (
-        ADVERSARIAL_PROMPTS,
-        ADVERSARIAL_TEMPERATURE,
-        fitting,
-        random_words,
-    )
+    from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words
     from streamfuse.bench.tasks.report import tasks_report
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
@@ -135,8 +131,6 @@ def tasks(
         kinds = [sample.source for sample in samples]
     fits = fitting(asked, manifest, max_new_tokens)
     prompts, kinds = [asked[place] for place in fits], [kinds[place] for place in fits]
-    if skipped := len(asked) - len(prompts):
-        say(f"{skipped} prompts with their answers are longer than the context of {manifest.cache.capacity} tokens.")
     weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
     with opened, ExitStack() as stack, err.status("warming up") as status:
         clock = ColdCaches() if cold_caches else None
@@ -153,7 +147,7 @@ def tasks(
             **engine_facts(backend),
             "data": data,
             "prompts": len(prompts),
-            "skipped": skipped,
+            "skipped": len(asked) - len(prompts),
             "cold_caches": cold_caches,
         }
         used = engine_threads(backend)

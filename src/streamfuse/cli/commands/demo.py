@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
@@ -13,22 +13,7 @@ from streamfuse.cli.shared.compare import Comparison, Comparisons, check_equal, 
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle, tell_emulated, tell_provider
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
-
-_SCHEMA: Final = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "city": {"type": "string"}, "year": {"type": "integer"}},
-    "required": ["name", "city", "year"],
-    "additionalProperties": False,
-}
-# None of them is in a training set or among the prompts that a constant was tuned on.
-PROMPTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "chat": ("What are three benefits of walking every day?", {}),
-    "code": ("Write a Python function that reverses a string.", {}),
-    "JSON": (
-        "The Eiffel Tower in Paris was finished in 1889. Write its name, city and year as JSON.",
-        {"schema": _SCHEMA},
-    ),
-}
+from streamfuse.cli.shared.prompts import PROMPTS
 
 
 def register(app: typer.Typer) -> None:

@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from streamfuse.bench.shared.report import ReportError
-from streamfuse.durable import write_text
+from streamfuse.bench.shared import report
 
 from .charts import costs, online, over_time
 from .peer_rows import peers_table, programs
@@ -91,11 +90,7 @@ def to_page(result: Result) -> str:
 
 def write_page(result: Result, path: Path) -> None:
     """`to_page` as a file. ReportError where it cannot be written."""
-    page = to_page(result)
-    try:
-        write_text(path, page)
-    except OSError as error:
-        raise ReportError(f"{path}: {error.strerror}") from None
+    report.write_page(path, to_page(result))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,12 +142,11 @@ def acceptance(answers: Sequence[Answer]) -> list[float]:
     return [sum(depth >= least for depth in depths) / trees for least in range(1, max(depths, default=0) + 1)]
 
 
-def accepted_by_source(answers: Sequence[Answer]) -> dict[str, int]:
+def accepted_by_source(answers: Sequence[Answer]) -> Counter[str]:
     """Accepted drafts of all answers by their source."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for one in answers:
-        for source, count in one.speculative.statistics.accepted_by_source.items():
-            total[source] = total.get(source, 0) + count
+        total.update(one.speculative.statistics.accepted_by_source)
     return total
 
 

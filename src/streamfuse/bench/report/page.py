@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
-from streamfuse.bench.shared.report import ReportError
+from streamfuse.bench.shared.report import render
 from streamfuse.bundle.manifest import DECODE, STREAMS
-from streamfuse.durable import write_text
 
 from .measure import Answer, Lane, acceptance, accepted_by_source, costs, speedup, speedups
 
@@ -20,16 +18,13 @@ _SQUARE = 7  # height of a token
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 450, 20, 215  # of the curve of costs
 
 
-def page(answers: Sequence[Answer], title: str, facts: str, command: str) -> str:
+def page_of(answers: Sequence[Answer], title: str, facts: str, command: str) -> str:
     """HTML. `facts` says what was measured on which machine; `command` gives the page again."""
-    import jinja2
-
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     tokens = sum(one.speculative.tokens for one in answers)
     passes = sum(len(one.speculative.passes) for one in answers)
     equal = sum(one.equal for one in answers)
-    return template.render(
+    return render(
+        files(__package__).joinpath("page.html").read_text(encoding="utf-8"),
         title=title,
         facts=facts,
         command=command,
@@ -51,14 +46,6 @@ def page(answers: Sequence[Answer], title: str, facts: str, command: str) -> str
             for source, count in accepted_by_source(answers).items()
         ],
     )
-
-
-def write(path: Path, html: str) -> None:
-    """ReportError where the file cannot be written."""
-    try:
-        write_text(path, html)
-    except OSError as error:
-        raise ReportError(f"{path}: {error.strerror}") from None
 
 
 def _answer(one: Answer) -> dict[str, Any]:
