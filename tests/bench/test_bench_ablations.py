@@ -12,8 +12,8 @@ import pytest
 import tiny
 import torch
 
-pytest.importorskip("transformers")
-pytest.importorskip("matplotlib")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[bench]'")
 
 from streamfuse.bench.ablations.measures import PrunedTree
 from streamfuse.bench.ablations.report import plot, table, write_table

@@ -178,7 +178,7 @@ def test_bad_use_is_one_line(arguments: tuple[str, ...], words: str, tmp_path: P
 
 
 def test_an_adapter_is_measured_on_its_models_own_greedy_text(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'streamfuse[export]'")
     import tiny
 
     from streamfuse.model.checkpoint import save_adapter

@@ -207,7 +207,7 @@ def test_tables_show_every_method_and_part(manifest: Manifest, bundle: Path) -> 
 
 
 def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[bench]'")
     for profiled in (True, False):
         page = latency_report(run(manifest, bundle, profiled)[0], "some <model>", "build/demo").html()
         assert "<svg" in page

@@ -17,7 +17,7 @@ GOLD = 'SELECT player FROM table_1 WHERE team = "Ajax" AND year > 1998'
 
 
 def test_rouge_of_known_texts() -> None:
-    pytest.importorskip("rouge_score")
+    pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'streamfuse[bench]'")
     same = rouge(["The cat sat. It slept."], [["The cat sat. It slept."]])
     assert same == dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), 100)
     found = rouge(["a b c d"], [["a b x y"]])
@@ -30,7 +30,7 @@ def test_rouge_of_known_texts() -> None:
 
 
 def test_the_best_of_several_references_counts_and_samples_are_averaged() -> None:
-    pytest.importorskip("rouge_score")
+    pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'streamfuse[bench]'")
     assert rouge(["a b", "c d"], [["x y", "a b"], ["e f"]])["rouge1"] == pytest.approx(50)
     assert rouge(["eating"], [["eats"]])["rouge1"] == 100  # stemmed
 
@@ -105,7 +105,7 @@ def test_what_running_cannot_tell_counts_by_its_words() -> None:
 
 
 def test_the_data_says_which_figures_fit() -> None:
-    pytest.importorskip("rouge_score")
+    pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'streamfuse[bench]'")
     assert quality([Sample(("q",))], ["x"]) == {}
     sql = Sample(("q",), (GOLD,), "sql", ONE)
     assert quality([sql, sql], [GOLD, "x"]) == {"exact_match": 50, "execution_match": 50, "executed": 100}

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from browser import BROWSER, browse
+from browser import browse, needs_browser
 from bundle_samples import PrintableBackend, fake_engines, write_bundle
 from typer.testing import CliRunner, Result
 
@@ -23,7 +23,7 @@ from streamfuse.bench.report import measure
 from streamfuse.cli import app
 from streamfuse.runtime.session import Piece
 
-pytest.importorskip("jinja2")
+pytest.importorskip("jinja2", reason="jinja2 is not installed: pip install 'streamfuse[bench]'")
 
 
 class Scripted:
@@ -134,7 +134,7 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(bun
     assert (done.exit_code, "there is no folder" in done.stderr) == (2, True)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is on this machine")
+@needs_browser
 def test_the_script_of_the_page_runs(bundle: Path, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert report(bundle, "--data", data, "-o", page, "--max-new-tokens", 6).exit_code == 0

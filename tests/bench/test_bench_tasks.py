@@ -216,7 +216,7 @@ def test_a_pass_ends_with_a_token_of_the_models_own() -> None:
 
 
 def test_the_report_is_one_page_with_a_chart() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[bench]'")
     result = run(*three([]))
     page = tasks_report(result, "some model", "build/demo", "valid.jsonl").html()
     assert "<svg" in page

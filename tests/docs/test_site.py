@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pages import ROOT
 
-pytest.importorskip("mkdocs")
+pytest.importorskip("mkdocs", reason="mkdocs-material is not installed: pip install 'streamfuse[dev]'")
 sys.path.insert(0, str(ROOT / "tools"))
 
 from mkdocs.config.defaults import MkDocsConfig

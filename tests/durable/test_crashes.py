@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("transformers")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 
 from bundle_samples import CHAT_TEMPLATE
 from export_samples import tiny_model, write_checkpoint

@@ -70,7 +70,7 @@ def test_whole_graphs_give_the_bits_of_this_machine(
     assert digest(said) == digest(said_by([here / "test_engine", tiny_graph, str(width)]))
 
 
-@pytest.mark.skipif(not (REAL_BUNDLE / "model.pte").is_file(), reason="build/demo is not there (make demo)")
+@pytest.mark.skipif(not (REAL_BUNDLE / "model.pte").is_file(), reason="build/demo is missing; run: make bundle")
 @pytest.mark.parametrize(("width", "count"), [(1, 8), pytest.param(8, 4, marks=pytest.mark.full)])
 def test_a_real_model_says_the_same_words(arm: Path, here: Path, width: int, count: int) -> None:
     options = ["--tokens", "1,4093,198,1780,253,2573,28,253,1838", "--count", str(count), "--width", str(width)]

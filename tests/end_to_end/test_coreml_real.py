@@ -23,7 +23,7 @@ from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason="coremltools is not installed: pip install 'streamfuse[coreml]'")
 pytestmark = [pytest.mark.slow, pytest.mark.full]  # tests/export/test_export_coreml.py has tiny models of both layouts
 
 PROMPT = "Count from one to ten."

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import BROWSER, browse
+from browser import browse, needs_browser
 from methods_samples import DATA, WORDS, made_up
 
 from streamfuse.research.compare.report import write_page
 
-image = pytest.importorskip("matplotlib.image")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is on this machine")
+image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed: pip install 'streamfuse[bench]'")
+pytestmark = needs_browser
 BLUE = {"light": (0x2A, 0x78, 0xD6), "dark": (0x39, 0x87, 0xE5)}  # bars of lossless methods
 
 

@@ -82,7 +82,7 @@ def gpu() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """Makes a bundle for a provider, once."""
-    pytest.importorskip("onnx")
+    pytest.importorskip("onnx", reason="onnx is not installed: pip install 'streamfuse[onnx]'")
 
     @cache
     def make(provider: str, schedule: str) -> Path:

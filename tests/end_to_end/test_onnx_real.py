@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'streamfuse[onnx]'")
     from streamfuse.export.config import ExportConfig
     from streamfuse.export.pipeline import run_export
     from streamfuse.export.resolve import resolve

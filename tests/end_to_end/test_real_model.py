@@ -42,7 +42,9 @@ def prompt_ids(folder: Path) -> list[list[int]]:
 
 @torch.no_grad()
 def test_logits_equal_those_of_transformers(folder: Path, base: Transformer) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
+    )
     reference = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     long = open_text(folder).encode((Path(__file__).parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8"))
     for ids in [*prompt_ids(folder), long[:700]]:
@@ -70,7 +72,9 @@ def test_the_chat_template_reads_as_the_model_was_trained(folder: Path) -> None:
 
 @torch.no_grad()
 def test_a_batch_of_answers_is_what_transformers_generates(folder: Path, base: Transformer) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
+    )
     reference = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     prompts = prompt_ids(folder)
     found = generate_batch(base, prompts, DistillConfig(max_new_tokens=24))

@@ -171,7 +171,9 @@ def test_weights_on_a_grid_are_carried_over(exported: Exported) -> None:
 def test_stock_executorch_runs_a_bundle_without_kernels(
     exported: Exported, engine: ExecuTorchBackend, model: StreamFused
 ) -> None:
-    runtime = pytest.importorskip("executorch.runtime").Runtime.get()
+    runtime = pytest.importorskip(
+        "executorch.runtime", reason="executorch is not installed: pip install 'streamfuse[export]'"
+    ).Runtime.get()
     program = runtime.load_program(str(exported.bundle.graph))
     caches = [torch.zeros(128, 2, 16) for _ in range(6)]
     inputs = [torch.tensor([TEXT[0]]), torch.tensor([0]), torch.ones(1, 1, dtype=torch.bool), torch.tensor([0])]
@@ -221,7 +223,9 @@ def plan_for_again(exported: Exported) -> ExportConfig:
 
 
 def test_the_constant_methods_answer(exported: Exported) -> None:
-    runtime = pytest.importorskip("executorch.runtime").Runtime.get()
+    runtime = pytest.importorskip(
+        "executorch.runtime", reason="executorch is not installed: pip install 'streamfuse[export]'"
+    ).Runtime.get()
     program = runtime.load_program(str(exported.bundle.graph))
 
     def constant(name: str) -> list[object]:

@@ -24,7 +24,7 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason="coremltools is not installed: pip install 'streamfuse[coreml]'")
 
 
 @pytest.fixture(scope="module", params=KINDS)

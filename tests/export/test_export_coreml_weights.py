@@ -16,7 +16,7 @@ from streamfuse.export.config import ExportConfig
 from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.export.resolve import resolve
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason="coremltools is not installed: pip install 'streamfuse[coreml]'")
 
 from streamfuse.emulator.compressed import constexpr_blockwise_shift_scale
 from streamfuse.export.coreml.stored import Store

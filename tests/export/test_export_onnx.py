@@ -26,7 +26,7 @@ from streamfuse.export.schemes import PartScheme
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
-onnx = pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'streamfuse[onnx]'")
 
 # Without rounded activations ONNX Runtime and PyTorch differ by the order of additions alone.
 KINDS = {("float32", "none"): 90.0, ("float32", "int8"): 90.0, ("float32", "int4"): 90.0, ("float16", "none"): 40.0}

@@ -6,7 +6,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason="no browser is installed: apt-get install chromium, or install google-chrome"
+)
 
 
 def browse(page: Path, *flags: str) -> str:

@@ -20,7 +20,9 @@ from streamfuse.model.checkpoint import load_base, load_config
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.fields import CheckpointError, CheckpointWarning
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
+)
 
 
 def assert_same_logits(folder: Path) -> None:

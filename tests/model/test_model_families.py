@@ -19,7 +19,9 @@ from streamfuse.model.checkpoint import load_base, load_config
 from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.model.families import to_checkpoint
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
+)
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 MULTIPLIERS = {

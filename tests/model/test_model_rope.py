@@ -18,7 +18,9 @@ from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.fields import CheckpointError, CheckpointWarning
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
+)
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 FLAT_LLAMA3 = {name: value for name, value in LLAMA3.items() if name != "rope_theta"}

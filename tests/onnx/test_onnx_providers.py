@@ -26,7 +26,7 @@ from streamfuse.runtime.backends import onnx_providers
 from streamfuse.runtime.backends.onnx_providers import PROVIDERS, Assignment, Choice, assigned
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend
 
-onnxruntime = pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'streamfuse[onnx]'")
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_the_cpu_named_gives_what_it_gives_unnamed(tmp_path: Path) -> None:
 
 def test_graphs_for_another_provider_have_no_type_that_it_lacks(tmp_path: Path) -> None:
     """WebGPU's kernels know no float64, and join, gather and slice no int64 and no truth values."""
-    onnx = pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'streamfuse[onnx]'")
     torch.manual_seed(1)
     for provider in ("cpu", "webgpu"):
         folder = tmp_path / provider
@@ -194,7 +194,7 @@ def test_a_plan_is_for_a_provider_with_the_target_onnx_alone(tmp_path: Path) -> 
 
 
 def test_graphs_for_qnn_turn_keys_with_operators_that_every_provider_has(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'streamfuse[onnx]'")
     found = []
     for provider in ("cpu", "qnn"):
         torch.manual_seed(1)

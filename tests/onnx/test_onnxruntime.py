@@ -24,7 +24,7 @@ from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.loop import Loop
 from streamfuse.runtime.reference.sampling import Sampler
 
-onnx = pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'streamfuse[onnx]'")
 
 # By how much the logits of one token may differ between methods. With float32 graphs not at all. A float16 graph runs
 # in float32 on CPUs, and where ONNX Runtime rounds to float16 on the way differs from graph to graph.

@@ -81,7 +81,7 @@ def test_without_both_methods_or_their_costs_there_is_no_point() -> None:
 
 
 def test_the_report_has_curves_and_points() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[bench]'")
     page = theory_report(points(measured()), "some <model>").html()
     assert "<svg" in page
     assert "some &lt;model&gt;" in page

@@ -14,8 +14,10 @@ from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.loop import Loop
 
-torch = pytest.importorskip("torch")
-reference = pytest.importorskip("streamfuse.runtime.backends.reference")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'streamfuse[export]'")
+reference = pytest.importorskip(
+    "streamfuse.runtime.backends.reference", reason="torch is not installed: pip install 'streamfuse[export]'"
+)
 
 LAYERS, TOP = 3, 1
 MODEL = spec(capacity=40, widths={"verify_4": (4, 3), "verify_8": (8, 5)})

@@ -103,8 +103,11 @@ def test_sampled_frequencies_follow_the_softmax() -> None:
 
 
 def test_filters_keep_what_hugging_face_keeps(rng: np.random.Generator) -> None:
-    torch = pytest.importorskip("torch")
-    process = pytest.importorskip("transformers.generation.logits_process")
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'streamfuse[export]'")
+    process = pytest.importorskip(
+        "transformers.generation.logits_process",
+        reason="transformers is not installed: pip install 'streamfuse[train]'",
+    )
     for _ in range(50):
         logits = rng.normal(size=200).astype(np.float32) * 3
         history = rng.integers(0, 200, 30).tolist()

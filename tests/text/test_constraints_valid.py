@@ -19,7 +19,7 @@ from streamfuse.runtime.constraint import MAY_END, MUST_END
 from streamfuse.runtime.grammar import Grammar
 from streamfuse.runtime.text import GrammarError, Tokenizer
 
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is missing; it comes with the extra bench")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'streamfuse[bench]'")
 CLOSING = '"}],:0123456789'
 
 

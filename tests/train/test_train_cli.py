@@ -24,7 +24,7 @@ from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapt
 from streamfuse.train.config import DistillConfig
 from streamfuse.train.distill import generate_batch
 
-pytest.importorskip("transformers")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 
 from streamfuse.train.config import TrainConfig
 from streamfuse.train.recipe import load, names, stages

@@ -185,7 +185,7 @@ def test_distilled_tokens_are_taken_as_they_are_and_must_be_of_the_vocabulary(te
 
 
 def test_a_data_set_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'streamfuse[train]'")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "e2e"
@@ -199,7 +199,7 @@ def test_a_data_set_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch:
 
 
 def test_a_data_set_with_a_loading_script_is_read_from_the_hubs_own_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'streamfuse[train]'")
     asked = []
 
     def load_dataset(path: str, name: str | None, *, split: str, revision: str | None = None) -> list[dict[str, str]]:

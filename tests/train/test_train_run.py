@@ -23,8 +23,8 @@ from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapt
 from streamfuse.model.config import StreamConfig
 from streamfuse.train.formats import DataError
 
-pytest.importorskip("transformers")
-pytest.importorskip("matplotlib")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[train]'")
 
 from transformers import TrainerCallback
 
