@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
 from streamfuse.api.chat import Chat
-from streamfuse.api.options import GenerationOptions, PromptConfig, config_of, prompt_config_of
+from streamfuse.api.options import GenerationOptions, PromptConfig, check_adapter, config_of, prompt_config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, token_ids_of
@@ -129,10 +129,8 @@ class Model:
         template, with the base model's weights in memory once. Always the same object; it is closed with this one.
         OptionError, with the names, if there is none of this name.
         """
-        whole, names = self._whole, self.adapters
-        if name not in names:
-            allowed = f"must be one of {', '.join(names)}" if names else "is not for this bundle, which has none"
-            raise OptionError(f"--adapter {allowed}, not {name!s:.40}")
+        whole = self._whole
+        check_adapter(name, self.adapters)
         with whole._choosing:
             if name not in whole._adapters:
                 whole._adapters[name] = whole._with_adapter(name)

@@ -64,6 +64,14 @@ class PromptConfig:
         return [tool.to_dict() for tool in self.tools]
 
 
+def check_adapter(name: str, names: Sequence[str]) -> None:
+    """OptionError, with the names, if none of a bundle's task adapters `names` has this name."""
+    if not names:
+        raise OptionError(f"--adapter {name!s:.40}: the bundle has no adapters")
+    if name not in names:
+        raise OptionError(f"--adapter must be one of {', '.join(names)}, not {name!s:.40}")
+
+
 def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> GenerationConfig:
     """The configuration of one generation with a bundle.
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamfuse.api.options import prompt_config_of
+from streamfuse.api.options import check_adapter, prompt_config_of
 from streamfuse.bundle import Bundle, BundleError, BundleWriter, open_bundle
 from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE, Manifest, Prefix
 from streamfuse.bundle.reader import TOKENIZER_FILE, prefix_file
@@ -84,9 +84,8 @@ def store_prefix(
     if not PLAIN_NAME.fullmatch(name):
         raise OptionError(f"--name {PLAIN_NAME_RULE}, not {name}")
     whole = open_bundle(os.fspath(path))
-    if adapter is not None and adapter not in whole.manifest.adapters:
-        names = ", ".join(whole.manifest.adapters)
-        raise OptionError(f"--adapter {adapter}: the bundle has {f'only {names}' if names else 'no adapters'}")
+    if adapter is not None:
+        check_adapter(adapter, list(whole.manifest.adapters))
     bundle = whole if adapter is None else whole.adapter(adapter)
     setting = prompt_config_of(tools=tools, template_variables=template_variables)
     ids = _shared_prefix(bundle, system, setting.descriptions, setting.variables)

@@ -62,7 +62,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Sign the bundle with this private key (NAME.key from `streamfuse bundle keygen`).",
+            help=options.SIGN_KEY_HELP,
             show_default="none",
             rich_help_panel=RUN,
         ),

@@ -222,6 +222,7 @@ Provider = Annotated[
     ),
 ]
 
+SIGN_KEY_HELP = "Sign the bundle with this private key (NAME.key from `streamfuse bundle keygen`)."
 DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set, owner/name or owner/name:config."
 DataFormat = Annotated[
     str | None,

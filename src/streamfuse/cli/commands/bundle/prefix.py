@@ -43,7 +43,7 @@ def prefix(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Sign the bundle with this private key (NAME.key from `streamfuse bundle keygen`).",
+            help=options.SIGN_KEY_HELP,
             show_default="none",
         ),
     ] = None,
