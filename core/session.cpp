@@ -82,11 +82,12 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
   statistics_.prompt_tokens = n;
   statistics_.dropped_turns = generation.dropped_turns;
-  if (generation.dropped_turns > 0)
-    statistics_.reread_tokens = std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
   statistics_.measure_ms = measure_ms;
   load_prefix();
-  statistics_.reread_tokens += std::max(int64_t{0}, known - engine_.cached());
+  int64_t reread = std::max(int64_t{0}, known - engine_.cached());
+  if (generation.dropped_turns > 0) reread += std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
+  // The remaining turns are encoded again, perhaps to fewer tokens than the cache had.
+  statistics_.reread_tokens = std::min(reread, n - 1 - engine_.cached());
   if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
   planner_.begin(tokens_, same, constraint(), generation);
   running_ = true;
@@ -104,14 +105,18 @@ void Session::load_prefix() {
   const Prefix* prefix = prefixes_->longest(tokens_, engine_.cached());
   if (prefix == nullptr) return;
   const int64_t last = static_cast<int64_t>(tokens_.size()) - 1;  // the first root
+  bool loaded = true;
   watch_.start();
   try {
     streamfuse::load_prefix(*prefix, spec_, engine_);
-    statistics_.prefix_tokens = std::min(engine_.cached(), last);
   } catch (const Failure& failure) {
+    loaded = false;
     statistics_.prefix_refused = failure.what();
   }
-  engine_.rewind(std::min(engine_.cached(), last));
+  if (loaded) {
+    engine_.rewind(std::min(engine_.cached(), last));
+    statistics_.prefix_tokens = engine_.cached();
+  }
   watch_.lap(statistics_.ms[kPrefill]);
 }
 

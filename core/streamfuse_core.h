@@ -122,8 +122,8 @@ typedef struct sf_backend {
   void (*trim)(void* context);
   /* The longest prefix of at most `length` positions that `truncate` accepts, for `length` up to the cache's: `length`,
    * or less if layers with a sliding window have lost positions that a pass after it needs. Then the core processes the
-   * tokens after that prefix again. The cache can always be emptied, and the last committed row dropped. NULL:
-   * `truncate` accepts every length. */
+   * tokens after that prefix again. `truncate` must accept 0 at any time, and the length before a commit of one row
+   * directly after it. NULL: `truncate` accepts every length. */
   int (*truncatable)(void* context, int64_t length, int64_t* longest);
 } sf_backend;
 
@@ -156,10 +156,9 @@ typedef struct sf_spec {
  * native/streamfuse.h. */
 typedef struct sf_estimate {
   size_t size;
-  int64_t
-      weights_bytes;    /* files of the graphs, which are mapped: the system can drop their pages and read them again */
-  int64_t tables_bytes; /* drafting tables, also mapped */
-  int64_t cache_bytes;  /* KV cache of one sequence with a full context, in memory of its own */
+  int64_t weights_bytes; /* files of the graphs; they are mapped, so the system can drop pages and read them again */
+  int64_t tables_bytes;  /* drafting tables, also mapped */
+  int64_t cache_bytes;   /* KV cache of one sequence with a full context, in memory of its own */
 } sf_estimate;
 
 enum { SF_F16 = 1, SF_F32 = 2, SF_I32 = 3, SF_I64 = 4 };

@@ -98,10 +98,9 @@ SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of ma
 SF_EXPORT const char* sf_model_graph(const sf_model*);    /* the path of the graphs, for a custom engine */
 SF_EXPORT const char* sf_model_engine(const sf_model*);   /* the native engine's properties, JSON: threads,
                                                              instruction_set, cache_bytes, ...; {} without one */
-SF_EXPORT const char* sf_model_adapter_name(const sf_model*,
-                                            int32_t index); /* of a task adapter; NULL after the last */
-SF_EXPORT int32_t sf_model_can_chat(const sf_model*);       /* 1: the bundle has a chat template */
-SF_EXPORT double sf_model_load_ms(const sf_model*);         /* duration of sf_model_load */
+SF_EXPORT const char* sf_model_adapter_name(const sf_model*, int32_t index); /* NULL after the last task adapter */
+SF_EXPORT int32_t sf_model_can_chat(const sf_model*);                        /* 1: the bundle has a chat template */
+SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* duration of sf_model_load */
 
 /* Removes the answers that sf_model_options.memory_file stores, from RAM and file, those of adapters too. SF_BAD_FILE
  * if the file cannot be written. Any thread may call it, at any time. */

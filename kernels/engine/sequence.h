@@ -39,13 +39,13 @@ class Sequence {
   sf_results results() const;
   void commit(const int32_t* rows, int n);
   void truncate(int64_t length);
-  // The longest prefix of at most `length` positions that `truncate` accepts: rings do not have the window of a much
-  // shorter one any more, so it may be 0.
+  // The longest prefix of at most `length` positions that `truncate` accepts: `length`, or 0 if rings have lost
+  // positions of its window.
   int64_t truncatable(int64_t length) const;
   void trim();  // returns the memory of an empty cache to the system
   // The first `length` cache positions as bytes, rounded up to whole blocks if the cache has blocks: layer after layer,
-  // keys, then values, in the layout of the caches. With rings, the oldest position of which they have all is before
-  // them, int64; rings are saved whole once `length` exceeds them.
+  // keys, then values, in the layout of the caches. With rings, the oldest position that all of them still have comes
+  // first, int64, and a ring is saved whole if it has fewer than `length` positions.
   uint64_t bytes_of(int64_t length) const;
   void save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const;
   void load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get);

@@ -16,13 +16,11 @@
 namespace streamfuse {
 
 constexpr int64_t kCacheBlock = kGroupSize;  // positions; the capacity is a multiple of it
-// The positions of a layer with a window may be fewer than those of the context: then position t is at t modulo the
-// capacity (tree_attention.h).
 
 // Its functions are force-inlined, because files of all instruction sets call them (lanes.h).
 struct KvShape {
 #define SF_FORCED __attribute__((always_inline))
-  int64_t capacity;
+  int64_t capacity;  // positions; a ring has fewer than the context, and position t is at t modulo `capacity`
   int64_t kv_heads;
   int64_t head_dim;
 

@@ -391,6 +391,49 @@ def test_tokens_that_an_engine_cannot_go_back_to_are_read_again() -> None:
             assert (generation.statistics.reread_tokens, generation.statistics.prefilled_tokens) == (reread, reread)
 
 
+def test_reread_tokens_are_at_most_the_prefilled_ones() -> None:
+    """The remaining turns are encoded again, perhaps to fewer tokens than the cache had."""
+    with Session(ArithmeticBackend(spec())) as session:
+        session.generate([3, 1, 4, 1, 5], GenerationConfig(20, width=4)).finish()
+        generation = session.generate([3, 1, 5, 9], GenerationConfig(4, width=4), dropped=(1, 2))
+        generation.finish()
+        assert (generation.statistics.reread_tokens, generation.statistics.prefilled_tokens) == (1, 1)
+
+
+class SavingWindowBackend(WindowBackend):
+    """The same; a saved cache goes back as far as the one that it was saved from."""
+
+    def cache_bytes(self, length: int) -> int:
+        return 8 * (length + 1)
+
+    def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+        for number in (self.furthest, *self.cache[:length]):
+            write(number.to_bytes(8, "little"))
+
+    def load_cache(self, length: int, read: Callable[[int], bytes]) -> None:
+        self.furthest, *self.cache = (int.from_bytes(read(8), "little") for _ in range(length + 1))
+
+
+def test_a_prefix_that_cannot_drop_its_last_token_is_not_counted_as_loaded(tmp_path: Path) -> None:
+    backend = SavingWindowBackend(spec())
+    with Session(backend) as session:
+        session.generate([3, 1, 4, 1, 5], GenerationConfig(20, width=4)).finish()
+        prefix = session.tokens[: backend.length - 4]
+        session.generate([*prefix, 7], GenerationConfig(1)).stop()
+        assert backend.length == len(prefix)
+        session.save(tmp_path / "prefix")
+    model = CoreModel(spec())
+    model.add_prefix(str(tmp_path / "prefix"))
+    for prompt, loaded in ((prefix, 0), ([*prefix, 7], len(prefix))):
+        with Session(SavingWindowBackend(spec()), model=model) as session:
+            generation = session.generate(prompt, GenerationConfig(4, width=4))
+            generation.finish()
+            assert generation.token_ids == plainly(prompt, 4)
+            found = generation.statistics
+            assert (found.prefix_tokens, found.prefilled_tokens) == (loaded, len(prompt) - 1 - loaded)
+            assert found.prefix_refused is None
+
+
 def costs_of(model: ModelSpec) -> dict[str, float]:
     found = {DECODE: 2.0, "verify_2": 2.1, "verify_4": 2.3, "verify_8": 3.0}
     return {**found, STREAMS: 0.4} if model.deferred else found
