@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from export_samples import (
     SIZES,
     VOCAB_SIZE,
@@ -24,8 +25,10 @@ from export_samples import (
 )
 
 import streamfuse
+from streamfuse.api import Chat, store_prefix
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.engines import engines_of
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.executorch import native
 from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
@@ -60,13 +63,22 @@ class Made:
             checkpoint, folder / "rings", max_context_len=CONTEXT, task={"same": checkpoint[1]}, **OPTIONS
         )
         self.preview = preview(self.plan)
-        run_export(self.plan)
-        self.rings = open_bundle(self.plan.output_dir)
+        self.rings = self.exported(self.plan)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native.Form, "cache_positions", lambda form, capacity, window: capacity)
             plan = config_for(checkpoint, folder / "whole", max_context_len=CONTEXT, **OPTIONS)
-            run_export(plan)
-        self.whole = open_bundle(plan.output_dir)
+            self.whole = self.exported(plan)
+
+    @staticmethod
+    def exported(plan: ExportConfig) -> Bundle:
+        """Exports a bundle with a chat template."""
+        run_export(plan)
+        edit_manifest(plan.output_dir, lambda manifest: manifest["model"].update(chat_template=CHAT_TEMPLATE))
+        return open_bundle(plan.output_dir)
+
+    def goes_back(self, longest: int, length: int) -> bool:
+        """Whether caches that had `longest` positions still have all that a pass after `length` ones needs."""
+        return longest - min(POSITIONS[self.family]) <= max(0, length - FAMILIES[self.family]["sliding_window"])
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -179,3 +191,76 @@ def test_the_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
     backend.truncate(0)
     prefill(backend, TEXT[:200])
     assert backend.truncatable(1) == 1
+
+
+DRAFTS: list[dict[str, Any]] = [{"speculative": False}, {"width": 4}, {}]
+SAMPLINGS: list[dict[str, Any]] = [{}, {"temperature": 1.0, "seed": 5}]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_chat_that_drops_turns_is_the_same_with_rings_a_prefix_and_drafts(
+    made: Made, tmp_path: Path, sampling: dict[str, Any]
+) -> None:
+    """Rings cannot go back to the system message: it is read again with the remaining turns, or loaded again."""
+    options = {"max_new_tokens": 120, "ignore_eos": True, **sampling}
+    stored = store_prefix(made.rings.folder, "Be brief.", output=tmp_path / "bundle").tokens
+    texts = []
+    for bundle, prefix in ((made.rings, 0), (open_bundle(tmp_path / "bundle"), stored), (made.whole, None)):
+        for drafts in DRAFTS:
+            with streamfuse.load(bundle) as model, model.chat("Be brief.", context_policy="drop_oldest") as chat:
+                answers = []
+                for number in range(9):
+                    answers.append(chat.send("What now? " * (1 + number % 3), **options, **drafts))
+                    found = answers[-1].statistics
+                    assert found.reread_tokens <= found.prefilled_tokens
+                    if found.dropped_turns and prefix is not None:
+                        assert (found.reread_tokens > 0, found.prefix_tokens) == (True, prefix)
+                        assert found.prefilled_tokens == found.prompt_tokens - 1 - prefix
+                        ids = model.encode(messages=chat.messages[:-1])
+                        assert model.generate(ids, **options).tokens == answers[-1].tokens
+            assert sum(answer.statistics.dropped_turns for answer in answers) > 3
+            texts.append([answer.tokens for answer in answers])
+    assert texts == [texts[0]] * 9
+
+
+@pytest.mark.parametrize("drafts", DRAFTS, ids=str)
+@pytest.mark.parametrize("length", [100, 350])  # more than the window; more than the rings of either family
+def test_a_stored_prefix_leaves_texts_as_they_are(
+    made: Made, tmp_path: Path, length: int, drafts: dict[str, Any]
+) -> None:
+    system = ("Be brief. " * 35)[:length]
+    stored = store_prefix(made.rings.folder, system, output=tmp_path / "bundle").tokens
+    assert length < stored
+    settings: dict[str, Any] = {"ignore_eos": True, **drafts}
+    with (
+        streamfuse.load(tmp_path / "bundle") as model,
+        streamfuse.load(made.rings) as plain,
+        model.chat(system) as chat,
+        plain.chat(system) as expected,
+    ):
+        for before, loaded in ((None, stored), (None, 0), (Chat.reset, stored), (Chat.trim, stored)):
+            answers = []
+            for one in (chat, expected):
+                if before is not None:
+                    before(one)
+                answers.append(one.send("Why?", max_new_tokens=30, **settings))
+            found, other = (answer.statistics for answer in answers)
+            assert answers[0].tokens == answers[1].tokens
+            assert (found.prefix_tokens, found.prefix_refused) == (loaded, None)
+            assert found.prefilled_tokens == other.prefilled_tokens - loaded
+        # Back to the system message, from a text that fills the context, and from a short one.
+        first, second = (model.encode(question, system=system) for question in ("Why?", "How then?"))
+        same = next(i for i in range(len(first)) if first[i] != second[i])
+        for count in (CONTEXT, 30):
+            model.reset()
+            plain.reset()
+            answer = model.generate(first, max_new_tokens=count, **settings)
+            assert answer.statistics.prefix_tokens == stored
+            assert answer.tokens == plain.generate(first, max_new_tokens=count, **settings).tokens
+            goes_back = made.goes_back(len(first) + len(answer.tokens) - 1, same)
+            assert goes_back or count == CONTEXT
+            again, other_again = (one.generate(second, max_new_tokens=40, **settings) for one in (model, plain))
+            assert again.tokens == other_again.tokens
+            assert again.statistics.prefix_tokens == (0 if goes_back else stored)
+            assert again.statistics.reread_tokens == (0 if goes_back else same - stored)
+            assert other_again.statistics.reread_tokens == (0 if goes_back else same)
