@@ -40,7 +40,7 @@ _TASKS = {
 }
 _DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
 
-Rows = Mapping[str, Mapping[str, Any]]  # the results by name of the benchmark
+Document = Mapping[str, Any]  # a file of results: `processor`, and `benchmarks` by name
 
 
 def compact(value: Any) -> Any:
@@ -59,8 +59,9 @@ def table(columns: str, rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.strip() for cell in line)} |" for line in lines)
 
 
-def readme(rows: Rows) -> str:
+def readme(document: Document) -> str:
     """Three rows: the gain where weights come from memory, as on a phone, and with warm caches."""
+    rows = document["benchmarks"]
     found = []
     for name in ("E2E", "SQL", "chat"):
         warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
@@ -68,8 +69,9 @@ def readme(rows: Rows) -> str:
     return table("data set | tokens per pass | speed-up, weights read from memory | speed-up, warm caches", found)
 
 
-def speed(rows: Rows) -> str:
+def speed(document: Document) -> str:
     """Per data set: speculative over plain decoding, with warm caches and with weights read from memory."""
+    rows = document["benchmarks"]
     found = []
     for name, title in _TITLES.items():
         warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
@@ -81,8 +83,9 @@ def speed(rows: Rows) -> str:
     return table(f"{columns} | over plain, warm caches | computed", found)
 
 
-def llama_cpp(rows: Rows) -> str:
+def llama_cpp(document: Document) -> str:
     """Per data set: plain decoding of llama.cpp, and both of ours over it. Data sets without it are left out."""
+    rows = document["benchmarks"]
     found = []
     for name, title in _TITLES.items():
         result = rows[name]["result"]
@@ -94,8 +97,9 @@ def llama_cpp(rows: Rows) -> str:
     return table("data set | llama.cpp, tokens/s | our plain over it | our speculative over it", found)
 
 
-def times(rows: Rows) -> str:
+def times(document: Document) -> str:
     """Per data set: to the first token, reading the prompt, and processor time."""
+    rows = document["benchmarks"]
     found = []
     for name, title in _TITLES.items():
         plain, ours = (rows[name]["result"]["systems"][system] for system in ("plain", "speculative"))
@@ -110,8 +114,9 @@ def times(rows: Rows) -> str:
     )
 
 
-def sources(rows: Rows) -> str:
+def sources(document: Document) -> str:
     """Per data set: the gain from each source of drafts, and what of it was accepted."""
+    rows = document["benchmarks"]
     found = []
     for name, title in _TITLES.items():
         result = rows[name]["result"]
@@ -126,8 +131,9 @@ def sources(rows: Rows) -> str:
     )
 
 
-def categories(rows: Rows) -> str:
+def categories(document: Document) -> str:
     """Spec-Bench by category."""
+    rows = document["benchmarks"]
     gains = {kind: one for kind, one in rows["chat"]["result"]["gains"].items() if kind != "all"}
     ordered = sorted(gains.items(), key=lambda one: -one[1]["plain"]["speedup"])
     found = [
@@ -138,8 +144,9 @@ def categories(rows: Rows) -> str:
     return table("category | over plain | gain from streams | gain from look-up | gain from the table", found)
 
 
-def sampled(rows: Rows) -> str:
+def sampled(document: Document) -> str:
     """Spec-Bench, greedy and at temperature 0.7."""
+    rows = document["benchmarks"]
     found = [
         [title, _per_pass(result), _speedup(result)]
         for title, result in (
@@ -150,8 +157,9 @@ def sampled(rows: Rows) -> str:
     return table("Spec-Bench | tokens per pass | over plain", found)
 
 
-def structured(rows: Rows) -> str:
+def structured(document: Document) -> str:
     """Per task of structured output."""
+    rows = document["benchmarks"]
     found = []
     for name, title in _TASKS.items():
         (result,) = rows[f"structured, {name}"]["result"]["tasks"].values()
@@ -166,8 +174,9 @@ def structured(rows: Rows) -> str:
     return table(f"{columns} | constrained plain over free plain | ended | valid | exact match", found)
 
 
-def passes(rows: Rows) -> str:
+def passes(document: Document) -> str:
     """Milliseconds of each method, by bundle, with its cost in plain passes."""
+    rows = document["benchmarks"]
     names = ("decode", "verify_1", "verify_4", "verify_8", "verify_16", "streams", "prefill")
     found = []
     for bundle in ("demo", "e2e", "sql"):
@@ -181,7 +190,7 @@ def passes(rows: Rows) -> str:
     return table("bundle | " + " | ".join(names) + " | decode, of the roofline", found)
 
 
-def machine(document: Mapping[str, Any]) -> str:
+def machine(document: Document) -> str:
     """A sentence: where, with what and when everything was measured."""
     rows = document["benchmarks"].values()
     of_sets = [document["benchmarks"][name]["result"] for name in SETS]
@@ -198,23 +207,23 @@ def machine(document: Mapping[str, Any]) -> str:
     )
 
 
-def commands(document: Mapping[str, Any]) -> str:
+def commands(document: Document) -> str:
     """The command of each benchmark."""
     return "\n".join(["```sh", *(one["command"] for one in document["benchmarks"].values()), "```"])
 
 
-PAGES: dict[str, dict[str, Callable[[Mapping[str, Any]], str]]] = {
-    "README.md": {"readme": lambda document: readme(document["benchmarks"])},
+PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
+    "README.md": {"readme": readme},
     "docs/figures.md": {
         "machine": machine,
-        "speed": lambda document: speed(document["benchmarks"]),
-        "llama.cpp": lambda document: llama_cpp(document["benchmarks"]),
-        "times": lambda document: times(document["benchmarks"]),
-        "sources": lambda document: sources(document["benchmarks"]),
-        "categories": lambda document: categories(document["benchmarks"]),
-        "sampled": lambda document: sampled(document["benchmarks"]),
-        "structured": lambda document: structured(document["benchmarks"]),
-        "passes": lambda document: passes(document["benchmarks"]),
+        "speed": speed,
+        "llama.cpp": llama_cpp,
+        "times": times,
+        "sources": sources,
+        "categories": categories,
+        "sampled": sampled,
+        "structured": structured,
+        "passes": passes,
         "commands": commands,
     },
 }
