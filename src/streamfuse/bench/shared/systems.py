@@ -61,7 +61,7 @@ class Answer:
 
     @property
     def cpu_tokens(self) -> int:
-        """The tokens that `cpu_ms` was spent on."""
+        """The tokens that `cpu_ms` was spent on: all but those of the first pass."""
         lengths = (self.statistics or {}).get("accept_lengths") or [0]
         return len(self.token_ids) - int(lengths[0])
 
