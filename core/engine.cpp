@@ -136,8 +136,8 @@ void Engine::rewind(int64_t length) {
   if (backend_->truncatable != nullptr) {
     check(backend_->truncatable(backend_->context, length, &longest));
     if (longest < 0 || longest > length)
-      throw Failure(SF_EXECUTION, "the engine can truncate " + std::to_string(length) + " positions to " +
-                                      std::to_string(longest) + ", which is not a prefix");
+      throw Failure(SF_EXECUTION, "the engine's truncatable must return 0 to " + std::to_string(length) + ", not " +
+                                      std::to_string(longest));
   }
   truncate(longest);
 }

@@ -36,7 +36,7 @@ class Engine {
   // Appends these rows of the last run to the cache.
   void commit(std::span<const int32_t> rows);
   void truncate(int64_t length);
-  // Drops the tokens from `length` on, and further ones, up to all, if the engine cannot go back to that length.
+  // Truncates to `length`, or, if the engine cannot go back to that, to the next smaller length to which it can.
   void rewind(int64_t length);
   void idle();
   void trim();  // the cache must be empty

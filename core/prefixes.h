@@ -16,8 +16,8 @@ class Prefixes {
   // Throws Failure(SF_BAD_FILE) for a file that does not fit the bundle, and keeps the message in `refused`.
   void add(const std::string& path, const Spec& spec);
 
-  // The longest prefix with which the prompt, which is not empty, begins; null if none has more tokens for the cache
-  // than the `cached` ones.
+  // The longest prefix that the prompt begins with; null if there is none, or the cache would not have more tokens of
+  // the prompt than its present `cached` ones. The prompt must not be empty.
   const Prefix* longest(std::span<const int64_t> prompt, int64_t cached) const;
 
   const std::string& refused() const { return refused_; }  // why the last refused file was; empty: none was

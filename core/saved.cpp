@@ -78,8 +78,8 @@ const char* why(int error) {
 
 [[noreturn]] void bad(const std::string& path, const std::string& why) { throw Failure(SF_BAD_FILE, path + " " + why); }
 
-// Opens a saved session and reads its tokens, which it checks against the bundle. `check` must succeed before anything
-// is used that damage could have changed.
+// Opens a saved session and reads its tokens. The constructor checks that the file is of this bundle; only `check`
+// detects all damage.
 class SavedFile {
  public:
   SavedFile(const std::string& path, const Spec& spec);

@@ -1,5 +1,5 @@
 // Session files: tokens, the cache in the engine's own format, a note of the caller, and the bundle's identity.
-// A prefix is a session file with whose cache a text may begin.
+// A prefix is a session file whose cache a text may begin with.
 #pragma once
 
 #include <cstdint>

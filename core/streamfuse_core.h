@@ -190,12 +190,12 @@ SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t t
 /* Removes these answers from RAM and empties the file. SF_BAD_FILE if it cannot be written. Any thread may call it. */
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
-/* Adds a stored prefix: a file of sf_sequence_save, for example the cache of a system prompt, for sequences that are
- * created later. sf_sequence_start loads it if the prompt begins with all of its tokens and the sequence's own cache
- * has fewer of them; with several files, it loads the longest that fits. SF_BAD_FILE for a file of another bundle. The
- * caller may ignore that: `prefix_refused` of the statistics then has the message. A file that turns out at loading to
- * be damaged or to hold another engine's cache is reported there too, and the prompt is prefilled. Call it before
- * sf_sequence_new. */
+/* Adds a stored prefix: a file of sf_sequence_save whose cached tokens prompts may begin with, for example those of a
+ * system prompt. sf_sequence_start loads the longest stored prefix of the prompt if that has more of the prompt's
+ * tokens than the sequence's own cache. SF_BAD_FILE if the file is missing, damaged or of another bundle; the caller
+ * may ignore that, since `prefix_refused` of the statistics has the message. The cache in the file is read only when it
+ * is loaded, so the file must not change while the model is open. If the cache is damaged or another engine's then,
+ * `prefix_refused` has the message, and the prompt is prefilled. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_add_prefix(sf_core_model*, const char* path);
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */

@@ -375,7 +375,8 @@ class WindowBackend(ArithmeticBackend):
     def truncate(self, length: int) -> None:
         assert length == self.truncatable(length)
         super().truncate(length)
-        self.furthest = length and self.furthest
+        if length == 0:
+            self.furthest = 0
 
 
 def test_tokens_that_an_engine_cannot_go_back_to_are_read_again() -> None:
