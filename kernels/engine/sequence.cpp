@@ -287,9 +287,11 @@ void Sequence::load(int64_t length, const std::function<void(void* data, uint64_
   if (length_ != 0 || length < 0 || length > shapes.capacity) bad_argument("these cache rows do not fit this engine");
   int64_t oldest = 0;
   if (shapes.has_rings()) get(&oldest, sizeof oldest);
+  if (oldest < 0 || oldest > std::max(int64_t{0}, length - shapes.window))
+    bad_argument("these cache rows do not fit this engine: the first one is " + std::to_string(oldest));
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, get);
   length_ = length;
-  oldest_ = std::max({int64_t{0}, oldest, length - shapes.ring()});
+  oldest_ = std::max(oldest, length - shapes.ring());
   can_commit_ = false;
 }
 

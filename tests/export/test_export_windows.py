@@ -5,6 +5,7 @@ Run: python -m pytest tests/export/test_export_windows.py
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,19 @@ def test_a_restored_session_has_the_window_and_goes_back_as_far(made: Made, tmp_
                 again = text_of(session, prompt, 20, width=4)
                 assert again.statistics.reread_tokens == reread
                 assert again.token_ids == answer(made, prompt, 20)
+
+
+@pytest.mark.parametrize("oldest", [-1, 620])
+def test_saved_rows_that_lack_their_window_are_refused(made: Made, backend: Any, oldest: int) -> None:
+    prefill(backend, TEXT)
+    saved = bytearray()
+    backend.save_cache(backend.length, saved.extend)
+    saved[:8] = oldest.to_bytes(8, "little", signed=True)
+    backend.truncate(0)
+    stream = io.BytesIO(saved)
+    with pytest.raises(BackendError, match=f"do not fit this engine: the first one is {oldest}"):
+        backend.load_cache(620, stream.read)
+    assert backend.length == 0
 
 
 def test_the_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
