@@ -5,7 +5,8 @@ Run: python -m pytest tests/export/test_export_windows.py
 
 from __future__ import annotations
 
-import io
+import itertools
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.runtime.backend import Backend, BackendError
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.core import CoreError
 from streamfuse.runtime.session import Generation, Session
 
 CONTEXT = 640
@@ -179,17 +181,36 @@ def test_a_restored_session_has_the_window_and_goes_back_as_far(made: Made, tmp_
                 assert again.token_ids == answer(made, prompt, 20)
 
 
-@pytest.mark.parametrize("oldest", [-1, 620])
-def test_saved_rows_that_lack_their_window_are_refused(made: Made, backend: Any, oldest: int) -> None:
-    prefill(backend, TEXT)
-    saved = bytearray()
-    backend.save_cache(backend.length, saved.extend)
-    saved[:8] = oldest.to_bytes(8, "little", signed=True)
-    backend.truncate(0)
-    stream = io.BytesIO(saved)
-    with pytest.raises(BackendError, match=f"do not fit this engine: the first one is {oldest}"):
-        backend.load_cache(620, stream.read)
-    assert backend.length == 0
+def checksum(parts: list[bytes]) -> int:
+    """That of a saved session (core/saved.cpp): FNV-1a over words, the last bytes of a part one by one."""
+    value = 0xCBF29CE484222325
+    for part in parts:
+        words = len(part) // 8
+        for word in (*struct.unpack(f"<{words}Q", part[: 8 * words]), *part[8 * words :]):
+            value = (value ^ word) * 0x100000001B3 % (1 << 64)
+            value ^= value >> 29
+    return value
+
+
+@pytest.mark.parametrize("oldest", [-1, 506])
+def test_saved_caches_that_lack_their_window_are_refused(made: Made, tmp_path: Path, oldest: int) -> None:
+    path = tmp_path / "saved"
+    with Session(engines_of(made.rings, 1)(), made.rings.tables) as session:
+        text_of(session, TEXT[:500], 8)
+        session.save(path)
+    data = path.read_bytes()
+    _, _, _, identity, count, cached, cache, note = struct.unpack("<8s7Q", data[:64])
+    assert cached == 507
+    sizes = [64, identity, 8 * count, cache, note]
+    ends = list(itertools.accumulate(sizes))
+    parts = [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    assert data[ends[-1] :] == checksum(parts).to_bytes(8, "little")
+    parts[3] = oldest.to_bytes(8, "little", signed=True) + parts[3][8:]
+    path.write_bytes(b"".join(parts) + checksum(parts).to_bytes(8, "little"))
+    with Session(engines_of(made.rings, 1)(), made.rings.tables) as session:
+        with pytest.raises(CoreError, match=f"do not fit this engine: the first one is {oldest}"):
+            session.restore(path)
+        assert text_of(session, TEXT[:500], 8).token_ids == answer(made, TEXT[:500], 8)
 
 
 def test_the_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
