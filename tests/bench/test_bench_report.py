@@ -9,6 +9,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ class Scripted:
 
     def __init__(self, *pieces: Piece, passes: int = 0) -> None:
         self.pieces, self.now = pieces, 0.0
+        self.token_ids = [piece.token for piece in pieces if piece.token is not None]
         self.statistics: Any = SimpleNamespace(prefill_ms=2.0, target_forward_passes=passes)
 
     def __iter__(self) -> Iterator[Piece]:
@@ -72,7 +74,8 @@ def answer_of(kind: str, plain_ms: float, *depths: int) -> measure.Answer:
     )
     of_plain = measure.Pass(plain_ms, (measure.Token("x" * sum(depth + 1 for depth in depths), "model"),))
     facts: Any = SimpleNamespace(rounds=len(depths), accepted_by_source={"lookup": sum(depths)}, cost_ms={})
-    return measure.Answer(kind, "?", measure.Lane((of_plain,), facts), measure.Lane(passes, facts))
+    ids = tuple(range(sum(depth + 1 for depth in depths)))
+    return measure.Answer(kind, "?", measure.Lane(ids, (of_plain,), facts), measure.Lane(ids, passes, facts))
 
 
 def test_figures_are_of_all_answers() -> None:
@@ -82,6 +85,8 @@ def test_figures_are_of_all_answers() -> None:
     assert measure.acceptance(answers) == pytest.approx([3 / 5, 2 / 5, 1 / 5])
     assert measure.accepted_by_source(answers) == {"lookup": 6}
     assert all(one.equal for one in answers)
+    first = answers[0]
+    assert not replace(first, plain=replace(first.plain, token_ids=(9, 9))).equal, "tokens are compared, not texts"
 
 
 @pytest.fixture

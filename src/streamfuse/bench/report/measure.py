@@ -33,6 +33,7 @@ class Pass:
 class Lane:
     """An answer, pass by pass. The last pass has no tokens if it gave the one that ends the text."""
 
+    token_ids: tuple[int, ...]
     passes: tuple[Pass, ...]
     statistics: Statistics
 
@@ -43,7 +44,7 @@ class Lane:
 
     @property
     def tokens(self) -> int:
-        return sum(len(one.tokens) for one in self.passes)
+        return len(self.token_ids)
 
     @property
     def text(self) -> str:
@@ -61,7 +62,7 @@ class Answer:
 
     @property
     def equal(self) -> bool:
-        return self.plain.text == self.speculative.text
+        return self.plain.token_ids == self.speculative.token_ids
 
     @property
     def speedup(self) -> float:
@@ -108,7 +109,8 @@ def lane(generation: Generation, clock: Callable[[], float] = time.perf_counter)
     if tokens or len(passes) < generation.statistics.target_forward_passes:
         close()
     prefill_ms = generation.statistics.prefill_ms  # the generation reads its prompt before its first piece
-    return Lane(tuple(Pass(max(0.0, one.end_ms - prefill_ms), one.tokens) for one in passes), generation.statistics)
+    decoded = (Pass(max(0.0, one.end_ms - prefill_ms), one.tokens) for one in passes)
+    return Lane(tuple(generation.token_ids), tuple(decoded), generation.statistics)
 
 
 def answer(kind: str, prompt: str, ask: Callable[..., Generation], plain_first: bool) -> Answer:
