@@ -387,7 +387,7 @@ final class SessionTests: XCTestCase {
     let table = page.components(separatedBy: "## Statistics")[1]
     let documented = table.matches(of: /\n\| `([a-z_]+)/).map { String($0.1) }
     // An optional that is nil is left out of the JSON.
-    XCTAssertEqual(Set(own).union(["fallback_reason"]), Set(documented))
+    XCTAssertEqual(Set(own).union(["fallback_reason", "prefix_refused"]), Set(documented))
   }
 
   func testUnfitFactsAreRefused() {
