@@ -3,7 +3,7 @@
 #   make demo     virtual environment, native libraries, model, bundle, and three prompts plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     all tests, with the real model too
-#   make test-full  and the cases that repeat what another one proves (docs/testing.md)
+#   make test-full  and the cases that repeat what another one proves (docs/extend.md)
 #   make check    format, lint, types, import arrows, links between pages: what CI and pre-commit run
 #   make site     the documentation as a site in build/site
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator

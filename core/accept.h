@@ -1,7 +1,7 @@
 // Sample and match: finds the path of a drafted tree that the model itself takes.
 //
 // At each node the next token is sampled exactly as in plain decoding, from the model's own distribution and the noise
-// of its position (docs/conformance.md). If a child holds that token, the path continues there. So drafts change how
+// of its position (tests/traces/README.md). If a child holds that token, the path continues there. So drafts change how
 // many passes a text takes, but never its tokens.
 #pragma once
 

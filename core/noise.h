@@ -1,5 +1,5 @@
 // The noise that sampling adds to the score of a token: a standard Gumbel variable that depends on seed, position and
-// token only (docs/conformance.md).
+// token only (tests/traces/README.md).
 //
 // Gumbel noise is -ln(t) for the time t of the first event of a Poisson process of rate 1. The first event among the n
 // tokens of a block has an exponentially distributed time with mean 1 / n, and each of them is its token with the same

@@ -1,4 +1,4 @@
-// Functions that are bit-identical in every language (docs/conformance.md): exponential, logarithm, half floats. In
+// Functions that are bit-identical in every language (tests/traces/README.md): exponential, logarithm, half floats. In
 // double precision, every operation rounded separately (rounding.h).
 #pragma once
 

@@ -1,6 +1,7 @@
-// Every operation of core and kernels is rounded separately (docs/conformance.md, kernels/ops/lanes.h). A compiler that
-// contracts a * b + c to a fused multiply-add changes results, and most do if the processor has it. Every source file
-// includes this header first, so that no build depends on a flag. Intended fused operations are written explicitly.
+// Every operation of core and kernels is rounded separately (tests/traces/README.md, kernels/ops/lanes.h). A compiler
+// that contracts a * b + c to a fused multiply-add changes results, and most do if the processor has it. Every source
+// file includes this header first, so that no build depends on a flag. Intended fused operations are written
+// explicitly.
 #pragma once
 
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)

@@ -1,5 +1,5 @@
 // From a row of logits to a token: the one with the largest logit, or with the largest sum of logit / temperature and
-// Gumbel noise, which is a sample from softmax(logits / temperature). docs/conformance.md specifies it bit for bit;
+// Gumbel noise, which is a sample from softmax(logits / temperature). tests/traces/README.md specifies it bit for bit;
 // runtime/reference/sampling.py is the same in numpy.
 #pragma once
 

@@ -15,7 +15,7 @@
 
 namespace streamfuse {
 
-constexpr int64_t kLanes = 256;  // docs/conformance.md
+constexpr int64_t kLanes = 256;  // tests/traces/README.md
 
 // Adds the weights of all scores to their lanes.
 template <class Number>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kHeadTokens = 16;  // of the text, for prefill; the same in src/streamfuse/export/selftest.py
 constexpr double kMostSnr = 200.0;   // equal outputs
-// A device may round otherwise than the exporter's machine: twice the noise is not a fault. Our kernels give the same
+// A device may round otherwise than the exporter's machine: twice the noise is not a fault. The kernels give the same
 // bits on every machine, so their recorded outputs are met exactly, with the highest SNR.
 constexpr double kMarginDb = 6.0;
 

@@ -62,12 +62,12 @@ SF_EXPORT int64_t sf_grow_table(sf_core_model*, const int64_t* text, int64_t n, 
 SF_EXPORT int64_t sf_grow_lookup(const int64_t* text, int64_t n, int64_t vocab_size, const sf_options* options,
                                  int64_t width, int64_t depth, int64_t* tokens, int64_t* parents, double* log_probs);
 
-/* The token that docs/conformance.md chooses from a row of logits; minus an error code if the best is not finite.
+/* The token that tests/traces/README.md chooses from a row of logits; minus an error code if the best is not finite.
  * `near_tie` (may be NULL): 1 if another engine's rounding might change the choice, else 0. */
 SF_EXPORT int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* history, int64_t n,
                             int64_t position, const sf_options* options, int32_t* near_tie);
 
-/* The functions of docs/conformance.md: the noise of a token in [0, vocab_size), exp and ln of n numbers. */
+/* The functions of tests/traces/README.md: the noise of a token in [0, vocab_size), exp and ln of n numbers. */
 SF_EXPORT double sf_noise(uint64_t seed, int64_t position, int64_t token, int64_t vocab_size);
 SF_EXPORT void sf_exp(const double* x, double* y, int64_t n);
 SF_EXPORT void sf_log(const double* x, double* y, int64_t n);

@@ -1,6 +1,6 @@
 """Every test is seeded from its own name, so that order, selection and folders change nothing.
 
-Cases marked `full` run with --full only, those marked `alone` run while no other test does (docs/testing.md). The tiny
+Cases marked `full` run with --full only, those marked `alone` run while no other test does (docs/extend.md). The tiny
 bundle of the native tests is made once.
 """
 

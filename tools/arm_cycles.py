@@ -1,6 +1,6 @@
 """Estimates the latency of passes of the default model on ARM processors; none of it was measured on one.
 
-    python tools/arm_cycles.py                # the table of docs/engine.md
+    python tools/arm_cycles.py                # the table of kernels/README.md
 
 Model. A product of one group of a tile (32 inputs, 16 outputs) needs `fixed` instructions for its weights and `per_row`
 for each row, some of which use a vector pipe. A core takes as many cycles as the busier of its dispatch and its vector
@@ -8,7 +8,7 @@ pipes; cores share a pass in proportion to their speed; a pass takes as long as 
 fifth is added to the arithmetic for attention, norms, rounding and SiLU (as on x86, LOG.md 2026-11-23), and HANDOVER_MS
 for the points where threads wait for each other.
 
-Counts: `fixed` and `per_row` were counted by a qemu plugin (docs/engine.md, products of 1,536 x 576 at 4 and 8
+Counts: `fixed` and `per_row` were counted by a qemu plugin (kernels/README.md, products of 1,536 x 576 at 4 and 8
 rows); those on vector pipes were counted in the loops of kernels/ops/groups.h. Assumptions, none measured: prefetching
 hides all cache misses, every vector instruction runs on any vector pipe with a throughput of one per cycle, clocks do
 not drop, and CPU cores reach a fixed share of the memory's peak bandwidth. Widths and pipes are from ARM's optimization

@@ -1,4 +1,4 @@
-"""Write the golden traces of docs/conformance.md: `make traces`.
+"""Write the golden traces of tests/traces/README.md: `make traces`.
 
 Run: PYTHONPATH=tests/helpers python tools/make_traces.py FOLDER
 

@@ -94,7 +94,9 @@ def llama_cpp(document: Document) -> str:
                 title, f"{theirs['decode_token_per_sec']:.0f}", _estimate(result, "plain_over_llama_cpp"),
                 _estimate(result, "speedup_over_llama_cpp"),
             ])  # fmt: skip
-    return table("data set | llama.cpp, tokens/s | our plain over it | our speculative over it", found)
+    return table(
+        "data set | llama.cpp, tokens/s | streamfuse, plain, over it | streamfuse, speculative, over it", found
+    )
 
 
 def times(document: Document) -> str:
@@ -207,11 +209,6 @@ def machine(document: Document) -> str:
     )
 
 
-def commands(document: Document) -> str:
-    """The command of each benchmark."""
-    return "\n".join(["```sh", *(one["command"] for one in document["benchmarks"].values()), "```"])
-
-
 PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
     "README.md": {"readme": readme},
     "docs/figures.md": {
@@ -224,7 +221,6 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "sampled": sampled,
         "structured": structured,
         "passes": passes,
-        "commands": commands,
     },
 }
 

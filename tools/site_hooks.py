@@ -11,6 +11,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import command_reference
+
 ROOT = Path(__file__).parents[1]
 HEADERS = {
     "native/streamfuse.h": "What an app or another language binds: models and sessions. [native.md](../native.md)",
@@ -24,7 +26,7 @@ NAMED = re.compile(r"\[([a-z-]+\.md)\]\(([^)#\s]+)((?:#[^)]*)?)\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the references, which exist on the site only."""
-    for path, text in {"api/python.md": _python(), "api/c.md": _c()}.items():
+    for path, text in {"api/cli.md": command_reference.page(), "api/python.md": _python(), "api/c.md": _c()}.items():
         files.append(File.generated(config, path, content=text))
     return files
 

@@ -1,7 +1,7 @@
 """Options, declared once: a field of a frozen dataclass says its type, its default and its help.
 
 From the declaration follow the flag of the command line (cli/shared/declared.py), the key of a configuration file, the
-keyword of the Python function, the check of the value, and the row in the docs (tools/option_tables.py).
+keyword of the Python function, the check of the value, and the row on the site (tools/command_reference.py).
 """
 
 from __future__ import annotations

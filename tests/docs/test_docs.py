@@ -58,7 +58,9 @@ def test_every_page_that_the_sources_name_is_there() -> None:
         for folder in (*_SOURCES, *_DEMOS)
         for file in (ROOT / folder).rglob("*")
         if file.suffix in (".py", ".h", ".cpp", ".rs", ".kt", ".swift") and file.is_file()
-        for page in re.findall(r"docs/[a-z_]+\.md", file.read_text(encoding="utf-8", errors="replace"))
+        for page in re.findall(
+            r"\b(?:docs|kernels|tests/traces)/[\w-]+\.md", file.read_text(encoding="utf-8", errors="replace")
+        )
     }
     assert len(named) > 50
     assert {(file, page) for file, page in named if not (ROOT / page).is_file()} == set()
@@ -200,7 +202,8 @@ def test_every_command_in_the_prose_exists_with_its_flags() -> None:
     for page in pages():
         if page.name == "LOG.md":  # says what was
             continue
-        for code in re.findall(r"`(?:[^`\n]* )?streamfuse ([a-z][^`\n]*)`", without_samples(page)):
+        spans = re.findall(r"`([^`\n]*)`", without_samples(page))  # in pairs: between two of them is prose
+        for code in (match[1] for span in spans if (match := re.search(r"(?:^| )streamfuse ([a-z].*)", span))):
             if code in _FILE_FORMATS:
                 continue
             command, _, rest = find(code.split())

@@ -24,7 +24,7 @@ import site_hooks
 @pytest.fixture
 def shown() -> Any:
     config = MkDocsConfig()
-    config.load_dict({"site_name": "streamfuse", "nav": [{"Start": [{"Quickstart": "desktop.md"}]}]})
+    config.load_dict({"site_name": "streamfuse", "nav": [{"Start": [{"Quickstart": "cli.md"}]}]})
     page = Page(None, File("export.md", "docs", "site", use_directory_urls=False), config)
     return lambda markdown: site_hooks.on_page_markdown(markdown, page=page, config=config, files=Files([]))
 
@@ -35,5 +35,5 @@ def test_a_block_that_is_a_fragment_is_still_a_block(shown: Any) -> None:
 
 
 def test_links_have_the_titles_of_their_pages_and_lead_to_none_outside_docs(shown: Any) -> None:
-    assert shown("See [desktop.md](desktop.md#what-to-install).") == "See [Quickstart](desktop.md#what-to-install)."
+    assert shown("See [cli.md](cli.md#what-to-install).") == "See [Quickstart](cli.md#what-to-install)."
     assert shown("[the log](../LOG.md)") == "the log (`LOG.md` in the repository)"

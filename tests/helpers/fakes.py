@@ -1,4 +1,4 @@
-"""Fakes, not mocks: an arithmetic language model behind the Backend protocol, defined in docs/conformance.md.
+"""Fakes, not mocks: an arithmetic language model behind the Backend protocol, defined in tests/traces/README.md.
 
 Its logits depend on every token of the context in order, so a wrong commit, a wrong path or a wrong position changes
 the text; its integers make the same model easy to write in Kotlin and Swift.

@@ -1,4 +1,4 @@
-"""The pages of this project and their samples, for the tests that parse or run them (docs/testing.md, Samples)."""
+"""The pages of this project and their samples, for the tests that parse or run them (docs/extend.md, Samples)."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def pages() -> list[Path]:
         "src/streamfuse/research/adapters/*.md",
         "*_demo/README.md",
         "*_demo/streamfuse/*.md",
+        "kernels/README.md",
+        "tests/traces/README.md",
     )
     return [page for pattern in patterns for page in sorted(ROOT.glob(pattern))]
 

@@ -19,7 +19,7 @@ SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def obvious(logits: list[float], history: list[int], position: int, config: SamplingConfig) -> int:
-    """The definition of docs/conformance.md with plain lists and a full sort."""
+    """The definition of tests/traces/README.md with plain lists and a full sort."""
     scores = [float(x) for x in logits]
     for token in set(history):
         factor = config.repetition_penalty

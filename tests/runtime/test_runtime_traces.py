@@ -1,4 +1,4 @@
-"""Golden traces, as Kotlin and Swift replay them (docs/conformance.md).
+"""Golden traces, as Kotlin and Swift replay them (tests/traces/README.md).
 
 Run: pytest tests/runtime/test_runtime_traces.py
 """

@@ -133,7 +133,7 @@ def test_what_an_engine_raises_is_raised_again_and_what_does_not_fit_is_named() 
 
 
 def test_a_bundle_repeats_what_its_exporter_recorded(chat_bundle: Path) -> None:
-    """Our kernels give the same bits on every machine."""
+    """The streamfuse kernels give the same bits on every machine."""
     with streamfuse.load(chat_bundle) as model:
         found = model.self_test()
         assert found.passed

@@ -45,7 +45,7 @@ def load(
         path: a folder that `streamfuse export` wrote.
         threads: of the engine, 1 to 64; None lets it choose.
         provider: of an ONNX bundle, ONNX Runtime's execution provider: cpu, webgpu, qnn, coreml or directml, with
-            options where wanted ("webgpu:deviceId=1", docs/onnx.md). None is cpu.
+            options where wanted ("webgpu:deviceId=1", docs/targets.md). None is cpu.
         cost_cache: remember what passes cost on this device; False measures it anew, about 250 ms.
         public_key: the line that `streamfuse bundle keygen` wrote; a folder that this key did not sign is refused.
             It is ignored with a Bundle: `open_bundle` checks it.

@@ -1,7 +1,7 @@
 """What each way to store the weights costs: error and size per part, perplexity, and what it does to the drafts.
 
 Weights are rounded and given back as floats in PyTorch, activations stay in float32, so a choice is judged in seconds,
-before anything is exported. The arithmetic of a target comes on top (docs/quantization.md).
+before anything is exported. The arithmetic of a target comes on top (docs/export.md).
 """
 
 from __future__ import annotations

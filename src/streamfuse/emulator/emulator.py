@@ -1,4 +1,4 @@
-"""Runs a saved .mlpackage on any desktop, like coremltools' `MLModel.predict` on a Mac. See docs/coreml.md."""
+"""Runs a saved .mlpackage on any desktop, like coremltools' `MLModel.predict` on a Mac. See docs/targets.md."""
 
 from __future__ import annotations
 

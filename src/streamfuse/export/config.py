@@ -283,7 +283,7 @@ class ExportConfig:
     def merges(self, streams: StreamConfig) -> bool:
         """Whether the low-rank adapters that tune the base are added to its weights.
 
-        docs/quantization.md has what four bits cost a tuned model otherwise.
+        docs/export.md has what four bits cost a tuned model otherwise.
         """
         if self.merge_adapter != AUTO:
             return self.merge_adapter == "on"

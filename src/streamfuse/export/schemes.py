@@ -12,7 +12,7 @@ GROUP_SIZES = (32, 64, 128, 256)
 Part = Literal["embedding", "attention", "mlp", "head", "streams"]
 PARTS = get_args(Part)
 DTYPE_BITS = {"float16": 16, "float32": 32}
-# Bits of the layers' weights by the word of --quantize (docs/quantization.md); 0: floats.
+# Bits of the layers' weights by the word of --quantize (docs/export.md); 0: floats.
 BITS = {"none": 0, "q4_1": 4, "q8_0": 8, "8da4w": 4, "int4": 4, "int8": 8, "16a8w": 8, "16a4w": 4}
 INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # with integer activations, whose ranges are calibrated
 

@@ -52,7 +52,7 @@ class Floor:
 # int4 grid before (a GGUF) loses little, any other loses what four bits cost, so "int4" only distinguishes a model from
 # noise. XNNPACK's products with int8 activations cannot be held to more than 15 dB: a difference in the last bit
 # changes how a value is rounded, which changes more in the next layer, and after thirty layers two correct engines
-# differ by as much as the rounding itself (docs/quantization.md).
+# differ by as much as the rounding itself (docs/export.md).
 FLOORS = {
     floor.name: floor
     for floor in (

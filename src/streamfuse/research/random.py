@@ -1,4 +1,4 @@
-"""More numbers of one run, by the generator of docs/conformance.md.
+"""More numbers of one run, by the generator of tests/traces/README.md.
 
 A number is named by its use, so drafting and accepting never share one, and none is one of sampling's noise: the
 purposes here are below those of `runtime.reference.noise.Use`.

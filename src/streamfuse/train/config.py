@@ -49,8 +49,8 @@ class TrainConfig:
     data: tuple[str, ...]
     out_dir: Path
     adapter: Path
-    format: str | None = option(None, "Row format; see docs/data.md.", shown="detected from the fields")
-    task: Task = option("chat", "Prompt template (docs/data.md).")
+    format: str | None = option(None, "Row format; see docs/training.md.", shown="detected from the fields")
+    task: Task = option("chat", "Prompt template (docs/training.md).")
     mode: Mode = option(
         "lossless", "lossless: the base is frozen; shared: it is trained with the streams; base: it is trained alone."
     )

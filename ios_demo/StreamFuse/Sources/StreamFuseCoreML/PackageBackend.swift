@@ -3,7 +3,7 @@ import CTensor
 import StreamFuseCore
 
 /// The engine of one sequence on a package's functions: it owns the caches, makes the mask, and copies accepted rows. The
-/// Neural Engine cannot update a cache in place, so caches are inputs and new rows are outputs (docs/coreml.md).
+/// Neural Engine cannot update a cache in place, so caches are inputs and new rows are outputs (docs/targets.md).
 final class PackageBackend: Backend {
   /// What runs the functions.
   private let runner: any PackageRunner

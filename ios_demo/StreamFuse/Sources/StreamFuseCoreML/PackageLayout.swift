@@ -14,7 +14,7 @@ public enum ComputeUnits: String, Sendable, CaseIterable {
   case cpuOnly = "cpu_only"
 }
 
-/// How a package lays out its tensors. The layout is in its metadata (docs/coreml.md).
+/// How a package lays out its tensors. The layout is in its metadata (docs/targets.md).
 ///
 /// Plain: caches [C, Hkv, D], mask [R, C + R], hidden [K, h]. Channels first, for the Neural Engine: caches
 /// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows have the cache's layout.

@@ -1,7 +1,7 @@
 import CStreamFuse
 import StreamFuseCore
 
-/// The arithmetic model of docs/conformance.md: its logits depend on every token of the context in order, so a wrong
+/// The arithmetic model of tests/traces/README.md: its logits depend on every token of the context in order, so a wrong
 /// commit, a wrong path or a wrong position changes the text.
 package final class ArithmeticBackend: Backend {
   /// The bundle's facts.

@@ -15,23 +15,18 @@ Found = dict[str, Any]
 
 
 def table(rows: list[Found], groups: list[str]) -> str:
-    """Markdown: tokens per target call for both kinds of text, change against the first row at 16 nodes, parameters."""
+    """Markdown: tokens per target call of greedy and sampled answers, change against the first row at 16 nodes."""
     widths = " / ".join(_WIDTHS)
     lines = [
-        f"| varied | value | greedy, {widths} nodes | sampled, {widths} nodes | against base | per depth, greedy "
-        "| trained parameters | Python growth |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| varied | value | greedy, {widths} nodes | sampled, {widths} nodes | against base | per depth, greedy |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     base = rows[0]["greedy"]["ratio"]["16"]
     for group in groups:
         for row in (row for row in rows if row["group"] == group):
             change = 100 * (row["greedy"]["ratio"]["16"] / base - 1)
             depths = " ".join(f"{share:.2f}" for share in row["greedy"]["acceptance"])
-            grown = f"{row['grow_us']:.0f} us" if "grow_us" in row else ""
-            cells = (
-                *(group, row["label"], _ratios(row, "greedy"), _ratios(row, "sampled"), f"{change:+.1f} %", depths),
-                *(f"{row['parameters']:,}", grown),
-            )
+            cells = (group, row["label"], _ratios(row, "greedy"), _ratios(row, "sampled"), f"{change:+.1f} %", depths)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -34,7 +34,11 @@ def ablations(
         list[str] | None, typer.Option(metavar="MODEL", help="Train only this variant; repeat the flag for several.")
     ] = None,
     document: Annotated[
-        Path | None, typer.Option(help="Also put table and plot into this Markdown file.", show_default="none")
+        Path | None,
+        typer.Option(
+            help="Also put the table into this Markdown file, and the plot beside it as ablations.png.",
+            show_default="none",
+        ),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
 ) -> None:
@@ -48,7 +52,7 @@ def ablations(
 
     streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations
 
-    streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations --document docs/ablations.md
+    streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations --document docs/methods.md
     """
     need("bench-ablations")
     from dataclasses import replace
@@ -81,5 +85,5 @@ def ablations(
     text = table(rows, groups)
     if document:
         write_table(document, text)
-        plot(rows, groups, document.with_suffix(".png"))
+        plot(rows, groups, document.with_name("ablations.png"))
     print(text)

@@ -54,7 +54,7 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def data_formats(incomplete: str) -> list[str]:
-    """Those of rows (docs/data.md)."""
+    """Those of rows (docs/training.md)."""
     return _starting(("e2e", "sql", "dialogsum", "chat", "messages", "spec-bench", "distilled"), incomplete)
 
 

@@ -228,7 +228,7 @@ DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Row format; see docs/data.md.",
+        help="Row format; see docs/training.md.",
         show_default="detected from the fields",
         autocompletion=complete.data_formats,
     ),

@@ -96,7 +96,7 @@ def catalog(made: Catalog) -> Table:
 
 
 def operations(report: dict[str, Any]) -> Group:
-    """A Core ML program by function: which operations leave the Neural Engine, which suit it less (docs/coreml.md)."""
+    """A Core ML program by function: which operations leave the Neural Engine, which suit it less (docs/targets.md)."""
     table = _table("function", "operations", "leave the Neural Engine", "trips", "suit it less", right=("trips",))
     for name, found in report["functions"].items():
         leaves = [f"{rule}: {_counts(kinds)}" for rule, kinds in found["leaves"].items()]

@@ -1,6 +1,6 @@
 """The parts of a graph in the Neural Engine's layout: channels first, x [1, h, 1, R], products as 1x1 convolutions.
 
-The rules are Apple's (docs/coreml.md): four axes, attention per key head with the mask transposed, no dimension above
+The rules are Apple's (docs/targets.md): four axes, attention per key head with the mask transposed, no dimension above
 16,384. Queries that share a key head are concatenated on the last axis.
 """
 

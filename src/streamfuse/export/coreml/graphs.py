@@ -1,4 +1,4 @@
-"""The methods with Core ML's inputs and outputs (docs/coreml.md): an additive mask in, caches in, new rows out.
+"""The methods with Core ML's inputs and outputs (docs/targets.md): an additive mask in, caches in, new rows out.
 
 The methods are those of `export.graphs`. Their `cache_length` is a mask here: the whole mask if the graph's rows are
 the input's rows, otherwise the part for cached rows, with `ancestors` computed from the other part.

@@ -1,7 +1,7 @@
 """RMSNorm as one operation over any axis, and how coremltools converts it.
 
 Squares overflow float16 above 255, and coremltools' own conversion of `rms_norm` is inexact for small rows
-(docs/coreml.md). The layer norm of [x, -x] is the RMS norm of x: the mean is zero, the variance is the mean square.
+(docs/targets.md). The layer norm of [x, -x] is the RMS norm of x: the mean is zero, the variance is the mean square.
 Core ML computes layer_norm as one operation, with wide accumulators.
 """
 

@@ -1,6 +1,6 @@
 """Reports the operations of a package, and which of them leave the Neural Engine or are slow on it, without running it.
 
-The rules come from Apple and from users' measurements (docs/coreml.md). Where an operation runs is the device's
+The rules come from Apple and from users' measurements (docs/targets.md). Where an operation runs is the device's
 decision, so a rule is only a hint.
 """
 

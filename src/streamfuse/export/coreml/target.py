@@ -1,4 +1,4 @@
-"""The target Core ML: one multifunction package, model.mlpackage. See docs/coreml.md."""
+"""The target Core ML: one multifunction package, model.mlpackage. See docs/targets.md."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class CoreMLTarget(Target):
         return list(found.values())
 
     def _metadata(self) -> dict[str, str]:
-        """The package's metadata; the keys `streamfuse.*` are sufficient to run it (docs/coreml.md)."""
+        """The package's metadata; the keys `streamfuse.*` are sufficient to run it (docs/targets.md)."""
         config, spec = self.config, self.spec
         model, speculation = facts.model_facts(config, self.model), facts.speculation_facts(config, self.model)
         own = {

@@ -2,9 +2,9 @@
 
 The weights of a GGUF are on a grid already and are stored without change: Q8_0 is MatMulNBits' own symmetric format,
 and Q4_1 (w = d q + m) is its symmetric format d (q - 8) plus an offset m + 8 d per block. MatMulNBits accepts the
-offset as a float zero point, but its CPU kernel then unpacks the whole matrix in every call (170 times slower,
-docs/onnx.md), so the graph adds it with a small product. Other weights use ONNX Runtime's quantizer. Schemes with one
-scale per channel, which the operators do not support, use blocks of 32.
+offset as a float zero point, but its CPU kernel then unpacks the whole matrix in every call (170 times slower), so the
+graph adds it with a small product. Other weights use ONNX Runtime's quantizer. Schemes with one scale per channel,
+which the operators do not support, use blocks of 32.
 """
 
 from __future__ import annotations

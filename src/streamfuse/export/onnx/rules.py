@@ -132,7 +132,7 @@ def _block_linear(
 ) -> Value:
     size, (rows, inputs), outputs = values.shape[2] * 8 // bits, x.shape, values.shape[0]
     # Without AVX-512, ONNX Runtime uses a different 4-bit kernel for a single row, which adds in another order than the
-    # one for several rows, so `decode` would not give the bits of `verify_T` (docs/onnx.md).
+    # one for several rows, so `decode` would not give the bits of `verify_T` (docs/targets.md).
     twice = bits == 4 and rows == 1
     if twice:
         x = g.op("Expand", x, g.numbers(2, inputs), shape=(2, inputs), dtype=x.dtype)
@@ -216,7 +216,7 @@ def _attention(
 
     The query heads of one key head are rows of one product, so that keys are not repeated. On the CPU, sums over
     positions are float64: a decoded token's past is in the cache, a verified token's partly among the new rows, and
-    only in float64 do both sums round to the same float32 in any order. Losslessness depends on that (docs/onnx.md).
+    only in float64 do both sums round to the same float32 in any order. Losslessness depends on that (docs/targets.md).
     """
     rows, heads, dim = query.shape
     _, kv_heads, capacity, _ = key_cache.shape

@@ -1,4 +1,4 @@
-"""The target ONNX: a file per method and one file of weights, for ONNX Runtime. See docs/onnx.md."""
+"""The target ONNX: a file per method and one file of weights, for ONNX Runtime. See docs/targets.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens a package that streamfuse exported: in Core ML on a Mac, in the emulator elsewhere. See docs/coreml.md.
+"""Opens a package that streamfuse exported: in Core ML on a Mac, in the emulator elsewhere. See docs/targets.md.
 
 The layout of its caches is in the package's metadata (its keys `streamfuse.*`).
 """

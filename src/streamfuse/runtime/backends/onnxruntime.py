@@ -2,8 +2,8 @@
 
 Which execution provider computes is a choice by name (onnx_providers.py).
 A backend owns its caches (onnx_caches.py); they and all other tensors are bound once, so that a pass copies no cache.
-Graphs give the new rows only, and `commit` copies the accepted ones (docs/onnx.md). Outputs are views, valid until the
-next `run`.
+Graphs give the new rows only, and `commit` copies the accepted ones (docs/targets.md). Outputs are views, valid until
+the next `run`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from streamfuse.runtime.reference.numbers import Float64Array, logarithm
 from streamfuse.runtime.reference.random import check_64_bits, philox4x32
 
 _MASK = 0xFFFFFFFF
-BLOCK = 256  # tokens; part of the definition in docs/conformance.md
+BLOCK = 256  # tokens; part of the definition in tests/traces/README.md
 
 
 class Use(IntEnum):

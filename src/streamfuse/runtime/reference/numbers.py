@@ -1,4 +1,4 @@
-"""Exponential and logarithm by operations that numpy and C++ repeat (docs/conformance.md, core/numbers.h)."""
+"""Exponential and logarithm by operations that numpy and C++ repeat (tests/traces/README.md, core/numbers.h)."""
 
 from __future__ import annotations
 

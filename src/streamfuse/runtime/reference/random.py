@@ -2,7 +2,7 @@
 
 Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). The key is the
 seed, the counter begins with the position, so a number does not depend on how many were drawn before it: that is why
-drafting cannot change a sampled text. docs/conformance.md defines every bit; tests/traces/random.json has answers.
+drafting cannot change a sampled text. tests/traces/README.md defines every bit; tests/traces/random.json has answers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 Gumbel noise, which is a sample from softmax(logits / temperature).
 
 The filters act in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p. Ties go
-to the smaller token id. All arithmetic is float64; docs/conformance.md defines every bit. core/sample.cpp is the same.
+to the smaller token id. All arithmetic is float64; tests/traces/README.md defines it to the bit. core/sample.cpp is the
+same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from streamfuse.runtime.reference.numbers import Float64Array, exponential
 # most this.
 NEAR_TIE = 1e-3
 
-LANES = 256  # part of the definition in docs/conformance.md
+LANES = 256  # part of the definition in tests/traces/README.md
 
 
 class Sampler:

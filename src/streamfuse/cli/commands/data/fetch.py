@@ -45,7 +45,7 @@ def fetch(
     Splits are the authors' own, except for E2E: train and valid are both from
     the development set, on which the shipped adapters were trained, and test
     is the test set. Files come from a fixed commit and are checked.
-    docs/data.md lists the licences.
+    docs/training.md lists the licences.
 
     [bold]Examples[/bold]
 

@@ -2,7 +2,7 @@
 
 `8da4w`: int8 activations, quantized per row at run time (a row's scale depends on that row only, so rows stay
 independent), and int4 weights in groups. The delegate's int4 format is symmetric, s (q - 8), but weights from a GGUF
-are on a grid d q + m, and requantizing them loses more than the first quantization did (docs/quantization.md). So each
+are on a grid d q + m, and requantizing them loses more than the first quantization did (docs/export.md). So each
 group keeps its offset: the product is the delegate's symmetric one plus, per group, (m + 8 d) times the sum of the
 group's inputs, two small float32 products. The head has int8 weights with one scale per output (`8da8w`), the embedding
 int8 weights in groups (`8w`), which stores a Q8_0 table without loss.

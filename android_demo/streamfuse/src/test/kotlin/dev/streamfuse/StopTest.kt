@@ -52,7 +52,7 @@ class StopTest {
         return there to goOn
     }
 
-    /** Passes and stops of a golden trace (docs/conformance.md), and what is delivered until the answer ends. */
+    /** Passes and stops of a golden trace (tests/traces/README.md), and what is delivered until the answer ends. */
     @ParameterizedTest
     @ValueSource(strings = ["loop_stopped_in_prompt", "loop_stopped_first", "loop_stopped_middle"])
     fun `a stop ends an answer where the golden trace does`(name: String) = runBlocking<Unit> {

@@ -1,0 +1,60 @@
+"""The site's page of all commands has every command, its examples, and every flag with its help.
+
+Run: python -m pytest tests/docs/test_command_reference.py
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import command_reference  # noqa: E402 (a program in tools/, not a package)
+from streamfuse.cli import app  # noqa: E402
+from streamfuse.export.config import ExportConfig  # noqa: E402
+from streamfuse.model.config import StreamConfig  # noqa: E402
+from streamfuse.options import declared  # noqa: E402
+from streamfuse.serve.options import ServeOptions  # noqa: E402
+from streamfuse.train.config import TrainConfig  # noqa: E402
+
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("command", "configs"),
+    [("export", (ExportConfig,)), ("serve", (ServeOptions,)), ("train", (TrainConfig, StreamConfig))],
+    ids=["export", "serve", "train"],
+)
+def test_every_declared_option_has_a_row_with_its_help(command: str, configs: tuple[type, ...]) -> None:
+    rows = command_reference.table(COMMANDS[command]).splitlines()
+    for config in configs:
+        for name, facts in declared(config).items():
+            flag = name.replace("_", "-")
+            (row,) = [row for row in rows if row.startswith((f"| `--{flag}`", f"| `--{flag} "))]
+            assert facts.help.replace("|", r"\|") in row
+
+
+def test_every_command_has_a_section() -> None:
+    headings = re.findall(r"^## (.+)$", command_reference.page(), re.MULTILINE)
+    assert len(headings) == len(set(headings)) > 40
+    assert {f"streamfuse {name}" for name in COMMANDS} < set(headings)
+    assert "streamfuse bench tasks" in headings
+
+
+def test_examples_are_blocks_and_nothing_of_the_terminals_markup_is_left() -> None:
+    page = command_reference.page()
+    assert "```sh\nstreamfuse bench tasks build/demo --data question.jsonl --limit 20\n" in page
+    assert "A request:\n\n```sh\ncurl " in page
+    assert "[bold]" not in page
+    assert "pip install 'streamfuse[llama-cpp]'" in page
+
+
+def test_arguments_have_their_names() -> None:
+    assert "| `BUNDLE` | required | " in command_reference.table(COMMANDS["serve"])
+    assert "| `MODEL` | " in command_reference.table(COMMANDS["quickstart"])
