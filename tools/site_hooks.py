@@ -11,6 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import app_reference
 import command_reference
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +27,14 @@ NAMED = re.compile(r"\[([a-z-]+\.md)\]\(([^)#\s]+)((?:#[^)]*)?)\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the references, which exist on the site only."""
-    for path, text in {"api/cli.md": command_reference.page(), "api/python.md": _python(), "api/c.md": _c()}.items():
+    pages = {
+        "api/cli.md": command_reference.page(),
+        "api/python.md": _python(),
+        "api/kotlin.md": app_reference.kotlin(),
+        "api/swift.md": app_reference.swift(),
+        "api/c.md": _c(),
+    }
+    for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
 
