@@ -31,7 +31,7 @@ from tiny import fused
 from typer.testing import CliRunner, Result
 
 import streamfuse
-from streamfuse.api import store_prefix
+from streamfuse.api import remove_prefix, store_prefix
 from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.engines import engines_of
@@ -272,6 +272,9 @@ def test_a_stored_prefix_belongs_to_its_adapter(made: Made, tmp_path: Path) -> N
     with streamfuse.load(folder) as model, model.chat("One", adapter="tuned", **options) as chat:
         refused = chat.send("hi").statistics
         assert (refused.prefix_tokens, refused.prefix_refused) == (0, f"{own.file} was saved with another bundle")
+    remove_prefix(folder, "one", adapter="tuned")
+    left = open_bundle(folder).manifest
+    assert (list(left.prefixes), list(left.adapters["tuned"].prefixes)) == (["one"], [])
 
 
 def test_a_damaged_file_of_an_adapter_is_refused(made: Made, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import streamfuse
 from streamfuse import engines
-from streamfuse.api import StoredPrefix, store_prefix
+from streamfuse.api import RemovedPrefix, StoredPrefix, remove_prefix, store_prefix
 from streamfuse.bundle import BundleError, open_bundle, sign_bundle
 from streamfuse.cli import app
 from streamfuse.options import OptionError
@@ -301,6 +301,53 @@ def test_a_prefix_is_added_in_place_or_to_a_copy_and_replaced_by_name(tmp_path: 
 
 
 @pytest.mark.usefixtures("made")
+def test_a_removed_prefix_leaves_the_bundle_that_was_there_before(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "bundle")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    first, size = store_prefix(folder, "Be"), (folder / FILE).stat().st_size
+    store_prefix(folder, "No", name="other")
+    assert remove_prefix(folder) == RemovedPrefix(first.tokens, size, lost_signature=False)
+    assert list(open_bundle(folder).manifest.prefixes) == ["other"]
+    with streamfuse.load(folder) as model:
+        assert model.generate("hi", system="Be", max_new_tokens=1).statistics.prefix_tokens == 0
+        model.reset()
+        assert model.generate("hi", system="No", max_new_tokens=1).statistics.prefix_tokens > 0
+    remove_prefix(folder, "other", output=tmp_path / "new")
+    assert list(open_bundle(folder).manifest.prefixes) == ["other"]
+    assert {path.relative_to(tmp_path / "new") for path in (tmp_path / "new").rglob("*")} == {
+        path.relative_to(folder) for path in before
+    }
+    remove_prefix(folder, "other")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("made")
+def test_a_prefix_that_is_not_there_is_named_and_nothing_changes(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "bundle")
+    with pytest.raises(OptionError, match="the base model has no stored prefix with the name 'system'; it has none"):
+        remove_prefix(folder)
+    store_prefix(folder, "Be", name="short")
+    store_prefix(folder, "Be so", name="long")
+    before = {path: path.stat() for path in folder.rglob("*")}
+    with pytest.raises(OptionError, match="the name 'system'; it has short, long"):
+        remove_prefix(folder)
+    with pytest.raises(OptionError, match="the bundle has no adapters"):
+        remove_prefix(folder, "short", adapter="sql")
+    assert {path: path.stat() for path in folder.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("made")
+def test_removing_makes_a_signature_again_or_says_that_it_is_lost(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "bundle")
+    store_prefix(folder, "Be", sign_key=rfc_key())
+    assert not remove_prefix(folder, output=tmp_path / "signed", sign_key=rfc_key()).lost_signature
+    assert not open_bundle(tmp_path / "signed", public_key=PUBLIC).manifest.prefixes
+    assert remove_prefix(folder).lost_signature
+    with pytest.raises(BundleError, match="not signed"):
+        open_bundle(folder, public_key=PUBLIC)
+
+
+@pytest.mark.usefixtures("made")
 def test_a_bundle_behind_a_link_is_changed_where_it_is(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "bundle")
     (tmp_path / "link").symlink_to(folder)
@@ -393,6 +440,22 @@ def test_the_command_stores_and_inspect_and_run_show_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("made")
+def test_the_command_lists_and_removes(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "bundle")
+    code, stdout, _ = command("bundle", "prefix", folder, "--list")
+    assert (code, stdout.strip()) == (0, f"{folder} has no stored prefixes")
+    length = store_prefix(folder, "Be", name="brief", sign_key=rfc_key()).tokens
+    code, stdout, _ = command("bundle", "prefix", folder, "--list")
+    assert code == 0
+    assert ["brief", "none", str(length)] in [row.split()[:3] for row in stdout.splitlines()]
+    code, stdout, stderr = command("bundle", "prefix", folder, "--remove", "brief")
+    assert (code, stdout.strip()) == (0, str(folder))
+    assert f"removed a prefix of {length} tokens" in stderr
+    assert f"streamfuse bundle sign {folder} --key FILE" in stderr
+    assert not open_bundle(folder).manifest.prefixes
+
+
+@pytest.mark.usefixtures("made")
 def test_the_command_names_a_wrong_flag(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "bundle")
     for arguments, words in [
@@ -400,6 +463,10 @@ def test_the_command_names_a_wrong_flag(tmp_path: Path) -> None:
         (("--system", "@nowhere.txt"), "--system nowhere.txt: No such file"),
         (("--system", "Be", "--name", "A"), "--name must be 1 to 32"),
         (("--system", "Be", "--adapter", "sql"), "--adapter sql: the bundle has no adapters"),
+        (("--system", "Be", "--name", ""), "--name must be 1 to 32"),
+        (("--remove", "system"), "the base model has no stored prefix with the name 'system'; it has none"),
+        (("--remove", "system", "--system", "Be"), "--system does not go with --remove"),
+        (("--list", "--remove", "system"), "--remove does not go with --list"),
     ]:
         code, _, stderr = command("bundle", "prefix", folder, *arguments)
         assert code == 2

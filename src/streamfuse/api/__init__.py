@@ -8,7 +8,7 @@ from streamfuse.api.asynchronous import AsyncGeneration
 from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
-from streamfuse.api.prefix import StoredPrefix, store_prefix
+from streamfuse.api.prefix import RemovedPrefix, StoredPrefix, remove_prefix, store_prefix
 from streamfuse.bundle import MemoryEstimate, estimate
 from streamfuse.runtime.self_test import Parity, SelfTest
 from streamfuse.runtime.session import Generation, ParsedError, Piece, Result, ToolCall
@@ -24,6 +24,7 @@ __all__ = [
     "Parity",
     "ParsedError",
     "Piece",
+    "RemovedPrefix",
     "Result",
     "SelfTest",
     "Statistics",
@@ -32,5 +33,6 @@ __all__ = [
     "config_of",
     "estimate",
     "load",
+    "remove_prefix",
     "store_prefix",
 ]

@@ -1,10 +1,12 @@
-"""Stores the cache of a system prompt in a bundle, so that chats with that system prompt do not prefill it."""
+"""Stores the cache of a system prompt in a bundle, so that chats with that system prompt do not prefill it, and removes
+it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -38,6 +40,21 @@ class StoredPrefix:
     """
 
     file: Path
+    tokens: int
+    size: int
+    lost_signature: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedPrefix:
+    """What a bundle no longer has.
+
+    Attributes:
+        tokens: how many tokens the prefix had.
+        size: of its file, in bytes.
+        lost_signature: the bundle was signed and no longer is, because no key was given.
+    """
+
     tokens: int
     size: int
     lost_signature: bool
@@ -83,24 +100,86 @@ def store_prefix(
         raise OptionError("give --system, --tools or both: a prefix is what they render to")
     if not PLAIN_NAME.fullmatch(name):
         raise OptionError(f"--name {PLAIN_NAME_RULE}, not {name}")
-    whole = open_bundle(os.fspath(path))
-    if adapter is not None:
-        check_adapter(adapter, list(whole.manifest.adapters))
+    whole = _open(path, adapter)
     bundle = whole if adapter is None else whole.adapter(adapter)
     setting = prompt_config_of(tools=tools, template_variables=template_variables)
     ids = _shared_prefix(bundle, system, setting.descriptions, setting.variables)
-    loses_signature = sign_key is None and (whole.folder / SIGNATURE_NAME).exists()
-    with BundleWriter(
-        whole.folder.resolve() if output is None else Path(output), output is None or overwrite, sign_key
-    ) as writer:
-        writer.take_files(whole.folder)
+    loses_signature = _loses_signature(whole, sign_key)
+    with _rewritten(whole, output, overwrite, sign_key) as writer:
         file = writer.folder / prefix_file(name, adapter)
         file.parent.mkdir(parents=True, exist_ok=True)
         _save_cache(bundle, ids, threads, file)
         shutil.copymode(writer.folder / TOKENIZER_FILE, file)
-        writer.write_manifest(**_with_prefix(whole.manifest, name, adapter, len(ids)))
+        prefixes = {**_prefixes(whole.manifest, adapter), name: Prefix(tokens=len(ids))}
+        writer.write_manifest(**_with_prefixes(whole.manifest, adapter, prefixes))
         size = file.stat().st_size
     return StoredPrefix(writer.path / prefix_file(name, adapter), len(ids), size, loses_signature)
+
+
+def remove_prefix(
+    path: str | os.PathLike[str],
+    name: str = "system",
+    *,
+    adapter: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    sign_key: Ed25519PrivateKey | None = None,
+) -> RemovedPrefix:
+    """Remove a stored prefix from a bundle, atomically. Chats with its system prompt prefill it again.
+
+    Args:
+        path: the bundle.
+        name: of the prefix.
+        adapter: the task adapter whose prefix it is; None: it is one of the base model.
+        output: a new bundle instead of `path`; `overwrite` allows it to replace one.
+        sign_key: signs the bundle; None: the bundle is not signed, even if it was.
+
+    Raises:
+        BundleError: the bundle cannot be opened or written.
+        OptionError: there is no such adapter or prefix.
+    """
+    whole = _open(path, adapter)
+    prefixes = dict(_prefixes(whole.manifest, adapter))
+    _check_stored(name, list(prefixes), adapter)
+    removed = prefixes.pop(name)
+    file, loses_signature = prefix_file(name, adapter), _loses_signature(whole, sign_key)
+    with _rewritten(whole, output, overwrite, sign_key) as writer:
+        (writer.folder / file).unlink()
+        with suppress(OSError):  # other prefixes are there
+            (writer.folder / file).parent.rmdir()
+        writer.write_manifest(**_with_prefixes(whole.manifest, adapter, prefixes))
+    return RemovedPrefix(removed.tokens, whole.manifest.files[file].bytes, loses_signature)
+
+
+def _open(path: str | os.PathLike[str], adapter: str | None) -> Bundle:
+    """The whole bundle. OptionError if it has no task adapter of this name."""
+    whole = open_bundle(os.fspath(path))
+    if adapter is not None:
+        check_adapter(adapter, list(whole.manifest.adapters))
+    return whole
+
+
+def _check_stored(name: str, names: Sequence[str], adapter: str | None) -> None:
+    """OptionError, with the names, if none of the stored prefixes `names` has this name."""
+    if name not in names:
+        owner = "the base model" if adapter is None else f"the adapter {adapter}"
+        there = f"it has {', '.join(names)}" if names else "it has none"
+        raise OptionError(f"{owner} has no stored prefix with the name {name!r:.40}; {there}")
+
+
+def _loses_signature(bundle: Bundle, sign_key: Ed25519PrivateKey | None) -> bool:
+    return sign_key is None and (bundle.folder / SIGNATURE_NAME).exists()
+
+
+@contextmanager
+def _rewritten(
+    bundle: Bundle, output: str | os.PathLike[str] | None, overwrite: bool, sign_key: Ed25519PrivateKey | None
+) -> Iterator[BundleWriter]:
+    """A writer, with the files of the bundle, that replaces it or writes `output`."""
+    place = bundle.folder.resolve() if output is None else Path(output)
+    with BundleWriter(place, output is None or overwrite, sign_key) as writer:
+        writer.take_files(bundle.folder)
+        yield writer
 
 
 def _shared_prefix(
@@ -146,14 +225,19 @@ def _save_cache(bundle: Bundle, ids: Sequence[int], threads: int | None, file: P
         ) from None
 
 
-def _with_prefix(manifest: Manifest, name: str, adapter: str | None, tokens: int) -> dict[str, Any]:
-    """The fields of the manifest with one more prefix, for BundleWriter.write_manifest."""
+def _prefixes(manifest: Manifest, adapter: str | None) -> Mapping[str, Prefix]:
+    """The stored prefixes of the base model, or of a task adapter, by name."""
+    return manifest.prefixes if adapter is None else manifest.adapters[adapter].prefixes
+
+
+def _with_prefixes(manifest: Manifest, adapter: str | None, prefixes: dict[str, Prefix]) -> dict[str, Any]:
+    """The fields of the manifest with other prefixes of the base model or of a task adapter, for
+    BundleWriter.write_manifest."""
     fields = {field: getattr(manifest, field) for field in Manifest.model_fields}
     del fields["format_version"], fields["files"]
     if adapter is None:
-        fields["prefixes"] = {**manifest.prefixes, name: Prefix(tokens=tokens)}
+        fields["prefixes"] = prefixes
     else:
-        own = manifest.adapters[adapter]
-        changed = own.model_copy(update={"prefixes": {**own.prefixes, name: Prefix(tokens=tokens)}})
+        changed = manifest.adapters[adapter].model_copy(update={"prefixes": prefixes})
         fields["adapters"] = {**manifest.adapters, adapter: changed}
     return fields

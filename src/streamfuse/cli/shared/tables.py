@@ -79,7 +79,7 @@ def bundle(manifest: Manifest) -> Group:
         _parts(manifest),
         _parity(manifest),
         *_adapters(manifest),
-        *_prefixes(manifest),
+        *prefixes(manifest),
     )
     return Group(*parts, _files(manifest))
 
@@ -276,12 +276,12 @@ def _adapters(manifest: Manifest) -> list[RenderableType]:
     return [table]
 
 
-def _prefixes(manifest: Manifest) -> list[RenderableType]:
+def prefixes(manifest: Manifest) -> list[RenderableType]:
     """A table of the stored prefixes, if there are some."""
     of_adapters = {name: facts.prefixes for name, facts in manifest.adapters.items()}
     table = _table("stored prefix", "task adapter", "tokens", "size", right=("tokens", "size"))
-    for adapter, prefixes in [(None, manifest.prefixes), *of_adapters.items()]:
-        for name, prefix in prefixes.items():
+    for adapter, stored in [(None, manifest.prefixes), *of_adapters.items()]:
+        for name, prefix in stored.items():
             size = _size(manifest.files[prefix_file(name, adapter)].bytes)
             _add(table, name, adapter or "none", str(prefix.tokens), size)
     return [table] if table.row_count else []

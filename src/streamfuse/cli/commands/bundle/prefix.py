@@ -1,4 +1,4 @@
-"""`streamfuse bundle prefix`: the cache of a system prompt becomes a part of a bundle."""
+"""`streamfuse bundle prefix`: the cache of a system prompt becomes a part of a bundle, is listed or removed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from streamfuse.api import GenerationOptions, store_prefix
-from streamfuse.cli.shared import options
-from streamfuse.cli.shared.console import say
+from streamfuse.api import GenerationOptions, remove_prefix, store_prefix
+from streamfuse.bundle import open_bundle
+from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared.console import out, say
 from streamfuse.cli.shared.errors import usage_errors
 
 
@@ -24,13 +25,21 @@ def prefix(
     tools: options.Tools = None,
     template_variables: options.TemplateVariables = None,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the prefix. Replaces one with the same name.")
-    ] = "system",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the prefix. Replaces one with the same name.", show_default="system"
+        ),
+    ] = None,
     adapter: Annotated[
         str | None,
         typer.Option(
             metavar="NAME", help="Task adapter whose chats begin with the prefix.", show_default="the base model"
         ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Only list the stored prefixes.")] = False,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Remove this prefix, of --adapter or the base model.", show_default="none"),
     ] = None,
     output: Annotated[
         Path | None,
@@ -63,16 +72,51 @@ def prefix(
     streamfuse bundle prefix build/demo --system @system.txt --tools weather.json --name weather -o build/app
 
     streamfuse bundle prefix build/tasks --system "You write SQL." --adapter sql --sign-key release.key
+
+    streamfuse bundle prefix build/app --list
+
+    streamfuse bundle prefix build/app --remove weather
     """
+    stores = {
+        "--system": system, "--tools": tools, "--template-variables": template_variables, "--name": name,
+        "--threads": threads,
+    }  # fmt: skip
+    if remove is not None:
+        _refuse("--remove", stores)
+    if list_:
+        _refuse("--list", {**stores, "--remove": remove, "--adapter": adapter, "--output": output})
+        shown = tables.prefixes(open_bundle(bundle).manifest)
+        out.print(*(shown or [f"{bundle} has no stored prefixes"]), markup=False, soft_wrap=True)
+        return
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
+    changed = bundle if output is None else output
+    if remove is not None:
+        removed = remove_prefix(
+            bundle, remove, adapter=adapter, output=output, overwrite=overwrite, sign_key=key
+        )  # fmt: skip
+        say(f"removed a prefix of {removed.tokens} tokens, {removed.size / 1e6:.1f} MB")
+        _tell_signature(removed.lost_signature, changed)
+        print(changed)
+        return
     asked: GenerationOptions = {}
     options.add_prompt(asked, tools, template_variables)
     stored = store_prefix(
-        bundle, system, tools=asked.get("tools"), template_variables=asked.get("template_variables"), name=name,
-        adapter=adapter, output=output, overwrite=overwrite, threads=threads, sign_key=key,
+        bundle, system, tools=asked.get("tools"), template_variables=asked.get("template_variables"),
+        name="system" if name is None else name, adapter=adapter, output=output, overwrite=overwrite,
+        threads=threads, sign_key=key,
     )  # fmt: skip
     say(f"stored a prefix of {stored.tokens} tokens, {stored.size / 1e6:.1f} MB")
-    if stored.lost_signature:
-        changed = bundle if output is None else output
-        say(f"The signature was of the old manifest; sign again: streamfuse bundle sign {changed} --key FILE", "yellow")
+    _tell_signature(stored.lost_signature, changed)
     print(stored.file)
+
+
+def _refuse(flag: str, others: dict[str, object]) -> None:
+    """BadParameter, exit code 2, if another flag was given that does not go with this one."""
+    for other, value in others.items():
+        if value is not None:
+            raise typer.BadParameter(f"{other} does not go with {flag}")
+
+
+def _tell_signature(lost: bool, bundle: str | Path) -> None:
+    if lost:
+        say(f"The signature was of the old manifest; sign again: streamfuse bundle sign {bundle} --key FILE", "yellow")
