@@ -147,7 +147,8 @@ def test_the_command_prints_one_object_and_a_table(tmp_path: Path, monkeypatch: 
     found = run(bundle, "--data", data, "--max-new-tokens", 8, "--limit", 2)
     assert (found["samples"], found["equal"]) == (2, 1)
     assert found["settings"] == {
-        "data": str(data), "width": 8, "max_new_tokens": 8, "temperature": 0.0, "seed": 0, "plain": True,
+        "data": str(data), "adapter": None, "width": 8, "max_new_tokens": 8, "temperature": 0.0, "seed": 0,
+        "plain": True,
     }  # fmt: skip
     assert set(found["quality"]) == {"rouge1", "rouge2", "rougeL", "rougeLsum"}
     assert run(bundle, "--data", data, "--max-new-tokens", 8, "--width", 4)["settings"]["width"] == 4
@@ -160,8 +161,8 @@ def test_the_command_prints_one_object_and_a_table(tmp_path: Path, monkeypatch: 
     ("arguments", "words"),
     [
         ((), "give a BUNDLE, or --adapter"),
-        (("BUNDLE", "--adapter", "x"), "give a BUNDLE, or --adapter"),
-        (("--adapter", "x", "--temperature", "1"), "--adapter replays greedy text"),
+        (("BUNDLE", "--adapter", "x"), "--adapter x: the bundle has no adapters"),
+        (("--adapter", "x", "--temperature", "1"), "--adapter without a bundle replays greedy text"),
         (("BUNDLE", "--width", "5"), "--width must be one of 4, 8 for this bundle, not 5"),
         (("BUNDLE", "--completion", "{a}"), "--completion goes with --template"),
         (("BUNDLE", "--format", "sql"), "line 1: no field 'context'; the row has prompt"),

@@ -323,6 +323,28 @@ def test_the_command_line_chooses_and_lists_adapters(made: Made) -> None:
     assert set(TASKS) <= set(invoke("bundle", "inspect", folder).stdout.split())
 
 
+def test_benches_measure_the_chosen_adapter(made: Made, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"turns": [text]}) + "\n" for text in (PROMPT, "a light")))
+
+    def invoke(bench: str, bundle: Bundle, *words: object) -> Any:
+        flags = ("--data", data, "--max-new-tokens", 8, "--json", *words)
+        done = CliRunner().invoke(app, ["bench", bench, str(bundle.folder), *map(str, flags)])
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    chosen = invoke("acceptance", made.whole, "--adapter", "tuned")
+    assert chosen.pop("settings")["adapter"] == "tuned"
+    alone = invoke("acceptance", made.alone)
+    alone.pop("settings")
+    assert chosen == alone
+    flags = ("--repetitions", 1, "--systems", "plain,speculative")
+    tasks = invoke("tasks", made.whole, "--adapter", "tuned", "--memory", *flags)
+    assert (tasks["adapter"], tasks["equal"]) == ("tuned", True)
+    assert tasks["weight_bytes"] == invoke("tasks", made.alone, *flags)["weight_bytes"]
+    assert tasks["weight_bytes"] > invoke("tasks", made.whole, *flags)["weight_bytes"]
+
+
 def test_tasks_that_cannot_be_exported_are_refused(made: Made) -> None:
     for options, problem in (
         ({"task": {"SQL": made.files["tuned"]}}, "--task SQL: the name must be 1 to 32 of a-z, 0-9"),

@@ -91,8 +91,10 @@ def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Repo
         report.table(*gain_rows(result))
     settings = result.settings
     systems = ",".join(name for name in result.systems if name in SYSTEMS)
+    adapter = f"--adapter {result.facts['adapter']} " if result.facts.get("adapter") else ""
     report.code(
-        f"streamfuse bench tasks {bundle} --data {data} --systems {systems} {'--sources ' if result.gains else ''}"
+        f"streamfuse bench tasks {bundle} {adapter}--data {data} --systems {systems} "
+        f"{'--sources ' if result.gains else ''}"
         f"--max-new-tokens {settings.max_new_tokens} --repetitions {settings.repetitions} "
         f"--temperature {settings.temperature} --seed {settings.seed}"
     )

@@ -42,13 +42,15 @@ def acceptance(
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Measure an adapter instead of a bundle: a shipped one, by name, or a file.",
+            metavar="NAME",
+            help="With BUNDLE: answer with this task adapter of it. Without: measure an adapter, a shipped one by name "
+            "or a file.",
             show_default="none",
             autocompletion=complete.adapters,
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="Base model of --adapter.", show_default="the default one")
+        str, typer.Option(help="Base model of an --adapter without a bundle.", show_default="the default one")
     ] = DEFAULT_MODEL,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Samples, evenly spread over the data.", show_default="all")
@@ -88,18 +90,22 @@ def acceptance(
 
     streamfuse bench acceptance build/sql --data test.jsonl --width 8 --json
 
+    streamfuse bench acceptance build/tasks --adapter e2e --data test.jsonl
+
     streamfuse bench acceptance --adapter build/train/e2e/adapter.safetensors --data test.jsonl
     """
     from streamfuse.bench.acceptance import AcceptanceSettings
     from streamfuse.bench.quality.scores import needs_rouge
     from streamfuse.train.readers import merged, read_samples, spread
 
-    if (bundle is None) == (adapter is None):
-        raise typer.BadParameter("give a BUNDLE, or --adapter")
-    if adapter and temperature:
-        raise typer.BadParameter("--adapter replays greedy text, so --temperature does not go with it")
     file = None
-    if adapter is not None:
+    if bundle is None:
+        if adapter is None:
+            raise typer.BadParameter("give a BUNDLE, or --adapter")
+        if temperature:
+            raise typer.BadParameter(
+                "--adapter without a bundle replays greedy text, so --temperature does not go with it"
+            )
         need("bench-adapter")
         file = options.adapter_file("--adapter", adapter)
     source = options.data_template(template, completion)
@@ -110,8 +116,8 @@ def acceptance(
     if file is not None:
         result = _replay(file, model, samples, settings)
     else:
-        result, settings = _run(str(bundle), samples, settings, width, threads, provider)
-    found = {**result.to_dict(), "settings": {"data": data, **asdict(settings)}}
+        result, settings = _run(str(bundle), adapter, samples, settings, width, threads, provider)
+    found = {**result.to_dict(), "settings": {"data": data, "adapter": adapter, **asdict(settings)}}
     if json_:
         print_json(found)
     else:
@@ -120,6 +126,7 @@ def acceptance(
 
 def _run(
     bundle: str,
+    adapter: str | None,
     samples: list[Sample],
     settings: AcceptanceSettings,
     width: int | None,
@@ -130,7 +137,8 @@ def _run(
 
     from streamfuse.bench.acceptance import measure_bundle
 
-    model = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    whole = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    model = options.with_adapter(whole, adapter)
     widths = model.bundle.spec().verify_widths
     if not widths:
         raise typer.BadParameter(
@@ -138,7 +146,7 @@ def _run(
         )
     options.checked(model.manifest, {"width": width})
     settings = replace(settings, width=width or widths[-1])
-    with loaded(model, plan=False) as session, _progress(len(samples)) as advance:
+    with whole, loaded(model, plan=False) as session, _progress(len(samples)) as advance:
         return measure_bundle(session, model.tokenizer, samples, settings, advance), settings
 
 

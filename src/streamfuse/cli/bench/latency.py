@@ -24,6 +24,7 @@ def register(bench: typer.Typer) -> None:
 
 def latency(
     bundle: options.BundleFolder,
+    adapter: options.TaskAdapter = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes per method; the median is reported.")] = 30,
@@ -55,12 +56,13 @@ def latency(
     from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
 
-    model = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    whole = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    model = options.with_adapter(whole, adapter)
     manifest = model.manifest
     with usage_errors():
         settings = LatencySettings(repetitions=repetitions, context=context)
         settings.check(manifest)
-    with loaded(model, plan=False) as session, err.status("the loop") as status:
+    with whole, loaded(model, plan=False) as session, err.status("the loop") as status:
         backend = session.backend
         loop_ms = loop_costs(session, manifest, settings, status.update)
         machine = ReadBandwidth(engine_threads(backend))

@@ -27,6 +27,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page to write.")] = Path(
         "report.html"
     ),
+    adapter: options.TaskAdapter = None,
     data: Annotated[
         str | None, typer.Option(metavar="DATA", help=options.DATA_HELP, show_default="the prompts of streamfuse demo")
     ] = None,
@@ -68,9 +69,10 @@ def report(
     settings = GenerationOptions(max_new_tokens=max_new_tokens, temperature=0.0, repetition_penalty=1.0)
     answers: list[measure.Answer] = []
     with (
-        load(bundle, threads=threads, provider=provider, cost_cache=False) as model,
+        load(bundle, threads=threads, provider=provider, cost_cache=False) as whole,
         err.status("warming up") as status,
     ):
+        model = options.with_adapter(whole, adapter)
         asked = _demo(model) if data is None else _read(model, data, limit, max_new_tokens, format_, template, split)
         settle(model, plan=True)
         for number, (kind, prompt, ask) in enumerate(asked):
@@ -79,7 +81,7 @@ def report(
         facts = f"{model.manifest.model.name}, {processor()}, {engine_threads(model.backend)} threads, greedy"
         title = f"Speculative decoding of {model.manifest.model.name.rpartition('/')[2]}"
     of_data = {"--data": data, "--limit": limit, "--format": format_, "--template": template, "--split": split}
-    given = {"--max-new-tokens": max_new_tokens, "--threads": threads, "--provider": provider}
+    given = {"--adapter": adapter, "--max-new-tokens": max_new_tokens, "--threads": threads, "--provider": provider}
     flags = given if data is None else of_data | given
     words = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
     command = shlex.join(["streamfuse", "bench", "report", bundle, *words])

@@ -59,7 +59,8 @@ def structured(
         ),
     ] = None,
     gguf: options.Gguf = None,
-    adapter: options.ExportedAdapter = None,
+    adapter: options.TaskAdapter = None,
+    trained_adapter: options.TrainedAdapter = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -91,6 +92,8 @@ def structured(
 
     streamfuse bench structured build/demo --task function-calling=simple.jsonl --limit 20
 
+    streamfuse bench structured build/tasks --adapter sql --task sql=sql_context/test.jsonl
+
     streamfuse bench structured build/sql --task sql=sql_context/test.jsonl --json
     """
     need("bench-structured")
@@ -104,11 +107,12 @@ def structured(
     from streamfuse.model.config import CheckpointError
 
     programs = _programs(systems)
-    own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
+    trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     sources = [_task(one) for one in task or ["objects"]]
     questions = {found.name: found.read_questions(source, split) for found, source in sources}
-    model = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    whole = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    model = options.with_adapter(whole, adapter)
     todo = {
         name: encode_questions(read, model.tokenizer, model.manifest, max_new_tokens, limit)
         for name, read in questions.items()
@@ -134,16 +138,20 @@ def structured(
 
     weights = {}
     for name in programs:
-        path = attempt(name, partial(_weights, name, model, gguf, own_adapter))
+        path = attempt(name, partial(_weights, name, model, gguf, trained))
         if path is not None:
             weights[name] = path
-    with model, ExitStack() as stack:
+    with whole, ExitStack() as stack:
         rest = range(repetitions - 1)
-        again = (load(model.bundle, threads=threads, provider=provider, cost_cache=False) for _ in rest)
-        models = [model, *map(stack.enter_context, again)]
+        again = (load(whole.bundle, threads=threads, provider=provider, cost_cache=False) for _ in rest)
+        models = [model, *(options.with_adapter(stack.enter_context(one), adapter) for one in again)]
         for one in models:
             settle(one, plan=True)
-        facts = {**engine_facts(model.backend), "data": {found.name: source for found, source in sources}}
+        facts = {
+            **engine_facts(model.backend),
+            "adapter": adapter,
+            "data": {found.name: source for found, source in sources},
+        }
         used, first = engine_threads(model.backend), next(iter(todo.values()))[0][0].prompt_ids
         opened: list[System] = []
         for name, path in weights.items():

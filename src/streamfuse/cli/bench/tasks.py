@@ -59,7 +59,8 @@ def tasks(
         typer.Option("--memory", help="Also run speculation that drafts from the answers to earlier prompts."),
     ] = False,
     gguf: options.Gguf = None,
-    adapter: options.ExportedAdapter = None,
+    adapter: options.TaskAdapter = None,
+    trained_adapter: options.TrainedAdapter = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="0 is greedy.", show_default=f"0; 1.5 for {ADVERSARIAL}")
     ] = None,
@@ -76,9 +77,10 @@ def tasks(
     """Measure tokens per second of each system, with 95 % intervals and the memory roofline of plain decoding.
 
     The systems alternate on every prompt. llama.cpp runs the same weights on
-    as many threads, in the fastest of Q4_0, Q4_1 and Q8_0; it needs
-    pip install 'streamfuse\\[llama-cpp]'. It runs in separate processes; one
-    that crashes is left out. Ctrl-C ends the run and reports what is complete.
+    as many threads, in the fastest of Q4_0, Q4_1, Q8_0 and the GGUF's own type;
+    it needs pip install 'streamfuse\\[llama-cpp]'. It runs in separate processes;
+    one that crashes is left out. Ctrl-C ends the run and reports what is
+    complete.
 
     --sources shows what each source of drafts brings, for each category of
     the data: the speed with all of them over the speed without that one.
@@ -93,6 +95,8 @@ def tasks(
     streamfuse bench tasks build/demo --data question.jsonl --limit 20
 
     streamfuse bench tasks build/e2e --data test.jsonl --systems plain,speculative,llama.cpp --json
+
+    streamfuse bench tasks build/tasks --adapter e2e --data test.jsonl
 
     streamfuse bench tasks build/demo --data question.jsonl --sources
 
@@ -117,10 +121,11 @@ def tasks(
         names.remove(LLAMA_CPP)
     if (sources or memory) and "speculative" not in names:
         raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
-    own_adapter = None if adapter is None else options.adapter_file("--adapter", adapter)
+    trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
     settings = TaskSettings(max_new_tokens, repetitions, hot if temperature is None else temperature, seed)
-    opened = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    whole = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    opened = options.with_adapter(whole, adapter)
     manifest = opened.manifest
     if data == ADVERSARIAL:
         asked = random_words(opened.tokenizer, manifest.model.vocab_size, limit or ADVERSARIAL_PROMPTS, seed)
@@ -131,8 +136,8 @@ def tasks(
         kinds = [sample.source for sample in samples]
     fits = fitting(asked, manifest, max_new_tokens)
     prompts, kinds = [asked[place] for place in fits], [kinds[place] for place in fits]
-    weights = _llama_cpp_weights(names, gguf, own_adapter, opened, asked_for=systems is not None)
-    with opened, ExitStack() as stack, err.status("warming up") as status:
+    weights = _llama_cpp_weights(names, gguf, trained, opened, asked_for=systems is not None)
+    with whole, ExitStack() as stack, err.status("warming up") as status:
         clock = ColdCaches() if cold_caches else None
 
         def session_of(model: Model) -> Session | None:
@@ -146,6 +151,7 @@ def tasks(
         facts = {
             **engine_facts(backend),
             "data": data,
+            "adapter": adapter,
             "prompts": len(prompts),
             "skipped": len(asked) - len(prompts),
             "cold_caches": cold_caches,
@@ -155,9 +161,8 @@ def tasks(
         facts["core_distance_ns"] = machine.core_distance_ns
         running, left_out = _own(names, sources, opened, session), dict[str, str]()
         if memory:
-            remembering = stack.enter_context(
-                load(opened.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
-            )
+            again = load(whole.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
+            remembering = options.with_adapter(stack.enter_context(again), adapter)
             running.append(OwnRuntime(remembering, MEMORY, session_of(remembering)))
         if weights is not None:
             try:

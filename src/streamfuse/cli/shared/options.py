@@ -114,10 +114,11 @@ Gguf = Annotated[
     Path | None,
     typer.Option(help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"),
 ]
-ExportedAdapter = Annotated[
+TrainedAdapter = Annotated[
     str | None,
     typer.Option(
-        help="Adapter that the bundle was exported with: a shipped one, by name, or a file.",
+        help="For other programs' weights: the adapter file that the bundle, or --adapter, was exported with, or the "
+        "name of a shipped one.",
         show_default="from the bundle",
         autocompletion=complete.adapters,
     ),
