@@ -224,6 +224,7 @@ def test_installed_programs_answer_from_processes_of_their_own(
 
     monkeypatch.setattr(llama_cpp, "open_child", opened)
     monkeypatch.setattr(llama_cpp, "check_installed", lambda: None)
+    monkeypatch.setattr(llama_cpp, "kinds_of", lambda source: llama_cpp.QUANTIZATIONS)
     monkeypatch.setattr(opening, "need", lambda name: None)
     monkeypatch.setattr(opening, "onnx_genai_model", lambda manifest, adapter: tmp_path)
     monkeypatch.setattr(opening, "open_onnx_genai", genai)

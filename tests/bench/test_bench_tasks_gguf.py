@@ -20,7 +20,7 @@ from bundle_samples import edit_manifest, write_bundle
 
 from streamfuse.bench.external.child import Child
 from streamfuse.bench.external.gguf_weights import encode, gguf_of, merged_gguf, write_merged_gguf
-from streamfuse.bench.external.llama_cpp import quantized
+from streamfuse.bench.external.llama_cpp import QUANTIZATIONS, kinds_of, quantized
 from streamfuse.bench.shared.systems import ExternalSystemError
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0
@@ -168,3 +168,16 @@ def test_the_bundles_own_gguf_is_found_by_its_hash(source: Source, tmp_path: Pat
 
 def test_a_file_that_has_the_quantization_already_is_taken_as_it_is(source: Source, tmp_path: Path) -> None:
     assert quantized(Child("unused"), source.gguf, "Q4_1", tmp_path / "llama.cpp") == source.gguf
+
+
+@pytest.mark.parametrize("kind", ["MOSTLY_Q4_K_M", "MOSTLY_Q4_0", "MOSTLY_F16", "ALL_F32"])
+def test_a_file_of_another_type_of_integers_runs_as_it_is_too(kind: str, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_file_type(int(gguf.LlamaFileType[kind]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    found = kinds_of(tmp_path / "model.gguf")
+    assert found == (("Q4_K_M", *QUANTIZATIONS) if kind == "MOSTLY_Q4_K_M" else QUANTIZATIONS)
+    if kind == "MOSTLY_Q4_K_M":
+        assert quantized(Child("unused"), tmp_path / "model.gguf", "Q4_K_M", tmp_path) == tmp_path / "model.gguf"

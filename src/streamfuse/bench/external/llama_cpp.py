@@ -27,6 +27,7 @@ from .child import Child
 
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
+_FLOATS = ("ALL_F32", "F16", "BF16")
 _GET = "llama.cpp needs llama-cpp-python{}: pip install 'streamfuse[llama-cpp]', or drop it from --systems"
 
 
@@ -37,7 +38,7 @@ def check_installed() -> None:
 
 
 def open_child(child: Child, source: Path, kind: str, folder: Path, **arguments: Any) -> System:
-    """A `LlamaCpp` in the child, of `source` (a GGUF of any precision) in one of `QUANTIZATIONS`.
+    """A `LlamaCpp` in the child, of `source` (a GGUF of any precision) in one of `kinds_of` it.
 
     Args:
         folder: gets the quantized file, once.
@@ -217,7 +218,7 @@ class LlamaCpp:
 
 
 def quantized(child: Child, source: Path, kind: str, folder: Path) -> Path:
-    """The GGUF in one of `QUANTIZATIONS`, written to `folder` once. Raises as `open_child` does."""
+    """The GGUF in one of `kinds_of` it, written to `folder` once. Raises as `open_child` does."""
     if _kind_of(source) == kind:
         return source
     out = folder / f"{source.stem}-{kind}.gguf"
@@ -241,16 +242,25 @@ def quantize(source: str, out: str, kind: str) -> None:
         raise ExternalSystemError(f"{source}: llama.cpp cannot quantize this file to {kind}")
 
 
+def kinds_of(source: Path) -> tuple[str, ...]:
+    """`QUANTIZATIONS`, after the type of a GGUF's weights if that is another one of integers, such as Q4_K_M.
+
+    Raises:
+        ExternalSystemError: it is no GGUF.
+    """
+    own = _kind_of(source)
+    return QUANTIZATIONS if own in (None, *_FLOATS, *QUANTIZATIONS) else (str(own), *QUANTIZATIONS)
+
+
 def _kind_of(path: Path) -> str | None:
-    """What most of a GGUF's weights are, one of `QUANTIZATIONS`; None for all else."""
+    """The type of most of a GGUF's weights, as llama.cpp calls it; None if the file does not say it."""
     import gguf
 
     try:
         field = gguf.GGUFReader(path).fields.get("general.file_type")
+        return None if field is None else gguf.LlamaFileType(field.contents()).name.rpartition("MOSTLY_")[2]
     except (ValueError, OSError, IndexError, KeyError) as error:
         raise ExternalSystemError(f"{path}: not a readable GGUF file ({error})") from None
-    types = {int(getattr(gguf.LlamaFileType, f"MOSTLY_{kind}")): kind for kind in QUANTIZATIONS}
-    return None if field is None else types.get(field.contents())
 
 
 _silent: list[Any] = []  # llama.cpp keeps the pointer, so the callback must live as long as the process

@@ -74,7 +74,7 @@ def fastest_llama_cpp(
     from streamfuse.model.pull import cache_root
 
     candidates: dict[str, System] = {}
-    for kind in llama_cpp.QUANTIZATIONS:
+    for kind in llama_cpp.kinds_of(gguf):
         child = stack.enter_context(Child(f"{LLAMA_CPP} ({kind})"))
         try:
             candidates[kind] = llama_cpp.open_child(
