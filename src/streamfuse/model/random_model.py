@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .checkpoint import save_adapter
 from .config import ModelConfig, StreamConfig
+from .families import to_checkpoint
 from .pull import resolve_model
 from .streams import StreamFused
 from .tokenizer_file import alphabet, byte_level, byte_level_bpe
@@ -140,10 +141,11 @@ def _write_weights(folder: Path, base: Transformer) -> None:
     files: dict[str, dict[str, Tensor]] = {}
     for name, parameter in base.named_parameters():  # a tied head is the embedding
         owner = ".".join(name.split(".")[:2]) if name.startswith("layers.") else "rest"
-        files.setdefault(owner, {})[name if name.startswith("lm_head.") else f"model.{name}"] = parameter
+        files.setdefault(owner, {})[name] = parameter
     places: dict[str, str] = {}
     for owner, parameters in files.items():
-        state = {name: _random(name.removeprefix("model."), parameter) for name, parameter in parameters.items()}
+        own = {name: _random(name, parameter) for name, parameter in parameters.items()}
+        state = to_checkpoint(own, base.config)
         save_file(state, folder / f"model-{owner}.safetensors")
         places |= dict.fromkeys(state, f"model-{owner}.safetensors")
     index = json.dumps({"weight_map": places}, indent=2)
@@ -151,12 +153,15 @@ def _write_weights(folder: Path, base: Transformer) -> None:
 
 
 def _random(name: str, like: Tensor) -> Tensor:
-    """Norms of one; unit-variance embeddings, which dominate the layers' outputs; variance-preserving matrices.
+    """Norms of one, small biases, unit-variance embeddings, which dominate the layers' outputs, and variance-preserving
+    matrices.
 
     Such a model has one token that is far more probable than the others, and its weights are near the sixteen levels
     of a Q4_1 group, so it survives four bits as trained models do; Gaussian noise would fail the export's parity
     floors. The weights are not exactly on the levels, so the exporter has to fit them as it does for trained ones.
     """
+    if name.endswith("bias"):
+        return torch.randn(like.shape, dtype=torch.bfloat16).mul_(_NOISE)
     if like.ndim == 1:
         return torch.ones(like.shape, dtype=torch.bfloat16)
     levels = torch.randint(0, _LEVELS, like.shape, dtype=torch.uint8)

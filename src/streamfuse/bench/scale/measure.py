@@ -114,6 +114,7 @@ class Scale:
         available: bytes of memory that are free now.
         disk: bytes of disk that are free in a folder.
         run: runs a module in a process of its own.
+        shapes: the `config.json` of a name; OptionError if there is none.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class Scale:
         available: Callable[[], int] = lambda: available_bytes(),
         disk: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
         run: Run = run_module,
+        shapes: Callable[[str], dict[str, Any]] = lambda name: shape_of(name),
     ) -> None:
-        self._work, self._settings, self._progress = work, settings, progress
+        self._work, self._settings, self._progress, self._shape_of = work, settings, progress, shapes
         self._available, self._disk, self._run_module = available, disk, run
 
     def measure(self, name: str) -> dict[str, Any]:
@@ -136,14 +138,10 @@ class Scale:
             OptionError: a context is too long for it.
             ChildError: an export or a run failed.
         """
-        shape = shape_of(name)
-        self._settings.check(name, shape)
-        folder = self._work / name
-        folder.mkdir(parents=True, exist_ok=True)
         try:
-            record = self._exported(name, folder, shape) or self._export(name, folder, shape)
+            record = self.export(name)
             self._need(name, "running", "memory", record.run_bytes + _PROCESS_BYTES, self._available())
-            opened, *contexts = self._run(name, folder / "bundle")
+            opened, *contexts = self._run(name, self.bundle(name))
         except ChildKilled as error:
             raise LeftOut(f"{name} is left out: its process {error}") from None
         return {
@@ -156,6 +154,17 @@ class Scale:
             "contexts": contexts,
             "growth": growth(contexts),
         }
+
+    def bundle(self, name: str) -> Path:
+        """Where the bundle of a shape is."""
+        return self._work / name / "bundle"
+
+    def export(self, name: str) -> Record:
+        """Export a shape, or take the export that is there. Raises as `measure`."""
+        shape, folder = self._shape_of(name), self._work / name
+        self._settings.check(name, shape)
+        folder.mkdir(parents=True, exist_ok=True)
+        return self._exported(name, folder, shape) or self._export(name, folder, shape)
 
     def remove(self, name: str) -> None:
         """Delete what belongs to a shape, and the work folder where nothing else lies in it."""
