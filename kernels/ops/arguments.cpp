@@ -41,10 +41,22 @@ Packed Arguments::weight(size_t i, const char* name, int64_t outputs, int64_t in
 LowRank Arguments::adapter(size_t i, size_t first, int64_t parts, int64_t outputs, int64_t inputs) const {
   const int64_t first_row = integer(first, "first_adapted_row", 0), tiles = (outputs + kTileRows - 1) / kTileRows;
   if (absent(i) != absent(i + 1)) throw BadArgument{"an adapter needs both of its matrices"};
-  if (absent(i)) return {nullptr, nullptr, 0, 0, first_row};
+  if (absent(i)) return {nullptr, nullptr, 0, 0, first_row, false};
   const int64_t rank = size(i + 1, "up", 3, 1);
-  return {read<uint16_t>(i, "down", {parts * rank, inputs}), read<uint16_t>(i + 1, "up", {tiles, rank, kTileRows}),
-          parts, rank, first_row};
+  const bool is_int8 = stack_[i + 1]->toTensor().scalar_type() == ScalarType::Char;
+  if (is_int8)
+    return {bytes<int8_t>(i, "down", {parts * rank, inputs + static_cast<int64_t>(sizeof(float))}),
+            bytes<int8_t>(i + 1, "up", {tiles, rank, kTileRows}),
+            parts,
+            rank,
+            first_row,
+            true};
+  return {bytes<uint16_t>(i, "down", {parts * rank, inputs}),
+          bytes<uint16_t>(i + 1, "up", {tiles, rank, kTileRows}),
+          parts,
+          rank,
+          first_row,
+          false};
 }
 
 ProductInput Arguments::normed_input() const {

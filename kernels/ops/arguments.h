@@ -82,6 +82,11 @@ class Arguments {
   static ScalarType type_of(bool*) { return ScalarType::Bool; }
   static ScalarType type_of(uint8_t*) { return ScalarType::Byte; }
   static ScalarType type_of(uint16_t*) { return ScalarType::Half; }
+  static ScalarType type_of(int8_t*) { return ScalarType::Char; }
+  template <typename T>
+  const uint8_t* bytes(size_t i, const char* name, std::initializer_list<int64_t> shape) const {
+    return reinterpret_cast<const uint8_t*>(read<T>(i, name, shape));
+  }
   void check(size_t i, const char* name, ScalarType dtype, std::initializer_list<int64_t> shape) const;
 
   executorch::runtime::Span<EValue*> stack_;

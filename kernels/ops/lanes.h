@@ -130,6 +130,24 @@ SF_INLINE Lanes load(const uint16_t* p) {
   return r;
 }
 
+// Loads integers.
+SF_INLINE Lanes load(const int8_t* p) {
+  typedef int8_t Bytes __attribute__((vector_size(kNativeBytes / 4)));
+  Lanes r;
+  SF_EACH_PART {
+    Bytes bytes;
+    memcpy(&bytes, p + i * (kNativeBytes / 4), sizeof bytes);
+    r.part[i] = __builtin_convertvector(__builtin_convertvector(bytes, NativeInt), Native);
+  }
+  return r;
+}
+
+SF_INLINE Lanes load_first(const int8_t* p, int count) {
+  int8_t whole[kLanes] = {0};
+  memcpy(whole, p, (size_t)count);
+  return load(whole);
+}
+
 SF_INLINE Lanes load_first(const uint16_t* p, int count) {
   uint16_t whole[kLanes] = {0};
   memcpy(whole, p, (size_t)count * sizeof(uint16_t));

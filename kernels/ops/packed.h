@@ -36,16 +36,21 @@ struct Rounded {
   int64_t groups;
 };
 
-// float16 low-rank adapters of the `parts` projections that a product combines: y += up^T (down x) in float32. Each
-// tile of outputs uses the inner values of its own part. There is no adapter if rank is 0.
+// Low-rank adapters of the `parts` projections that a product combines, in float16 or int8: y += up^T (down x) in
+// float32. Each tile of outputs uses the inner values of its own part. There is no adapter if rank is 0.
 struct LowRank {
-  const uint16_t* down;  // [parts, rank, inputs]
-  const uint16_t* up;    // [tiles, rank, 16]
+  const uint8_t* down;  // [parts, rank, inputs]; in int8, a float32 after each row multiplies its inner value
+  const uint8_t* up;    // [tiles, rank, 16]
   int64_t parts;
   int64_t rank;
   int64_t first_row;  // rows from here on are adapted
+  bool is_int8;
 
   int64_t inner() const { return parts * rank; }  // values of one row between down and up
+  const uint8_t* down_row(int64_t row, int64_t inputs) const {
+    return down + row * (is_int8 ? inputs + static_cast<int64_t>(sizeof(float)) : 2 * inputs);
+  }
+  const uint8_t* up_tile(int64_t tile) const { return up + tile * rank * kTileRows * (is_int8 ? 1 : 2); }
 };
 
 // The prepared rows of a product.

@@ -44,8 +44,8 @@ void adapter_inner(const LowRank& adapter, const float* x, int64_t rows, int64_t
   const auto columns = [=](int64_t begin, int64_t end, int) {
     const int64_t first = begin * kTogether, last = std::min(end * kTogether, count);
     for (int64_t row = 0; row < rows; ++row)
-      lane_kernels().products->dots(x + row * inputs, adapter.down + first * inputs, last - first, inputs,
-                                    inner + row * count + first);
+      lane_kernels().products->dots(x + row * inputs, adapter.down_row(first, inputs), adapter.is_int8, last - first,
+                                    inputs, inner + row * count + first);
   };
   if (inner_work(adapter, rows, inputs) < kSerialAdapters)
     columns(0, units, 0);
@@ -116,7 +116,7 @@ void product_tile(const Packed& weight, const ProductInput& input, const Prepare
   const LowRank& adapter = input.adapter;
   const int64_t adapted = input.adapted_rows();
   kernels.adapt(acc + (input.rows - adapted) * kTileRows, adapted, ready.inner + part * adapter.rank, adapter.inner(),
-                adapter.up + tile * adapter.rank * kTileRows, adapter.rank);
+                adapter.up_tile(tile), adapter.is_int8, adapter.rank);
 }
 
 }  // namespace streamfuse

@@ -23,11 +23,12 @@ struct ProductKernels {
   void (*norm)(const float* x, int64_t rows, const float* weight, float eps, int64_t size, float* out);
   // Quantizes one row of 32 * to.groups values.
   void (*round)(const float* x, const Rounded& to, int64_t row);
-  // out[j] = dot(matrix[j], x), matrix float16 [count, size].
-  void (*dots)(const float* x, const uint16_t* matrix, int64_t count, int64_t size, float* out);
+  // out[j] = dot(matrix[j], x), matrix float16 [count, size], or int8 with a float32 factor of out[j] after each row.
+  void (*dots)(const float* x, const uint8_t* matrix, bool is_int8, int64_t count, int64_t size, float* out);
   // acc[i] = fma(up[j], inner[i, j], acc[i]) for j in order; acc [rows, 16], rows of inner `stride` apart, up float16
-  // [rank, 16].
-  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank);
+  // or int8 [rank, 16].
+  void (*adapt)(float* acc, int64_t rows, const float* inner, int64_t stride, const uint8_t* up, bool is_int8,
+                int64_t rank);
   // Half-split rotary embedding of one head in place; dim is even.
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t dim);
   // activation(gate) * up of one group of 32, quantized, from tiles gate, up, gate, up [4, rows, 16]. If `gated` is not

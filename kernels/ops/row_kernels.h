@@ -135,16 +135,29 @@ SF_INLINE void dot_block(const float* x, const T* const* rows, int64_t size, flo
   for (int j = 0; j < Count; ++j) out[j] = sum(acc[j]);
 }
 
-void dots(const float* x, const uint16_t* matrix, int64_t count, int64_t size, float* out) {
+// Rows of `size` values of type T, `step` bytes apart.
+template <typename T>
+SF_INLINE void dots_of(const float* x, const uint8_t* matrix, int64_t step, int64_t count, int64_t size, float* out) {
+  const auto at = [=](int64_t j) { return (const T*)(matrix + j * step); };
   int64_t j = 0;
   for (; j + 4 <= count; j += 4) {
-    const uint16_t* rows[4] = {matrix + j * size, matrix + (j + 1) * size, matrix + (j + 2) * size,
-                               matrix + (j + 3) * size};
+    const T* rows[4] = {at(j), at(j + 1), at(j + 2), at(j + 3)};
     dot_block<4>(x, rows, size, out + j);
   }
   for (; j < count; ++j) {
-    const uint16_t* row = matrix + j * size;
+    const T* row = at(j);
     dot_block<1>(x, &row, size, out + j);
+  }
+}
+
+void dots(const float* x, const uint8_t* matrix, bool is_int8, int64_t count, int64_t size, float* out) {
+  if (!is_int8) return dots_of<uint16_t>(x, matrix, 2 * size, count, size, out);
+  const int64_t step = size + (int64_t)sizeof(float);
+  dots_of<int8_t>(x, matrix, step, count, size, out);
+  for (int64_t j = 0; j < count; ++j) {
+    float factor;
+    memcpy(&factor, matrix + j * step + size, sizeof factor);
+    out[j] *= factor;
   }
 }
 
@@ -172,8 +185,8 @@ void norm(const float* x, int64_t rows, const float* weight, float eps, int64_t 
   for (; rows > 0; --rows, x += size, out += size) norm_block<1>(x, weight, eps, size, out);
 }
 
-template <int Rows>
-SF_INLINE void adapt_block(float* acc, const float* inner, int64_t stride, const uint16_t* up, int64_t rank) {
+template <int Rows, typename T>
+SF_INLINE void adapt_block(float* acc, const float* inner, int64_t stride, const T* up, int64_t rank) {
   Lanes sums[Rows];
   for (int r = 0; r < Rows; ++r) sums[r] = load(acc + r * kLanes);
   for (int64_t j = 0; j < rank; ++j) {
@@ -183,10 +196,19 @@ SF_INLINE void adapt_block(float* acc, const float* inner, int64_t stride, const
   for (int r = 0; r < Rows; ++r) store(acc + r * kLanes, sums[r]);
 }
 
-void adapt(float* acc, int64_t rows, const float* inner, int64_t stride, const uint16_t* up, int64_t rank) {
+template <typename T>
+SF_INLINE void adapt_of(float* acc, int64_t rows, const float* inner, int64_t stride, const T* up, int64_t rank) {
   for (; rows >= 8; rows -= 8, acc += 8 * kLanes, inner += 8 * stride) adapt_block<8>(acc, inner, stride, up, rank);
   for (; rows >= 4; rows -= 4, acc += 4 * kLanes, inner += 4 * stride) adapt_block<4>(acc, inner, stride, up, rank);
   for (; rows > 0; --rows, acc += kLanes, inner += stride) adapt_block<1>(acc, inner, stride, up, rank);
+}
+
+void adapt(float* acc, int64_t rows, const float* inner, int64_t stride, const uint8_t* up, bool is_int8,
+           int64_t rank) {
+  if (is_int8)
+    adapt_of(acc, rows, inner, stride, (const int8_t*)up, rank);
+  else
+    adapt_of(acc, rows, inner, stride, (const uint16_t*)up, rank);
 }
 
 void rotate(float* head, const float* cos, const float* sin, int64_t dim) {

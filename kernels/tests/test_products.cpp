@@ -89,19 +89,48 @@ std::vector<uint16_t> halves(int64_t count) {
   return values;
 }
 
-// Random adapters of `parts` projections, for rows from a random one on, with their memory.
+// Random adapters of `parts` projections in either dtype, for rows from a random one on, with their memory.
 struct Adapter {
-  std::vector<uint16_t> down, up;
+  bool is_int8 = any_of(0, 1);
+  int64_t inputs;
+  std::vector<uint8_t> down, up;
   LowRank low_rank;
 
   Adapter(int64_t inputs, int64_t outputs, int64_t parts, int64_t rank, int64_t first_row)
-      : down(halves(parts * rank * inputs)),
-        up(halves((outputs + 15) / 16 * rank * 16)),
-        low_rank{down.data(), up.data(), parts, rank, first_row} {}
+      : inputs(inputs),
+        down(values(parts * rank, inputs, true)),
+        up(values((outputs + 15) / 16 * rank, 16, false)),
+        low_rank{down.data(), up.data(), parts, rank, first_row, is_int8} {}
 
-  static double value(const uint16_t& half) {
-    return lane_kernels().products->half(reinterpret_cast<const uint8_t*>(&half));
+  // Rows of `size` values; with factors, a float32 after each row of integers.
+  std::vector<uint8_t> values(int64_t rows, int64_t size, bool with_factors) const {
+    std::vector<uint8_t> bytes;
+    const auto append = [&](const void* data, size_t count) {
+      const auto* first = static_cast<const uint8_t*>(data);
+      bytes.insert(bytes.end(), first, first + count);
+    };
+    for (int64_t row = 0; row < rows; ++row) {
+      if (is_int8) {
+        for (int64_t i = 0; i < size; ++i) bytes.push_back(static_cast<uint8_t>(any_of(0, 255)));
+        const float factor = static_cast<float>(any_of(1, 1000)) * 1e-9f;
+        if (with_factors) append(&factor, sizeof factor);
+      } else {
+        append(halves(size).data(), 2 * static_cast<size_t>(size));
+      }
+    }
+    return bytes;
   }
+
+  double at(const uint8_t* row, int64_t i) const {
+    return is_int8 ? static_cast<int8_t>(row[i]) : lane_kernels().products->half(row + 2 * i);
+  }
+  double down_at(int64_t j, int64_t i) const {
+    const uint8_t* row = low_rank.down_row(j, inputs);
+    float factor = 1;
+    if (is_int8) std::memcpy(&factor, row + inputs, sizeof factor);
+    return at(row, i) * factor;
+  }
+  double up_at(int64_t n, int64_t j) const { return at(low_rank.up_tile(n / 16), j * 16 + n % 16); }
 };
 
 struct Input {
@@ -157,8 +186,8 @@ void linear_equals_double_precision() {
       }
       for (int64_t j = 0; j < rank && r >= adapter.low_rank.first_row; ++j) {
         double inner = 0;
-        for (int64_t i = 0; i < inputs; ++i) inner += Adapter::value(adapter.down[j * inputs + i]) * x[i];
-        sum += inner * Adapter::value(adapter.up[(n / 16 * rank + j) * 16 + n % 16]);
+        for (int64_t i = 0; i < inputs; ++i) inner += adapter.down_at(j, i) * x[i];
+        sum += inner * adapter.up_at(n, j);
       }
       good &= close(sum, out[r * outputs + n], 2e-5);
     }

@@ -164,6 +164,23 @@ def test_the_weights_of_the_base_are_in_the_file_once(made: Made) -> None:
     assert whole < weights + GRAPH_BYTES * len(TASKS)  # three more models would be three times the weights
 
 
+def test_adapters_in_int8_are_half_as_large_and_texts_stay_lossless(made: Made) -> None:
+    small = made.export("small", made.adapter, task=made.files, adapter_dtype="int8")
+    assert np.array_equal(passes(small, small)[0], passes(made.whole, made.whole)[0])
+    before, found = (bundle.manifest.adapters["tuned"].quantization.mlp.bytes for bundle in (made.whole, small))
+    own = made.whole.manifest.quantization.mlp.bytes
+    assert before is not None
+    assert found is not None
+    assert own is not None
+    assert found - own < 0.6 * (before - own)
+    exact, rounded = (passes(bundle, bundle.adapter("tuned"))[0][0] for bundle in (made.whole, small))
+    assert 0 < float(((exact - rounded) ** 2).sum()) < 0.01 * float((exact**2).sum())
+    with streamfuse.load(small) as model:
+        chosen = model.adapter("tuned")
+        texts = [chosen.generate(PROMPT, max_new_tokens=16, ignore_eos=True, speculative=on).tokens for on in (0, 1)]
+    assert texts[0] == texts[1]
+
+
 def test_the_report_and_the_manifest_have_the_tasks_parity(made: Made, model: streamfuse.Model) -> None:
     report = json.loads(made.whole.file("export_report.json").read_text())
     assert report["config"]["task"] == {name: str(file) for name, file in made.files.items()}

@@ -48,7 +48,8 @@ def q8_0(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
 class Layer(nn.Module):
     """Every operator once, with adapters in the rows from `first` on and norms per head; with biases or without.
 
-    `norms_after`: norms over all heads and before residual additions, none before a product, a window, and GELU.
+    `norms_after`: norms over all heads and before residual additions, none before a product, a window, GELU, and
+    adapters in int8.
     """
 
     def __init__(self, biased: bool, norms_after: bool) -> None:
@@ -66,8 +67,11 @@ class Layer(nn.Module):
         }
         shapes = {"qkv": (3, HIDDEN, wide), "o": (1, HEADS * DIM, HIDDEN), "gate_up": (2, HIDDEN, 2 * INNER)}
         for name, (parts, inputs, outputs) in (shapes | {"down": (1, INNER, HIDDEN)}).items():
-            buffers[f"{name}_a"] = (torch.randn(parts * RANK, inputs) * 0.1).half()
-            buffers[f"{name}_b"] = packing.tile_adapters(torch.randn(outputs, RANK) * 0.1)
+            down, up = (torch.randn(parts * RANK, inputs) * 0.1).half(), torch.randn(outputs, RANK) * 0.1
+            if norms_after:
+                pairs = [packing.integer_adapters(part.float(), up) for part in down.chunk(parts)]
+                down, up = torch.cat([part for part, _ in pairs]), pairs[0][1]
+            buffers |= {f"{name}_a": down, f"{name}_b": packing.tile_adapters(up)}
         buffers |= {name: torch.rand(HIDDEN) + 0.5 for name in ("norm_1", "norm_2", "norm_3")}
         of_heads = (HEADS, KV_HEADS) if norms_after else (1, 1)
         buffers |= {f"{n}_norm": torch.rand(k * DIM) + 0.5 for n, k in zip("qk", of_heads, strict=True)}
@@ -260,6 +264,17 @@ def test_the_reference_activations_are_the_usual_ones(value: float) -> None:
     assert torch.allclose(norm, x * torch.rsqrt((x * x).mean() + EPS), rtol=1e-6)
 
 
+def test_adapters_in_int8_are_near_the_product() -> None:
+    down, up, x = torch.randn(5, 96) * torch.logspace(-3, 1, 5)[:, None], torch.randn(40, 5), torch.randn(96)
+    down[2], up[:, 3] = 0.0, 0.0
+    first, second = packing.integer_adapters(down, up)
+    assert (first.shape, first.dtype, second.shape, second.dtype) == ((5, 100), torch.int8, (40, 5), torch.int8)
+    numbers, factors, columns = packing.float_adapters(first, packing.tile_adapters(second))
+    found = torch.einsum("trn,r->tn", columns, numbers @ x * factors).flatten()[:40]
+    expected = up @ (down @ x)
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
 def test_shapes_that_do_not_fit_are_named_at_export() -> None:
     weight = packing.pack_q4_1(*q4_1(32, 64))
     x, norm = torch.zeros(2, 64, device="meta"), torch.zeros(64, device="meta")
@@ -271,3 +286,6 @@ def test_shapes_that_do_not_fit_are_named_at_export() -> None:
         OPS.linear(
             x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, dtype=torch.float16, device="meta"), None, 0
         )
+    small, tiled = torch.zeros(3, 64, dtype=torch.int8, device="meta"), torch.zeros(2, 3, 16, dtype=torch.int8)
+    with pytest.raises(ValueError, match=r"down must be float16 \[1 r, 64\] or int8 \[1 r, 68\]"):
+        OPS.linear(x, norm, EPS, weight.to("meta"), 32, None, small, tiled.to("meta"), 0)

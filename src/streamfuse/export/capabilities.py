@@ -36,7 +36,7 @@ BACKENDS: dict[str, dict[str, Capabilities]] = {
             "executorch.kernels:KernelsTarget",
             ("q4_1", "q8_0"),
             _FLOAT32,
-            {"prune_threshold": 0.0, "extra_methods": {}, "task": {}},
+            {"prune_threshold": 0.0, "extra_methods": {}, "task": {}, "adapter_dtype": "float16"},
             (GROUP,),
         ),
         "xnnpack": Capabilities("executorch.xnnpack.target:XnnpackTarget", ("8da4w", "none"), _FLOAT32),

@@ -40,6 +40,7 @@ ComputeUnits = Literal["auto", "all", "cpu_and_ne", "cpu_and_gpu", "cpu_only"]
 DeploymentTarget = Literal["auto", "iOS18", "iOS26", "macOS15", "macOS26"]
 Soc = Literal["auto", "SM8550", "SM8650", "SM8750", "SM8850"]
 OnOff = Literal["auto", "on", "off"]
+AdapterDtype = Literal["auto", "float16", "int8"]
 Device = Literal["auto", "cpu", "gpu", "npu"]
 Provider = Literal["auto", "cpu", "webgpu", "qnn", "coreml", "directml"]
 Quantize = Literal["auto", "q4_1", "q8_0", "8da4w", "int4", "int8", "16a8w", "16a4w", "none"]
@@ -165,6 +166,12 @@ class ExportConfig:
         shown="the adapter's held-out prompts, or a few questions",
     )
     group_size: int = option(32, "Weights per scale of int4: 32, 64, 128 or 256.", WEIGHTS)
+    adapter_dtype: AdapterDtype = option(
+        "auto",
+        "Type of the adapters' low-rank products, unless they are merged; int8 stores them in half the bytes; kernels.",
+        WEIGHTS,
+        shown="float16",
+    )
     max_context_len: int = option(1024, "KV cache capacity in tokens.", SIZES, least=32, most=131072)
     prefill_len: int = option(64, "Prompt tokens per prefill pass.", SIZES, least=1, most=128)
     widths: tuple[int, ...] = option(
@@ -358,6 +365,7 @@ class ExportOptions(TypedDict, total=False):
     scheme: Mapping[str, str]
     calibration_text: str | PathLike[str] | None
     group_size: int
+    adapter_dtype: AdapterDtype
     max_context_len: int
     prefill_len: int
     widths: Sequence[int]

@@ -191,8 +191,8 @@ def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamCon
 def _low_rank(model_config: ModelConfig, config: ExportConfig, rank: int, layers: int, part: str) -> PartSize:
     """Low-rank adapters of a part's matrices, and their bytes in the graphs.
 
-    The kernels use them in float16 unchanged (executorch/native.py); elsewhere adapters with the same input are one
-    pair of matrices, the second one block-diagonal (layers.FusedAdapter).
+    The kernels use them in float16 unchanged or in int8 (executorch/native.py); elsewhere adapters with the same input
+    are one pair of matrices, the second one block-diagonal (layers.FusedAdapter).
     """
     h, inner = model_config.hidden_size, model_config.intermediate_size
     query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
@@ -202,7 +202,8 @@ def _low_rank(model_config: ModelConfig, config: ExportConfig, rank: int, layers
     }[part]
     own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
     if config.grids is not None:
-        return PartSize(own, 2 * own)
+        factors = layers * rank * sum(len(outputs) for _, outputs in shared)
+        return PartSize(own, own + 4 * factors if config.adapter_dtype == "int8" else 2 * own)
     stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
     return PartSize(own, DTYPE_BITS[config.dtype] // 8 * stored)
 

@@ -30,7 +30,8 @@ class KernelsTarget(PteTarget):
     form: native.Form
 
     def prepare(self) -> None:
-        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.config.grids))
+        int8 = self.config.adapter_dtype == "int8"
+        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.config.grids), int8)
         self._tasks: dict[str, _TaskTarget] = {}
 
     def quantize(self) -> dict[str, Method] | None:

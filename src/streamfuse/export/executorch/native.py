@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse.*
 from streamfuse.export.operators.layout import cache_positions, cache_shapes
-from streamfuse.export.operators.packing import interleave_gate_up, pack_q4_1, pack_q8_0, tile_adapters
+from streamfuse.export.operators.packing import (
+    integer_adapters,
+    interleave_gate_up,
+    pack_q4_1,
+    pack_q8_0,
+    tile_adapters,
+)
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm
 
@@ -23,10 +29,11 @@ _ops = torch.ops.streamfuse
 
 
 class Form(layers.Form):
-    """Packs weights by `schemes`; `report` has how many groups of each part are on their grid."""
+    """Packs weights by `schemes`, and adapters in int8 or float16; `report` has how many groups of each part are on
+    their grid."""
 
-    def __init__(self, schemes: Schemes) -> None:
-        self.schemes = schemes
+    def __init__(self, schemes: Schemes, int8_adapters: bool = False) -> None:
+        self.schemes, self.int8_adapters = schemes, int8_adapters
         self.report: dict[str, GridReport] = {}
         self._tables: dict[tuple[int, str], Tensor] = {}  # by tensors of the model, which outlives this object
 
@@ -54,10 +61,10 @@ class Form(layers.Form):
         return Embedding(self._table(weight, "embedding", "q8_0"))
 
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        return Opening(block, adapters, lambda weight: self._pack(weight, "attention"))
+        return Opening(block, adapters, lambda weight: self._pack(weight, "attention"), self.int8_adapters)
 
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
-        return Closing(block, adapters, lambda weight, part: self._pack(weight, part))
+        return Closing(block, adapters, lambda weight, part: self._pack(weight, part), self.int8_adapters)
 
     def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
         again = copy.copy(cast("Opening | Closing", part))  # the packed weights are shared
@@ -106,20 +113,26 @@ def eps_of(*norms: RMSNorm | None) -> float:
 
 
 class Adapter(nn.Module):
-    """Low-rank adapters, float16, of projections that share an input: down [parts r, K], up [N / 16, r, 16]."""
+    """Low-rank adapters of projections that share an input, in float16, down [parts r, K] and up [N / 16, r, 16], or in
+    int8 (`packing.integer_adapters`)."""
 
     down: Tensor | None  # None: no adapters
     up: Tensor | None
 
     def __init__(
-        self, adapters: StreamAdapters | None, *names: str, arrange: Callable[[Tensor], Tensor] | None = None
+        self,
+        adapters: StreamAdapters | None,
+        *names: str,
+        int8: bool = False,
+        arrange: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         down = up = None
         if adapters is not None:
-            parts = [cast("LowRank", adapters[name]) for name in names]
-            down = torch.cat([part.down for part in parts]).detach().half()
-            up = torch.cat([part.up * part.scale for part in parts]).detach()
+            low_rank = [cast("LowRank", adapters[name]) for name in names]
+            parts = [(part.down.detach(), (part.up * part.scale).detach()) for part in low_rank]
+            parts = [integer_adapters(*part) if int8 else (part[0].half(), part[1]) for part in parts]
+            down, up = (torch.cat(both) for both in zip(*parts, strict=True))
             up = tile_adapters(up if arrange is None else arrange(up))
         self.register_buffer("down", down)
         self.register_buffer("up", up)
@@ -129,15 +142,17 @@ class Adapter(nn.Module):
         return (self.down, self.up) if first < rows else (None, None)
 
 
-def opening_adapter(adapters: StreamAdapters | None) -> Adapter:
+def opening_adapter(adapters: StreamAdapters | None, int8: bool = False) -> Adapter:
     """The part of a layer's adapters that an `Opening` uses."""
-    return Adapter(adapters, "q_proj", "k_proj", "v_proj")
+    return Adapter(adapters, "q_proj", "k_proj", "v_proj", int8=int8)
 
 
-def closing_adapters(adapters: StreamAdapters | None) -> tuple[Adapter, Adapter, Adapter]:
+def closing_adapters(adapters: StreamAdapters | None, int8: bool = False) -> tuple[Adapter, Adapter, Adapter]:
     """The parts of a layer's adapters that a `Closing` uses: output projection, gate and up, down."""
-    gate_up = Adapter(adapters, "gate_proj", "up_proj", arrange=lambda up: interleave_gate_up(*up.chunk(2)))
-    return Adapter(adapters, "o_proj"), gate_up, Adapter(adapters, "down_proj")
+    gate_up = Adapter(
+        adapters, "gate_proj", "up_proj", int8=int8, arrange=lambda up: interleave_gate_up(*up.chunk(2))
+    )  # fmt: skip
+    return Adapter(adapters, "o_proj", int8=int8), gate_up, Adapter(adapters, "down_proj", int8=int8)
 
 
 class Linear(nn.Module):
@@ -174,8 +189,11 @@ class Opening(nn.Module):
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor], Tensor], int8: bool
+    ) -> None:
         super().__init__()
+        self.int8 = int8  # of the adapters
         a = block.self_attn
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
         own = [a.q_norm, a.k_norm] if a.query_key_norm != "none" else []
@@ -190,7 +208,7 @@ class Opening(nn.Module):
 
     def take(self, adapters: StreamAdapters | None) -> None:
         """Replace the adapters."""
-        self.adapter = opening_adapter(adapters)
+        self.adapter = opening_adapter(adapters, self.int8)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         operator, bias = _with_bias("qkv", self.bias)
@@ -209,8 +227,11 @@ class Closing(nn.Module):
     gate_up: Tensor
     down_proj: Tensor
 
-    def __init__(self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor, Part], Tensor]) -> None:
+    def __init__(
+        self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor, Part], Tensor], int8: bool
+    ) -> None:
         super().__init__()
+        self.int8 = int8  # of the adapters
         mlp = block.mlp
         self.gelu, self.after = mlp.activation == "gelu_tanh", block.attention_output_norm is not None
         if block.attention_output_norm is not None and block.mlp_output_norm is not None:
@@ -228,7 +249,7 @@ class Closing(nn.Module):
 
     def take(self, adapters: StreamAdapters | None) -> None:
         """Replace the adapters."""
-        self.o_adapter, self.gate_up_adapter, self.down_adapter = closing_adapters(adapters)
+        self.o_adapter, self.gate_up_adapter, self.down_adapter = closing_adapters(adapters, self.int8)
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         return self.mlp(self.attention(x, attended, first), first)

@@ -145,8 +145,31 @@ def interleave_gate_up(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def tile_adapters(up: Tensor) -> Tensor:
-    """The second matrix of low-rank adapters, up [N, r], with the weight's rows: float16 [ceil(N / 16), r, 16]."""
-    return _padded(up).reshape(-1, TILE, up.shape[1]).transpose(1, 2).contiguous().half()
+    """The second matrix of low-rank adapters, up [N, r], with the weight's rows: [ceil(N / 16), r, 16], float16 or,
+    of int8, int8."""
+    tiled = _padded(up).reshape(-1, TILE, up.shape[1]).transpose(1, 2).contiguous()
+    return tiled if up.dtype == torch.int8 else tiled.half()
+
+
+def integer_adapters(down: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """A low-rank product up (down x) in int8: down float [r, K] and up float [N, r] -> int8 [r, K + 4] and [N, r].
+
+    Each row of down and each column of up is symmetric, its largest magnitude 127. The product of both scales is one
+    factor of an inner value: a float32 in the last four bytes of the row of down.
+    """
+    scales = [part.abs().amax(axis, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
+              for part, axis in ((down, 1), (up, 0))]  # fmt: skip
+    integers = [torch.round(part / scale).to(torch.int8) for part, scale in zip((down, up), scales, strict=True)]
+    factors = (scales[0].flatten() * scales[1].flatten()).float().contiguous()
+    return torch.cat([integers[0], factors.view(torch.int8).view(-1, 4)], 1), integers[1]
+
+
+def float_adapters(down: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers of adapters in either dtype as float32: down [parts r, K], the factors of its rows, up as tiled."""
+    if down.dtype != torch.int8:
+        return down.float(), torch.ones(len(down)), up.float()
+    factors = down[:, -4:].contiguous().view(torch.float32).flatten()
+    return down[:, :-4].float(), factors, up.float()
 
 
 def _check(q: Tensor, dtype: torch.dtype, *scales: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from streamfuse.export.operators.layout import GROUP, TILE
-from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, unpack
+from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, float_adapters, unpack
 
 _LANES = 16
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations is stored as zeros
@@ -120,7 +120,7 @@ def linear(
     """W . round(rms_norm(x)) + low-rank part of the rows from first_adapted_row on + bias + residual: float32 [R, N].
 
     x [R, K]; norm [K] or None (x is used directly); weight packed [N, K]; residual [R, N]; float16 down [r, K]
-    and up [N / 16, r, 16]; bias float32 [N].
+    and up [N / 16, r, 16], or int8 with K + 4 (packing.integer_adapters); bias float32 [N].
     """
     y = _joined(x, norm, eps, weight, [out_features], down, up, first_adapted_row)
     y = y if bias is None else y + bias
@@ -146,7 +146,8 @@ def qkv(
     """x [R, h], cos and sin [R, D] -> rotated query [R, Hq, D], rotated key [R, Hkv, D], value [R, Hkv, D].
 
     bias float32 [(Hq + 2 Hkv) D] is added to the product; q_norm and k_norm [D] normalize each head before the
-    rotation, [Hq D] and [Hkv D] all heads of a row together. Adapters: float16 down [3 r, h], up [tiles, r, 16].
+    rotation, [Hq D] and [Hkv D] all heads of a row together. Adapters: float16 down [3 r, h], up [tiles, r, 16], or
+    int8 as in `linear`.
     """
     rows, dim = x.shape[0], cos.shape[1]
     widths = [heads * dim, kv_heads * dim, kv_heads * dim]
@@ -348,8 +349,9 @@ def _joined(
         return y
     rank, parts = up.shape[1], parts or len(widths)
     part = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths)) % parts  # [N]
-    columns = up.float().permute(1, 0, 2).reshape(rank, -1)
-    inner = _lane_dot(x[first:, None, :], down[None].float()).view(-1, parts, rank)
+    first_matrix, factors, second = float_adapters(down, up)
+    columns = second.permute(1, 0, 2).reshape(rank, -1)
+    inner = (_lane_dot(x[first:, None, :], first_matrix[None]) * factors).view(-1, parts, rank)
     rows = y[first:]
     for j in range(rank):
         rows = _fma(columns[j, : y.shape[1]], inner[:, part, j], rows)

@@ -205,9 +205,13 @@ class _Checks:
         self((down is None) == (up is None), "down and up must be given together")
         if down is not None and up is not None:
             rank = up.shape[1] if up.dim() == 3 else 0
+            width = inputs + 4 * (up.dtype == torch.int8)
             self(
-                _is(down, torch.float16, parts * rank, inputs) and _is(up, torch.float16, tiles, rank, TILE),
-                f"down must be float16 [{parts} r, {inputs}] and up float16 [{tiles}, r, {TILE}]",
+                up.dtype in (torch.float16, torch.int8)
+                and _is(down, up.dtype, parts * rank, width)
+                and _is(up, up.dtype, tiles, rank, TILE),
+                f"down must be float16 [{parts} r, {inputs}] or int8 [{parts} r, {inputs + 4}], and up of its dtype "
+                f"[{tiles}, r, {TILE}]",
             )
         self(first_adapted_row >= 0, "first_adapted_row must not be negative")
         self(bias is None or _is(bias, torch.float32, out_features), f"bias must be float32 [{out_features}]")
