@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -110,7 +111,7 @@ def prefix(
     print(stored.file)
 
 
-def _refuse(flag: str, others: dict[str, object]) -> None:
+def _refuse(flag: str, others: Mapping[str, object]) -> None:
     """BadParameter, exit code 2, if another flag was given that does not go with this one."""
     for other, value in others.items():
         if value is not None:
