@@ -176,6 +176,30 @@ def structured(document: Document) -> str:
     return table(f"{columns} | constrained plain over free plain | ended | valid | exact match", found)
 
 
+def others(document: Document) -> str:
+    """Per task of structured output: both of ours, and other programs over our constrained plain decoding."""
+    rows = document["benchmarks"]
+    found = []
+    for name, title in _TASKS.items():
+        (result,) = rows[f"structured, {name}"]["result"]["tasks"].values()
+
+        def row(system: str, ratio: str, facts: Mapping[str, Any], title: str = title) -> list[str]:
+            match = facts["quality"].get("exact_match")
+            tokens = facts["tokens"] / facts["answers"]
+            return [title, system, f"{facts['decode_token_per_sec']:.0f}", ratio, f"{facts['ms_per_answer']:.0f}",
+                    f"{tokens:.0f}", _percent(facts["finished"]), _percent(facts["valid"]),
+                    "" if match is None else f"{match:.0f} %"]  # fmt: skip
+
+        for system, ratio in (("plain", "1"), ("speculative", _speedup(result))):
+            own = {key: result[key][system] for key in ("decode_token_per_sec", "ms_per_answer")}
+            found.append(row(f"streamfuse, {system}", ratio, {**result, **own}))
+        for system, facts in result.get("external", {}).items():
+            if facts["answers"]:
+                found.append(row(system, _interval(facts["over_plain"], facts["over_plain_interval"]), facts))
+    columns = "task | system | tokens/s | ratio | ms per answer | tokens per answer | ended | valid | exact match"
+    return table(columns, found)
+
+
 def passes(document: Document) -> str:
     """Milliseconds of each method, by bundle, with its cost in plain passes."""
     rows = document["benchmarks"]
@@ -220,6 +244,7 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "categories": categories,
         "sampled": sampled,
         "structured": structured,
+        "other programs": others,
         "passes": passes,
     },
 }

@@ -39,7 +39,7 @@ def all_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Run the benchmarks behind the published figures; up to an hour on two cores.
+    """Run the benchmarks behind the published figures; twenty minutes on two cores.
 
     Measures chat, E2E and SQL (GSM8K and HumanEval too, if their files are
     there): speed-up over plain decoding, greedy and at temperature 0.7; the
