@@ -260,7 +260,7 @@ def take_over(results: Path, root: Path) -> None:
     for name, one in rows.items():
         parts = [one["result"], *one["result"].get("tasks", {}).values()]
         if not all(part.get("complete", True) and part.get("equal", True) for part in parts):
-            raise ValueError(f"{results}: {name} stopped early, or its texts differ")
+            raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
     write_text(root / FIGURES, json.dumps(compact(document), indent=1) + "\n")
 
 

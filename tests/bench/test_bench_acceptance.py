@@ -154,7 +154,7 @@ def test_the_command_prints_one_object_and_a_table(tmp_path: Path, monkeypatch: 
     assert run(bundle, "--data", data, "--max-new-tokens", 8, "--width", 4)["settings"]["width"] == 4
     result = CliRunner().invoke(app, ["bench", "acceptance", str(bundle), "--data", str(data), "--max-new-tokens", "8"])
     assert result.exit_code == 0, result.stderr
-    assert "100.0 % of the texts are equal to the plain ones" in result.stdout
+    assert "100.0 % of the answers are equal to the plain ones" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_texts_that_differ_end_with_code_1(
     monkeypatch.setattr(measure.Answer, "equal", property(lambda answer: answer.kind == "qa"))
     page = tmp_path / "report.html"
     done = report(bundle, "--data", data, "-o", page, "--max-new-tokens", 4)
-    assert (done.exit_code, "The texts differ: writing" in done.stderr) == (1, True)
+    assert (done.exit_code, "The outputs differ: writing" in done.stderr) == (1, True)
     assert "THE TEXTS DIFFER" in page.read_text(encoding="utf-8")
 
 

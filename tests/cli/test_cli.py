@@ -197,7 +197,7 @@ def test_compare_for_people_names_the_gain(bundle: Path, backends: list[fakes.Ar
     code, stdout, _ = streamfuse_command("run", bundle, "hello", "--compare", "--repeats", "1")
     assert code == 0
     for words in ("plain", "speculative", "tokens/s", "mean accepted tokens", "acceptance per depth", "time in verify",
-                  "speed-up", "the texts are equal"):  # fmt: skip
+                  "speed-up", "the outputs are equal"):  # fmt: skip
         assert words in stdout
 
 

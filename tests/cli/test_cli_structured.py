@@ -80,7 +80,7 @@ def test_compare_restricts_both_kinds_of_decoding(bundle: Path, made: list[fakes
     assert list(found) == ["plain", "speculative", "equal", "speedup", "text", "parsed"]
     assert found["parsed"] == json.loads(found["text"])
     table = run(bundle, *flags)[1]
-    assert "the texts are equal" in table
+    assert "the outputs are equal" in table
     assert "tokens forced by the grammar" in table
     assert "forced" not in run(bundle, "--compare", "--width", 4, "--repeats", 1)[1]
 

@@ -83,9 +83,9 @@ def test_results_are_taken_over_without_what_no_table_shows(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "part", "change", "words"),
     [
-        ("E2E", (), {"complete": False}, "E2E stopped early, or its texts differ"),
-        ("SQL", (), {"equal": False}, "SQL stopped early, or its texts differ"),
-        ("structured, objects", ("tasks", "objects"), {"equal": False}, "objects stopped early, or its texts differ"),
+        ("E2E", (), {"complete": False}, "E2E stopped early, or its outputs differ"),
+        ("SQL", (), {"equal": False}, "SQL stopped early, or its outputs differ"),
+        ("structured, objects", ("tasks", "objects"), {"equal": False}, "objects stopped early, or its outputs differ"),
         (
             "GSM8K, weights from memory",
             None,

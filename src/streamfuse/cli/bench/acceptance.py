@@ -63,7 +63,7 @@ def acceptance(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     no_plain: Annotated[
-        bool, typer.Option("--no-plain", help="Skip plain decoding, and the comparison of the texts.")
+        bool, typer.Option("--no-plain", help="Skip plain decoding, and the comparison of the outputs.")
     ] = False,
     threads: options.Threads = None,
     provider: options.Provider = None,
@@ -80,7 +80,7 @@ def acceptance(
 
     Rows with the same prompt are one sample with several references. A bundle
     answers every turn through the runtime, with and without speculation, and
-    the two texts are compared. An adapter is measured in PyTorch: the model
+    the two outputs are compared. An adapter is measured in PyTorch: the model
     writes greedy answers to the first turns, and replaying them shows which
     drafts each pass accepts.
 
@@ -188,7 +188,7 @@ def _table(found: dict[str, Any]) -> Group:
         )
     lines = [f"{name} {value:.2f}" for name, value in found["quality"].items()]
     if found["equal"] is not None:
-        lines.append(f"{100 * found['equal']:.1f} % of the texts are equal to the plain ones")
+        lines.append(f"{100 * found['equal']:.1f} % of the answers are equal to the plain ones")
     if found["skipped"]:
         lines.append(f"{found['skipped']} samples were too long for the context")
     return Group(table, *lines)

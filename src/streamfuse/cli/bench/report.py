@@ -50,7 +50,7 @@ def report(
 
     Each prompt is answered once, so the figures are rough: `streamfuse bench
     tasks` measures with repetitions and intervals. The exit code is 1 if
-    plain and speculative decoding generate different texts.
+    plain and speculative decoding generate different outputs.
 
     [bold]Examples[/bold]
 
@@ -92,7 +92,7 @@ def report(
         out.print(f"{output}: {len(answers)} answers, {measure.speedup(answers):.2f}x as fast as plain decoding",
                   markup=False, soft_wrap=True)  # fmt: skip
     if different := [one.kind for one in answers if not one.equal]:
-        say(f"The texts differ: {', '.join(different)}", "red")
+        say(f"The outputs differ: {', '.join(different)}", "red")
         raise typer.Exit(1)
 
 

@@ -37,7 +37,7 @@ def demo(
     greedy. Prints each answer, then tokens per pass, tokens per second, and
     the accepted drafts by source: streams, look-up, n-gram table, or grammar
     (tokens that the schema forces or makes likely). The exit code is 1 if
-    plain and speculative decoding generate different texts.
+    plain and speculative decoding generate different outputs.
 
     [bold]Examples[/bold]
 

@@ -34,13 +34,13 @@ def quickstart(
     output_dir: Annotated[
         Path | None,
         typer.Option(
-            "--output-dir", "-o", help="Folder for text, table and bundle.", show_default="build/quickstart/NAME"
+            "--output-dir", "-o", help="Folder for answers, table and bundle.", show_default="build/quickstart/NAME"
         ),
     ] = None,
     tokens: Annotated[
         int,
         typer.Option(
-            min=500, max=60_000, help="Tokens of the model's own text to count the n-gram table in; more draft better."
+            min=500, max=60_000, help="Tokens of the model's own answers to count the n-gram table in; more draft better."
         ),
     ] = 20_000,
     max_context_len: Annotated[
@@ -60,13 +60,13 @@ def quickstart(
 
     Pulls the model if needed; lets it answer built-in prompts; counts an
     n-gram table in its answers; exports a bundle that drafts from that table
-    and by look-up in the text, without streams; and compares plain with
-    speculative decoding on prompts that are not among those. The output is the
-    same, token for token. A model without a chat template continues the
-    prompts as raw text.
+    and by look-up, without streams; and compares plain with speculative
+    decoding on prompts that are not among those. The output is the same, token
+    for token. A model without a chat template continues the prompts as raw
+    text.
 
     Each step keeps its result: after Ctrl-C the same command continues, and
-    finished steps are skipped. With more --tokens the text is continued.
+    finished steps are skipped. With more --tokens the answers are continued.
 
     [bold]Examples[/bold]
 

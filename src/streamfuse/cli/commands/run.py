@@ -49,7 +49,7 @@ def run(
     provider: options.Provider = None,
     public_key: options.PublicKey = None,
     compare_: Annotated[
-        bool, typer.Option("--compare", help="Run plain and speculative decoding; compare texts and speed.")
+        bool, typer.Option("--compare", help="Run plain and speculative decoding; compare outputs and speed.")
     ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median is shown.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
@@ -58,7 +58,7 @@ def run(
     ] = False,
     show_drafts: options.ShowDrafts = False,
 ) -> None:
-    """Answer one prompt and stream the text to standard output.
+    """Answer one prompt and stream the answer to standard output.
 
     [bold]Examples[/bold]
 

@@ -37,7 +37,7 @@ def comparison(result: Comparison) -> Group:
     restricted = _restricted(plain) or _restricted(speculative)
     for (label, left), (_, right) in zip(_rows(plain, restricted), _rows(speculative, restricted), strict=True):
         _add(table, label, left, right)
-    equal = "[green]the texts are equal[/green]" if result.equal else "[red]the texts differ[/red]"
+    equal = "[green]the outputs are equal[/green]" if result.equal else "[red]the outputs differ[/red]"
     fallback = speculative.fallback_reason
     lines = [f"[bold]speed-up {result.speedup:.2f}x[/bold], {equal}"]
     if fallback:

@@ -30,8 +30,8 @@ def average(
 ) -> None:
     """Average the weights of adapters with the same base and sizes; prints the path of the result.
 
-    An adapter that is fine-tuned on other text (`train --init-adapter`) learns
-    that text and forgets some of the old. The average of the adapter before
+    An adapter that is fine-tuned on other data (`train --init-adapter`) learns
+    those data and forgets some of the old. The average of the adapter before
     and after keeps most of both. The n-gram table is that of the last adapter.
     Measure the result before you ship it: `streamfuse bench acceptance`.
 
