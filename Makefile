@@ -2,8 +2,9 @@
 #
 #   make demo     virtual environment, native libraries, model, bundle, and three prompts plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
-#   make test     all tests, with the real model too
-#   make test-full  and the cases that repeat what another one proves (docs/extend.md)
+#   make test     the tests, with the real model too
+#   make test-slow  and those that build, emulate or simulate for long: sanitizers, ARM, the wheel (docs/extend.md)
+#   make test-full  and the cases that repeat what another one proves
 #   make check    format, lint, types, import arrows, links between pages: what CI and pre-commit run
 #   make site     the documentation as a site in build/site
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
@@ -52,7 +53,7 @@ NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp k
 BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 
-.PHONY: help demo test test-full unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios fuzz sanitize wheel native-mobile
+.PHONY: help demo test test-slow test-full unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios ios-bundles fuzz sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -75,16 +76,16 @@ native: $(ENGINE_STAMP)
 
 native-mobile: $(MOBILE_STAMP)
 
-test test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(MOBILE_STAMP)
-	$(PYTEST) $(if $(filter test-full,$@),--full)
+test test-slow test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(MOBILE_STAMP)
+	$(PYTEST) $(if $(filter-out test,$@),--slow) $(if $(filter test-full,$@),--full)
 
 # Seconds: no weights, no network, no bundle.
 unit: $(VENV)/.dev $(ENGINE_STAMP)
-	$(PYTEST) tests --ignore tests/end_to_end -m "not slow and not network"
+	$(PYTEST) tests --ignore tests/end_to_end -m "not network"
 
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.native.arm.build
-	$(BIN)/python -m pytest tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
+	$(BIN)/python -m pytest --slow tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
 
 android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
@@ -92,11 +93,13 @@ android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/ma
 apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
-ios: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made build/ios/prefix/manifest.json $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
+ios-bundles: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made build/ios/prefix/manifest.json
+
+ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
 	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --scratch-path build/ios/swift
-	STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
+	STREAMFUSE_SOURCE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \
 		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
 	STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
@@ -109,7 +112,7 @@ build/ios/coreml/.made: tools/record_coreml.py tests/helpers/coreml_bundles.py $
 	@touch $@
 
 # Bundles for an engine that the Swift tests bring.
-build/ios/letters/.made: tests/helpers/letters_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
+build/ios/letters/.made: tests/helpers/letters_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) $(ENGINE_STAMP) | $(VENV)/.dev
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/letters_samples.py $(@D)
 	@touch $@
 
@@ -118,11 +121,11 @@ build/ios/prefix/manifest.json: $(MANIFEST)
 	$(BIN)/streamfuse bundle prefix $(BUNDLE) --system "You answer in one sentence." -o $(@D) --overwrite
 
 # A bundle with a signature, for the Swift reader.
-build/ios/signed/manifest.sig: tests/helpers/signed_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) | $(VENV)/.dev
+build/ios/signed/manifest.sig: tests/helpers/signed_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) $(ENGINE_STAMP) | $(VENV)/.dev
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/signed_samples.py $(@D)
 
 sanitize: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/kernels/test_kernels_sanitizers.py
+	$(BIN)/python -m pytest --slow tests/kernels/test_kernels_sanitizers.py
 
 FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/.dev $(MOBILE_STAMP)

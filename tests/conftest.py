@@ -1,7 +1,7 @@
 """Every test is seeded from its own name, so that order, selection and folders change nothing.
 
-Cases marked `full` run with --full only, those marked `alone` run while no other test does (docs/extend.md). The tiny
-bundle of the native tests is made once.
+Tests marked `slow` run with --slow only, cases marked `full` with --full, and those marked `alone` run while no other
+test does (docs/extend.md). The tiny bundle of the native tests is made once.
 """
 
 from __future__ import annotations
@@ -39,13 +39,18 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*HELPERS, os.environ.ge
 from beside import Turns, made_once  # noqa: E402
 
 SLOWEST_FILES = 12
+TIERS = {
+    "slow": "also run what builds, emulates or simulates for long",
+    "full": "also run the cases that repeat what another one proves",
+}
 TORCH_THREADS = pytest.StashKey[int]()  # how many PyTorch takes when nobody asks
 TURNS = pytest.StashKey[Turns]()  # only where several processes run tests (`make test`)
 TURNS_FOLDER = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="also run the cases that repeat what another one proves")
+    for tier, runs in TIERS.items():
+        parser.addoption(f"--{tier}", action="store_true", help=runs)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,11 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.nodeid for item in items if " at 0x" in item.nodeid
     ]:  # other in each process, so it shares no tests
         raise pytest.UsageError(f"{named[0]} has an address in its name; give its cases ids")
-    if not config.getoption("--full"):
-        left_out = [item for item in items if item.get_closest_marker("full")]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if not item.get_closest_marker("full")]
+    others = [tier for tier in TIERS if not config.getoption(f"--{tier}")]
+    left_out = {item: any(map(item.get_closest_marker, others)) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if left_out[item]])
+    items[:] = [item for item in items if not left_out[item]]
     # Files of long tests first, so that no process is left with one at the end; then those that want all cores.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     sociable = {item.path for item in items if not item.get_closest_marker("alone")}

@@ -6,6 +6,7 @@ Run: python -m pytest tests/docs/test_the_tests.py
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +93,14 @@ def inside_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_nothing_private_of_others_is_used(path: Path) -> None:
     found = [f"{path}:{line} {name}" for line, name in inside_names(TREES[path]) if name not in OTHERS]
     assert found == []
+
+
+def test_the_page_lists_every_file_with_slow_tests() -> None:
+    page = (TESTS.parent / "docs" / "extend.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^### Slow tests$(.*?)^##", page, re.DOTALL | re.MULTILINE)
+    marked = {path.name for path, tree in TREES.items() if any(map(is_slow, ast.walk(tree)))}
+    assert set(re.findall(r"test_\w+\.py", section)) == marked
+
+
+def is_slow(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.slow"

@@ -1,7 +1,8 @@
 """The Kotlin library as an app takes it: packaged by android_demo/tools/aar into a Maven repository, and added to a
 project in an empty folder by its coordinates. Android's own tools are not here, so Linux's compilers stand for the NDK.
 
-Run: pytest tests/end_to_end/test_aar.py. Skipped without JDK, Maven or cargo; the ARM half also without its tools.
+Run: pytest --slow tests/end_to_end/test_aar.py. Skipped without JDK, Maven or cargo; the ARM half also without its
+tools.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine for 64-bit ARM, cross-compiled and run under an emulator: same bits, same tokens as on this machine.
 
-Run: pytest tests/end_to_end/test_arm.py, or `make arm`. Skipped without Debian's cross compiler and qemu.
+Run: pytest --slow tests/end_to_end/test_arm.py, or `make arm`. Skipped without Debian's cross compiler and qemu.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ TOKENS = 32
 
 pytestmark = [
     pytest.mark.alone,  # the engine takes all cores
-    pytest.mark.slow,
     pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
 ]
 

@@ -24,7 +24,7 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 
 pytest.importorskip("coremltools", reason="coremltools is not installed: pip install 'streamfuse[coreml]'")
-pytestmark = [pytest.mark.slow, pytest.mark.full]  # tests/export/test_export_coreml.py has tiny models of both layouts
+pytestmark = pytest.mark.full  # tests/export/test_export_coreml.py has tiny models of both layouts
 
 PROMPT = "Count from one to ten."
 TOKENS = 16

@@ -30,7 +30,6 @@ MEAN_ACCEPTED_FLOOR = 1.5  # of streams; plain decoding is 1.00
 
 pytestmark = [
     pytest.mark.alone,  # the engine takes all cores
-    pytest.mark.slow,
     pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
 ]
 

@@ -27,10 +27,9 @@ BUNDLE, NATIVE = ROOT / "build" / "demo", ROOT / "build" / "native"
 MAX_NEW_TOKENS = 12  # where a sample leaves it to the bundle
 SERVED = "http://127.0.0.1:8000/v1"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
-]
+pytestmark = pytest.mark.skipif(
+    not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"
+)
 
 
 @pytest.fixture(scope="module")

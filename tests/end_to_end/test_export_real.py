@@ -34,7 +34,6 @@ PERPLEXITY_RATIO = 1.005  # the bundle to the GGUF
 
 pytestmark = [
     pytest.mark.alone,  # the engine takes all cores
-    pytest.mark.slow,
     pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
 ]
 

@@ -1,7 +1,7 @@
 """ONNX bundles on WebGPU, by a GPU in software, and on QNN, by the vendor's simulator: every node, the plain text.
 
-Run: pytest tests/end_to_end/test_onnx_accelerators.py. What is of WebGPU is skipped where the software GPU cannot be
-fetched (tests/helpers/software_gpu.py), what is of QNN where its package is not installed.
+Run: pytest --slow tests/end_to_end/test_onnx_accelerators.py. What is of WebGPU is skipped where the software GPU
+cannot be fetched (tests/helpers/software_gpu.py), what is of QNN where its package is not installed.
 """
 
 from __future__ import annotations

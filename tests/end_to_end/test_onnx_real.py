@@ -25,7 +25,6 @@ NEAR_TIE = 1.0  # logits; activations are rounded to int8, in each engine in its
 
 pytestmark = [
     pytest.mark.alone,  # the engine takes all cores
-    pytest.mark.slow,
     pytest.mark.full,  # tests/export/test_export_onnx.py and test_export_families.py have tiny models
     pytest.mark.skipif(not (NATIVE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
 ]

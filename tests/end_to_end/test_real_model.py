@@ -19,7 +19,7 @@ from streamfuse.train.config import DistillConfig
 from streamfuse.train.distill import generate_batch
 from streamfuse.train.prompts import open_text
 
-pytestmark = [pytest.mark.slow, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 LOGITS_FLOOR = 1e-3  # largest difference, float32
 PROMPTS = ["Why is the sky blue?", "Write a haiku about rain.", "What is 17 + 25?"]

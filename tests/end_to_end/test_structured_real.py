@@ -17,10 +17,9 @@ import streamfuse
 
 BUNDLE = Path(__file__).parents[2] / "build" / "demo"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"),
-]
+pytestmark = pytest.mark.skipif(
+    not (BUNDLE / "manifest.json").is_file(), reason="build/demo is missing; run: make bundle"
+)
 
 LARK = """start: "SELECT " columns " FROM " name (" WHERE " name " = " NUMBER)?
 columns: name (", " name)*

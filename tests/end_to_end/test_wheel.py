@@ -1,6 +1,6 @@
 """The wheel, built from the source distribution: it carries the engine and what that needs, and runs bundles by itself.
 
-Run: pytest tests/end_to_end/test_wheel.py
+Run: pytest --slow tests/end_to_end/test_wheel.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OpenVINO: a tiny model's graphs compiled for this machine's processor, and run by our engine.
 
-Run: python -m pytest tests/export/test_export_openvino.py
+Run: python -m pytest --slow tests/export/test_export_openvino.py
 """
 
 from __future__ import annotations

