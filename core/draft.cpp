@@ -35,7 +35,7 @@ void Drafter::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint
   sources_ = generation.sources;
   coupling_ = Coupling(generation.sampling, spec_.vocab_size);
   streams_ready_ = false;
-  look_up_.begin(tokens, kept);
+  look_up_.begin(tokens, kept, uses(SF_LOOKUP), uses(SF_MEMORY));
   guide_.begin(constraint);
 }
 
@@ -56,7 +56,7 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
   out.tree.nodes = out.streams.nodes;
   joiner_.join(out.table, widest, out.tree);
   out.from_lookup = false;
-  if (uses(SF_LOOKUP))
+  if (uses(SF_LOOKUP) || uses(SF_MEMORY))
     attempt(look_up_failed_, out.tree,
             [&] { out.from_lookup = look_up_.join(widest, depth, coupling_, guide_, out.tree); });
   guide_.end_draft();
@@ -65,7 +65,7 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
 bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out) {
   begin_draft(tokens);
   bool found = true;
-  if (!uses(SF_LOOKUP) || (spec_.num_streams > 0 && uses(SF_STREAMS))) {
+  if ((!uses(SF_LOOKUP) && !uses(SF_MEMORY)) || (spec_.num_streams > 0 && uses(SF_STREAMS))) {
     grow_streams(tokens.back(), width, depth, out);
     found = !streams_failed_;
   } else {

@@ -15,7 +15,7 @@ struct Generation {
   std::vector<int64_t> stop_ids;
   bool speculative = true;
   int64_t width = 0;                              // 0: chosen by the planner for each pass
-  int32_t sources = 0;                            // bits 1 << SF_STREAMS, SF_LOOKUP, SF_TABLE of what may draft; 0: all
+  int32_t sources = 0;                            // what may draft, see sf_options; 0: all
   int64_t dropped_turns = 0, dropped_tokens = 0;  // for the statistics; see sf_options
 
   bool ends_text(int64_t token) const { return std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end(); }

@@ -41,10 +41,12 @@ LookUp::LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> m
   open_.reserve(most * kOffers);
 }
 
-void LookUp::begin(const std::vector<int64_t>& tokens, int64_t kept) {
+void LookUp::begin(const std::vector<int64_t>& tokens, int64_t kept, bool in_text, bool in_memory) {
+  in_text_ = in_text;
+  in_memory_ = in_memory && memory_ != nullptr;
   text_.shorten(static_cast<size_t>(kept));
   follow(tokens);
-  if (memory_ == nullptr) return;
+  if (!in_memory_) return;
   const auto locked = memory_->lock();
   memory_->find_in(text_, own_);
 }
@@ -76,10 +78,11 @@ LookUp::Match LookUp::match(int64_t row) const {
   for (size_t place = text_.size(); known < kLongest && place > 0; --place) path[known++] = text_[place - 1];
 
   Match found;
-  SuffixIndex::Match at = text_.longest({path.data(), known});
+  SuffixIndex::Match at;
+  if (in_text_) at = text_.longest({path.data(), known});
   for (int64_t n = 0; at.place > 0 && n < kPlaces; ++n, at.place = text_.before(at.length, at.place))
     found.add(static_cast<int64_t>(at.length), text_[at.place]);
-  if (memory_ != nullptr) {
+  if (in_memory_) {
     const SuffixIndex& answers = memory_->answers();
     const int64_t in_text = found.length;
     at = answers.longest({path.data(), known});
@@ -118,7 +121,7 @@ void LookUp::offer(int64_t row, const Coupling& coupling, Guide& guide) {
 
 bool LookUp::join(int64_t width, int64_t depth, const Coupling& coupling, Guide& guide, Tree& tree) {
   std::unique_lock<std::mutex> locked;
-  if (memory_ != nullptr) locked = memory_->lock();
+  if (in_memory_) locked = memory_->lock();
   tree_.set_root(text_[text_.size() - 1]);
   matches_.assign(1, match(0));
   if (matches_[0].count == 0 && guide.offers(0).count == 0) return false;
@@ -128,11 +131,13 @@ bool LookUp::join(int64_t width, int64_t depth, const Coupling& coupling, Guide&
     const Candidates::One best = open_.take();
     const int32_t state = tree_[best.parent].state;
     const bool guided = best.rank < 0;
-    const int64_t token = guided ? guide.offers(state)[-1 - best.rank].token
-                                 : matches_[static_cast<size_t>(best.parent)].next[static_cast<size_t>(best.rank)];
+    const Match& match_of_parent = matches_[static_cast<size_t>(best.parent)];
+    const int64_t token =
+        guided ? guide.offers(state)[-1 - best.rank].token : match_of_parent.next[static_cast<size_t>(best.rank)];
     if (tree_.repeats_guided(best.parent, token, guided)) continue;
-    const int64_t row = tree_.add(token, best.parent, best.log_prob, guided ? SF_GRAMMAR : SF_LOOKUP, true,
-                                  guide.after(state, token), guided && guide.forces(state));
+    const uint8_t source = guided ? SF_GRAMMAR : match_of_parent.remembered ? SF_MEMORY : SF_LOOKUP;
+    const int64_t row = tree_.add(token, best.parent, best.log_prob, source, true, guide.after(state, token),
+                                  guided && guide.forces(state));
     matches_.push_back(match(row));
     if (tree_[row].depth < depth) offer(row, coupling, guide);
   }

@@ -27,8 +27,8 @@ class LookUp {
   LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory = nullptr);
 
   // A text begins with these tokens; the first `kept` are the same as at the last call. Answers in the memory that
-  // these tokens contain are skipped, because look-up finds them in the text.
-  void begin(const std::vector<int64_t>& tokens, int64_t kept);
+  // these tokens contain are skipped, because look-up finds them in the text. `in_text`, `in_memory`: where to search.
+  void begin(const std::vector<int64_t>& tokens, int64_t kept, bool in_text = true, bool in_memory = true);
   // The text has grown to `tokens`.
   void follow(const std::vector<int64_t>& tokens);
 
@@ -68,6 +68,7 @@ class LookUp {
   SuffixIndex text_;
   std::array<Seen, kLongest * 2 * kKinds * kOffers> seen_;  // by `remembered` too
   std::shared_ptr<const Memory> memory_;
+  bool in_text_ = true, in_memory_ = true;
   std::vector<uint32_t> own_;   // answers in the memory that the text contains, ascending
   Tree tree_;                   // of the last join
   std::vector<Match> matches_;  // of its rows

@@ -10,7 +10,7 @@ namespace streamfuse {
 namespace {
 
 constexpr const char* kPhaseNames[] = {"prefill", "draft", "verify", "accept", "commit", "sample"};
-constexpr const char* kSourceNames[] = {"model", "streams", "lookup", "table", "grammar"};
+constexpr const char* kSourceNames[] = {"model", "streams", "lookup", "table", "grammar", "memory"};
 
 void add_to_first(std::vector<int64_t>& counts, int64_t depth) {
   if (static_cast<int64_t>(counts.size()) < depth) counts.resize(static_cast<size_t>(depth), 0);

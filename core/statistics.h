@@ -27,7 +27,7 @@ struct Statistics {
   int64_t prefix_tokens = 0;             // tokens of the prompt whose cache came from a stored prefix
   std::string prefix_refused;            // why a stored prefix was not used; empty: none was refused
   double mask_ms = 0.0;                  // part of the phase `accept`: computing what the constraint allows
-  std::array<int64_t, 5> accepted_of{};  // by source
+  std::array<int64_t, 6> accepted_of{};  // by source
   std::vector<int64_t> depth_proposed, depth_accepted, rank_offered, rank_accepted;
   std::vector<int64_t> widths;                                    // decode, then the verify methods: passes
   std::vector<std::pair<const char*, int64_t>> fallback_reasons;  // plain passes per reason, in order of occurrence

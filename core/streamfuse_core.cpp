@@ -74,8 +74,8 @@ streamfuse::Generation generation_of(const sf_options* given, const streamfuse::
   generation.stop_ids.insert(generation.stop_ids.end(), o.stop_ids, o.stop_ids + o.stop_count);
   generation.speculative = o.speculative != 0;
   generation.width = o.width;
-  constexpr int32_t kAll = 1 << SF_STREAMS | 1 << SF_LOOKUP | 1 << SF_TABLE;
-  if ((o.sources & ~kAll) != 0) bad("sources may have the bits of SF_STREAMS, SF_LOOKUP and SF_TABLE only");
+  constexpr int32_t kAll = 1 << SF_STREAMS | 1 << SF_LOOKUP | 1 << SF_TABLE | 1 << SF_MEMORY;
+  if ((o.sources & ~kAll) != 0) bad("sources may have the bits of SF_STREAMS, SF_LOOKUP, SF_TABLE and SF_MEMORY only");
   generation.sources = o.sources;
   if (o.dropped_turns < 0 || o.dropped_tokens < 0) bad("dropped_turns and dropped_tokens must be at least 0");
   generation.dropped_turns = o.dropped_turns;

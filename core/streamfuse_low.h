@@ -15,7 +15,7 @@ typedef struct sf_tree {
   const int64_t* tokens;   /* [n] */
   const int64_t* parents;  /* [n], rows; -1 for the root */
   const double* log_probs; /* [n], of the path from the root; 0 for the root */
-  const uint8_t* sources;  /* [n], SF_STREAMS, SF_LOOKUP, SF_TABLE or SF_GRAMMAR; SF_MODEL for the root */
+  const uint8_t* sources;  /* [n], SF_STREAMS to SF_MEMORY; SF_MODEL for the root */
 } sf_tree;
 
 /* The results of one pass. Pointers are valid during the call. */

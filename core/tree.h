@@ -14,7 +14,7 @@ struct Tree {
   struct Node {
     int64_t token, parent, depth;
     double log_prob;  // of the path from the root, natural logarithm
-    uint8_t source;   // SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR; SF_MODEL for the root
+    uint8_t source;   // SF_STREAMS to SF_MEMORY; SF_MODEL for the root
     bool exact;       // its probability is a measured frequency, which needs no calibration
     int32_t state;    // of the constraint after this node (guide.h); 0 for the root
     bool forced;      // whether the constraint allows only one text after the parent

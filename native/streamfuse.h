@@ -217,7 +217,8 @@ typedef struct sf_piece {
   const char* text; /* the text that this token completes: whole characters, often none; not zero-terminated */
   size_t bytes;
   int64_t token;   /* its id; -1 in a piece of text that was held back as a possible stop string or tag */
-  int32_t source;  /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR */
+  int32_t source;  /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR,
+                      SF_MEMORY */
   int32_t channel; /* SF_ANSWER, SF_THINKING (between tags such as <think> and </think>) or SF_TOOL_CALL. Pieces do
                       not contain the tags; sf_session_messages does */
 } sf_piece;

@@ -318,13 +318,13 @@ def test_without_streams_planned_text_is_the_plain_one_and_drafts_are_look_ups(
             found = drafting.statistics
             assert found.speculative
             assert set(found.widths) <= {DECODE, *model.widths}
-            by_source = found.accepted_by_source
-            assert by_source == {"streams": 0, "lookup": found.draft_tokens_accepted, "table": 0, "grammar": 0}
+            drafted = {source: count for source, count in found.accepted_by_source.items() if count}
+            assert drafted in ({}, {"lookup": found.draft_tokens_accepted})
             assert set(found.fallback_reasons) <= {
                 "nothing to draft from in the text",
                 "verifying costs more here than drafts bring",
             }
-            accepted += by_source["lookup"]
+            accepted += found.draft_tokens_accepted
     assert accepted > 0 or sampling.temperature >= 1  # hot text repeats nothing
 
 
@@ -1027,7 +1027,7 @@ def test_a_text_is_drafted_by_the_chosen_sources_alone(deferred: bool, width: in
     model = spec(deferred=deferred, stream_nodes=stream_nodes)
     prompt = [1, 2, 3, 4] * 6
     with Session(ArithmeticBackend(model), costs=costs_of(model)) as session:
-        for sources in ((), ("streams",), ("lookup",), ("table",), ("lookup", "table")):
+        for sources in ((), ("streams",), ("lookup",), ("table",), ("memory",), ("lookup", "table")):
             generation = session.generate(prompt, GenerationConfig(40, width=width, sources=sources))
             generation.finish()
             assert generation.token_ids == plainly(prompt, 40)
@@ -1038,7 +1038,7 @@ def test_a_text_is_drafted_by_the_chosen_sources_alone(deferred: bool, width: in
                 assert "streams" in used
             else:
                 assert found.streams_passes == 0
-        with pytest.raises(OptionError, match="sources must be some of streams, lookup, table, not 'model'"):
+        with pytest.raises(OptionError, match="sources must be some of streams, lookup, table, memory, not 'model'"):
             GenerationConfig(sources=("model",))
 
 

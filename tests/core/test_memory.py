@@ -38,8 +38,8 @@ def open_session(model: CoreModel) -> CoreSession:
 
 
 def answer(session: CoreSession, prompt: list[int], count: int = COUNT) -> tuple[list[int], Statistics]:
-    """The tokens of a text, drafted by look-up alone."""
-    session.start(prompt, GenerationConfig(count, sources=("lookup",)))
+    """The tokens of a text, drafted by look-up alone: in the text and in the memory."""
+    session.start(prompt, GenerationConfig(count, sources=("lookup", "memory")))
     tokens = []
     while (token := session.next()) is not None:
         tokens.append(token.id)
@@ -68,11 +68,29 @@ def test_a_second_conversation_drafts_from_the_first() -> None:
     first, alone = ask(model)
     again, drafted = ask(model)
     assert again == first
-    assert drafted.accepted_by_source["lookup"] > alone.accepted_by_source["lookup"]
+    assert drafted.accepted_by_source["memory"] > 0 == alone.accepted_by_source["memory"]
     assert drafted.target_forward_passes < alone.target_forward_passes / 2
     model.forget()
     forgotten, after = ask(model)
     assert (forgotten, after.widths) == (first, alone.widths)
+
+
+@pytest.mark.parametrize("width", [None, 4])
+def test_the_memory_is_a_source_of_its_own(width: int | None) -> None:
+    model = model_of()
+    first, _ = ask(model)
+    for sources in (("lookup",), ("memory",), ("lookup", "memory"), ()):
+        with open_session(model) as session:
+            session.start(PROMPT, GenerationConfig(COUNT, width=width, sources=sources))
+            told = list(iter(session.next, None))
+            by = session.statistics.accepted_by_source
+        assert [token.id for token in told] == first
+        for name in ("lookup", "memory"):
+            assert by[name] == sum(token.source == name for token in told)
+        # at a fixed width, streams are the only source unless they are left out
+        assert (by["memory"] > 0) == ("memory" in sources or (not sources and width is None))
+        if sources == ("memory",):
+            assert by["lookup"] == 0
 
 
 def drafts(session: CoreSession, prompt: list[int]) -> list[tuple[list[int], list[float]]]:

@@ -74,7 +74,7 @@ def test_it_runs_on_every_target_and_speculation_changes_no_token(kind: str, fol
                 found = model.generate(PROMPT, width=width, **options)
                 assert found.tokens == plain.tokens
                 assert found.statistics.speculative
-                assert set(found.statistics.accepted_by_source) == {"streams", "lookup", "table", "grammar"}
+                assert set(found.statistics.accepted_by_source) == {"streams", "lookup", "table", "grammar", "memory"}
                 assert not found.statistics.accepted_by_source["streams"]
                 accepted += found.statistics.accepted_by_source["lookup"]
     assert accepted > 0

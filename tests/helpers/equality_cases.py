@@ -15,7 +15,16 @@ from streamfuse.bench.structured.questions import Constraint
 
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0, 1.5)
 STOPS = (" ", "e", "}", "\n", "the ")
-SOURCES: tuple[tuple[str, ...], ...] = ((), (), (), ("lookup", "table"), ("streams",), ("lookup",), ("table",))
+SOURCES: tuple[tuple[str, ...], ...] = (
+    (),
+    (),
+    (),
+    ("lookup", "table"),
+    ("streams",),
+    ("lookup",),
+    ("table",),
+    ("memory",),
+)
 PROMPTS = (
     "Why is the sky blue?",
     "hi",

@@ -63,7 +63,7 @@ def test_answers_are_kept_for_later_conversations_until_they_are_forgotten(
     file = tmp_path / "memory"
 
     def ask(model: streamfuse.Model) -> Result:
-        with model.chat(max_new_tokens=40, width=4, sources=["lookup"]) as chat:
+        with model.chat(max_new_tokens=40, width=4, sources=["lookup", "memory"]) as chat:
             return chat.send("hello")
 
     with streamfuse.load(folder, memory=file) as model:
@@ -75,12 +75,12 @@ def test_answers_are_kept_for_later_conversations_until_they_are_forgotten(
     with streamfuse.load(folder) as model:
         plain = ask(model)
     assert first.tokens == again.tokens == later.tokens == plain.tokens
-    lookups = [one.statistics.accepted_by_source["lookup"] for one in (first, again, later, plain)]
-    assert lookups[1] > lookups[0] == lookups[3]
-    assert lookups[2] > lookups[0]
+    remembered = [one.statistics.accepted_by_source["memory"] for one in (first, again, later, plain)]
+    assert remembered[1] > remembered[0] == remembered[3] == 0
+    assert remembered[2] > 0
     with streamfuse.load(folder, memory="") as model:
         assert ask(model).tokens == first.tokens
-        assert ask(model).statistics.accepted_by_source["lookup"] > lookups[0]
+        assert ask(model).statistics.accepted_by_source["memory"] > 0
     with (
         streamfuse.load(folder, memory=folder / "manifest.json") as model,
         pytest.raises(CoreError, match="is not a memory of streamfuse"),

@@ -14,7 +14,7 @@ from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_VERIFY = "no verify methods in this bundle"
-DRAFT_SOURCES = ("streams", "lookup", "table")  # of drafts
+DRAFT_SOURCES = ("streams", "lookup", "table", "memory")  # of drafts
 CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A step of a generation: a token, the text that it completes (often none, sometimes more than its own), and who
-    drafted it: "streams", "lookup", "table", "grammar" for what a constraint forces, or "model" where nobody did.
+    drafted it: "streams", "lookup", "table", "memory" for look-up in earlier answers, "grammar" for what a constraint
+    forces, or "model" where nobody did.
 
     A piece may carry no token: text that was held back as the possible beginning of a stop string or a tag, or a second
     part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the

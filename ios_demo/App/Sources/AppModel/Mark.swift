@@ -2,7 +2,7 @@ import StreamFuseCore
 
 /// The tint of drafted text, by its source.
 public enum Mark: CaseIterable, Sendable {
-  case streams, lookup, table
+  case streams, lookup, table, memory
 
   /// The tint of a source; nil for the model itself.
   public init?(_ source: Source) {
@@ -16,6 +16,7 @@ public enum Mark: CaseIterable, Sendable {
     case .streams: .streams
     case .lookup: .lookup
     case .table: .table
+    case .memory: .memory
     }
   }
 
@@ -25,6 +26,7 @@ public enum Mark: CaseIterable, Sendable {
     case .streams: .streams
     case .lookup: .lookup
     case .table: .table
+    case .memory: .memory
     }
   }
 }

@@ -17,6 +17,7 @@ public enum Word: String, CaseIterable, Sendable {
   case streams = "streams"
   case lookup = "look-up"
   case table = "table"
+  case memory = "earlier answers"
   case legendTints = "Tinted words were drafted and then accepted by the model."
   case hello = "How can I help?"
   case suggestion1 = "Explain how a bicycle stays upright."

@@ -28,6 +28,7 @@
       case .streams: .green.opacity(0.18)
       case .lookup: .blue.opacity(0.18)
       case .table: .orange.opacity(0.18)
+      case .memory: .purple.opacity(0.18)
       }
     }
   }

@@ -12,6 +12,8 @@ public enum Source: String, Sendable, Codable, CaseIterable {
   case table
   /// The constraint of the answer, which forces the token: `GenerationConfig.schema` and the like.
   case grammar
+  /// Look-up in earlier answers: `LoadOptions.memoryFile`.
+  case memory
 
   /// The source with this number in the core's header.
   package init(number: Int32) {

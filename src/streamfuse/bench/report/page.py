@@ -12,7 +12,8 @@ from streamfuse.bundle.manifest import DECODE, STREAMS
 from .measure import Answer, Lane, acceptance, accepted_by_source, costs, speedup, speedups
 
 SOURCES: Final = {
-    "model": "not drafted", "streams": "streams", "lookup": "look-up", "table": "n-gram table", "grammar": "grammar"
+    "model": "not drafted", "streams": "streams", "lookup": "look-up", "table": "n-gram table", "grammar": "grammar",
+    "memory": "earlier answers",
 }  # fmt: skip
 _SQUARE = 7  # height of a token
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 450, 20, 215  # of the curve of costs

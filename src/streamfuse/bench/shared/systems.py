@@ -20,7 +20,8 @@ ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 MEMORY = "with memory"  # speculative, with look-up in the answers to earlier prompts of the data
-WITHOUT = {source: f"without {source}" for source in DRAFT_SOURCES}  # speculative, less one source of drafts
+# speculative, less one source of drafts; models are loaded without a memory, but for MEMORY
+WITHOUT = {source: f"without {source}" for source in DRAFT_SOURCES if source != "memory"}
 
 
 class ExternalSystemError(ValueError):
@@ -84,7 +85,7 @@ class OwnRuntime:
         self.name = name
         self._session = session
         self._model, self._speculative = model, name != PLAIN
-        self._sources = [] if name not in WITHOUT.values() else [one for one in DRAFT_SOURCES if WITHOUT[one] != name]
+        self._sources = [] if name not in WITHOUT.values() else [one for one in WITHOUT if WITHOUT[one] != name]
 
     def forget(self) -> None:
         """The answers so far, before all prompts are answered again."""

@@ -28,6 +28,7 @@ SOURCES = {
     "lookup": ("look-up", "cyan"),
     "table": ("table", "magenta"),
     "grammar": ("grammar", "yellow"),
+    "memory": ("memory", "blue"),
     "model": ("plain", ""),
 }
 SECONDS = 0.05  # between two drawings: fast enough for eyes, and a hundredth of the time
@@ -65,7 +66,7 @@ def status(counts: Counter[str], generation: Generation) -> Text:
     per_pass, speed = facts.mean_accepted_tokens, facts.decode_token_per_sec
     line = Text(no_wrap=True, overflow="ellipsis", end="")
     for source, (name, colour) in SOURCES.items():
-        if source == "grammar" and not counts[source]:  # most answers have none
+        if source in ("grammar", "memory") and not counts[source]:  # most answers have none
             continue
         line.append(f"{name} {counts[source]}", colour).append("  ")
     return line.append(f"| {per_pass:.2f} tokens per pass, {speed:.0f} tokens/s", "dim")

@@ -16,6 +16,9 @@ public enum class Source {
 
     /** The constraint of the answer, which forces the token: [GenerationConfig.schema] and the like. */
     GRAMMAR,
+
+    /** Look-up in earlier answers: [Options.memoryFile]. */
+    MEMORY,
 }
 
 /** What a piece's text is part of, in the order of the native side's constants. */

@@ -23,6 +23,7 @@ enum class Mark(val source: Source, val word: Int, val color: Int) {
     STREAMS(Source.STREAMS, R.string.streams, R.color.streams),
     LOOKUP(Source.LOOKUP, R.string.lookup, R.color.lookup),
     TABLE(Source.TABLE, R.string.table, R.color.table),
+    MEMORY(Source.MEMORY, R.string.memory, R.color.memory),
     ;
 
     /** The background colour, translucent so that the text stays readable. */
