@@ -52,7 +52,7 @@ def ablations(
 
     streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations
 
-    streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations --document docs/methods.md
+    streamfuse bench ablations --data build/train/chat-own.jsonl -o build/ablations --document ablations.md
     """
     need("bench-ablations")
     from dataclasses import replace

@@ -40,7 +40,7 @@ def quickstart(
     tokens: Annotated[
         int,
         typer.Option(
-            min=500, max=60_000, help="Tokens of the model's own answers to count the n-gram table in; more draft better."
+            min=500, max=60_000, help="Tokens of answers to count the n-gram table in; more draft better."
         ),
     ] = 20_000,
     max_context_len: Annotated[
