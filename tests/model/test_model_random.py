@@ -16,7 +16,7 @@ from streamfuse.export.config import ExportConfig
 from streamfuse.export.preview import preview
 from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import load_base, load_stream_fused
-from streamfuse.model.config import ModelConfig
+from streamfuse.model.config import ARCHITECTURES, ModelConfig
 from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
 from streamfuse.runtime.text import Tokenizer
 
@@ -39,6 +39,26 @@ def test_a_random_model_loads_with_its_streams(tied: bool, tokenizer: Path, tmp_
     assert logits.shape == (1, 3, 258)
     assert 0.1 < float(logits.std()) < 10
     assert (model.base.lm_head.weight is model.base.embed_tokens.weight) == tied
+
+
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [
+        ("Phi3ForCausalLM", {"partial_rotary_factor": 0.75}),
+        ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 16}),
+        ("Qwen2ForCausalLM", {}),
+    ],
+)
+def test_a_random_model_has_the_tensors_of_its_family(family: str, own: dict[str, object], tmp_path: Path) -> None:
+    shape = {**tiny.CONFIG, "architectures": [family], "model_type": ARCHITECTURES[family], "vocab_size": 256, **own}
+    write_random_model(tmp_path, shape)
+    base = load_base(tmp_path)
+    assert {name: float(weight.mean()) for name, weight in base.named_parameters() if name.endswith("norm.weight")} == {
+        name: 1.0 for name, _ in base.named_parameters() if name.endswith("norm.weight")
+    }
+    biases = [weight for name, weight in base.named_parameters() if name.endswith("bias")]
+    assert all(0 < float(bias.abs().max()) < 1 for bias in biases)
+    assert bool(biases) == (family == "Qwen2ForCausalLM")
 
 
 def test_a_shape_has_the_same_weights_each_time(tmp_path: Path) -> None:
