@@ -20,13 +20,17 @@ HEADERS = {
     "core/streamfuse_core.h": "The core under it, for an engine of your own. [core.md](../core.md)",
     "text/streamfuse_bundle.h": "Bundle, tokenizer and chat template. [bundle.md](../bundle.md)",
 }
+ELSEWHERE = {  # pages that stand beside what they describe, by their path on the site
+    "code/kernels.md": "kernels/README.md",
+    "code/conformance.md": "tests/traces/README.md",
+}
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+([^)#\s]+)(?:#[^)]*)?\)")
 FRAGMENT = re.compile(r"^( *```\w+) fragment$", re.MULTILINE)
 NAMED = re.compile(r"\[([a-z-]+\.md)\]\(([^)#\s]+)((?:#[^)]*)?)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the references, which exist on the site only."""
+    """Adds the references, which exist on the site only, and the pages outside docs/."""
     pages = {
         "api/cli.md": command_reference.page(),
         "api/python.md": _python(),
@@ -34,6 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "api/swift.md": app_reference.swift(),
         "api/c.md": _c(),
     }
+    pages |= {path: beside(source) for path, source in ELSEWHERE.items()}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -47,7 +52,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = NAMED.sub(lambda link: f"[{titles.get(link[1], link[1])}]({link[2]}{link[3]})", markdown)
     if page.file.generated_by is not None:
         return markdown
-    return OUTSIDE.sub(lambda link: f"{link[1]} (`{link[2]}` in the repository)", markdown)
+    for path, source in ELSEWHERE.items():
+        markdown = markdown.replace(f"[{source}](../{source}", f"[{titles.get(path, source)}]({path}")
+    return OUTSIDE.sub(_in_the_repository, markdown)
+
+
+def beside(source: str) -> str:
+    """A page of `ELSEWHERE`, with links to docs/ as they lead there from its place on the site."""
+    text = (ROOT / source).read_text(encoding="utf-8")
+    return re.sub(r"\[(?:docs/)?([^\]]+)\]\((?:\.\./)+docs/", r"[\1](../", text)
+
+
+def _in_the_repository(link: re.Match[str]) -> str:
+    is_its_name = link[1].strip("`") == link[2]
+    return f"`{link[2]}` in the repository" if is_its_name else f"{link[1]} (`{link[2]}` in the repository)"
 
 
 def _entries(nav: list[Any]) -> Iterator[tuple[str, str]]:
