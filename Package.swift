@@ -5,9 +5,10 @@ import PackageDescription
 // The core and the Core ML engine need nothing but Swift. What opens bundles needs a native library (docs/ios.md):
 //
 // * Apple: the framework that ios_demo/tools/xcframework builds, or that a release names. It holds the core too.
-// * Linux: a built libstreamfuse, in a folder that STREAMFUSE_LIBRARIES names (`make ios`).
+// * Linux: a built libstreamfuse, in a folder that STREAMFUSE_LIBRARIES names (`make ios`). It holds the core too.
 // * STREAMFUSE_SOURCE=1 on Apple, or no STREAMFUSE_LIBRARIES on Linux: none. The core is compiled from source, and the
 //   module over the library is left out.
+// * Both on Linux: the library, and a core compiled from source, for example with a sanitizer.
 
 /// The published framework of this version; nil: the local build.
 let release: (url: String, checksum: String)? = nil
@@ -16,11 +17,14 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
 #if os(Linux)
   let usesFramework = false
   let opensBundles = !folders.isEmpty
+  let compilesCore = !opensBundles || Context.environment["STREAMFUSE_SOURCE"] != nil
   // Linux has no Core ML. For tests, the file that names its types is compiled and run over declarations of them.
   let fakeCoreML = Context.environment["STREAMFUSE_FAKE_CORE_ML"] != nil
   // The tests of a debug build take minutes with a core that is not optimized.
   let optimized: [CXXSetting] = [.unsafeFlags(["-O2"], .when(configuration: .debug))]
-  let link: [LinkerSetting] = folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
+  let link: [LinkerSetting] =
+    folders.map { .unsafeFlags(["-L\($0)", "-Xlinker", "-rpath", "-Xlinker", $0]) }
+    + (opensBundles ? [.linkedLibrary("streamfuse")] : [])
   // Only Apple's stores read it.
   let privacy: (exclude: [String], resources: [Resource]) = (["PrivacyInfo.xcprivacy"], [])
   // The store hashes downloads with CryptoKit, which only Apple has. This is a stand-in.
@@ -30,6 +34,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
 #else
   let usesFramework = Context.environment["STREAMFUSE_SOURCE"] == nil
   let opensBundles = usesFramework
+  let compilesCore = !usesFramework
   let fakeCoreML = false
   let optimized: [CXXSetting] = []
   let link: [LinkerSetting] = []
@@ -63,7 +68,7 @@ let package = Package(
     .target(
       name: "StreamFuseCore", dependencies: [core] + cryptoKit.map { .byName(name: $0.name) },
       path: "\(sources)/StreamFuseCore", exclude: privacy.exclude, resources: privacy.resources,
-      linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : []),
+      linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : link),
     .target(
       name: "StreamFuseCoreML",
       dependencies: ["StreamFuseCore", core, "CTensor"] + (fakeCoreML ? ["FakeCoreML"] : []),
@@ -83,8 +88,11 @@ if usesFramework {
     release.map { .binaryTarget(name: name, url: $0.url, checksum: $0.checksum) }
       ?? .binaryTarget(name: name, path: "build/apple-package/StreamFuseNative.xcframework"))
 } else {
+  // Of a core that is in the library, the headers count; a target without a source file is none.
   package.targets.append(
-    .target(name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"], publicHeadersPath: ".", cxxSettings: optimized))
+    .target(
+      name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"],
+      sources: compilesCore ? nil : ["tree.cpp"], publicHeadersPath: ".", cxxSettings: optimized))
 }
 
 package.targets += cryptoKit
@@ -100,8 +108,7 @@ if opensBundles {
   package.products.append(.library(name: "StreamFuse", targets: ["StreamFuse"]))
   package.targets += [
     .target(
-      name: "StreamFuse", dependencies: ["StreamFuseCore", "StreamFuseCoreML"] + native, path: "\(sources)/StreamFuse",
-      linkerSettings: link),
+      name: "StreamFuse", dependencies: ["StreamFuseCore", "StreamFuseCoreML"] + native, path: "\(sources)/StreamFuse"),
     test("StreamFuseTests", ["StreamFuse", core, "Arithmetic"]),
   ]
   if !usesFramework {
