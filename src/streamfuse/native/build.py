@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,6 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / "kernels"  # a wheel has none
 CMAKE_CONFIG = Path("share", "cmake", "executorch-config.cmake")
 MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
+WITHOUT_TEXT = ("generate", "test_core", "test_constraint", "test_ops", "test_engine")
 
 
 def default_build_dir() -> Path:
@@ -147,10 +149,15 @@ def build(
 
 
 def main() -> int:
-    from streamfuse.native.cargo import cargo_build, default_target_dir
+    from streamfuse.native.cargo import cargo_build, default_target_dir, need_cargo
 
     def make(options: argparse.Namespace) -> Path:
-        facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(cargo_build(default_target_dir(), jobs=options.jobs))}
+        need_cargo()  # before minutes of compiling
+        # Cargo uses one core for most of its time, so that the C++ that needs nothing of text/ is compiled beside it.
+        with ThreadPoolExecutor(1) as beside:
+            text = beside.submit(cargo_build, default_target_dir(), jobs=options.jobs)
+            build(options.build_dir, sanitize=options.sanitize, targets=WITHOUT_TEXT, jobs=options.jobs)
+        facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(text.result())}
         return build(options.build_dir, sanitize=options.sanitize, options=facts, jobs=options.jobs)
 
     parser = build_parser("build", __doc__, "native")
