@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 from bundle_samples import CHAT_TEMPLATE, byte_tokenizer
+from heap import heap_bytes
 from hostile_templates import HOSTILE
 from text_samples import TEMPLATES, texts
 from tokenizer_samples import joined, llama_like, opened, sentencepiece_like
@@ -205,6 +206,16 @@ def test_a_tokenizer_that_was_trained_with_dropout_gives_the_same_ids_each_time(
     text, plain = opened(tokenizer), opened(llama_like())
     for words in texts(40, 31):
         assert text.encode(words) == text.encode(words) == plain.encode(words)
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="only glibc says what its heap holds")
+def test_words_that_were_read_stay_in_no_memory() -> None:
+    """The library would keep 10,000 of each tokenizer for each thread, also after the tokenizer is closed."""
+    rng, text = random.Random(8), opened(byte_tokenizer())
+    before = heap_bytes() or 0
+    for _ in range(4_000):
+        text.encode("".join(rng.choices("abcdefgh", k=200)))
+    assert (heap_bytes() or 0) - before < 1 << 20
 
 
 def test_huge_texts_are_read_in_time(both: Both) -> None:

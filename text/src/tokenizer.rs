@@ -30,11 +30,11 @@ impl Tokenizer {
             .map_err(|error| refuse(one_line(&error)))?;
         inner.with_truncation(None).map_err(|error| refuse(one_line(&error)))?.with_padding(None);
         if let ModelWrapper::BPE(model) = inner.get_model() {
-            if model.dropout.is_some() {
-                let mut model = model.clone();
-                model.dropout = None;
-                inner.with_model(ModelWrapper::BPE(model));
-            }
+            let mut model = model.clone();
+            model.dropout = None;
+            // Its cache is of the thread: up to 10,000 words of each tokenizer, which stay after the tokenizer is gone.
+            model.resize_cache(0);
+            inner.with_model(ModelWrapper::BPE(model));
         }
         Tokenizer::of(Arc::new(inner), path, chat_template, ends)
     }
