@@ -11,7 +11,7 @@ be equal, and a restricted text that ends must satisfy its constraint by another
 
 Each case is a line of a file, so the same command continues after Ctrl-C. The exit code is 1 if anything differs; the
 command that repeats the case is printed. With --soak, cases are written until the time is over, and the exit code is
-also 1 if resident memory grows.
+also 1 if memory in use grows.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class Plan:
     shares: Sequence[float]
     seed: int
     prompts: int  # how many there are
+
+    def trim(self) -> None:
+        """Drop the caches of all engines."""
+        for engine in self.engines.values():
+            engine.trim()
 
     def case(self, number: int) -> Case:
         facts = {name: engine.facts for name, engine in self.engines.items()}
@@ -243,12 +248,12 @@ def _report(args: argparse.Namespace, summary: Summary, **more: Any) -> int:
 
 
 def _soak(args: argparse.Namespace, plan: Plan) -> int:
-    soak, summary, number = Soak(args.soak, args.most_growth), Summary(), 0
+    soak, summary, number = Soak(args.soak, args.most_growth, plan.trim), Summary(), 0
     while soak.goes_on(time.monotonic()):
         case = plan.case(number)
         summary.add(compare(plan.engines[case.engine], case))
         number += 1
-        if (line := soak.sample(time.monotonic(), summary.cases)) and not args.json:
+        if (line := soak.sample(time.monotonic(), summary.generations)) and not args.json:
             print(line, file=sys.stderr, flush=True)
     code = _report(args, summary, soak=soak.to_dict())
     if not args.json:

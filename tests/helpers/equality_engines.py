@@ -68,6 +68,9 @@ class Engine(Protocol):
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         """The text of tokens."""
 
+    def trim(self) -> None:
+        """Drop the caches; they are filled again when they are needed."""
+
     def close(self) -> None: ...
 
 
@@ -190,6 +193,10 @@ class BundleEngine:
                 return self._chat(case, "plain", stack), self._chat(case, "drafting", stack)
             opened = lambda role: self._sequence(case, role, stack)  # noqa: E731
             return write_text(case, self._ids(case), self.facts.restriction(case), opened, self._saved)
+
+    def trim(self) -> None:
+        for model in self._models.values():
+            model.trim()
 
     def close(self) -> None:
         for model in self._models.values():

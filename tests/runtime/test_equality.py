@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from equality_bundles import tiny_engine
 from equality_cases import PROMPTS, TEMPERATURES, Case
 from equality_engines import BundleEngine, Engine, Text, Written
 from equality_fakes import ArithmeticEngine, ReferenceEngine
 from equality_results import Results, ResultsError
-from equality_soak import Soak
+from equality_soak import Soak, memory_mb
 from fakes import ArithmeticBackend
 
 import equality
@@ -51,6 +52,9 @@ class Counting:
 
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return self._engine.decode(case, tokens)
+
+    def trim(self) -> None:
+        self._engine.trim()
 
     def close(self) -> None:
         self._engine.close()
@@ -135,6 +139,9 @@ class Scripted:
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
 
+    def trim(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -216,16 +223,32 @@ def test_the_program_counts_and_its_exit_code_is_1_after_a_difference(
 
 def test_a_soak_fails_if_the_memory_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rise, grows in ((0.0, False), (0.05, True)):  # MB per second
-        soak = Soak(1000, most_growth=16)
-        now = 0.0
+        released: list[int] = []
+        soak = Soak(1000, most_growth=16, release=lambda: released.append(1))  # noqa: B023 (called in this turn)
+        now = 0
         while soak.goes_on(5.0 + now):
-            soak.sample(5.0 + now, 1, 100 + rise * now + now % 3 + 50 * (now > 60))
+            soak.sample(5.0 + now, 4 * now, 100 + rise * now + now % 3 + 50 * (now > 60))
             now += 1
         assert soak.grows is grows
         assert soak.mb_per_hour == pytest.approx(3600 * rise, abs=8)
+        assert soak.kb_per_1000_generations == pytest.approx(1024 * 250 * rise, abs=600)
         assert soak.growth_mb == pytest.approx(800 * rise, abs=2)
-        assert len(soak.samples) <= 201
-    assert equality.main(["--engine", "arithmetic", "--soak", "0.5", "--most-growth", "999", "--json"]) == 0
+        assert len(released) == len(soak.samples) <= 201
+    assert equality.main(["--engine", "arithmetic", "--soak", "4", "--most-growth", "999", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cases"] > 1
     assert len(found["soak"]["samples"]) > 1
+
+
+def test_a_soak_counts_memory_in_use(tmp_path: Path) -> None:
+    before = memory_mb()
+    taken = [bytearray(b"x" * 60_000) for _ in range(500)]  # of the heap: a mapping begins at twice the size
+    assert memory_mb() - before > 25
+    last = taken[-1]
+    del taken
+    assert memory_mb() - before < 5, "free, though the block above it is not"
+    assert last
+    np.ones(30_000_000, np.int8).tofile(tmp_path / "file")
+    mapped = np.memmap(tmp_path / "file", np.int8)
+    assert mapped.sum(dtype=np.int64) == 30_000_000
+    assert memory_mb() - before < 5, "the system may drop pages of a file"
