@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bench.shared.marked_text import update
-from streamfuse.bench.suite import FROM_MEMORY, SETS, STRUCTURED
+from streamfuse.bench.suite import FROM_MEMORY, SETS, STRUCTURED, memory_table
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -216,6 +216,12 @@ def passes(document: Document) -> str:
     return table("bundle | " + " | ".join(names) + " | decode, of the roofline", found)
 
 
+def memory(document: Document) -> str:
+    """Peak memory per bundle and system. Bundles without it are left out."""
+    columns, rows = memory_table(document["benchmarks"])
+    return table(" | ".join(columns), rows)
+
+
 def machine(document: Document) -> str:
     """A sentence: where, with what and when everything was measured."""
     rows = document["benchmarks"].values()
@@ -246,6 +252,7 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "structured": structured,
         "other programs": others,
         "passes": passes,
+        "memory": memory,
     },
 }
 

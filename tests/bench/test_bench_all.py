@@ -39,6 +39,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def measure(benchmark: suite.Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
         names.append(benchmark.name)
         systems = {"speculative": {"mean_accepted_tokens": 2.0}}
+        if benchmark.arguments[1] == "memory":
+            peaks = {"plain": {"peak_memory_mb": 151.4}, "speculative": {"peak_memory_mb": 171.6}}
+            systems = peaks if "demo" in benchmark.name else {**peaks, "llama.cpp Q4_0": {"peak_memory_mb": 234.5}}
+            return {"prompt_tokens": 77, "systems": systems, "equal": True}, {}
         gains = {"all": {"without streams": {"speedup": 1.01, "interval": [0.9, 1.1]}}}
         result = {"prompts": 3, "systems": systems, "gains": gains, "speedup": 1.5, "speedup_interval": [1.25, 1.75]}
         return result, {"began": "2026-01-01T00:00:00+00:00", "seconds": 1, "load": 0.0}
@@ -56,7 +60,7 @@ def test_every_command_that_it_runs_is_one(place: Path) -> None:
     result = bench_all(place, "--dry-run")
     assert result.exit_code == 0, result.stderr
     commands = [line.split() for line in result.stdout.splitlines() if not line.startswith("#")]
-    for kind in ("tasks", "structured", "latency"):
+    for kind in ("tasks", "structured", "latency", "memory"):
         flags = {flag for command in commands if command[2] == kind for flag in command if flag.startswith("--")}
         help_text = CliRunner().invoke(app, ["bench", kind, "--help"], env={"COLUMNS": "300"}).stdout
         assert {flag for flag in (*flags, "--json") if flag not in help_text} == set()
@@ -70,6 +74,9 @@ def test_what_is_missing_is_named_and_left_out(place: Path, ran: list[str]) -> N
     assert {"chat", "E2E", "structured, objects", "passes of demo"} <= set(ran)
     assert not [name for name in ran if "HumanEval" in name or "SQL" in name]
     assert "1.25-1.75" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["demo", "77", "151", "172", "-"] in rows
+    assert ["e2e", "77", "151", "172", "234"] in rows
 
 
 def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> None:
@@ -85,6 +92,9 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> Non
     ran.clear()
     bench_all(place, "--limit", "5", "--only", "structured")
     assert ran == [name for name in first if name.startswith("structured")]
+    ran.clear()
+    bench_all(place, "--limit", "5", "--only", "peak memory")
+    assert ran == ["peak memory of demo", "peak memory of e2e"]
 
 
 def test_a_failure_keeps_what_was_measured(place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import external_systems
 import gguf
+import numpy as np
 import pytest
 from bundle_samples import edit_manifest, fake_engines, write_bundle
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from streamfuse.bench.external import llama_cpp
 from streamfuse.bench.external.child import Child
 from streamfuse.bench.external.opening import trial
 from streamfuse.bench.shared.comparison import TaskSettings
+from streamfuse.bench.shared.machine import peak_resident_bytes
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     PLAIN,
@@ -77,6 +79,16 @@ def test_an_answer_comes_from_another_process_with_the_time_that_was_taken_there
     assert answer.statistics["process"] != os.getpid()
     with pytest.raises(ProcessLookupError):
         os.kill(answer.statistics["process"], 0)
+
+
+def test_the_peak_memory_is_that_of_the_child(tmp_path: Path) -> None:
+    here = np.ones(100_000_000, np.int8)
+    with Child("fake") as child:
+        before = child.peak_bytes()
+        assert 10e6 < before < peak_resident_bytes() - 0.5 * here.nbytes, "memory of this process does not count"
+        child.run("numpy:ones", shape=25_000_000)
+        after = child.peak_bytes()
+    assert after - before == pytest.approx(200e6, rel=0.1), "it stays when the memory is given back"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamfuse.bench.shared.machine import resident_bytes
+from streamfuse.bench.shared.machine import peak_resident_bytes, resident_bytes
 from streamfuse.bench.shared.systems import Request
 from streamfuse.research.compare.core import CORE_OURS
-from streamfuse.research.compare.memory import bundles_of, peak_memory, peak_resident_bytes
+from streamfuse.research.compare.memory import bundles_of, peak_memory
 from streamfuse.research.compare.methods import BASELINE, DRAFT, MEDUSA, METHODS, SELF, STREAMS
 
 REQUEST = Request([5, 6, 7, 8], 12)

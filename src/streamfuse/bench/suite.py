@@ -38,6 +38,8 @@ STRUCTURED: Final = {  # task: (bundle, data)
     "sql": ("sql", "sql_context/test.jsonl"),
     "objects": ("demo", None),
 }
+MEMORY: Final = {"demo": "chat", "e2e": "E2E", "sql": "SQL"}  # bundle: the set whose longest prompt it answers
+PEAK_MEMORY: Final = "peak memory of {}"  # the name of a bundle's benchmark of memory
 FROM_MEMORY: Final = "{}, weights from memory"  # the name of a data set's benchmark with evicted caches
 
 
@@ -96,6 +98,10 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
             "--repetitions", repetitions)  # fmt: skip
     for bundle in ("demo", "e2e", "sql"):
         add(f"passes of {bundle}", "latency", bundle, None)
+    for bundle, name in MEMORY.items():
+        _, file, tokens = SETS[name]
+        add(PEAK_MEMORY.format(bundle), "memory", bundle, file, "--data", data / file, "--limit", prompts,
+            "--max-new-tokens", tokens)  # fmt: skip
     return found
 
 
@@ -195,3 +201,20 @@ def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
             f"{cold['speedup']:.2f}" if cold else "-",
             f"{streams['speedup']:.2f}" if streams else "-",
         ]
+
+
+def memory_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the peak memory: a row per bundle that was measured, with the tokens of the prompt and the
+    megabytes of each system that any of them ran."""
+    results = {name: found[PEAK_MEMORY.format(name)]["result"] for name in MEMORY if PEAK_MEMORY.format(name) in found}
+    systems = list(dict.fromkeys(name for result in results.values() for name in result["systems"]))
+    rows = [
+        [bundle, str(result["prompt_tokens"])]
+        + [_megabytes(result["systems"].get(name, {}).get("peak_memory_mb")) for name in systems]
+        for bundle, result in results.items()
+    ]
+    return ["bundle", "prompt tokens", *(f"{name}, MB" for name in systems)], rows
+
+
+def _megabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"

@@ -1,4 +1,5 @@
-"""External systems in a process of their own: native code of others that crashes must not take the run with it.
+"""Systems in a process of their own: native code of others that crashes must not take the run with it, and what memory
+a system takes is that of its process.
 
 `python -m streamfuse.bench.external.child` is that process. It reads a line of JSON per request from standard input
 and writes a line per reply to a pipe of its own, because native libraries print what they like to standard output.
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from streamfuse.bench.shared.machine import peak_resident_bytes
 from streamfuse.bench.shared.processes import end_with_parent, ending
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request, System
 
@@ -32,7 +34,7 @@ _MOST_WORDS = 200  # characters of what a child wrote last
 
 
 class Child:
-    """A process that opens external systems and answers with them; a context manager that ends it.
+    """A process that opens systems and answers with them; a context manager that ends it.
 
     Once it has ended, every system in it raises the same `ExternalSystemDied`.
 
@@ -96,6 +98,13 @@ class Child:
         ):
             self._fail("replied with something that is no answer")
         return Answer(tuple(tokens), float(ms), statistics)
+
+    def peak_bytes(self) -> int:
+        """The largest resident memory of the process so far, including mapped files. Raises as `run` does."""
+        peak = self._ask({"peak": True}, self._answer_s).get("peak_bytes")
+        if type(peak) is not int:
+            self._fail("replied with something that is no size")
+        return peak
 
     def _ask(self, asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         if self._reason is not None:
@@ -177,6 +186,8 @@ def _serve(systems: dict[str, System], asked: Mapping[str, Any]) -> dict[str, An
         if "open" in asked:
             systems[asked["open"]] = made
         return {}
+    if "peak" in asked:
+        return {"peak_bytes": peak_resident_bytes()}
     answer = systems[asked["answer"]].answer(Request(**asked["request"]))
     return {**asdict(answer), "token_ids": [int(token) for token in answer.token_ids]}
 

@@ -1,8 +1,9 @@
-"""Memory bandwidth and free memory of the machine, and the properties of an engine."""
+"""Memory bandwidth and free memory of the machine, memory of this process, and the properties of an engine."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,16 @@ def resident_bytes() -> int | None:
     except OSError:
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int:
+    """Largest resident memory of this process so far, including mapped files."""
+    try:
+        # Not ru_maxrss: on Linux that of a new program begins with what its parent had.
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def available_bytes() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from streamfuse.api import Generation, Model
+from streamfuse.api import Generation, Model, load
 from streamfuse.runtime.config import DRAFT_SOURCES
 from streamfuse.runtime.session import Session
 
@@ -103,6 +103,12 @@ class OwnRuntime:
         self._session.reset()
         answer = finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
         return replace(answer, cpu_ms=None)  # the evictions of --cold-caches take processor time too
+
+
+def open_own(name: str, bundle: str, adapter: str | None, threads: int | None, provider: str | None) -> OwnRuntime:
+    """`OwnRuntime` of a bundle folder, of arguments that are JSON, for a process of its own. Raises as `load` does."""
+    model = load(bundle, threads=threads, provider=provider, cost_cache=False)
+    return OwnRuntime(model if adapter is None else model.adapter(adapter), name)
 
 
 def finished(generation: Generation) -> Answer:

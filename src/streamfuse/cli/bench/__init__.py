@@ -11,6 +11,7 @@ COMMANDS = (
     "acceptance",
     "all",
     "latency",
+    "memory",
     "parity",
     "quantization",
     "report",

@@ -44,7 +44,8 @@ def all_(
     Measures chat, E2E and SQL (GSM8K and HumanEval too, if their files are
     there): speed-up over plain decoding, greedy and at temperature 0.7; the
     gain from each drafter; and the speed-up with CPU caches evicted before
-    each pass. Also measures structured output and the latency of passes.
+    each pass. Also measures structured output, the latency of passes and peak
+    memory.
 
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, its duration, and the load of the
@@ -61,7 +62,7 @@ def all_(
 
     streamfuse bench all --data data --only structured --limit 8 --dry-run
     """
-    from streamfuse.bench.suite import Results, benchmarks, measure, speed_rows
+    from streamfuse.bench.suite import Results, benchmarks, measure, memory_table, speed_rows
     from streamfuse.bundle import open_bundle
 
     chosen = [one for one in benchmarks(bundles, data, limit, repetitions) if only is None or only in one.name]
@@ -99,4 +100,7 @@ def all_(
         return
     if speeds := list(speed_rows(rows)):
         out.print(tables.figures(_COLUMNS, speeds))
+    columns, memory = memory_table(rows)
+    if memory:
+        out.print(tables.figures(columns, memory))
     out.print(f"{len(rows)} results in {output}", markup=False, soft_wrap=True)

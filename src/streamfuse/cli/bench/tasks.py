@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.prompts import fitting
+from streamfuse.cli.shared.systems import system_names
 from streamfuse.extras import MissingExtra
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def tasks(
     from streamfuse.bench.tasks.report import tasks_report
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
-    names = _names(systems)
+    names = system_names(systems)
     if cold_caches and LLAMA_CPP in names:
         if systems is not None:
             raise typer.BadParameter("leave llama.cpp out of --systems: --cold-caches cannot interrupt its passes")
@@ -197,18 +197,6 @@ def tasks(
 
 def _without(line: str) -> None:
     say(line, "yellow")
-
-
-def _names(systems: str | None) -> list[str]:
-    from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, SYSTEMS
-
-    if systems is None:
-        return [PLAIN, SPECULATIVE, *([LLAMA_CPP] if find_spec("llama_cpp") else [])]
-    names = [name.strip() for name in systems.split(",") if name.strip()]
-    unknown = [name for name in names if name not in SYSTEMS]
-    if unknown or not names or len(set(names)) != len(names):
-        raise typer.BadParameter(f"--systems names some of {', '.join(SYSTEMS)}, each once, not {systems!r}")
-    return names
 
 
 def _own(names: list[str], sources: bool, opened: Model, session: Session | None) -> list[System]:

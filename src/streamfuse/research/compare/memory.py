@@ -9,7 +9,6 @@ that were touched. Plain decoding's own figure stands in the same table, so that
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.bench.shared.machine import peak_resident_bytes
 from streamfuse.bench.shared.processes import ending
 from streamfuse.bench.shared.systems import Request, System
 from streamfuse.bundle import open_bundle
@@ -52,16 +52,6 @@ class Work:
     max_new_tokens: int
     temperature: float
     seed: int
-
-
-def peak_resident_bytes() -> int:
-    """The most memory that this process ever had, with what it had of mapped files."""
-    try:
-        # Not ru_maxrss: on Linux that of a new program begins with what its parent had.
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def peak_memory(
