@@ -234,6 +234,7 @@ def test_the_command_survives_a_llama_cpp_that_crashes(
 
     monkeypatch.setattr(llama_cpp, "open_child", fake)
     monkeypatch.setattr(llama_cpp, "check_installed", lambda: None)
+    monkeypatch.setattr(llama_cpp, "kinds_of", lambda path: llama_cpp.QUANTIZATIONS)
     gguf = tmp_path / "some.gguf"
     code, facts, stderr = command(bundle, tmp_path, "--systems", "plain,speculative,llama.cpp", "--gguf", gguf)
     assert code == 0, stderr
