@@ -155,9 +155,11 @@ def main() -> int:
         need_cargo()  # before minutes of compiling
         # Cargo uses one core for most of its time, so that the C++ that needs nothing of text/ is compiled beside it.
         with ThreadPoolExecutor(1) as beside:
-            text = beside.submit(cargo_build, default_target_dir(), jobs=options.jobs)
-            build(options.build_dir, sanitize=options.sanitize, targets=WITHOUT_TEXT, jobs=options.jobs)
-        facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(text.result())}
+            rest = beside.submit(
+                build, options.build_dir, sanitize=options.sanitize, targets=WITHOUT_TEXT, jobs=options.jobs
+            )
+            facts = {"STREAMFUSE_BUNDLE_LIBRARY": str(cargo_build(default_target_dir(), jobs=options.jobs))}
+            rest.result()
         return build(options.build_dir, sanitize=options.sanitize, options=facts, jobs=options.jobs)
 
     parser = build_parser("build", __doc__, "native")
