@@ -54,6 +54,11 @@ class Plan:
     seed: int
     prompts: int  # how many there are
 
+    def prepare(self) -> None:
+        """Load all that any case may need, which would otherwise grow the memory at its first use."""
+        for engine in self.engines.values():
+            engine.prepare()
+
     def trim(self) -> None:
         """Drop the caches of all engines."""
         for engine in self.engines.values():
@@ -248,6 +253,7 @@ def _report(args: argparse.Namespace, summary: Summary, **more: Any) -> int:
 
 
 def _soak(args: argparse.Namespace, plan: Plan) -> int:
+    plan.prepare()
     soak, summary, number = Soak(args.soak, args.most_growth, plan.trim), Summary(), 0
     while soak.goes_on(time.monotonic()):
         case = plan.case(number)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -67,6 +68,9 @@ class Engine(Protocol):
 
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         """The text of tokens."""
+
+    def prepare(self) -> None:
+        """Load all that any case may need."""
 
     def trim(self) -> None:
         """Drop the caches; they are filled again when they are needed."""
@@ -154,6 +158,9 @@ def latencies(spec: ModelSpec, variant: int) -> dict[str, float]:
     return {**found, STREAMS: random.uniform(0.01, 0.5)} if spec.deferred else found
 
 
+_KINDS = ("plain", "memory", "restored")  # of models: "memory" drafts from earlier answers
+
+
 class BundleEngine:
     """A bundle by the public API. Models are loaded once per role and thread count."""
 
@@ -194,6 +201,12 @@ class BundleEngine:
             opened = lambda role: self._sequence(case, role, stack)  # noqa: E731
             return write_text(case, self._ids(case), self.facts.restriction(case), opened, self._saved)
 
+    def prepare(self) -> None:
+        for kind, threads in product(_KINDS, self.facts.threads):
+            model = self._loaded(kind, threads)
+            for adapter in self.facts.widths:
+                (model if adapter is None else model.adapter(adapter)).prepare()
+
     def trim(self) -> None:
         for model in self._models.values():
             model.trim()
@@ -206,10 +219,14 @@ class BundleEngine:
     def _model(self, case: Case, role: str) -> Model:
         remembers = case.memory == "same" or (case.memory == "other" and role == "drafting")
         kind = "restored" if role == "restored" else "memory" if remembers else "plain"
-        key = kind, case.threads[role == "drafting"]
+        model = self._loaded(kind, case.threads[role == "drafting"])
+        return model if case.adapter is None else model.adapter(case.adapter)
+
+    def _loaded(self, kind: str, threads: int) -> Model:
+        key = kind, threads
         if key not in self._models:
-            self._models[key] = load(self._path, threads=key[1], memory="" if remembers else None)
-        return self._models[key] if case.adapter is None else self._models[key].adapter(case.adapter)
+            self._models[key] = load(self._path, threads=threads, memory="" if kind == "memory" else None)
+        return self._models[key]
 
     def _sequence(self, case: Case, role: str, stack: ExitStack) -> Writer:
         model = self._model(case, role)

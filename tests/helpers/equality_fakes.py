@@ -46,6 +46,9 @@ class _Letters:
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return self.bundle(case).tokenizer.decode(tokens)
 
+    def prepare(self) -> None:
+        pass
+
     def trim(self) -> None:
         pass
 

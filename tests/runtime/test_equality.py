@@ -53,6 +53,9 @@ class Counting:
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return self._engine.decode(case, tokens)
 
+    def prepare(self) -> None:
+        self._engine.prepare()
+
     def trim(self) -> None:
         self._engine.trim()
 
@@ -138,6 +141,9 @@ class Scripted:
 
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
+
+    def prepare(self) -> None:
+        pass
 
     def trim(self) -> None:
         pass
