@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bench.shared.marked_text import update
-from streamfuse.bench.suite import FROM_MEMORY, SETS, STRUCTURED, memory_table
+from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SETS, STRUCTURED, memory_table
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,7 @@ _TASKS = {
     "objects": "free JSON (`objects`)",
     "sql": "SQL, fine-tuned model",
 }
+_MEMORY = [PEAK_MEMORY.format(bundle) for bundle in MEMORY]
 _DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
 
 Document = Mapping[str, Any]  # a file of results: `processor`, and `benchmarks` by name
@@ -217,14 +218,17 @@ def passes(document: Document) -> str:
 
 
 def memory(document: Document) -> str:
-    """Peak memory per bundle and system. Bundles without it are left out."""
+    """Peak memory per bundle and system, and its commit: it may be of another run, as other load does not change it.
+    Bundles without it are left out."""
     columns, rows = memory_table(document["benchmarks"])
-    return table(" | ".join(columns), rows)
+    measured = [document["benchmarks"][name] for name in _MEMORY if name in document["benchmarks"]]
+    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in measured)) or "none"
+    return f"{table(' | '.join(columns), rows)}\n\nMeasured with commit {commits}."
 
 
 def machine(document: Document) -> str:
     """A sentence: where, with what and when everything was measured."""
-    rows = document["benchmarks"].values()
+    rows = [one for name, one in document["benchmarks"].items() if name not in _MEMORY]
     of_sets = [document["benchmarks"][name]["result"] for name in SETS]
     commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in rows))
     bandwidth = [one["read_bandwidth_gb_s"] for one in of_sets]
