@@ -97,7 +97,7 @@ ios-bundles: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/lett
 
 ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
-	STREAMFUSE_FAKE_CORE_ML=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
+	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --scratch-path build/ios/swift
 	STREAMFUSE_SOURCE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		ios_demo/tools/swift test --scratch-path build/ios/swift-thread --sanitize=thread \

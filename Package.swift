@@ -18,8 +18,8 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let usesFramework = false
   let opensBundles = !folders.isEmpty
   let compilesCore = !opensBundles || Context.environment["STREAMFUSE_SOURCE"] != nil
-  // Linux has no Core ML. For tests, the file that names its types is compiled and run over declarations of them.
-  let fakeCoreML = Context.environment["STREAMFUSE_FAKE_CORE_ML"] != nil
+  // Linux has no Core ML and no FoundationModels. For tests, what names their types is compiled over declarations of them.
+  let fakeApple = Context.environment["STREAMFUSE_FAKE_APPLE"] != nil
   // The tests of a debug build take minutes with a core that is not optimized.
   let optimized: [CXXSetting] = [.unsafeFlags(["-O2"], .when(configuration: .debug))]
   let link: [LinkerSetting] =
@@ -35,7 +35,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let usesFramework = Context.environment["STREAMFUSE_SOURCE"] == nil
   let opensBundles = usesFramework
   let compilesCore = !usesFramework
-  let fakeCoreML = false
+  let fakeApple = false
   let optimized: [CXXSetting] = []
   let link: [LinkerSetting] = []
   let privacy: (exclude: [String], resources: [Resource]) = ([], [.copy("PrivacyInfo.xcprivacy")])
@@ -44,7 +44,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
 
 let sources = "ios_demo/StreamFuse/Sources"
 let tests = "ios_demo/StreamFuse/Tests"
-let coreMLSettings: [SwiftSetting] = fakeCoreML ? [.define("FAKE_CORE_ML")] : []
+let coreMLSettings: [SwiftSetting] = fakeApple ? [.define("FAKE_CORE_ML")] : []
 
 /// What has the modules CStreamFuse and, where bundles can be opened, CStreamFuseNative.
 let core: Target.Dependency = usesFramework ? "StreamFuseNative" : "CStreamFuse"
@@ -60,6 +60,7 @@ let package = Package(
   products: [
     .library(name: "StreamFuseCore", targets: ["StreamFuseCore"]),
     .library(name: "StreamFuseCoreML", targets: ["StreamFuseCoreML"]),
+    .library(name: "StreamFuseFoundationModels", targets: ["StreamFuseFoundationModels"]),
   ],
   targets: [
     .target(
@@ -71,8 +72,11 @@ let package = Package(
       linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : link),
     .target(
       name: "StreamFuseCoreML",
-      dependencies: ["StreamFuseCore", core, "CTensor"] + (fakeCoreML ? ["FakeCoreML"] : []),
+      dependencies: ["StreamFuseCore", core, "CTensor"] + (fakeApple ? ["FakeCoreML"] : []),
       path: "\(sources)/StreamFuseCoreML", swiftSettings: coreMLSettings),
+    .target(
+      name: "StreamFuseFoundationModels", dependencies: ["StreamFuseCore"] + (fakeApple ? ["FoundationModels"] : []),
+      path: "\(sources)/StreamFuseFoundationModels"),
     .target(name: "Arithmetic", dependencies: ["StreamFuseCore", core], path: "\(tests)/Arithmetic"),
     test("StreamFuseCoreTests", ["StreamFuseCore", core, "Arithmetic"]),
     .target(name: "FakePackage", dependencies: ["StreamFuseCoreML"], path: "\(tests)/FakePackage"),
@@ -97,10 +101,14 @@ if usesFramework {
 
 package.targets += cryptoKit
 
-if fakeCoreML {
+if fakeApple {
   package.targets += [
     .target(name: "FakeCoreML", path: "\(tests)/Apple/FakeCoreML"),
     test("CoreMLRunnerTests", ["StreamFuseCore", "StreamFuseCoreML", "FakeCoreML"]),
+    .target(
+      name: "FoundationModels", path: "\(tests)/Apple/FoundationModels",
+      swiftSettings: [.unsafeFlags(["-user-module-version", "2"])]),
+    test("FoundationModelsTests", ["StreamFuseCore", "StreamFuseFoundationModels", "FoundationModels", "Arithmetic"]),
   ]
 }
 
@@ -114,7 +122,9 @@ if opensBundles {
   if !usesFramework {
     package.targets.append(.systemLibrary(name: "CStreamFuseNative", path: "\(sources)/CStreamFuseNative"))
   }
-  if fakeCoreML {
+  if fakeApple {
     package.targets.append(test("CoreMLReplayTests", ["StreamFuse", "StreamFuseCoreML", "FakeCoreML"]))
+    package.targets.append(
+      test("FoundationModelsBundleTests", ["StreamFuse", "StreamFuseFoundationModels", "FoundationModels"]))
   }
 }

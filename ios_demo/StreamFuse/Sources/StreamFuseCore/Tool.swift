@@ -100,6 +100,13 @@ public struct ToolCall: Sendable, Equatable, Codable {
   /// A JSON object that fits the tool's parameters.
   public let arguments: JSONValue
 
+  /// A call in the history of a chat that begins with earlier turns.
+  public init(id: String, name: String, arguments: JSONValue) {
+    self.id = id
+    self.name = name
+    self.arguments = arguments
+  }
+
   /// The fields of a call, by itself and in a conversation's messages.
   private enum CodingKeys: String, CodingKey { case id, type, name, arguments, function }
   /// The fields of a call's function.

@@ -1,0 +1,186 @@
+// Version 2 of the framework is that of iOS 27 and macOS 27, the first that accepts models of other developers. With an
+// older SDK this module is empty.
+#if canImport(FoundationModels, _version: 2)
+  import Foundation
+  import FoundationModels
+  import StreamFuseCore
+
+  /// A bundle behind Apple's `LanguageModelSession`.
+  ///
+  ///     let model = try await StreamFuse.load(from: folder)
+  ///     let session = LanguageModelSession(model: StreamFuseLanguageModel(model), instructions: "You answer briefly.")
+  ///     let answer = try await session.respond(to: "Why is the sky blue?")
+  ///
+  /// Text, streaming, tools and guided generation work. Images in a prompt are refused. With a schema, the whole answer
+  /// is the object, so tools are called only if the request's `toolCallingMode` is `.required`.
+  @available(iOS 27.0, macOS 27.0, *)
+  public struct StreamFuseLanguageModel: LanguageModel {
+    /// Guided generation and tool calling; reasoning, if it was asked for.
+    public let capabilities: LanguageModelCapabilities
+    /// The open bundle.
+    let model: StreamFuseCore.Model
+    /// Whether `Channel.thinking` is sent, as reasoning.
+    let sendsReasoning: Bool
+    /// What all chats have in common.
+    let setting: ChatSetting
+    /// The chats of the last requests.
+    let chats: KeptChats
+
+    /// A model for `LanguageModelSession`.
+    ///
+    /// - Parameters:
+    ///   - model: an open bundle with a chat template; without one, each request throws `StreamFuseError`.
+    ///   - reasoning: whether the model thinks before it answers, in tags that the bundle's chat template has. The
+    ///     thoughts are then reasoning entries of the transcript; otherwise they are dropped.
+    ///   - templateVariables, contextPolicy, adapter: as in `Model.chat`.
+    ///   - keptChats: how many conversations keep their cache between requests. A session that continues one of them
+    ///     prefills only its new entries; any other prefills its whole transcript again. Each cache takes memory:
+    ///     `MemoryEstimate`.
+    ///   - configure: defaults of the answers, for what a request's `GenerationOptions` leave open.
+    public init(
+      _ model: StreamFuseCore.Model, reasoning: Bool = false, templateVariables: [String: JSONValue] = [:],
+      contextPolicy: ContextPolicy = .fail, adapter: String? = nil, keptChats: Int = 1,
+      _ configure: (inout GenerationConfig) -> Void = { _ in }
+    ) {
+      var config = GenerationConfig()
+      configure(&config)
+      self.model = model
+      sendsReasoning = reasoning
+      let always: [LanguageModelCapabilities.Capability] = [.guidedGeneration, .toolCalling]
+      capabilities = LanguageModelCapabilities(reasoning ? always + [.reasoning] : always)
+      setting = ChatSetting(
+        templateVariables: templateVariables, contextPolicy: contextPolicy, adapter: adapter, config: config)
+      chats = KeptChats(most: max(0, keptChats))
+    }
+
+    /// Which bundle the executor is for.
+    public var executorConfiguration: Executor.Configuration { Executor.Configuration(model: ObjectIdentifier(model)) }
+
+    /// Answers the requests of sessions. It has no state: the framework may keep it for longer than the model.
+    public struct Executor: LanguageModelExecutor {
+      public typealias Model = StreamFuseLanguageModel
+
+      /// Which bundle it is for.
+      public struct Configuration: Hashable, Sendable {
+        let model: ObjectIdentifier
+      }
+
+      public init(configuration: Configuration) {}
+
+      /// Makes the chat of a session and measures the latency of passes on this device, in the background. The first
+      /// request prefills the prompt.
+      public func prewarm(model: StreamFuseLanguageModel, transcript: Transcript) {
+        guard let conversation = try? Conversation(transcript, isAsked: false),
+          let opening = try? conversation.opening(conversation.toolDefinitions)
+        else { return }
+        Task {
+          let chat = model.setting.chat(model.model, opening, conversation.history)
+          if (try? await chat.prepare()) != nil { model.chats.keep(chat, opening, conversation.history) }
+        }
+      }
+
+      /// Streams the answer to the last entries of the transcript. Throws `LanguageModelError` for a transcript that is
+      /// too long or has images, and for a schema that is not supported; otherwise `StreamFuseError` and
+      /// `CancellationError`.
+      public func respond(
+        to request: LanguageModelExecutorGenerationRequest, model: StreamFuseLanguageModel,
+        streamingInto channel: LanguageModelExecutorGenerationChannel
+      ) async throws {
+        let conversation = try Conversation(request.transcript)
+        let opening = try conversation.opening(request.enabledToolDefinitions)
+        let choice = try AnswerOptions(request, callsAreDone: conversation.hasResults)
+        let chat =
+          model.chats.take(opening, conversation.history)
+          ?? model.setting.chat(model.model, opening, conversation.history)
+        func configure(_ config: inout GenerationConfig) {
+          choice.apply(to: &config, over: model.setting.config, model.model.defaults)
+        }
+        let answer: Answer =
+          switch conversation.next {
+          case .question(let words):
+            chat.stream(to: words + choice.note, configure)
+          case .results(let results):
+            chat.stream(results: results, configure)
+          }
+        do {
+          let sent = try await model.send(answer, into: channel)
+          if choice.schema != nil && sent.statistics.finishReason == "incomplete" {
+            throw StreamFuseError(
+              .notParsed,
+              "the object is incomplete: the answer ended after \(sent.statistics.generatedTokens) tokens; raise "
+                + "maximumResponseTokens, or bound the strings and arrays of the type with guides")
+          }
+          let said = Message(
+            role: .assistant, content: sent.text, toolCalls: sent.toolCalls.isEmpty ? nil : sent.toolCalls)
+          model.chats.keep(chat, opening, conversation.history + conversation.asked + [said])
+        } catch let error as StreamFuseError {
+          throw model.shown(error, conversation)
+        }
+      }
+    }
+
+    /// An answer that was sent.
+    private struct Sent {
+      let text: String
+      let toolCalls: [ToolCall]
+      let statistics: Statistics
+    }
+
+    /// Sends the pieces of an answer as they come, then its tool calls and the number of tokens.
+    private func send(_ answer: Answer, into channel: LanguageModelExecutorGenerationChannel) async throws -> Sent {
+      var text = "", silent = 0, thinking = 0, calling = 0  // silent: tokens since the last text that was sent
+      for try await piece in answer {
+        if piece.token != nil { silent += 1 }
+        switch piece.channel {
+        case .answer where !piece.text.isEmpty:
+          text += piece.text
+          await channel.send(.response(action: .appendText(piece.text, tokenCount: silent)))
+          silent = 0
+        case .thinking where sendsReasoning && !piece.text.isEmpty:
+          await channel.send(.reasoning(action: .appendText(piece.text, tokenCount: silent)))
+          thinking += silent
+          silent = 0
+        case .toolCall:
+          calling += silent
+          silent = 0
+        default: break
+        }
+      }
+      let whole = try await answer.response()  // what is known at its end; the pieces are gone
+      for call in whole.toolCalls {
+        let arguments = try JSONEncoder.plain.encode(call.arguments)
+        await channel.send(
+          .toolCalls(
+            action: .toolCall(
+              id: call.id, name: call.name,
+              action: .appendArguments(String(decoding: arguments, as: UTF8.self), tokenCount: calling))))
+        calling = 0
+      }
+      let counts = whole.statistics
+      let input = LanguageModelExecutorGenerationChannel.Usage.Input(
+        totalTokenCount: counts.promptTokens, cachedTokenCount: max(0, counts.promptTokens - counts.prefilledTokens))
+      let output = LanguageModelExecutorGenerationChannel.Usage.Output(
+        totalTokenCount: counts.generatedTokens, reasoningTokenCount: thinking)
+      if whole.toolCalls.isEmpty {
+        await channel.send(.response(action: .updateUsage(input: input, output: output)))
+      } else {
+        await channel.send(.toolCalls(action: .updateUsage(input: input, output: output)))
+      }
+      return Sent(text: text, toolCalls: whole.toolCalls, statistics: whole.statistics)
+    }
+
+    /// The framework's error for one of the library's, if it has one.
+    private func shown(_ error: StreamFuseError, _ conversation: Conversation) -> any Error {
+      switch error.code {
+      case .contextFull:
+        let texts = [conversation.instructions ?? ""] + (conversation.history + conversation.asked).map(\.content)
+        let tokens = texts.compactMap { try? model.countTokens($0) }.reduce(0, +)
+        return LanguageModelError.contextSizeExceeded(
+          .init(contextSize: model.contextLength, tokenCount: tokens, debugDescription: error.message))
+      case .badGrammar:
+        return LanguageModelError.unsupportedGenerationGuide(.init(schemaName: nil, debugDescription: error.message))
+      default: return error
+      }
+    }
+  }
+#endif
