@@ -93,6 +93,10 @@ int sf_model_estimate(const char* folder, sf_estimate* out, char* message, size_
   return sf_bundle_estimate(folder, out, message, capacity);
 }
 
+int sf_model_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity) {
+  return sf_bundle_verify_manifest(folder, public_key, message, capacity);
+}
+
 int sf_model_self_test(sf_model* model, const sf_backend* backend, const char** json) {
   streamfuse::Backend own(backend);
   if (loaded(model) == nullptr) return SF_BAD_ARGUMENT;

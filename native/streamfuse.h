@@ -92,6 +92,12 @@ SF_EXPORT void sf_model_free(sf_model*);
  * or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to `capacity` bytes. */
 SF_EXPORT int sf_model_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
 
+/* Checks manifest.json in `folder` and, unless public_key is NULL, that manifest.sig is a signature of it by this key.
+ * No other file needs to exist: a download calls it before it requests the others, whose sizes and hashes are in the
+ * manifest. The message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to
+ * `capacity` bytes. */
+SF_EXPORT int sf_model_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity);
+
 SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
 
 SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of manifest.json */

@@ -83,6 +83,12 @@ SF_EXPORT int sf_bundle_check_manifest(const char* manifest, size_t bytes, char*
  * `capacity` bytes. */
 SF_EXPORT int sf_bundle_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
 
+/* Checks manifest.json in `folder` and, unless public_key is NULL, that manifest.sig is a signature of it by this key.
+ * No other file needs to exist: a download calls it before it requests the others, whose sizes and hashes are in the
+ * manifest. The message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to
+ * `capacity` bytes. */
+SF_EXPORT int sf_bundle_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity);
+
 SF_EXPORT void sf_bundle_close(sf_bundle*);
 SF_EXPORT const char* sf_bundle_error(const sf_bundle*); /* never NULL */
 

@@ -26,8 +26,10 @@ from app_library import (
     estimate,
     library,
     needs_library,
+    verify_manifest,
 )
 from bundle_samples import edit_manifest, write_bundle
+from signed_samples import OTHER_PUBLIC, PUBLIC, write_signed_bundle
 
 import streamfuse
 from streamfuse.bundle import BundleError
@@ -109,6 +111,26 @@ def test_the_estimate_of_a_cache_is_what_the_engine_allocates(model: AppModel, c
     assert found.tables_bytes == (chat_bundle / "draft.safetensors").stat().st_size
     mine = streamfuse.estimate(chat_bundle)
     assert (mine.weights_bytes, mine.cache_bytes) == (found.weights_bytes, found.cache_bytes)
+
+
+def test_a_manifest_is_verified_with_its_signature_and_no_other_file(tmp_path: Path) -> None:
+    signed, folder = write_signed_bundle(tmp_path / "signed"), tmp_path / "download"
+    folder.mkdir()
+    shutil.copy(signed / "manifest.json", folder)
+    verify_manifest(folder)
+    with pytest.raises(LibraryFailure, match=r"manifest\.sig: missing; the bundle is not signed"):
+        verify_manifest(folder, PUBLIC)
+    shutil.copy(signed / "manifest.sig", folder)
+    verify_manifest(folder, PUBLIC)
+    with pytest.raises(LibraryFailure, match=r"manifest\.sig: does not sign this manifest\.json"):
+        verify_manifest(folder, OTHER_PUBLIC)
+    with pytest.raises(LibraryFailure, match="64 hexadecimal digits") as refused:
+        verify_manifest(folder, "no key")
+    assert refused.value.code == BAD_ARGUMENT
+    edit_manifest(folder, lambda manifest: manifest.update(format_version=1))
+    with pytest.raises(LibraryFailure, match="format_version"):
+        verify_manifest(folder)
+    assert library().sf_model_verify_manifest(None, None, None, 0) == BAD_ARGUMENT
 
 
 def test_an_estimate_reads_the_manifest_and_no_other_file(chat_bundle: Path, tmp_path: Path) -> None:

@@ -167,6 +167,11 @@ impl Estimate {
     }
 }
 
+/// Checks the manifest in a folder and, with a key, its signature. No other file needs to exist.
+pub fn verify_manifest(path: &Path, key: Option<&PublicKey>) -> Result<()> {
+    read_manifest(&Folder::open(path)?, key).map(|_| ())
+}
+
 /// The manifest and its text; with a key, its signature is checked before anything in it is used.
 fn read_manifest(folder: &Folder, key: Option<&PublicKey>) -> Result<(String, Manifest)> {
     let text = folder.read_manifest(MOST_MANIFEST_BYTES)?;

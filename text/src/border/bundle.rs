@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{free, guarded, utf8};
-use crate::bundle::{Bundle, Estimate};
+use crate::bundle::{verify_manifest, Bundle, Estimate};
 use crate::error::{bad_argument, bad_file, Result, BAD_ARGUMENT, BROKEN, OK};
 use crate::manifest::Manifest;
 use crate::npz::{Array, Numbers};
@@ -124,10 +124,7 @@ pub unsafe extern "C" fn sf_bundle_open(
     let open = || {
         let path = unsafe { path_of(folder) }?;
         let options = unsafe { bundle_options(options) }?;
-        let key = match options.public_key.is_null() {
-            true => None,
-            false => Some(PublicKey::parse(unsafe { CStr::from_ptr(options.public_key) }.to_bytes())?),
-        };
+        let key = unsafe { key_of(options.public_key) }?;
         let step = |done, total| match unsafe { options.watch.as_ref() } {
             Some(CWatch { step: Some(step), context }) => unsafe { step(*context, done, total) == 0 },
             _ => true,
@@ -156,6 +153,14 @@ unsafe fn path_of<'a>(folder: *const c_char) -> Result<&'a Path> {
         return Err(bad_argument("the folder is a null pointer"));
     }
     Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(folder) }.to_bytes())))
+}
+
+/// None for a null pointer.
+unsafe fn key_of(text: *const c_char) -> Result<Option<PublicKey>> {
+    match text.is_null() {
+        true => Ok(None),
+        false => Ok(Some(PublicKey::parse(unsafe { CStr::from_ptr(text) }.to_bytes())?)),
+    }
 }
 
 /// The options of a caller of any version; fields that it does not know are zero.
@@ -191,6 +196,22 @@ pub unsafe extern "C" fn sf_bundle_estimate(
             OK => Ok(OK),
             _ => Err(bad_argument("the estimate is a null pointer, or does not contain its size")),
         }
+    });
+    unsafe { give_message(&error, message, capacity) };
+    code
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sf_bundle_verify_manifest(
+    folder: *const c_char,
+    public_key: *const c_char,
+    message: *mut c_char,
+    capacity: usize,
+) -> c_int {
+    let mut error = CString::default();
+    let code = guarded(&mut error, || {
+        verify_manifest(unsafe { path_of(folder) }?, unsafe { key_of(public_key) }?.as_ref())?;
+        Ok(OK)
     });
     unsafe { give_message(&error, message, capacity) };
     code
