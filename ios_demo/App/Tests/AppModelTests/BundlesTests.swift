@@ -8,8 +8,10 @@ import XCTest
 /// What is untrusted in both is tested with the library's store.
 final class BundlesTests: AppTestCase {
   private let publisher = FakePublisher()
-  private let demo = ["manifest.json": Data("{}".utf8), "model.pte": Data(count: 100_000)]
-  private var second: [String: Data] { demo.merging(["manifest.json": Data("{ }".utf8)]) { $1 } }
+  private let demo = try! bundle(["model.pte": Data(count: 100_000)])
+  private var second: [String: Data] { get throws { try bundle(demo, note: "second") } }
+  /// The bytes of `demo` when half of the model is there.
+  private var half: Int64 { Int64((demo["manifest.json"]?.count ?? 0) + 50_000) }
   private var left: [String] {
     (try? FileManager.default.contentsOfDirectory(atPath: root.appending(path: "bundles").path)) ?? []
   }
@@ -27,7 +29,7 @@ final class BundlesTests: AppTestCase {
   }
 
   func testWhatIsDownloadedIsUsedWhereNothingIsInUseAndCanBeHadAgainWhenItIsDeleted() async throws {
-    try publisher.publish([("demo", demo), ("other", second)])
+    try publisher.publish([("demo", demo), ("other", try second)])
     let parts = start(publisher), bundles = parts.bundles
     let offers = await asked(bundles)
     XCTAssertEqual(offers.map(\.entry.title), ["The demo", "The other"])
@@ -55,19 +57,19 @@ final class BundlesTests: AppTestCase {
     let entry = await asked(bundles)[0].entry
     let task = try XCTUnwrap(bundles.download(entry))
     XCTAssertNil(bundles.download(entry), "once")
-    try await until { bundles.offers[0].state == .downloading(50_002) }
+    try await until { bundles.offers[0].state == .downloading(half) }
     XCTAssertTrue(parts.isBusy)
     XCTAssertEqual(try XCTUnwrap(bundles.offers[0].fraction), 0.5, accuracy: 0.001)
     bundles.pause(entry)
     await task.value
     XCTAssertFalse(parts.isBusy)
-    XCTAssertEqual(bundles.offers[0].state, .paused(50_002))
+    XCTAssertEqual(bundles.offers[0].state, .paused(half))
     XCTAssertEqual(bundles.offers[0].text, "Paused at 50 KB of 100 KB")
     publisher.change { $0.gate = nil }
     let again = start(publisher).bundles
     XCTAssertEqual(again.catalog, FakePublisher.address)
     let offers = await asked(again)
-    XCTAssertEqual(offers[0].state, .paused(50_002))
+    XCTAssertEqual(offers[0].state, .paused(half))
     await again.discard(entry).value
     XCTAssertEqual(again.offers[0].state, .available)
     XCTAssertEqual(left, [])
@@ -76,7 +78,7 @@ final class BundlesTests: AppTestCase {
   }
 
   func testTheErrorOfADownloadIsShownInItsRowAndThatOfACatalogueBelow() async throws {
-    try publisher.publish([("demo", demo), ("damaged", second.merging(["damaged": Data([1])]) { $1 }), ("npu", demo)]) { entry in
+    try publisher.publish([("demo", demo), ("damaged", try bundle(demo.merging(["damaged": Data([1])]) { $1 })), ("npu", demo)]) { entry in
       if entry["name"] as? String == "npu" { entry["backend"] = "qnn" }
     }
     let bundles = start(publisher).bundles
@@ -88,7 +90,7 @@ final class BundlesTests: AppTestCase {
     XCTAssertEqual(bundles.offers[1].state, .available)
     publisher.change { $0.statuses["/demo/model.pte"] = 404 }
     await bundles.download(offers[0].entry)?.value
-    XCTAssertEqual(bundles.offers[0].state, .paused(2))
+    XCTAssertEqual(bundles.offers[0].state, .paused(half - 50_000))
     XCTAssert(bundles.offers[0].error?.contains("404") ?? false, bundles.offers[0].error ?? "")
     await bundles.ask("http://models.example")?.value
     XCTAssert(bundles.message?.contains("https://") ?? false, bundles.message ?? "")

@@ -44,8 +44,8 @@ final class FakePublisher: BundleTransport {
   }
 
   func get(
-    _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
-    body: @escaping @Sendable (Data) throws -> Void
+    _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
+    head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
     let now = state.withLock { ($0.files[url.path], $0.statuses[url.path], $0.gate) }
     let (content, status, gate) = now
@@ -66,4 +66,13 @@ private func sha256(_ data: Data) -> String {
   var hash = FileHash()
   hash.update(data)
   return hash.digits()
+}
+
+/// These files and a manifest that lists them; another `note` makes it another manifest.
+func bundle(_ files: [String: Data], note: String = "") throws -> [String: Data] {
+  let listed = files.filter { $0.key != manifestName }.mapValues { data in
+    ["sha256": sha256(data), "bytes": data.count] as [String: Any]
+  }
+  let json = try JSONSerialization.data(withJSONObject: ["note": note, "files": listed], options: [.sortedKeys])
+  return files.merging([manifestName: json]) { $1 }
 }

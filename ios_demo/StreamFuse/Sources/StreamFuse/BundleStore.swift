@@ -1,3 +1,5 @@
+import CStreamFuse
+import CStreamFuseNative
 import Foundation
 import StreamFuseCore
 
@@ -6,7 +8,8 @@ extension BundleStore {
   /// can run it, and compiles a Core ML package.
   ///
   /// `publicKey` is the line that `streamfuse bundle keygen` wrote. Bundles that this key did not sign are not
-  /// installed. Nil: the signature is not checked, so install only from a publisher whose app you would install.
+  /// installed, and of their files only the manifest is downloaded. Nil: the signature is not checked, so install only
+  /// from a publisher whose app you would install.
   public init(
     directory: URL, publicKey: String? = nil, limits: BundleLimits = BundleLimits(),
     transport: any BundleTransport = URLSessionTransport()
@@ -14,6 +17,19 @@ extension BundleStore {
     self.init(
       directory: directory, limits: limits, transport: transport,
       removeCaches: { await StreamFuse.removeCaches(of: $0) },
+      checkManifest: { try await verifyManifest(in: $0, publicKey: publicKey) },
       check: { folder in _ = try await load(from: folder) { $0.publicKey = publicKey } })
+  }
+}
+
+/// Checks the manifest in `folder` and, unless `publicKey` is nil, that this key signed it. No other file needs to exist.
+@Sendable private func verifyManifest(in folder: URL, publicKey: String?) async throws {
+  try await blocking {
+    let capacity = 4096
+    var message = [CChar](repeating: 0, count: capacity)
+    let code = withCString(publicKey) { key in
+      folder.withUnsafeFileSystemRepresentation { sf_model_verify_manifest($0, key, &message, capacity) }
+    }
+    try message.withUnsafeBufferPointer { try check(code, $0.baseAddress) }
   }
 }

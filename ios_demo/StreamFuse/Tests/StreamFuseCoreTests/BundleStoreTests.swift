@@ -10,10 +10,10 @@ final class BundleStoreTests: StoreTestCase {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), store = store()
     XCTAssertEqual([entry.name, entry.title, entry.license], ["demo", "The demo", "apache-2.0"])
-    XCTAssertEqual([Int64(entry.contextLength), entry.bytes], [1024, 301_002])
+    XCTAssertEqual([Int64(entry.contextLength), entry.bytes], [1024, demoBytes])
     let steps = Mutex<[BundleProgress]>([])
     let bundle = try await store.download(entry) { step in steps.withLock { $0.append(step) } }
-    XCTAssertEqual(bundle, InstalledBundle(name: "demo", folder: store.folder("demo"), bytes: 301_002, id: entry.id))
+    XCTAssertEqual(bundle, InstalledBundle(name: "demo", folder: store.folder("demo"), bytes: demoBytes, id: entry.id))
     let listed = await store.list()
     XCTAssertEqual(listed, [bundle])
     XCTAssertEqual(left, ["demo"])
@@ -43,7 +43,7 @@ final class BundleStoreTests: StoreTestCase {
     let entry = try await entry()
     await refused(.network, "model.pte") { _ = try await self.store().download(entry) }
     let here = await store().receivedBytes(entry)
-    XCTAssertEqual(here, 201_002)
+    XCTAssertEqual(here, demoBytes - 100_000)
     let listed = await store().list()
     XCTAssertEqual(listed, [])
     publisher.change { $0.requests = [] }
@@ -86,7 +86,7 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssert(publisher.ranges(of: "demo/model.pte").allSatisfy { $0 != nil }, "\(publisher.requests)")
     XCTAssertEqual(left, ["demo"])
 
-    try publisher.publish([("other", second)])
+    try publisher.publish([("other", try second)])
     publisher.change { $0.cuts["other/model.pte"] = [10, 0, 0] }
     let other = try await self.entry()
     await refused(.network, "other/model.pte") { _ = try await store.download(other) }
@@ -110,10 +110,40 @@ final class BundleStoreTests: StoreTestCase {
     publisher.change { $0.tellsSize = false }
     await refused(.badFile, "model.pte is larger on the server") { _ = try await store.download(entry) }
     let kept = await store.receivedBytes(entry)
-    XCTAssertEqual(kept, 1_002, "the other files")
+    XCTAssertEqual(kept, demoBytes - 300_000, "the other files")
     publisher.change { $0.files["demo/model.pte"] = Self.bytes(300_000) }
     _ = try await store.download(entry)
     XCTAssertEqual(left, ["demo"])
+  }
+
+  func testBeforeTheManifestSaysThatAFileBelongsToTheBundleItIsNotRequested() async throws {
+    let hostile: [(problem: String, change: [String: Data?])] = [
+      ("does not list more.bin, which is in the catalogue", ["more.bin": Data([1])]),
+      ("lists empty, which is not in the catalogue", ["empty": nil]),
+      ("has another size or SHA-256 of model.pte than the catalogue", ["model.pte": Self.bytes(299_999)]),
+      ("has another size or SHA-256 of model.pte", ["model.pte": Data(count: 300_000)]),
+      ("has no list of files", ["manifest.json": Data("{}".utf8)]),
+    ]
+    for (problem, change) in hostile {
+      var content = demo
+      for (path, data) in change { content[path] = data }
+      try publisher.publish([("demo", content)])
+      let entry = try await entry()
+      publisher.change { $0.requests = [] }
+      await refused(.badFile, problem) { _ = try await self.store().download(entry) }
+      XCTAssertEqual(publisher.requests, [.init(path: "demo/manifest.json", range: nil)], problem)
+      XCTAssertEqual(left, [], problem)
+    }
+    try publisher.publish([("demo", demo)]) { entry in
+      var files = entry["files"] as? [String: [String: Any]]
+      files?["manifest.json"]?["bytes"] = 17 << 20
+      entry["files"] = files
+      entry["bytes"] = Int(demoBytes) - (demo["manifest.json"]?.count ?? 0) + (17 << 20)
+    }
+    let entry = try await entry()
+    publisher.change { $0.requests = [] }
+    await refused(.badFile, "at most 16 MiB are accepted") { _ = try await self.store().download(entry) }
+    XCTAssertEqual(publisher.requests, [])
   }
 
   func testWhatAPowerFailureDamagedIsDownloadedAgainByItself() async throws {
@@ -149,7 +179,7 @@ final class BundleStoreTests: StoreTestCase {
   }
 
   func testABundleThatTheLibraryRefusesIsNeverListedAndNothingIsKept() async throws {
-    try publisher.publish([("demo", demo.merging(["damaged": Data([1])]) { $1 })])
+    try publisher.publish([("demo", try bundle(demo.merging(["damaged": Data([1])]) { $1 }))])
     let entry = try await entry()
     await refused(.badFile, "model.pte is damaged") { _ = try await self.store().download(entry) }
     XCTAssertEqual(left, [])
@@ -183,7 +213,7 @@ final class BundleStoreTests: StoreTestCase {
     await refused(.busy, "demo is being downloaded already") { _ = try await other.download(entry) }
     await refused(.busy, "demo is being downloaded already") { try await other.discard(entry) }
     await other.sweep(keepDays: -1)
-    try publisher.publish([("second", second)]) { $0["name"] = "demo" }
+    try publisher.publish([("second", try second)]) { $0["name"] = "demo" }
     _ = try await other.download(self.entry())
     gate.signal()
     _ = try await running.value

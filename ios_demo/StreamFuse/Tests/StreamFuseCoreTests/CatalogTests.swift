@@ -28,7 +28,7 @@ final class CatalogTests: StoreTestCase {
       add("x", bytes: 16 << 30, to: &$0)
       add("y", bytes: 16 << 30, to: &$0)
     }
-    try await refuses("bundles[1].bytes is 5, but its files have 301002") { $0["bytes"] = 5 }
+    try await refuses("bundles[1].bytes is 5, but its files have \(demoBytes)") { $0["bytes"] = 5 }
     try await refuses("bundles[1].files has no manifest.json") { entry in
       entry["files"] = (entry["files"] as? [String: Any])?.filter { $0.key != "manifest.json" }
     }

@@ -22,7 +22,7 @@ class StoreTestCase: XCTestCase {
   ) -> BundleStore {
     let downloader = Downloader(transport: URLSessionTransport(), retries: [.milliseconds(5), .milliseconds(5)])
     let checks = checks
-    return BundleStore(root, limits, downloader, freeBytes: freeBytes, removeCaches: { _ in }) { folder in
+    return BundleStore(root, limits, downloader, freeBytes: freeBytes, removeCaches: { _ in }, checkManifest: { _ in }) { folder in
       checks.count.withLock { $0 += 1 }
       if FileManager.default.fileExists(atPath: folder.appending(path: "damaged").path) {
         throw StreamFuseError(.badFile, "model.pte is damaged")
@@ -32,11 +32,11 @@ class StoreTestCase: XCTestCase {
 
   static func bytes(_ count: Int) -> Data { Data((0..<count).map { UInt8(truncatingIfNeeded: $0 * 31 + $0 / 251) }) }
 
-  let demo = [
-    "manifest.json": Data("{}".utf8), "model.pte": bytes(300_000), "model.mlpackage/Data/weights #1.bin": bytes(1_000),
-    "empty": Data(),
-  ]
-  var second: [String: Data] { demo.merging(["manifest.json": Data("{ }".utf8)]) { $1 } }
+  let demo = try! bundle(
+    ["model.pte": bytes(300_000), "model.mlpackage/Data/weights #1.bin": bytes(1_000), "empty": Data()])
+  var second: [String: Data] { get throws { try bundle(demo, note: "second") } }
+  /// All bytes of `demo`.
+  var demoBytes: Int64 { Int64(demo.values.map(\.count).reduce(0, +)) }
 
   func entries() async throws -> [CatalogEntry] { try await store().catalog(publisher.address).entries }
 
@@ -82,4 +82,13 @@ func sha256(_ data: Data) -> String {
   var hash = FileHash()
   hash.update(data)
   return hash.digits()
+}
+
+/// These files and a manifest that lists them; another `note` makes it another manifest.
+func bundle(_ files: [String: Data], note: String = "") throws -> [String: Data] {
+  let listed = files.filter { $0.key != manifestName }.mapValues { data in
+    ["sha256": sha256(data), "bytes": data.count] as [String: Any]
+  }
+  let json = try JSONSerialization.data(withJSONObject: ["note": note, "files": listed], options: [.sortedKeys])
+  return files.merging([manifestName: json]) { $1 }
 }

@@ -4,6 +4,9 @@ import Foundation
 /// The file that describes all others of a bundle.
 let manifestName = "manifest.json"
 
+/// The files that describe all others.
+let describingNames: Set<String> = [manifestName, "manifest.sig"]
+
 /// Whether a path of untrusted origin leads to a file below its folder, on every file system.
 func isPlainPath(_ path: String, depth: Int) -> Bool {
   let parts = path.split(separator: "/", omittingEmptySubsequences: false)

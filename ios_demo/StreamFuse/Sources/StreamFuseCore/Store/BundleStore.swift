@@ -22,6 +22,7 @@ public actor BundleStore {
   private let downloader: Downloader
   private let freeBytes: @Sendable (URL) throws -> Int64
   private let removeCaches: @Sendable (URL) async -> Void
+  private let checkManifest: @Sendable (URL) async throws -> Void
   private let check: @Sendable (URL) async throws -> Void
   let files = FileWorker()
 
@@ -32,21 +33,25 @@ public actor BundleStore {
   ///   - limits: what a bundle may have at most.
   ///   - transport: makes the requests of downloads.
   ///   - removeCaches: removes what is stored outside of the bundle's folder, which is deleted next.
+  ///   - checkManifest: called with a folder that contains the manifest of a download and its signature, before any
+  ///     other file is requested; throws to refuse them.
   ///   - check: called with the folder of a bundle before it is installed; throws to refuse it.
   public init(
     directory: URL, limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
     removeCaches: @escaping @Sendable (URL) async -> Void = { _ in },
+    checkManifest: @escaping @Sendable (URL) async throws -> Void = { _ in },
     check: @escaping @Sendable (URL) async throws -> Void
   ) {
     self.init(
       directory, limits, Downloader(transport: transport), freeBytes: availableBytes, removeCaches: removeCaches,
-      check: check)
+      checkManifest: checkManifest, check: check)
   }
 
   init(
     _ directory: URL, _ limits: BundleLimits, _ downloader: Downloader,
     freeBytes: @escaping @Sendable (URL) throws -> Int64,
     removeCaches: @escaping @Sendable (URL) async -> Void,
+    checkManifest: @escaping @Sendable (URL) async throws -> Void,
     check: @escaping @Sendable (URL) async throws -> Void
   ) {
     self.directory = directory
@@ -54,6 +59,7 @@ public actor BundleStore {
     self.downloader = downloader
     self.freeBytes = freeBytes
     self.removeCaches = removeCaches
+    self.checkManifest = checkManifest
     self.check = check
   }
 
@@ -78,7 +84,10 @@ public actor BundleStore {
 
   /// Downloads a bundle and installs it. What has arrived is kept if the connection fails or the task is cancelled, and
   /// the next download of the same contents, also in another process, goes on from there. A failed connection is tried
-  /// again for a few seconds. The hash of each file is compared while it arrives.
+  /// again for a few seconds.
+  ///
+  /// The manifest comes first. No other file is requested before its signature is checked and its list of files is that
+  /// of the catalogue. The size and hash of each file are compared while it arrives.
   ///
   /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name,
   /// a number is added to it. `progress` is called with the latest state as often as it returns.
@@ -93,15 +102,10 @@ public actor BundleStore {
     return try await reporting(progress) { report in
       let folder = self.downloadFolder(entry)
       guard let claim = try await self.files.run({ try Claim(folder) }) else { throw self.busy(entry) }
+      let content = claim.folder.appending(path: Self.content, directoryHint: .isDirectory)
       try await self.receive(entry, claim.folder, report)
       report(.checking)
-      let content = claim.folder.appending(path: Self.content, directoryHint: .isDirectory)
-      do {
-        try await self.check(content)
-      } catch let error as StreamFuseError where Self.refusals.contains(error.code) {
-        await self.remove(claim.folder)
-        throw error
-      }
+      try await self.refusing(claim.folder) { try await self.check(content) }
       try Task.checkCancellation()
       let bundle = try await self.install(content, entry.name)
       await self.remove(claim.folder)
@@ -197,35 +201,61 @@ public actor BundleStore {
     return try result.get()
   }
 
-  /// Parts have the names of their hashes: whatever catalogue names them, they go on as the same file.
+  /// Receives all files: the manifest and its signature, and, once they are checked, the others.
   private nonisolated func receive(
     _ entry: CatalogEntry, _ folder: URL, _ report: @escaping @Sendable (BundleProgress) -> Void
   ) async throws {
+    try entry.needSmallManifest()
     try await files.run {
       let missing = entry.bytes - received(folder), free = try freeBytes(directory) - Self.spareBytes
       if missing > free { throw noSpace(needed: missing, free: free) }
     }
+    let paths = entry.files.keys.sorted()
     var done: Int64 = 0
-    // The manifest and its signature first.
-    let order = { (path: String) in (path.hasPrefix("manifest.") ? 0 : 1, path) }
-    for (path, file) in entry.files.sorted(by: { order($0.key) < order($1.key) }) {
-      let target = folder.appending(path: "\(Self.content)/\(path)"), before = done
-      if await files.run({ fileSize(target) }) != file.bytes {
-        let part = folder.appending(path: file.sha256 + Self.part)
-        try await downloader.complete(entry.address(of: path), part: part, expected: file) {
-          report(.receiving(before + $0, of: entry.bytes))
-        }
-        try await files.run {
-          try onDisk {
-            let parent = target.deletingLastPathComponent()
-            try FileManager.default.createDirectory(at: parent, withIntermediateDirectories: true)
-            try? FileManager.default.removeItem(at: target)
-            try FileManager.default.moveItem(at: part, to: target)
-          }
+    for path in paths.filter(describingNames.contains) { done += try await receive(entry, folder, path, done, report) }
+    let bundle = folder.appending(path: Self.content, directoryHint: .isDirectory)
+    try await refusing(folder) {
+      try await checkManifest(bundle)
+      try await files.run { try entry.needListed(Data(contentsOf: bundle.appending(path: manifestName))) }
+    }
+    for path in paths.filter({ !describingNames.contains($0) }) {
+      done += try await receive(entry, folder, path, done, report)
+    }
+  }
+
+  /// Runs a check; if it refuses the bundle, nothing of it is kept.
+  private nonisolated func refusing(_ folder: URL, _ check: @Sendable () async throws -> Void) async throws {
+    do {
+      try await check()
+    } catch let error as StreamFuseError where Self.refusals.contains(error.code) {
+      await remove(folder)
+      throw error
+    }
+  }
+
+  /// Receives one file after `done` bytes of others, and returns its size. Parts have the names of their hashes:
+  /// whatever catalogue names them, they go on as the same file.
+  private nonisolated func receive(
+    _ entry: CatalogEntry, _ folder: URL, _ path: String, _ done: Int64,
+    _ report: @escaping @Sendable (BundleProgress) -> Void
+  ) async throws -> Int64 {
+    guard let file = entry.files[path] else { return 0 }
+    let target = folder.appending(path: "\(Self.content)/\(path)")
+    if await files.run({ fileSize(target) }) != file.bytes {
+      let part = folder.appending(path: file.sha256 + Self.part)
+      try await downloader.complete(entry.address(of: path), part: part, expected: file) {
+        report(.receiving(done + $0, of: entry.bytes))
+      }
+      try await files.run {
+        try onDisk {
+          let parent = target.deletingLastPathComponent()
+          try FileManager.default.createDirectory(at: parent, withIntermediateDirectories: true)
+          try? FileManager.default.removeItem(at: target)
+          try FileManager.default.moveItem(at: part, to: target)
         }
       }
-      done += file.bytes
     }
+    return file.bytes
   }
 }
 

@@ -41,6 +41,39 @@ public struct CatalogEntry: Sendable, Equatable, Identifiable {
     return url
   }
 
+  /// Throws for a manifest that no bundle has; it is downloaded before anything is checked.
+  func needSmallManifest() throws {
+    for (path, file) in files where describingNames.contains(path) && file.bytes > Self.mostManifestBytes {
+      throw StreamFuseError(
+        .badFile,
+        "\(path) of \(name) has \(file.bytes) bytes in the catalogue; at most \(Self.mostManifestBytes >> 20) MiB are "
+          + "accepted")
+    }
+  }
+
+  private static let mostManifestBytes: Int64 = 16 << 20
+
+  /// Throws unless the files of the manifest are those of the catalogue, which nobody signs.
+  func needListed(_ manifest: Data) throws {
+    func refused(_ reason: String) -> StreamFuseError {
+      StreamFuseError(.badFile, "\(manifestName) of \(name) \(reason); the publisher must write the catalogue again")
+    }
+    struct Listed: Decodable { let files: [String: CatalogFile] }
+    guard let listed = try? JSONDecoder().decode(Listed.self, from: manifest).files else {
+      throw refused("has no list of files")
+    }
+    let others = files.filter { !describingNames.contains($0.key) }
+    if let path = others.keys.filter({ listed[$0] == nil }).min() {
+      throw refused("does not list \(path), which is in the catalogue")
+    }
+    if let path = listed.keys.filter({ others[$0] == nil }).min() {
+      throw refused("lists \(path), which is not in the catalogue")
+    }
+    if let path = listed.keys.filter({ listed[$0] != others[$0] }).min() {
+      throw refused("has another size or SHA-256 of \(path) than the catalogue")
+    }
+  }
+
   /// Why a device with these backends (`StreamFuse.backends`) cannot run the bundle; nil if it can.
   public func unsupportedReason(backends: [String: String?]) -> String? {
     guard ["executorch", "coreml"].contains(target) else {

@@ -24,12 +24,14 @@ struct Downloader: Sendable {
   func get(_ url: URL, most: Int) async throws -> Data {
     let bytes = Mutex(Data())
     do {
-      try await transport.get(url, from: 0) { head in
+      try await transport.get(url, from: 0) { arrived in
+        if arrived > most { throw tooLarge(url, most) }
+      } head: { head in
         if head.status != 200 { throw Status(code: head.status) }
       } body: { block in
         try bytes.withLock {
           $0 += block
-          if $0.count > most { throw StreamFuseError(.badFile, "\(url) is larger than \(most >> 20) MiB") }
+          if $0.count > most { throw tooLarge(url, most) }
         }
       }
     } catch {
@@ -68,7 +70,9 @@ struct Downloader: Sendable {
     while part.done < expected.bytes {
       let before = part.done
       do {
-        try await transport.get(url, from: before) { head in
+        try await transport.get(url, from: before) {
+          try part.arriving($0)
+        } head: { head in
           switch head.status {
           case 206: try needRange(head, from: before, url, expected)
           case 416: try part.restart()  // the file was another one before
@@ -103,6 +107,10 @@ struct Downloader: Sendable {
     if found.2 != "*" && Int64(found.2) != expected.bytes { throw otherSize(url, String(found.2), expected) }
   }
 
+  private func tooLarge(_ url: URL, _ most: Int) -> StreamFuseError {
+    StreamFuseError(.badFile, "\(url) is larger than \(most >> 20) MiB")
+  }
+
   private func otherSize(_ url: URL, _ there: String, _ expected: CatalogFile) -> StreamFuseError {
     StreamFuseError(.badFile, "\(url.path) has \(there) bytes on the server, but \(expected.bytes) in the catalogue")
   }
@@ -128,6 +136,8 @@ private final class Part: @unchecked Sendable {
   private var hash = FileHash()
   /// How many bytes are there.
   private(set) var done: Int64 = 0
+  /// How many bytes were reported: at least `done`.
+  private var shown: Int64 = 0
   /// Whether the bytes of the answer are the file's.
   var takes = true
 
@@ -156,18 +166,29 @@ private final class Part: @unchecked Sendable {
       try handle.seek(toOffset: 0)
     }
     hash = FileHash()
-    done = 0
+    (done, shown) = (0, 0)
+  }
+
+  /// Reports bytes that have arrived and come later, unless they are too many. An answer that begins at byte 0 again
+  /// may be as long as the file.
+  func arriving(_ bytes: Int64) throws {
+    try needRoom(bytes > expected.bytes)
+    shown = max(shown, min(done + bytes, expected.bytes))
+    report(shown)
+  }
+
+  private func needRoom(_ isLarger: Bool) throws {
+    if isLarger { throw StreamFuseError(.badFile, "\(url.path) is larger on the server than in the catalogue") }
   }
 
   func append(_ block: Data) throws {
     guard takes else { return }
-    if done + Int64(block.count) > expected.bytes {
-      throw StreamFuseError(.badFile, "\(url.path) is larger on the server than in the catalogue")
-    }
+    try needRoom(done + Int64(block.count) > expected.bytes)
     try onDisk { try handle.write(contentsOf: block) }
     hash.update(block)
     done += Int64(block.count)
-    report(done)
+    shown = max(shown, done)
+    report(shown)
   }
 
   /// Waits until all is on the disk. False, and nothing is there any more, if it is another file.

@@ -6,7 +6,7 @@ import Synchronization
 #endif
 
 /// The head of a server's answer.
-public struct TransportHead: Sendable {
+public struct TransportHead: Sendable, Codable {
   /// The HTTP status, for example 200 or 206.
   public let status: Int
   /// The field `Content-Length`, in bytes; nil if it is missing.
@@ -22,18 +22,20 @@ public struct TransportHead: Sendable {
   }
 }
 
-/// Makes the requests of a `BundleStore`. The default is `URLSessionTransport`.
+/// Makes the requests of a `BundleStore`: `URLSessionTransport`, `BackgroundTransport`, or one of your own.
 public protocol BundleTransport: Sendable {
-  /// Requests a file from its byte `offset` on. Gives the head of the answer and then its bytes in blocks, one call
-  /// after another, and returns when all were given. If one of them throws, or if the task is cancelled, it ends with
-  /// that error.
+  /// Requests a file from its byte `offset` on. Calls `head` with the head of the answer and then `body` with its bytes
+  /// in blocks, one call after another, and returns when all were given. If a call throws, or if the task is cancelled,
+  /// it ends with that error.
+  ///
+  /// A transport that stores the whole answer first calls `arriving`, meanwhile, with the number of bytes so far.
   func get(
-    _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
-    body: @escaping @Sendable (Data) throws -> Void
+    _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
+    head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws
 }
 
-/// HTTP by `URLSession`. It follows redirects to HTTPS addresses only.
+/// HTTP by `URLSession`, while the app runs. It follows redirects to HTTPS addresses only.
 public struct URLSessionTransport: BundleTransport {
   private let configuration: @Sendable () -> URLSessionConfiguration
 
@@ -52,12 +54,10 @@ public struct URLSessionTransport: BundleTransport {
   }
 
   public func get(
-    _ url: URL, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
-    body: @escaping @Sendable (Data) throws -> Void
+    _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
+    head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    var request = URLRequest(url: url)
-    request.setValue("identity", forHTTPHeaderField: "Accept-Encoding")  // hashes are of the bytes as they are
-    if offset > 0 { request.setValue("bytes=\(offset)-", forHTTPHeaderField: "Range") }
+    let request = URLRequest(url, from: offset)
     let answer = Answering(head: head, body: body)
     let session = URLSession(configuration: configuration(), delegate: answer, delegateQueue: nil)
     defer { session.finishTasksAndInvalidate() }
@@ -70,6 +70,25 @@ public struct URLSessionTransport: BundleTransport {
     } onCancel: {
       task.cancel()
     }
+  }
+}
+
+extension URLRequest {
+  /// A file from one of its bytes on.
+  init(_ url: URL, from offset: Int64) {
+    self.init(url: url)
+    setValue("identity", forHTTPHeaderField: "Accept-Encoding")  // hashes are of the bytes as they are
+    if offset > 0 { setValue("bytes=\(offset)-", forHTTPHeaderField: "Range") }
+  }
+}
+
+extension TransportHead {
+  /// The head of an HTTP answer.
+  init(_ response: HTTPURLResponse) {
+    self.init(
+      status: response.statusCode,
+      contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
+      contentRange: response.value(forHTTPHeaderField: "Content-Range"))
   }
 }
 
@@ -116,11 +135,7 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
   ) {
     let isWanted = goOn {
       guard let response = response as? HTTPURLResponse else { throw URLError(.badServerResponse) }
-      try head(
-        TransportHead(
-          status: response.statusCode,
-          contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
-          contentRange: response.value(forHTTPHeaderField: "Content-Range")))
+      try head(TransportHead(response))
     }
     completionHandler(isWanted ? .allow : .cancel)
   }

@@ -1,0 +1,135 @@
+// Downloads whose answers are stored before they are given, over sessions of this process: Linux has no background
+// sessions. What another process finds is what an earlier transport of this one left.
+import Foundation
+import Synchronization
+import XCTest
+
+@testable import StreamFuseCore
+
+#if canImport(FoundationNetworking)
+  import FoundationNetworking
+#endif
+
+final class BackgroundTransportTests: StoreTestCase {
+  private var folder: URL { home.appending(path: "answers") }
+
+  private func transport() -> BackgroundTransport { BackgroundTransport(.ephemeral, folder: folder) }
+
+  private func store(_ transport: BackgroundTransport) -> BundleStore {
+    let downloader = Downloader(transport: transport, retries: [.milliseconds(5), .milliseconds(5)])
+    return BundleStore(
+      root, BundleLimits(), downloader, freeBytes: { _ in 1 << 40 }, removeCaches: { _ in }, checkManifest: { _ in },
+      check: { _ in })
+  }
+
+  private var answers: [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }
+
+  func testABundleIsDownloadedAndNoAnswerIsLeft() async throws {
+    try publisher.publish([("demo", demo)])
+    let steps = Mutex<[Int64]>([])
+    let store = store(transport())
+    let entry = try await store.catalog(publisher.address).entries[0]
+    let bundle = try await store.download(entry) { step in
+      if case .receiving(let bytes, _) = step { steps.withLock { $0.append(bytes) } }
+    }
+    for (path, data) in demo { XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: path)), data, path) }
+    XCTAssertEqual(steps.withLock { $0 }, steps.withLock { $0.sorted() }, "the bytes that arrive are not counted twice")
+    XCTAssertEqual(answers, [])
+  }
+
+  func testProgressIsThatOfTheBytesThatArrive() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0), halfway = Mutex<Int64>(0), manifest = demoBytes - 301_000
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let store = store(transport())
+    let entry = try await store.catalog(publisher.address).entries[0]
+    let running = Task {
+      try await store.download(entry) { step in
+        if case .receiving(let bytes, _) = step { halfway.withLock { $0 = max($0, bytes) } }
+      }
+    }
+    try await until { halfway.withLock { $0 } > manifest + 1_000 + 100_000 }
+    XCTAssertLessThan(halfway.withLock { $0 }, demoBytes)
+    gate.signal()
+    _ = try await running.value
+  }
+
+  func testWhatArrivedForAProcessThatEndedIsGivenToTheNextOneWithoutARequest() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), first = transport()
+    let url = try entry.address(of: "model.pte")
+    let name = StoredAnswers.name(URLRequest(url, from: 0))
+    let began = await first.begin(URLRequest(url, from: 0), name)
+    XCTAssertTrue(began)
+    try await until { self.answers.contains("\(name).head") }
+    publisher.change { $0.requests = [] }
+    let bundle = try await store(transport()).download(entry)
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 0)
+    XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testARequestThatRunsIsNotMadeTwice() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let entry = try await entry(), transport = transport()
+    let url = try entry.address(of: "model.pte")
+    _ = await transport.begin(URLRequest(url, from: 0), StoredAnswers.name(URLRequest(url, from: 0)))
+    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    let running = Task { [store = store(transport)] in try await store.download(entry) }
+    try await until { self.publisher.requests.contains { $0.path == "demo/model.mlpackage/Data/weights #1.bin" } }
+    try await Task.sleep(for: .milliseconds(100))
+    gate.signal()
+    _ = try await running.value
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+  }
+
+  func testErrorsAndRefusalsAreThoseOfTheOtherTransport() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), store = store(transport())
+    publisher.change { $0.statuses["demo/model.pte"] = [503] }
+    _ = try await store.download(entry)
+    try await store.delete("demo")
+    publisher.change { $0.statuses["demo/model.pte"] = [404] }
+    await refused(.network, "404") { _ = try await store.download(entry) }
+    publisher.change { $0.files["demo/model.pte"] = Data(count: 300_000) }
+    await refused(.badFile, "model.pte is not the file of the catalogue") { _ = try await store.download(entry) }
+    publisher.change {
+      $0.files["demo/model.pte"] = Self.bytes(900_000)
+      $0.tellsSize = false
+    }
+    await refused(.badFile, "model.pte is larger on the server") { _ = try await store.download(entry) }
+    XCTAssertEqual(answers, [])
+  }
+
+  func testADownloadThatIsCancelledEndsItsRequest() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let entry = try await entry(), store = store(transport())
+    let running = Task { try await store.download(entry) }
+    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    running.cancel()
+    do {
+      _ = try await running.value
+      XCTFail("it was not cancelled")
+    } catch { XCTAssert(error is CancellationError, "\(error)") }
+    for _ in 0..<10 { gate.signal() }
+    publisher.change { $0.halfway = { _ in } }
+    _ = try await store.download(entry)
+    XCTAssertEqual(left, ["demo"])
+  }
+
+  func testTheHandlerOfTheAppIsCalledWhenWhatArrivedIsGiven() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), transport = transport(), called = Counter()
+    transport.handleEvents { called.count.withLock { $0 += 1 } }
+    try await Task.sleep(for: .milliseconds(50))
+    XCTAssertEqual(called.count.withLock { $0 }, 0, "the session has not delivered its events")
+    _ = try await store(transport).download(entry)
+    transport.deliveredEvents()
+    try await until { called.count.withLock { $0 } > 0 }
+    XCTAssertEqual(called.count.withLock { $0 }, 1)
+  }
+}
