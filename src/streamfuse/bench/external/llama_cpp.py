@@ -249,16 +249,18 @@ def kinds_of(source: Path) -> tuple[str, ...]:
         ExternalSystemError: it is no GGUF.
     """
     own = _kind_of(source)
-    return QUANTIZATIONS if own in (None, *_FLOATS, *QUANTIZATIONS) else (str(own), *QUANTIZATIONS)
+    return QUANTIZATIONS if own is None or own in _FLOATS + QUANTIZATIONS else (own, *QUANTIZATIONS)
 
 
 def _kind_of(path: Path) -> str | None:
-    """The type of most of a GGUF's weights, as llama.cpp calls it; None if the file does not say it."""
+    """The type of most of a GGUF's weights, as llama.cpp calls it; None if the file or gguf-py does not name it."""
     import gguf
 
     try:
         field = gguf.GGUFReader(path).fields.get("general.file_type")
-        return None if field is None else gguf.LlamaFileType(field.contents()).name.rpartition("MOSTLY_")[2]
+        number = None if field is None else field.contents()
+        names = {int(one): one.name for one in gguf.LlamaFileType if one is not gguf.LlamaFileType.GUESSED}
+        return names[number].rpartition("MOSTLY_")[2] if number in names else None
     except (ValueError, OSError, IndexError, KeyError) as error:
         raise ExternalSystemError(f"{path}: not a readable GGUF file ({error})") from None
 
