@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,8 @@ def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -
         assert "<svg" in page
         assert "some &lt;model&gt;" in page
         assert "streamfuse bench latency build/demo --context 16" in page
+    of_adapter = replace(run(manifest, bundle)[0], engine={"adapter": "sql"})
+    assert "build/demo --adapter sql --context 16" in latency_report(of_adapter, "some", "build/demo").html()
 
 
 fake_engine = made_engines()

@@ -83,7 +83,10 @@ def latency_report(measured: Latency, model: str, bundle: str) -> Report:
     for table in part_tables(measured):
         report.table(*table)
     settings = measured.settings
-    report.code(f"streamfuse bench latency {bundle} --context {settings.context} --repetitions {settings.repetitions}")
+    adapter = f"--adapter {measured.engine['adapter']} " if "adapter" in measured.engine else ""
+    report.code(
+        f"streamfuse bench latency {bundle} {adapter}--context {settings.context} --repetitions {settings.repetitions}"
+    )
     return report
 
 

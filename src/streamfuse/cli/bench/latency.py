@@ -69,6 +69,8 @@ def latency(
         facts = {
             **engine_facts(backend), "core_distance_ns": machine.core_distance_ns, "cold_caches": cold_caches
         }  # fmt: skip
+        if adapter is not None:
+            facts["adapter"] = adapter
         measured = measure(
             backend, manifest, settings, machine, profiler_of(backend), loop_ms, facts, status.update,
             ColdCaches() if cold_caches else time.perf_counter,
