@@ -59,7 +59,7 @@ def prefix(
     ] = None,
     threads: options.Threads = None,
 ) -> None:
-    """Store the KV cache of a system prompt in a bundle.
+    """Store the KV cache of a system prompt in a bundle, list or remove what is stored.
 
     Chats whose prompt begins with exactly this system message and these tools
     load the cache instead of prefilling it, so their first token comes sooner.
@@ -85,16 +85,15 @@ def prefix(
     if remove is not None:
         _refuse("--remove", stores)
     if list_:
-        _refuse("--list", {**stores, "--remove": remove, "--adapter": adapter, "--output": output})
+        changes = {"--output": output, "--overwrite": overwrite or None, "--sign-key": sign_key}
+        _refuse("--list", {**stores, "--remove": remove, "--adapter": adapter, **changes})
         shown = tables.prefixes(open_bundle(bundle).manifest)
         out.print(*(shown or [f"{bundle} has no stored prefixes"]), markup=False, soft_wrap=True)
         return
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
     changed = bundle if output is None else output
     if remove is not None:
-        removed = remove_prefix(
-            bundle, remove, adapter=adapter, output=output, overwrite=overwrite, sign_key=key
-        )  # fmt: skip
+        removed = remove_prefix(bundle, remove, adapter=adapter, output=output, overwrite=overwrite, sign_key=key)
         say(f"removed a prefix of {removed.tokens} tokens, {removed.size / 1e6:.1f} MB")
         _tell_signature(removed.lost_signature, changed)
         print(changed)
