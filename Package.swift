@@ -92,7 +92,7 @@ if usesFramework {
     release.map { .binaryTarget(name: name, url: $0.url, checksum: $0.checksum) }
       ?? .binaryTarget(name: name, path: "build/apple-package/StreamFuseNative.xcframework"))
 } else {
-  // Of a core that is in the library, the headers count; a target without a source file is none.
+  // Where the library holds the core, this target is for its headers; the package manager wants a source file in it.
   package.targets.append(
     .target(
       name: "CStreamFuse", path: "core", exclude: ["CMakeLists.txt", "tests"],

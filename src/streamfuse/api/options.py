@@ -40,9 +40,7 @@ class GenerationOptions(TypedDict, total=False):
     ignore_eos: bool  # the model's end-of-sequence tokens do not end the text
     speculative: bool  # False decodes one token per pass, the baseline
     width: int | None  # nodes per verify pass; None: chosen by the cost measured on this device
-    sources: Sequence[
-        str
-    ]  # what may draft, some of "streams", "lookup", "table", "memory", to measure each; all by default
+    sources: Sequence[str]  # what may draft, of "streams", "lookup", "table", "memory"; all by default
     schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
     regex: str | None  # the whole answer matches this regular expression
     grammar: str | None  # the answer is in the language of this Lark grammar

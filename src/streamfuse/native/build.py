@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / "kernels"  # a wheel has none
 CMAKE_CONFIG = Path("share", "cmake", "executorch-config.cmake")
 MINIMUM_CMAKE = (3, 28)  # older ones skip the wheel's imported targets
-WITHOUT_TEXT = ("generate", "test_core", "test_constraint", "test_ops", "test_engine")
+WITHOUT_TEXT = ("generate", "test_core", "test_constraint", "test_ops", "test_engine")  # targets that text/ is not in
 
 
 def default_build_dir() -> Path:

@@ -25,14 +25,8 @@ from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, 
 
 Clock = Callable[[], float]  # monotonic seconds
 
-SOURCES = (
-    "model",
-    "streams",
-    "lookup",
-    "table",
-    "grammar",
-    "memory",
-)  # who drafted a token; the model itself where nobody did
+# Who drafted a token, by sf_token.source; the model itself where nobody did.
+SOURCES = ("model", "streams", "lookup", "table", "grammar", "memory")
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}  # sf_tensor's
 
 
