@@ -147,6 +147,15 @@ NATIVE(jint, estimate)(JNIEnv* env, jclass, jbyteArray folder, jobject buffer) {
   });
 }
 
+NATIVE(jint, verifyManifest)(JNIEnv* env, jclass, jbyteArray folder, jbyteArray key, jobject buffer) {
+  return guarded([&] {
+    int64_t* const sizes = in<int64_t>(env, buffer);
+    const size_t room = static_cast<size_t>(env->GetDirectBufferCapacity(buffer)) - sizeof(Step);
+    return sf_model_verify_manifest(Text(env, folder).c_str(), Text(env, key).c_str(),
+                                    reinterpret_cast<char*>(sizes + 3), room);
+  });
+}
+
 NATIVE(void, closeModel)(JNIEnv*, jclass, jlong handle) { sf_model_free(of<sf_model>(handle)); }
 
 NATIVE(jbyteArray, modelError)(JNIEnv* env, jclass, jlong handle) {

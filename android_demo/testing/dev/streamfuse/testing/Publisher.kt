@@ -116,6 +116,20 @@ class Publisher : AutoCloseable {
         fun sha256(bytes: ByteArray): String =
             MessageDigest.getInstance("SHA-256").digest(bytes).toHexString()
 
+        /** These files and a manifest that lists them; another [note] makes it another manifest. */
+        fun bundle(files: Map<String, ByteArray>, note: String = ""): Map<String, ByteArray> {
+            val manifest = buildJsonObject {
+                put("note", note)
+                putJsonObject("files") {
+                    for ((path, bytes) in files - "manifest.json") putJsonObject(path) {
+                        put("sha256", sha256(bytes))
+                        put("bytes", bytes.size)
+                    }
+                }
+            }
+            return files + ("manifest.json" to manifest.toString().encodeToByteArray())
+        }
+
         /** The files of a folder. */
         fun contentOf(folder: File): Map<String, ByteArray> =
             folder.walk().filter(File::isFile)

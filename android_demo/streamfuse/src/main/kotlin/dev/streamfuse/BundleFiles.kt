@@ -17,6 +17,9 @@ import kotlin.io.path.deleteRecursively
 
 internal const val MANIFEST = "manifest.json"
 
+/** The files that describe all others. */
+internal val DESCRIBING = setOf(MANIFEST, "manifest.sig")
+
 /** Whether a path of untrusted origin leads to a file below its folder, on every file system. */
 internal fun isPlainPath(path: String, depth: Int): Boolean {
     val parts = path.split('/')

@@ -30,21 +30,26 @@ import kotlinx.coroutines.withContext
  *
  * @property directory where the bundles are, each in a folder of its own. Choose one that backups leave out.
  * @param publicKey the line that `streamfuse bundle keygen` wrote. Bundles that this key did not sign are not
- *   installed. Null: the signature is not checked, so install only from a publisher whose app you would install.
+ *   installed, and of their files only the manifest is downloaded. Null: the signature is not checked, so install only
+ *   from a publisher whose app you would install.
  * @param limits what a bundle may have at most.
  * @param dispatcher where files and connections are used; they block its threads.
- * @param check checks a complete folder before it gets its name, and throws if it is to be refused. The default loads
- *   it once, which checks signature and hashes and that this device can run it.
+ * @param check checks a complete folder before it gets its name, and throws if it is to be refused. Null: it is loaded
+ *   once, which checks signature and hashes and that this device can run it.
  */
 public class BundleStore @JvmOverloads constructor(
     public val directory: File,
     publicKey: String? = null,
     private val limits: BundleLimits = BundleLimits(),
     private val dispatcher: CoroutineDispatcher = Dispatchers.IO,
-    private val check: suspend (folder: File) -> Unit = { folder ->
-        StreamFuse.load(folder, Options(publicKey = publicKey)).close()
-    },
+    check: (suspend (folder: File) -> Unit)? = null,
 ) {
+    private val check = check ?: { folder -> StreamFuse.load(folder, Options(publicKey = publicKey)).close() }
+
+    /** Checks what a download has first, the manifest and its signature. */
+    private val checkManifest: (folder: File) -> Unit =
+        if (check == null || publicKey != null) { folder -> StreamFuse.verifyManifest(folder, publicKey) } else { _ -> }
+
     internal var http = Http()
 
     /** The free bytes of the disk. */
@@ -70,7 +75,10 @@ public class BundleStore @JvmOverloads constructor(
     /**
      * Downloads a bundle and installs it; collecting the flow does it. What has arrived is kept if the connection fails
      * or the coroutine is cancelled, and the next download of the same contents, also in another process, goes on from
-     * there. A failed connection is tried again for a few seconds. The hash of each file is compared while it arrives.
+     * there. A failed connection is tried again for a few seconds.
+     *
+     * The manifest comes first. No other file is requested before its signature is checked and its list of files is that
+     * of the catalogue. The size and hash of each file are compared while it arrives.
      *
      * The flow completes at once if the contents are in the store already, under any name. If another bundle has the
      * entry's name, a number is added to it.
@@ -83,15 +91,10 @@ public class BundleStore @JvmOverloads constructor(
         installed().firstOrNull { it.id == entry.id }?.let { return@steps it }
         val claim = Claim.of(partial(entry)) ?: throw busy(entry.name)
         claim.use {
+            val folder = File(claim.folder, BUNDLE)
             receive(entry, claim.folder)
             send(BundleProgress.Checking)
-            val folder = File(claim.folder, BUNDLE)
-            try {
-                check(folder)
-            } catch (error: StreamFuseException) {
-                if (error.code in REFUSALS) claim.folder.deleteTree()
-                throw error
-            }
+            refusing(claim.folder) { check(folder) }
             ensureActive()
             install(folder, entry.name).also { claim.folder.deleteTree() }
         }
@@ -176,29 +179,54 @@ public class BundleStore @JvmOverloads constructor(
 
     private fun partial(entry: CatalogEntry) = File(directory, PARTIAL + entry.id)
 
-    /** Parts have the names of their hashes: whatever catalogue names them, they go on as the same file. */
+    /** Receives all files: the manifest and its signature, and, once they are checked, the others. */
     private suspend fun ProducerScope<BundleProgress>.receive(entry: CatalogEntry, folder: File) {
+        entry.needSmallManifest()
         val here = received(folder)
         val free = usableBytes() - SPARE_BYTES
         if (entry.bytes - here > free) throw noSpace(entry.bytes - here, free)
+        val (first, others) = entry.files.toSortedMap().entries.partition { it.key in DESCRIBING }
         var done = 0L
-        val files = entry.files.toList().sortedWith(compareBy({ !it.first.startsWith("manifest.") }, { it.first }))
-        for ((path, facts) in files) {
-            val target = File(folder, "$BUNDLE/$path")
-            if (target.length() != facts.bytes || !target.isFile) {
-                val part = File(folder, facts.sha256 + PART)
-                http.complete(entry.address(path), part, facts) { bytes ->
-                    ensureActive()
-                    trySend(BundleProgress.Receiving(done + bytes, entry.bytes))
-                }
-                onDisk {
-                    target.parentFile!!.mkdirs()
-                    target.delete()
-                    Files.move(part.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE)
-                }
-            }
-            done += facts.bytes
+        for ((path, facts) in first) done = receive(entry, folder, path, facts, done)
+        val bundle = File(folder, BUNDLE)
+        refusing(folder) {
+            checkManifest(bundle)
+            entry.needListed(File(bundle, MANIFEST).readText())
         }
+        for ((path, facts) in others) done = receive(entry, folder, path, facts, done)
+    }
+
+    /** Runs a check; if it refuses the bundle, nothing of it is kept. */
+    private inline fun refusing(folder: File, check: () -> Unit) = try {
+        check()
+    } catch (error: StreamFuseException) {
+        if (error.code in REFUSALS) folder.deleteTree()
+        throw error
+    }
+
+    /** Receives one file after [done] bytes of others. Parts have the names of their hashes: whatever catalogue names
+     * them, they go on as the same file. */
+    private suspend fun ProducerScope<BundleProgress>.receive(
+        entry: CatalogEntry,
+        folder: File,
+        path: String,
+        facts: CatalogFile,
+        done: Long,
+    ): Long {
+        val target = File(folder, "$BUNDLE/$path")
+        if (target.length() != facts.bytes || !target.isFile) {
+            val part = File(folder, facts.sha256 + PART)
+            http.complete(entry.address(path), part, facts) { bytes ->
+                ensureActive()
+                trySend(BundleProgress.Receiving(done + bytes, entry.bytes))
+            }
+            onDisk {
+                target.parentFile!!.mkdirs()
+                target.delete()
+                Files.move(part.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE)
+            }
+        }
+        return done + facts.bytes
     }
 
     private fun received(folder: File): Long {

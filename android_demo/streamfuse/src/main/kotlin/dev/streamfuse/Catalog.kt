@@ -44,10 +44,50 @@ public class CatalogEntry internal constructor(
         return URI(url + parts.joinToString("/"))
     }
 
+    /** Throws for a manifest that no bundle has; it is downloaded before anything is checked. */
+    internal fun needSmallManifest() {
+        for (name in DESCRIBING) {
+            val bytes = files[name]?.bytes ?: continue
+            if (bytes <= MOST_MANIFEST_BYTES) continue
+            val most = "at most ${MOST_MANIFEST_BYTES shr 20} MiB are accepted"
+            throw StreamFuseException(ErrorCode.BAD_FILE, "$name of ${this.name} has $bytes bytes in the catalogue; $most")
+        }
+    }
+
+    /** Throws unless the files of the [manifest] are those of the catalogue, which nobody signs. */
+    internal fun needListed(manifest: String) {
+        fun refused(reason: String): StreamFuseException {
+            val sentence = "$MANIFEST of $name $reason; the publisher must write the catalogue again"
+            return StreamFuseException(ErrorCode.BAD_FILE, sentence)
+        }
+        val listed = try {
+            reader.decodeFromString(Listed.serializer(), manifest).files
+        } catch (error: SerializationException) {
+            throw refused("has no list of files (${error.message.orEmpty().lineSequence().first()})")
+        }
+        val others = files.filterKeys { it !in DESCRIBING }
+        (others.keys - listed.keys).minOrNull()?.let { throw refused("does not list $it, which is in the catalogue") }
+        (listed.keys - others.keys).minOrNull()?.let { throw refused("lists $it, which is not in the catalogue") }
+        for ((path, facts) in listed.toSortedMap()) {
+            val published = others.getValue(path)
+            if (published.sha256 == facts.sha256 && published.bytes == facts.bytes) continue
+            throw refused("has another size or SHA-256 of $path than the catalogue")
+        }
+    }
+
+    /** What is read of a manifest. */
+    @Serializable
+    private class Listed(val files: Map<String, CatalogFile>)
+
     private fun escaped(byte: Byte): String {
         val letter = byte.toInt().toChar()
         val isPlain = letter in 'a'..'z' || letter in 'A'..'Z' || letter in '0'..'9' || letter in "-._~"
         return if (isPlain) "$letter" else "%%%02X".format(byte)
+    }
+
+    private companion object {
+        const val MOST_MANIFEST_BYTES = 16L shl 20
+        val reader = Json { ignoreUnknownKeys = true }
     }
 
     /** Why a device with these [backends] cannot run the bundle; null if it can. */

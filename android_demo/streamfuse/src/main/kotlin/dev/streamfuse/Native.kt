@@ -34,6 +34,9 @@ internal object Native {
 
     /** Three sizes in the reply; if it fails, the message behind them. */
     @JvmStatic external fun estimate(folder: ByteArray, reply: ByteBuffer): Int
+
+    /** If it fails, the message is where that of [estimate] is. */
+    @JvmStatic external fun verifyManifest(folder: ByteArray, publicKey: ByteArray?, reply: ByteBuffer): Int
     @JvmStatic external fun closeModel(model: Long)
     @JvmStatic external fun modelError(model: Long): ByteArray?
     @JvmStatic external fun manifest(model: Long): ByteArray?

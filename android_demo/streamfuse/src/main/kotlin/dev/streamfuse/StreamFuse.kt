@@ -99,6 +99,17 @@ public object StreamFuse {
         return reply.estimate
     }
 
+    /**
+     * Checks the manifest in [folder] and, unless [publicKey] is null, that this key signed it. No other file needs to
+     * exist: [BundleStore] calls it before it downloads the others.
+     */
+    internal fun verifyManifest(folder: File, publicKey: String?) {
+        NativeLibrary.require()
+        val reply = Reply()
+        val code = Native.verifyManifest(folder.bytes(), publicKey?.encodeToByteArray(), reply.buffer)
+        if (code != Native.OK) throw failure(code) { reply.message }
+    }
+
     private fun open(folder: File, options: Options, progress: LoadProgress?): Model {
         Leaks.sweep()
         val native = JniModel.open(folder, options, progress)

@@ -18,6 +18,7 @@ import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
+import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
@@ -29,10 +30,10 @@ class BundleStoreTest : StoreTestCase() {
         publisher.publish("demo" to demo)
         val entry = entry()
         assertEquals(listOf("demo", "The demo", "apache-2.0"), listOf(entry.name, entry.title, entry.license))
-        assertEquals(1024 to 301_002L, entry.contextLength to entry.bytes)
+        assertEquals(1024 to demoBytes, entry.contextLength to entry.bytes)
         val steps = download(entry)
         val bundle = (steps.last() as BundleProgress.Installed).bundle
-        assertEquals(InstalledBundle("demo", File(root, "demo"), 301_002, entry.id), bundle)
+        assertEquals(InstalledBundle("demo", File(root, "demo"), demoBytes, entry.id), bundle)
         assertEquals(listOf(bundle), list())
         assertEquals(listOf("demo"), left())
         val content = Publisher.contentOf(bundle.folder).mapValues { it.value.toList() }
@@ -66,10 +67,10 @@ class BundleStoreTest : StoreTestCase() {
         val entry = entry()
         refused(ErrorCode.NETWORK, "model.pte") { download(entry) }
         assertEquals(emptyList<InstalledBundle>(), list())
-        assertEquals(200_002 + 1_000, runBlocking { store.receivedBytes(entry) })
+        assertEquals(demoBytes - 100_000, runBlocking { store.receivedBytes(entry) })
         publisher.requests.clear()
         val steps = download(entry, store())
-        assertEquals(201_002L, (steps.first { it is BundleProgress.Receiving } as BundleProgress.Receiving).doneBytes)
+        assertEquals(demoBytes - 100_000, (steps.first { it is BundleProgress.Receiving } as BundleProgress.Receiving).doneBytes)
         assertEquals(listOf("demo/model.pte" to "bytes=200000-"), publisher.requests)
         assertEquals(listOf("demo"), left())
     }
@@ -96,14 +97,14 @@ class BundleStoreTest : StoreTestCase() {
         gate.release(10)
         job.cancelAndJoin()
         val here = store.receivedBytes(entry)
-        assertTrue(here in 150_000..301_002, "$here")
+        assertTrue(here in 150_000..demoBytes, "$here")
         assertEquals(emptyList<InstalledBundle>(), list())
         publisher.requests.clear()
         download(entry)
         assertTrue(requested("demo/model.pte").all { it != null }, "${publisher.requests}")
         assertEquals(listOf("demo"), left())
 
-        publisher.publish("other" to demo + ("manifest.json" to "{ }".toByteArray()))
+        publisher.publish("other" to Publisher.bundle(demo, "other"))
         publisher.cuts["other/model.pte"] = ArrayDeque(listOf(10, 0, 0))
         val other = entry()
         refused(ErrorCode.NETWORK, "other/model.pte") { download(other) }
@@ -132,10 +133,39 @@ class BundleStoreTest : StoreTestCase() {
         refused(ErrorCode.BAD_FILE, "has 300001 bytes on the server, but 300000 in the catalogue") { download(entry) }
         publisher.tellsSize = false
         refused(ErrorCode.BAD_FILE, "model.pte is larger on the server") { download(entry) }
-        assertEquals(1_002, runBlocking { store.receivedBytes(entry) }, "the other files are kept")
+        assertEquals(demoBytes - 300_000, runBlocking { store.receivedBytes(entry) }, "the other files are kept")
         publisher.put("demo/model.pte", bytes(300_000))
         download(entry)
         assertEquals(listOf("demo"), left())
+    }
+
+    @Test
+    fun `before the manifest says that a file belongs to the bundle, it is not requested`() {
+        val hostile = listOf(
+            "does not list more.bin, which is in the catalogue" to demo + ("more.bin" to bytes(10)),
+            "lists empty, which is not in the catalogue" to demo - "empty",
+            "has another size or SHA-256 of model.pte than the catalogue" to demo + ("model.pte" to bytes(299_999)),
+            "has another size or SHA-256 of model.pte" to demo + ("model.pte" to ByteArray(300_000)),
+            "has no list of files" to demo + ("manifest.json" to "{}".toByteArray()),
+        )
+        for ((problem, content) in hostile) {
+            publisher.publish("demo" to content)
+            val entry = entry()
+            publisher.requests.clear()
+            refused(ErrorCode.BAD_FILE, problem) { download(entry) }
+            assertEquals(listOf("demo/manifest.json" to null), publisher.requests, problem)
+            assertEquals(emptyList<String>(), left(), problem)
+        }
+        publisher.publish("demo" to demo) { entry ->
+            val files = entry.getValue("files").jsonObject
+            val large = files.getValue("manifest.json").jsonObject.with("bytes", 17 shl 20)
+            val bytes = demoBytes - demo.getValue("manifest.json").size + (17 shl 20)
+            entry.with("files", files.with("manifest.json", large)).with("bytes", bytes)
+        }
+        val entry = entry()
+        publisher.requests.clear()
+        refused(ErrorCode.BAD_FILE, "at most 16 MiB are accepted") { download(entry) }
+        assertEquals(0, publisher.requests.size)
     }
 
     @Test
@@ -173,7 +203,7 @@ class BundleStoreTest : StoreTestCase() {
 
     @Test
     fun `a bundle that the library refuses is never listed, and nothing is kept`() {
-        publisher.publish("demo" to demo + ("damaged" to ByteArray(1)))
+        publisher.publish("demo" to Publisher.bundle(demo + ("damaged" to ByteArray(1))))
         refused(ErrorCode.BAD_FILE, "model.pte is damaged") { download(entry()) }
         assertEquals(emptyList<String>(), left())
     }
@@ -209,8 +239,8 @@ class BundleStoreTest : StoreTestCase() {
         refused(ErrorCode.BUSY, "demo is being downloaded already") { download(entry, other) }
         refused(ErrorCode.BUSY, "demo is being downloaded already") { runBlocking { other.discard(entry) } }
         other.sweep(keepDays = -1)
-        publisher.publish("demo" to demo + ("manifest.json" to "{ }".toByteArray())) { it.with("url", "second/") }
-        val second = demo + ("manifest.json" to "{ }".toByteArray())
+        val second = Publisher.bundle(demo, "second")
+        publisher.publish("demo" to second) { it.with("url", "second/") }
         second.forEach { (path, content) -> publisher.put("second/$path", content) }
         download(entry(), other)
         gate.countDown()
@@ -263,7 +293,12 @@ class BundleStoreTest : StoreTestCase() {
         val entry = entry()
         assertEquals("SmolLM2-135M-Instruct", entry.title)
         assertEquals(null, entry.unsupportedReason())
-        refused(ErrorCode.BAD_FILE, "manifest.sig: does not sign") { download(entry, BundleStore(root, other.line)) }
+        publisher.requests.clear()
+        for (store in listOf(BundleStore(root, other.line), BundleStore(root, other.line, check = {}))) {
+            refused(ErrorCode.BAD_FILE, "manifest.sig: does not sign") { download(entry, store) }
+        }
+        val described = listOf("signed/manifest.json", "signed/manifest.sig")
+        assertEquals(described + described, publisher.requests.map { it.first }, "no byte of the model")
         assertEquals(emptyList<String>(), left())
         download(entry, BundleStore(root, ours.line))
         StreamFuse.loadBlocking(list().single().folder, Options(checkHashes = false)).use { assertTrue("SmolLM2" in it.name) }

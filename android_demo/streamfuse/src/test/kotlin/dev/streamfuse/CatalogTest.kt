@@ -34,7 +34,7 @@ class CatalogTest : StoreTestCase() {
         refuses("is larger than the limit of 16384 MiB") {
             withFile("y", bytes = 16L shl 30)(withFile("x", bytes = 16L shl 30)(it))
         }
-        refuses("bundles[1].bytes is 5, but its files have 301002") { it.with("bytes", 5) }
+        refuses("bundles[1].bytes is 5, but its files have $demoBytes") { it.with("bytes", 5) }
         refuses("bundles[1].files has no manifest.json") { entry ->
             entry.with("files", JsonObject(entry.getValue("files").jsonObject - "manifest.json"))
         }

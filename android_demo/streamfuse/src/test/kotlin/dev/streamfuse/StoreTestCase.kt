@@ -33,10 +33,15 @@ abstract class StoreTestCase {
 
     protected fun bytes(count: Int) = ByteArray(count) { (it * 31 + it / 251).toByte() }
 
-    protected val demo = mapOf(
-        "manifest.json" to "{}".toByteArray(), "model.pte" to bytes(300_000), "empty" to ByteArray(0),
-        "model.mlpackage/Data/weights #1.bin" to bytes(1_000),
+    protected val demo = Publisher.bundle(
+        mapOf(
+            "model.pte" to bytes(300_000), "empty" to ByteArray(0),
+            "model.mlpackage/Data/weights #1.bin" to bytes(1_000),
+        ),
     )
+
+    /** All bytes of [demo]. */
+    protected val demoBytes = demo.values.sumOf { it.size }.toLong()
 
     protected fun entries(): List<CatalogEntry> = runBlocking { store.catalog(publisher.address).entries }
 

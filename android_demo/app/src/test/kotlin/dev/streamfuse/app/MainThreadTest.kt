@@ -65,7 +65,7 @@ class MainThreadTest : Device() {
         install("demo")
         install("sql", use = false)
         File(app.filesDir, "bundles/.unfinished1/half").mkdirs()
-        val publisher = Publisher().apply { publish("tiny" to mapOf("manifest.json" to "{}".toByteArray())) }
+        val publisher = Publisher().apply { publish("tiny" to Publisher.bundle(emptyMap())) }
         System.setSecurityManager(Watch())
         val controller = open(ChatActivity::class.java)
         until { parts.chat.state.value.phase == Phase.READY }
