@@ -231,7 +231,8 @@ _FOREIGN = {  # of the languages, and of the app around a sample
                "ComponentCallbacks2", "TRIM_MEMORY_UI_HIDDEN", "level", "launch"},
     "swift": {"print", "terminator", "show", "green", "self", "Int", "String", "Codable", "Decodable",
               "NotificationCenter", "UIApplication", "Task", "default", "addObserver", "forName", "queue", "main",
-              "didReceiveMemoryWarningNotification", "object"},
+              "didReceiveMemoryWarningNotification", "object", "NSObject", "UIApplicationDelegate", "Sendable", "Self",
+              "Void", "FoundationModels", "StreamFuseFoundationModels", "LanguageModelSession", "streamResponse"},
 }  # fmt: skip
 
 
