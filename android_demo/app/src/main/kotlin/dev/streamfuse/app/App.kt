@@ -48,7 +48,9 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     private val memory = File(context.noBackupFilesDir, "answers")
     val chat = ChatModel(engine, store::folder, { File(memory, it) }, settings, saved, scope)
     val chats = ChatListModel(saved, chat, scope)
-    val bundles = BundlesModel(store, engine, settings, chat, scope)
+    val bundles = BundlesModel(
+        store, engine, settings, chat, scope, { DownloadJob.schedule(context, it) }, { DownloadJob.cancel(context, it) },
+    )
     val benchmark = BenchmarkModel(chat, settings, scope, ::peakBytes) { powerOf(context) }
     private var leaving: Job? = null
 

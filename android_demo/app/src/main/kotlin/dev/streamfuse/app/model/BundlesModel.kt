@@ -55,13 +55,20 @@ data class BundlesState(
     val offers: List<Offer> = emptyList(),
 )
 
-/** Chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are shown. */
+/**
+ * Chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are shown.
+ *
+ * @param onDownload called when the user begins a download, to keep the process running until it ends.
+ * @param onPause called when the user ends one.
+ */
 class BundlesModel(
     private val store: BundleStore,
     private val engine: Engine,
     private val settings: SettingsStore,
     private val chat: ChatModel,
     private val scope: CoroutineScope,
+    private val onDownload: (CatalogEntry) -> Unit = {},
+    private val onPause: (CatalogEntry) -> Unit = {},
 ) {
     private val current = MutableStateFlow(BundlesState(chosen = settings.bundle, catalog = settings.catalog))
     val state: StateFlow<BundlesState> = current.asStateFlow()
@@ -104,7 +111,24 @@ class BundlesModel(
 
     /** Downloads a published bundle, or goes on with it. Where no bundle is in use, it is used. */
     fun download(entry: CatalogEntry) {
-        if (running.putIfAbsent(entry.id, OfferState.Downloading(0)) != null) return
+        if (begin(entry)) onDownload(entry)
+    }
+
+    /**
+     * Waits for the end of the download of the entry with this id. A process that was started for it begins the download
+     * anew, from the catalogue that was shown last.
+     */
+    suspend fun finish(id: String) {
+        if (downloads[id] == null && store.list().none { it.id == id }) {
+            ask(settings.catalog)?.join()
+            current.value.offers.find { it.entry.id == id }?.let { begin(it.entry) }
+        }
+        downloads[id]?.join()
+    }
+
+    /** False if it runs already. */
+    private fun begin(entry: CatalogEntry): Boolean {
+        if (running.putIfAbsent(entry.id, OfferState.Downloading(0)) != null) return false
         show(entry, OfferState.Downloading(0))
         downloads[entry.id] = scope.launch {
             val error = try {
@@ -128,11 +152,18 @@ class BundlesModel(
                 refresh()
             }
         }
+        return true
     }
 
     /** Ends a download; what has arrived is kept. */
     fun pause(entry: CatalogEntry) {
-        downloads[entry.id]?.cancel()
+        pause(entry.id)
+        onPause(entry)
+    }
+
+    /** The same for the entry with this id, when the system ends the download. */
+    fun pause(id: String) {
+        downloads[id]?.cancel()
     }
 
     /** Deletes what has arrived of a download. */

@@ -1,0 +1,124 @@
+package dev.streamfuse.app
+
+import android.annotation.TargetApi
+import android.app.Notification
+import android.app.NotificationChannel
+import android.app.NotificationManager
+import android.app.PendingIntent
+import android.app.job.JobInfo
+import android.app.job.JobParameters
+import android.app.job.JobScheduler
+import android.app.job.JobService
+import android.content.ComponentName
+import android.content.Context
+import android.content.Intent
+import android.net.NetworkCapabilities
+import android.net.NetworkRequest
+import android.os.Build
+import android.os.PersistableBundle
+import dev.streamfuse.CatalogEntry
+import dev.streamfuse.app.model.Offer
+import dev.streamfuse.app.model.OfferState
+import java.util.concurrent.ConcurrentHashMap
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.cancel
+import kotlinx.coroutines.flow.distinctUntilChanged
+import kotlinx.coroutines.flow.map
+import kotlinx.coroutines.launch
+
+/**
+ * Keeps the process running while a bundle is downloaded: a user-initiated data transfer job, from Android 14 on. Its
+ * notification shows the progress. The download itself is that of the bundles screen; where the system has ended the
+ * process meanwhile, the job starts it anew and the download goes on from what has arrived.
+ */
+@TargetApi(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
+open class DownloadJob : JobService() {
+    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Main.immediate)
+    private val running = ConcurrentHashMap<Int, Job>()
+
+    override fun onStartJob(params: JobParameters): Boolean {
+        val id = params.extras.getString(ENTRY) ?: return false
+        show(params, notification(null)) // within ten seconds, or the system ends the job
+        running[params.jobId] = scope.launch {
+            val bundles = (application as App).parts().bundles
+            val showing = launch {
+                bundles.state.map { state -> state.offers.find { it.entry.id == id } }
+                    .distinctUntilChanged { old, new -> percent(old) == percent(new) }
+                    .collect { show(params, notification(it)) }
+            }
+            bundles.finish(id)
+            showing.cancel()
+            running -= params.jobId
+            jobFinished(params, false)
+        }
+        return true
+    }
+
+    /** The system ends the job: what has arrived is kept, and the job begins again, unless the user ended it. */
+    override fun onStopJob(params: JobParameters): Boolean {
+        running.remove(params.jobId)?.cancel()
+        val id = params.extras.getString(ENTRY)
+        scope.launch { if (id != null) (application as App).parts().bundles.pause(id) }
+        return params.stopReason != JobParameters.STOP_REASON_USER
+    }
+
+    override fun onDestroy() {
+        scope.cancel()
+        super.onDestroy()
+    }
+
+    /** Shows the job's notification, or changes it. */
+    protected open fun show(params: JobParameters, notification: Notification) =
+        setNotification(params, params.jobId, notification, JOB_END_NOTIFICATION_POLICY_REMOVE)
+
+    private fun percent(offer: Offer?): Int {
+        val done = (offer?.state as? OfferState.Downloading)?.doneBytes ?: return -1
+        return (100 * done / maxOf(1, offer.entry.bytes)).toInt()
+    }
+
+    private fun notification(offer: Offer?): Notification {
+        val manager = getSystemService(NotificationManager::class.java)
+        val name = getString(R.string.downloads)
+        manager.createNotificationChannel(NotificationChannel(CHANNEL, name, NotificationManager.IMPORTANCE_LOW))
+        val screen = Intent(this, BundlesActivity::class.java)
+        val opened = PendingIntent.getActivity(this, 0, screen, PendingIntent.FLAG_IMMUTABLE)
+        val percent = percent(offer)
+        return Notification.Builder(this, CHANNEL)
+            .setSmallIcon(R.drawable.down)
+            .setContentTitle(offer?.entry?.title ?: name)
+            .setContentIntent(opened)
+            .setProgress(100, maxOf(0, percent), percent < 0)
+            .setOnlyAlertOnce(true)
+            .build()
+    }
+
+    companion object {
+        const val ENTRY = "entry"
+        private const val CHANNEL = "downloads"
+
+        /** Schedules the job of a download that the user has just asked for. Before Android 14 there is no such job. */
+        fun schedule(context: Context, entry: CatalogEntry) {
+            if (Build.VERSION.SDK_INT < Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
+            val network = NetworkRequest.Builder().addCapability(NetworkCapabilities.NET_CAPABILITY_INTERNET).build()
+            val job = JobInfo.Builder(idOf(entry), ComponentName(context, DownloadJob::class.java))
+                .setUserInitiated(true)
+                .setRequiredNetwork(network)
+                .setEstimatedNetworkBytes(entry.bytes, 0)
+                .setExtras(PersistableBundle().apply { putString(ENTRY, entry.id) })
+                .build()
+            context.getSystemService(JobScheduler::class.java).schedule(job)
+        }
+
+        /** Ends the job of a download that the user has paused. */
+        fun cancel(context: Context, entry: CatalogEntry) {
+            if (Build.VERSION.SDK_INT < Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
+            context.getSystemService(JobScheduler::class.java).cancel(idOf(entry))
+        }
+
+        /** The id of the job of an entry: the first digits of the hash that identifies it. */
+        fun idOf(entry: CatalogEntry): Int = entry.id.take(7).toInt(16)
+    }
+}

@@ -1,0 +1,117 @@
+package dev.streamfuse.app
+
+import android.app.Notification
+import android.app.job.JobInfo
+import android.app.job.JobParameters
+import android.app.job.JobScheduler
+import android.os.Build
+import android.os.PersistableBundle
+import dev.streamfuse.app.model.OfferState
+import dev.streamfuse.testing.Publisher
+import java.io.File
+import java.util.concurrent.CountDownLatch
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotNull
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.robolectric.Robolectric
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.shadow.api.Shadow
+import org.robolectric.util.ReflectionHelpers
+
+/** A job that shows what it would give the system, which Robolectric does not have. */
+class ShownJob : DownloadJob() {
+    val shown = mutableListOf<Notification>()
+
+    override fun show(params: JobParameters, notification: Notification) {
+        shown += notification
+    }
+}
+
+/** Downloads while the app is left: the job that is scheduled, and what it does in this process and in another one. */
+@Config(qualifiers = Device.PHONE)
+class DownloadJobTest : Device() {
+    private val scheduler get() = app.getSystemService(JobScheduler::class.java)!!
+
+    private fun parameters(job: JobInfo, stopped: Int = 0): JobParameters =
+        Shadow.newInstanceOf(JobParameters::class.java).also {
+            ReflectionHelpers.setField(it, "jobId", job.id)
+            ReflectionHelpers.setField(it, "extras", job.extras as PersistableBundle)
+            ReflectionHelpers.setField(it, "mStopReason", stopped)
+        }
+
+    private fun BundlesActivity.ask(publisher: Publisher) {
+        type(R.id.catalog, publisher.address)
+        press(R.id.catalog_show)
+        until { all().any { it.id == R.id.download && it.isShown } }
+    }
+
+    private fun offer() = parts.bundles.state.value.offers.single()
+
+    @Test fun `a download has a job of the user's that shows a notification at once`() {
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.contentOf(built("demo").canonicalFile))
+            val gate = CountDownLatch(1)
+            publisher.halfway = { if (it == "demo/model.pte") gate.await() }
+            val screen = open(BundlesActivity::class.java).get()
+            screen.ask(publisher)
+            screen.press(R.id.download)
+            val job = scheduler.allPendingJobs.single()
+            assertTrue(job.isUserInitiated)
+            assertEquals(offer().entry.bytes, job.estimatedNetworkDownloadBytes)
+            assertNotNull(job.requiredNetwork)
+            val service = Robolectric.buildService(ShownJob::class.java).create().get()
+            assertTrue(service.onStartJob(parameters(job)))
+            assertTrue("at once, before anything is known", service.shown.isNotEmpty())
+            gate.countDown()
+        }
+    }
+
+    @Test fun `a pause ends the job, and a job that the system ends is begun again, also in a new process`() {
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.contentOf(built("demo").canonicalFile))
+            val gate = CountDownLatch(1)
+            publisher.halfway = { if (it == "demo/model.pte") gate.await() }
+            val screen = open(BundlesActivity::class.java).get()
+            screen.ask(publisher)
+            screen.press(R.id.download)
+            val job = scheduler.allPendingJobs.single()
+            screen.pressSoon(R.id.pause)
+            assertNull(scheduler.getPendingJob(job.id))
+            until { offer().state is OfferState.Paused }
+            screen.press(R.id.download)
+            val service = Robolectric.buildService(ShownJob::class.java).create().get()
+            service.onStartJob(parameters(job))
+            until { (offer().state as? OfferState.Downloading)?.let { it.doneBytes > 50_000_000 } == true }
+            assertFalse(service.onStopJob(parameters(job, JobParameters.STOP_REASON_USER)))
+            assertTrue(service.onStopJob(parameters(job, JobParameters.STOP_REASON_CONSTRAINT_CONNECTIVITY)))
+            until { offer().state is OfferState.Paused }
+
+            gate.countDown()
+            publisher.halfway = {}
+            endedParts += parts
+            app.replace(Parts(app))
+            publisher.requests.clear()
+            val again = Robolectric.buildService(ShownJob::class.java).create().get()
+            again.onStartJob(parameters(job))
+            until { shadowOf(again).isJobFinished }
+            assertEquals(listOf("demo"), File(app.filesDir, "bundles").list().orEmpty().toList())
+            assertTrue("${publisher.requests}", publisher.requests.single { it.first == "demo/model.pte" }.second != null)
+        }
+    }
+
+    @Test fun `before Android 14 there is no such job`() {
+        ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", Build.VERSION_CODES.TIRAMISU)
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.bundle(emptyMap()))
+            val screen = open(BundlesActivity::class.java).get()
+            screen.ask(publisher)
+            screen.press(R.id.download)
+            assertEquals(0, scheduler.allPendingJobs.size)
+            until { offer().error != null }
+        }
+    }
+}
