@@ -140,6 +140,10 @@ abstract class Device {
         const val PHONE = "w392dp-h800dp-notnight-xhdpi"
         const val PHONE_NIGHT = "w392dp-h800dp-night-xhdpi"
         const val TABLET = "w1280dp-h800dp-land-notnight-hdpi"
+
+        /** In Arabic, for which the app has no words: English words in a layout from right to left. */
+        const val PHONE_RTL = "ar-ldrtl-w392dp-h800dp-notnight-xhdpi"
+        const val TABLET_RTL = "ar-ldrtl-w1280dp-h800dp-land-notnight-hdpi"
     }
 }
 
