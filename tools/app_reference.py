@@ -93,12 +93,11 @@ def _page(title: str, guide: str, syntax: Syntax, files: list[Path]) -> str:
     parts = [f"# {title}", guide]
     for one in declarations(syntax, files):
         parts += [f"## {one.name}", *_entry(syntax, one)]
-        for at, member in enumerate(one.members):
-            if member.name not in {
-                one.name,
-                *(other.name for other in one.members[:at]),
-            }:  # else a form of the one above
+        named = {one.name}
+        for member in one.members:
+            if member.name not in named:  # else another form of one above
                 parts.append(f"### {one.name}.{member.name}")
+                named.add(member.name)
             parts += _entry(syntax, member)
     return "\n\n".join(part for part in parts if part) + "\n"
 

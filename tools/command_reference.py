@@ -55,9 +55,8 @@ def _prose(text: str) -> str:
 def _row(parameter: Any) -> str:
     is_argument = parameter.param_type_name == "argument"
     names = [] if is_argument else [*parameter.opts, *parameter.secondary_opts]
-    takes = re.sub(
-        r"^\[(.*)\]$", r"\1", parameter.metavar or (parameter.name.upper() if is_argument else "")
-    )  # a choice
+    metavar = parameter.metavar or (parameter.name.upper() if is_argument else "")
+    takes = re.sub(r"^\[(.*)\]$", r"\1", metavar)  # brackets are around a choice
     flags = " ".join(filter(None, (", ".join(names), takes)))
     return f"| `{_cell(flags)}` | {_cell(_default(parameter))} | {_cell(parameter.help or '')} |"
 

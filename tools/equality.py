@@ -34,7 +34,7 @@ from typing import Any
 from equality_cases import PROMPTS, Case, case_of
 from equality_engines import BundleEngine, Engine, Written
 from equality_results import Record, Results, ResultsError, Summary
-from equality_soak import Soak
+from equality_soak import Soak, can_measure
 
 from streamfuse.bench.structured.questions import problem_of
 from streamfuse.bundle import open_bundle
@@ -253,6 +253,8 @@ def _report(args: argparse.Namespace, summary: Summary, **more: Any) -> int:
 
 
 def _soak(args: argparse.Namespace, plan: Plan) -> int:
+    if not can_measure():
+        raise ValueError("--soak needs Linux with glibc, which report the memory in use; leave it out")
     plan.prepare()
     soak, summary, number = Soak(args.soak, args.most_growth, plan.trim), Summary(), 0
     while soak.goes_on(time.monotonic()):

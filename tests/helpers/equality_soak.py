@@ -22,6 +22,11 @@ WARM_UP = 0.2  # of the time: engines are loaded, caches of compiled schemas and
 _APART = 200  # samples in all
 
 
+def can_measure() -> bool:
+    """Whether `memory_mb` works here."""
+    return Path("/proc/self/status").is_file() and hasattr(ctypes.CDLL(None), "malloc_trim")
+
+
 def memory_mb() -> float:
     """Resident memory of this process that no file backs, in MB of 2^20 bytes, after free memory was returned."""
     gc.collect()

@@ -32,7 +32,8 @@ TOO_EARLY = "ThreadSanitizer: unexpected memory mapping"  # of older compilers o
 def built(sanitizers: str, *programs: str) -> Path:
     """The folder of these programs, built with these sanitizers."""
     folder = default_build_dir().parent / "sanitize" / sanitizers.split(",")[0]
-    options = {} if has_avx_vnni() else {"STREAMFUSE_AVX_VNNI": "OFF"}  # not compiled where it cannot run
+    # A sanitized build takes minutes, so what this processor cannot run is not compiled.
+    options = {} if has_avx_vnni() else {"STREAMFUSE_AVX_VNNI": "OFF"}
     return build(folder, sanitize=sanitizers, targets=programs, options=options, quiet=True, jobs=2).parent
 
 

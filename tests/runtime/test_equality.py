@@ -20,7 +20,7 @@ from equality_cases import PROMPTS, TEMPERATURES, Case
 from equality_engines import BundleEngine, Engine, Text, Written
 from equality_fakes import ArithmeticEngine, ReferenceEngine
 from equality_results import Results, ResultsError
-from equality_soak import Soak, memory_mb
+from equality_soak import Soak, can_measure, memory_mb
 from fakes import ArithmeticBackend
 
 import equality
@@ -227,7 +227,7 @@ def test_the_program_counts_and_its_exit_code_is_1_after_a_difference(
     assert json.loads(capsys.readouterr().out.splitlines()[0])["number"] == 3
 
 
-def test_a_soak_fails_if_the_memory_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_soak_fails_if_the_memory_rises() -> None:
     for rise, grows in ((0.0, False), (0.05, True)):  # MB per second
         released: list[int] = []
         soak = Soak(1000, most_growth=16, release=lambda: released.append(1))  # noqa: B023 (called in this turn)
@@ -240,12 +240,29 @@ def test_a_soak_fails_if_the_memory_rises(tmp_path: Path, capsys: pytest.Capture
         assert soak.kb_per_1000_generations == pytest.approx(1024 * 250 * rise, abs=600)
         assert soak.growth_mb == pytest.approx(800 * rise, abs=2)
         assert len(released) == len(soak.samples) <= 201
+
+
+measured = pytest.mark.skipif(not can_measure(), reason="only Linux with glibc reports the memory in use")
+
+
+@measured
+def test_the_program_watches_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert equality.main(["--engine", "arithmetic", "--soak", "4", "--most-growth", "999", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cases"] > 1
     assert len(found["soak"]["samples"]) > 1
 
 
+def test_a_soak_without_a_measure_of_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(equality, "can_measure", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        equality.main(["--engine", "arithmetic", "--soak", "4"])
+    assert "--soak needs Linux with glibc" in capsys.readouterr().err
+
+
+@measured
 def test_a_soak_counts_memory_in_use(tmp_path: Path) -> None:
     before = memory_mb()
     taken = [bytearray(b"x" * 60_000) for _ in range(500)]  # of the heap: a mapping begins at twice the size
