@@ -39,9 +39,7 @@ def quickstart(
     ] = None,
     tokens: Annotated[
         int,
-        typer.Option(
-            min=500, max=60_000, help="Tokens of answers to count the n-gram table in; more draft better."
-        ),
+        typer.Option(min=500, max=60_000, help="Tokens of answers to count the n-gram table in; more draft better."),
     ] = 20_000,
     max_context_len: Annotated[
         int | None,

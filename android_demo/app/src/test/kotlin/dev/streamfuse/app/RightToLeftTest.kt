@@ -38,6 +38,8 @@ class RightToLeftTest : Device() {
         picture(screen, "chat-rtl")
         screen.place(R.id.send) isLeftOf screen.place(R.id.input)
         val width = screen.window.decorView.width
+        val code = screen.findViewById<View>(R.id.code)!!
+        assertEquals(View.LAYOUT_DIRECTION_LTR, (code.parent as View).layoutDirection)
         assertTrue("${screen.place(R.id.question)}", screen.place(R.id.question).first < width - screen.place(R.id.question).last)
     }
 
