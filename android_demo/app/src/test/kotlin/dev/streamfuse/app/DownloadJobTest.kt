@@ -1,9 +1,11 @@
 package dev.streamfuse.app
 
+import android.Manifest
 import android.app.Notification
 import android.app.job.JobInfo
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
+import android.content.pm.PackageManager
 import android.os.Build
 import android.os.PersistableBundle
 import dev.streamfuse.app.model.OfferState
@@ -63,6 +65,9 @@ class DownloadJobTest : Device() {
             assertTrue(job.isUserInitiated)
             assertEquals(offer().entry.bytes, job.estimatedNetworkDownloadBytes)
             assertNotNull(job.requiredNetwork)
+            val facts = app.packageManager.getPackageInfo(app.packageName, PackageManager.GET_PERMISSIONS)
+            val asked = facts.requestedPermissions.orEmpty().toList()
+            assertTrue("$asked: a phone refuses the job", Manifest.permission.ACCESS_NETWORK_STATE in asked)
             val service = Robolectric.buildService(ShownJob::class.java).create().get()
             assertTrue(service.onStartJob(parameters(job)))
             assertTrue("at once, before anything is known", service.shown.isNotEmpty())

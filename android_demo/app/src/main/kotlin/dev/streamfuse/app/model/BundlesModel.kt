@@ -115,11 +115,12 @@ class BundlesModel(
     }
 
     /**
-     * Waits for the end of the download of the entry with this id. A process that was started for it begins the download
-     * anew, from the catalogue that was shown last.
+     * Waits for the end of the download of the entry with this id. If it does not run, because the system stopped it or
+     * ended the process, it begins anew, from the catalogue that was shown last.
      */
     suspend fun finish(id: String) {
-        if (downloads[id] == null && store.list().none { it.id == id }) {
+        downloads[id]?.let { if (!it.isActive) it.join() } // a stopped one may not have ended yet
+        if (running[id] == null && store.list().none { it.id == id }) {
             ask(settings.catalog)?.join()
             current.value.offers.find { it.entry.id == id }?.let { begin(it.entry) }
         }
