@@ -112,7 +112,7 @@ def table(families: Mapping[str, Mapping[str, Any]]) -> str:
             f"{parity['float32']:.1f}",
             f"{ms['verify_8'] / ms['decode']:.2f}",
             f"{one['tokens_per_pass']:.1f}",
-            f"{one['speedup']:.2f}" if one["equal"] else "the texts differ",
+            f"{one['speedup']:.2f}" if one["equal"] else "the outputs differ",
         ]
         lines.append(f"| `{family}` | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -131,7 +131,7 @@ def test_texts_that_differ_end_with_code_1(
     page = tmp_path / "report.html"
     done = report(bundle, "--data", data, "-o", page, "--max-new-tokens", 4)
     assert (done.exit_code, "The outputs differ: writing" in done.stderr) == (1, True)
-    assert "THE TEXTS DIFFER" in page.read_text(encoding="utf-8")
+    assert "THE OUTPUTS DIFFER" in page.read_text(encoding="utf-8")
 
 
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(bundle: Path, tmp_path: Path) -> None:

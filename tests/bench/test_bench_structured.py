@@ -65,7 +65,7 @@ def test_systems_take_turns_and_free_text_is_as_long_as_the_constrained_one() ->
 def test_one_different_token_breaks_equality() -> None:
     result = run(Scripted(drafted='{"a":2}'))
     assert result.tasks["objects"].equal is False
-    assert "objects: THE TEXTS DIFFER" in summary(result)
+    assert "objects: THE OUTPUTS DIFFER" in summary(result)
 
 
 def test_an_answer_that_breaks_its_constraint_is_told() -> None:

@@ -104,7 +104,7 @@ def test_repetitions_ask_the_same_and_prompts_have_seeds_of_their_own() -> None:
 def test_one_different_token_breaks_equality() -> None:
     result = run(*three([], wrong=8))
     assert result.equal is False
-    assert "THE TEXTS DIFFER" in summary(result)
+    assert "THE OUTPUTS DIFFER" in summary(result)
 
 
 def test_a_source_of_drafts_brings_what_is_lost_without_it() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from streamfuse.bench.external import llama_cpp
 from streamfuse.bench.external.child import Child
 from streamfuse.bench.shared import systems
+from streamfuse.bench.shared.comparison import equality_line
 from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, ExternalSystemError, Request, System
 from streamfuse.bundle import Manifest
 
@@ -152,5 +153,5 @@ def summary(result: MemoryResult) -> list[str]:
     """What was answered, and whether the answers are equal."""
     lines = [f"a prompt of {len(result.request.prompt_ids)} tokens, at most {result.request.max_new_tokens} new ones"]
     if result.equal is not None:
-        lines.append("plain and speculative gave the same tokens" if result.equal else "THE TEXTS DIFFER")
+        lines.append(equality_line(result.equal))
     return lines

@@ -56,10 +56,9 @@ def _answer(one: Answer) -> dict[str, Any]:
         base = _SQUARE * max((len(each.tokens) for each in lane.passes), default=1)
         label = f"{name}: {lane.tokens} tokens in {len(lane.passes)} passes, {lane.ms:.0f} ms"
         lanes.append({"name": name, "label": label, "base": base, **_lane(lane, scale, base)})
-    texts = "" if one.equal else ", THE TEXTS DIFFER"
-    line = (
-        f"{one.speedup:.2f}x, {one.speculative.tokens / max(len(one.speculative.passes), 1):.2f} tokens per pass{texts}"
-    )
+    differ = "" if one.equal else ", THE OUTPUTS DIFFER"
+    per_pass = one.speculative.tokens / max(len(one.speculative.passes), 1)
+    line = f"{one.speedup:.2f}x, {per_pass:.2f} tokens per pass{differ}"
     return {"kind": one.kind, "prompt": one.prompt, "line": line, "lanes": lanes}
 
 

@@ -14,6 +14,11 @@ SETTLE_S = 0.01  # between two systems: threads that spin for their next job go 
 T = TypeVar("T")
 
 
+def equality_line(equal: bool) -> str:
+    """For summaries: whether plain and speculative decoding gave the same tokens."""
+    return "plain and speculative gave the same tokens" if equal else "THE OUTPUTS DIFFER"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
     """How to measure. OptionError names the option and its range.

@@ -66,7 +66,7 @@ def summary(result: StructuredResult) -> list[str]:
                 for reason, count in external.refused.items()
             ]
         if not figures.equal:
-            lines.append(f"{name}: THE TEXTS DIFFER")
+            lines.append(f"{name}: THE OUTPUTS DIFFER")
     if rates := result.facts.get("llama_cpp_trial_token_per_sec"):
         lines.append(trial_text(rates))
     if all(figures.equal for figures in result.tasks.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamfuse.bench.external.opening import trial_text
+from streamfuse.bench.shared.comparison import equality_line
 from streamfuse.bench.shared.machine import distance_text
 from streamfuse.bench.shared.report import Report, interval_bars
 from streamfuse.bench.shared.statistics import Estimate
@@ -53,7 +54,7 @@ def summary(result: TaskResult) -> list[str]:
         f"{result.weight_bytes / 1e6:.1f} MB per token at {bandwidth.median:.1f} GB/s"
     )
     if result.equal is not None:
-        lines.append("plain and speculative gave the same tokens" if result.equal else "THE TEXTS DIFFER")
+        lines.append(equality_line(result.equal))
     drafting = result.systems[SPECULATIVE].statistics if SPECULATIVE in result.systems else {}
     if drafting:
         passes = ", ".join(f"{name} {count}" for name, count in sorted(drafting["widths"].items()))
