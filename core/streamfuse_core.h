@@ -276,8 +276,8 @@ typedef struct sf_options {
   const sf_constraint* constraint; /* a grammar for the text; NULL: none. The sequence takes ownership: it calls
                                       release when the text ends or its start fails. With a constraint, text with
                                       drafts still equals text without */
-  int32_t sources; /* what may draft: a combination of 1 << SF_STREAMS, SF_LOOKUP, SF_TABLE and SF_MEMORY, to measure
-                      what each of them brings; 0: all. A constraint's forced tokens are always drafted */
+  int32_t sources; /* what may draft: the bits 1 << SF_STREAMS, 1 << SF_LOOKUP, 1 << SF_TABLE and 1 << SF_MEMORY, to
+                      measure what each of them brings; 0: all. A constraint's forced tokens are always drafted */
   int64_t dropped_turns;  /* for the statistics: the number of turns that were dropped for this text, */
   int64_t dropped_tokens; /* and their length in tokens, both from sf_text_dropped; 0: none */
 } sf_options;
@@ -301,7 +301,8 @@ typedef struct sf_token {
   int64_t id;
   int32_t source; /* what drafted it: SF_MODEL (not drafted), SF_STREAMS, SF_LOOKUP (prompt look-up), SF_TABLE (the
                      n-gram table), SF_GRAMMAR (forced by the constraint, or chosen by the model in an earlier state
-                     with the same choice_key), or SF_MEMORY (look-up in earlier answers: sf_core_model_remember) */
+                     with the same choice_key), or SF_MEMORY (look-up in earlier answers, which have a longer match
+                     than the text: sf_core_model_remember) */
   int32_t reserved;
 } sf_token;
 
