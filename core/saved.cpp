@@ -89,14 +89,12 @@ class SavedFile {
   uint64_t cache_bytes = 0;  // 0 if the engine could not save them
   std::string note;          // known after `check`
 
-  void check();                       // reads the whole file
-  void load(Engine& engine);          // after `check`; the engine's cache must be empty
-  void load_checked(Engine& engine);  // both in one reading; the engine's cache must be empty, and is if this throws
+  void check();               // reads the whole file
+  void load(Engine& engine);  // after `check`; the engine's cache must be empty
 
  private:
   void add(void* data, size_t size);
   void get(void* data, size_t size);  // a whole part
-  void check_end();                   // the rest of the file after the cache
 
   struct Closer {
     void operator()(std::FILE* file) const { std::fclose(file); }
@@ -153,17 +151,13 @@ void SavedFile::check() {
   std::vector<uint8_t> part(static_cast<size_t>(std::min(cache_bytes, kPartBytes)));
   for (uint64_t left = cache_bytes; left > 0; left -= std::min<uint64_t>(left, part.size()))
     add(part.data(), static_cast<size_t>(std::min<uint64_t>(left, part.size())));
-  check_end();
-  if (std::fseek(file_.get(), cache_begins, SEEK_SET) != 0) bad(path_, "cannot be read");
-}
-
-void SavedFile::check_end() {
   sum_.end_part();
   note.resize(note_bytes_);
   get(note.data(), note.size());
   uint64_t found;
   if (std::fread(&found, 1, sizeof found, file_.get()) != sizeof found || found != sum_.end_part())
     bad(path_, "is damaged");
+  if (std::fseek(file_.get(), cache_begins, SEEK_SET) != 0) bad(path_, "cannot be read");
 }
 
 void SavedFile::load(Engine& engine) {
@@ -174,24 +168,6 @@ void SavedFile::load(Engine& engine) {
     return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
   };
   if (!engine.load(cached, next)) bad(path_, "cannot be read, or the engine asks for more than it saved");
-}
-
-void SavedFile::load_checked(Engine& engine) {
-  uint64_t left = cache_bytes;
-  const auto next = [&](void* data, uint64_t bytes) {
-    if (bytes > left || std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) != bytes) return false;
-    left -= bytes;
-    sum_.add(data, static_cast<size_t>(bytes));
-    return true;
-  };
-  try {
-    if (!engine.load(cached, next) || left > 0)
-      bad(path_, "cannot be read, or the engine asks for other than it saved");
-    check_end();
-  } catch (...) {
-    engine.truncate(0);
-    throw;
-  }
 }
 
 constexpr const char* kOtherEngine = "holds the cache of another engine";
@@ -262,11 +238,12 @@ void load_prefix(const Prefix& prefix, const Spec& spec, Engine& engine) {
   const auto length = static_cast<int64_t>(prefix.tokens.size());
   if (engine.saved_bytes(length) != prefix.cache_bytes) bad(prefix.path, kOtherEngine);
   SavedFile file(prefix.path, spec);
+  file.check();
   if (file.cached != length || file.cache_bytes != prefix.cache_bytes ||
       !std::equal(prefix.tokens.begin(), prefix.tokens.end(), file.tokens.begin()))
     bad(prefix.path, "has changed since the bundle was opened");
   engine.truncate(0);
-  file.load_checked(engine);
+  file.load(engine);
 }
 
 }  // namespace streamfuse
