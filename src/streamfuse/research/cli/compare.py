@@ -26,7 +26,7 @@ _TEXT = {
     "yes": "-",
     "yes, same text": "same",
     "yes, in distribution": "drawn",
-    "TEXTS DIFFER": "DIFFERS",
+    "OUTPUTS DIFFER": "DIFFERS",
     "LOSSY": "LOSSY",
 }
 

@@ -111,7 +111,7 @@ def loss(result: Result, name: str, data: str) -> str:
         if at(method, "promises") == SAME_DISTRIBUTION:
             return "yes, in distribution"
         if at(found, "equal_texts") is False:
-            return "TEXTS DIFFER"
+            return "OUTPUTS DIFFER"
         return "yes, same text" if at(found, "equal_texts") and name not in BASELINES else "yes"
     words = ["LOSSY"]
     if (share := number(at(found, "share_of_equal_tokens"))) is not None and not sampled:

@@ -15,6 +15,7 @@ import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
+import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.sync.Mutex
@@ -121,7 +122,7 @@ class BundlesModel(
     suspend fun finish(id: String) {
         downloads[id]?.let { if (!it.isActive) it.join() } // a stopped one may not have ended yet
         if (running[id] == null && store.list().none { it.id == id }) {
-            ask(settings.catalog)?.join()
+            ask(settings.catalog)?.join() ?: state.first { !it.asking } // where it is being asked already
             current.value.offers.find { it.entry.id == id }?.let { begin(it.entry) }
         }
         downloads[id]?.join()
