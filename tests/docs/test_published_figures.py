@@ -114,3 +114,11 @@ def test_results_that_prove_nothing_are_refused(
 
 def test_a_checkout_without_git_has_no_age(copy: Path) -> None:
     assert published.later_commits(copy) == []
+
+
+def test_sentences_on_the_gain_from_streams_have_the_range_of_the_results() -> None:
+    rows = results()["benchmarks"]
+    gains = [100 * (rows[name]["result"]["gains"]["all"]["without streams"]["speedup"] - 1) for name in published.SETS]
+    stated = f"{min(gains):.0f} to {max(gains):+.0f} %"
+    for page in ("README.md", "docs/limits.md", "docs/tutorial.md"):
+        assert stated in (ROOT / page).read_text(encoding="utf-8"), f"{page} should say {stated}"
