@@ -44,6 +44,8 @@ ENGINE_STAMP := build/native/.built
 STEP = .ci/step build/setup.log
 # Never let a folder named runtime/ or model/ in the current directory shadow an installed package.
 export PYTHONSAFEPATH := 1
+# Ninja and cargo, which recipes start, would look for the job server of `make -j`; only recipes that call make get it.
+unexport MAKEFLAGS
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))

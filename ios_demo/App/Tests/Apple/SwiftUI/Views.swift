@@ -26,7 +26,7 @@ extension Shape {
 public struct Color: ShapeStyle, Hashable {
   public init(uiColor: UIColor) {}
   public static let primary = Color(uiColor: .label), secondary = primary, accentColor = primary
-  public static let red = primary, green = primary, blue = primary, orange = primary
+  public static let red = primary, green = primary, blue = primary, orange = primary, purple = primary
   public func opacity(_ opacity: Double) -> Color { self }
 }
 extension Color: View { public var body: Never { return fatalError() } }

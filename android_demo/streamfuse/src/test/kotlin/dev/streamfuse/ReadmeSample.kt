@@ -48,7 +48,7 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
         }
         val chat = model.chat(system = "You answer briefly.", tools = listOf(weather))
         val answer = chat.generate("Do I need an umbrella in Rome?")
-        println(answer.text) // the text after the call and its result; chat.messages contains both
+        println(answer.text) // the answer after the call and its result; chat.messages contains both
 
         val manual = model.chat(tools = listOf(weather), maxToolRounds = 0)
         manual.send("Is it warm in Oslo?", GenerationConfig(toolChoice = "required")).collect { piece ->
