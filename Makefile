@@ -44,7 +44,7 @@ ENGINE_STAMP := build/native/.built
 STEP = .ci/step build/setup.log
 # Never let a folder named runtime/ or model/ in the current directory shadow an installed package.
 export PYTHONSAFEPATH := 1
-# Ninja and cargo, which recipes start, would look for the job server of `make -j`; only recipes that call make get it.
+# Ninja and cargo would look for the job server of `make -j`, which only recipes that call make can reach; none does.
 unexport MAKEFLAGS
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check \
