@@ -30,7 +30,7 @@ class ChatModelTest : ChatTest() {
         val state = chat().ask("Hello")
         assertEquals(listOf(Role.USER, Role.ASSISTANT), state.turns.map { it.role })
         assertEquals(20, state.turns[1].text.split(" ").size)
-        assertEquals(Source.entries.toSet() - Source.GRAMMAR, state.turns[1].runs.map { it.source }.toSet())
+        assertEquals(Source.entries.toSet() - Source.GRAMMAR - Source.MEMORY, state.turns[1].runs.map { it.source }.toSet())
         assertEquals("length", state.turns[1].end)
         assertEquals(40.0, state.live!!.tokensPerSecond!!, 0.0)
         assertEquals("a plain pass costs 50 ms", 2.0, state.turns[1].figures!!.speedup!!, 1e-9)
