@@ -108,6 +108,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_progress_cancel": (None, [c_void_p]),
     "sf_model_load": (c_int, [c_char_p, POINTER(ModelOptions), _place]),
     "sf_model_estimate": (c_int, [c_char_p, POINTER(Estimate), c_char_p, c_size_t]),
+    "sf_model_verify_manifest": (c_int, [c_char_p, c_char_p, c_char_p, c_size_t]),
     "sf_model_self_test": (c_int, [_handle, POINTER(EngineTable), POINTER(c_char_p)]),
     "sf_model_free": (None, [_handle]),
     **dict.fromkeys(
@@ -181,9 +182,7 @@ def verify_manifest(folder: Path, public_key: str | None = None) -> None:
     """sf_model_verify_manifest."""
     sentence = ctypes.create_string_buffer(256)
     key = None if public_key is None else public_key.encode()
-    verify = library().sf_model_verify_manifest
-    verify.argtypes = [c_char_p, c_char_p, c_char_p, c_size_t]
-    code = verify(bytes(folder), key, sentence, len(sentence))
+    code = library().sf_model_verify_manifest(bytes(folder), key, sentence, len(sentence))
     if code != OK:
         raise LibraryFailure(code, sentence.value.decode())
 

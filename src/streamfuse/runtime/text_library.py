@@ -25,6 +25,7 @@ _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with the header
     "sf_bundle_open": (c_int, [c_char_p, c_void_p, _place]),
     "sf_bundle_estimate": (c_int, [c_char_p, c_void_p, c_char_p, c_size_t]),
+    "sf_bundle_verify_manifest": (c_int, [c_char_p, c_char_p, c_char_p, c_size_t]),
     "sf_bundle_adapter": (c_int, [c_void_p, c_char_p, _place]),
     "sf_bundle_prefix": (c_char_p, [c_void_p, c_int32]),
     "sf_bundle_check_key": (c_char_p, [c_char_p]),
