@@ -20,6 +20,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let compilesCore = !opensBundles || Context.environment["STREAMFUSE_SOURCE"] != nil
   // Linux has no Core ML and no FoundationModels. For tests, what names their types is compiled over declarations of them.
   let fakeApple = Context.environment["STREAMFUSE_FAKE_APPLE"] != nil
+  let version2: [SwiftSetting] = [.unsafeFlags(["-user-module-version", "2"])]
   // The tests of a debug build take minutes with a core that is not optimized.
   let optimized: [CXXSetting] = [.unsafeFlags(["-O2"], .when(configuration: .debug))]
   let link: [LinkerSetting] =
@@ -36,6 +37,7 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
   let opensBundles = usesFramework
   let compilesCore = !usesFramework
   let fakeApple = false
+  let version2: [SwiftSetting] = []
   let optimized: [CXXSetting] = []
   let link: [LinkerSetting] = []
   let privacy: (exclude: [String], resources: [Resource]) = ([], [.copy("PrivacyInfo.xcprivacy")])
@@ -107,7 +109,7 @@ if fakeApple {
     test("CoreMLRunnerTests", ["StreamFuseCore", "StreamFuseCoreML", "FakeCoreML"]),
     .target(
       name: "FoundationModels", path: "\(tests)/Apple/FoundationModels",
-      swiftSettings: [.unsafeFlags(["-user-module-version", "2"])]),
+      swiftSettings: version2),
     test("FoundationModelsTests", ["StreamFuseCore", "StreamFuseFoundationModels", "FoundationModels", "Arithmetic"]),
   ]
 }
