@@ -25,7 +25,8 @@
  *   - Any number of sequences in any threads may share a model, and they keep it alive. Only one thread at a time may
  *     use a sequence; the exception is sf_sequence_stop, which any thread may call before sf_sequence_free.
  *   - sf_spec, sf_backend, sf_sequence_options and sf_options begin with their size, so that fields can be added later:
- *     set it to sizeof.
+ *     set it to sizeof. Functions copy them with their strings and lists; the `context` of a backend or constraint must
+ *     stay valid until its `release`, and clock_context until sf_sequence_free.
  *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
  */
 #ifndef STREAMFUSE_CORE_H
@@ -61,9 +62,9 @@ enum {
   SF_END = 100         /* sf_sequence_next: the text has ended; not an error */
 };
 
-/* Watches sf_bundle_open or sf_program_open, and can cancel it. `step` is called on the thread of that call, many
- * times, with how much of `total` is done: bytes of sf_bundle_open, methods of sf_program_open. If it returns another
- * value than 0, the call ends with SF_CANCELLED. It must not throw. */
+/* Progress and cancellation of sf_bundle_open and sf_program_open. `step` is called repeatedly, on the thread of that
+ * call. `done` and `total` are bytes in sf_bundle_open and methods in sf_program_open. If `step` returns a value other
+ * than 0, the call returns SF_CANCELLED. It must not throw. */
 typedef struct sf_watch {
   int (*step)(void* context, uint64_t done, uint64_t total);
   void* context;
@@ -91,14 +92,15 @@ typedef struct sf_results {
 typedef struct sf_backend {
   size_t size;
   void* context;
-  /* One pass over n real rows; the engine pads. ancestors is n * n bytes, row-major: [i, j] is 1 if row j is on the
-   * path from the root to row i, including i itself. Does not change the cache. */
+  /* One pass over n rows, which the engine pads to the method's size. input_ids [n], position_ids [n], ancestors [n, n]
+   * row-major: [i, j] is 1 if row j is on the path from the root to row i, including i itself. Does not change the
+   * cache. */
   int (*run)(void* context, const char* method, int32_t n, const int64_t* input_ids, const int64_t* position_ids,
              const uint8_t* ancestors, int32_t want_logits, sf_results* out);
   /* Deferred schedule: computes the streams of one survivor of the last run, given by its index among the survivors,
-   * after all rows on its path were committed; only stream_ids and stream_log_probs [1, ...] are read. next_token is
-   * the token that the model chose after that node, for streams that are conditioned on it. May be NULL if the bundle
-   * has no deferred streams. */
+   * after all rows on its path were committed; only stream_ids and stream_log_probs [1, num_streams, top_k] are read.
+   * next_token is the token that the model chose after that node, for streams that are conditioned on it. May be NULL
+   * if the bundle has no deferred streams. */
   int (*streams)(void* context, int32_t survivor, int64_t next_token, sf_results* out);
   /* Appends the keys and values of these rows of the last run to the cache, in the order given. */
   int (*commit)(void* context, const int32_t* rows, int32_t n);
@@ -117,13 +119,13 @@ typedef struct sf_backend {
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
   /* Called when generation ends; the engine may park its worker threads. May be NULL. */
   void (*idle)(void* context);
-  /* Returns to the system the memory that the engine needs only for the cache, or can compute again. The cache is empty
-   * when this is called. May be NULL. */
+  /* Returns to the system the memory of the cache, and memory whose contents can be recomputed. The cache is empty when
+   * this is called. May be NULL. */
   void (*trim)(void* context);
-  /* The longest prefix of at most `length` positions that `truncate` accepts, for `length` up to the cache's: `length`,
-   * or less if layers with a sliding window have lost positions that a pass after it needs. Then the core processes the
-   * tokens after that prefix again. `truncate` must accept 0 at any time, and the length before a commit of one row
-   * directly after it. NULL: `truncate` accepts every length. */
+  /* Sets *longest to the greatest value up to `length` that `truncate` accepts; `length` is at most that of the cache.
+   * It is less than `length` if layers with a sliding window have overwritten positions that the next pass would need.
+   * The core then processes the tokens after *longest again. `truncate` must accept 0 at any time, and the length
+   * before a commit of one row directly after it. NULL: `truncate` accepts every length. */
   int (*truncatable)(void* context, int64_t length, int64_t* longest);
 } sf_backend;
 
@@ -180,9 +182,9 @@ SF_EXPORT int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, 
 SF_EXPORT void sf_core_model_close(sf_core_model*);
 SF_EXPORT const char* sf_core_model_error(const sf_core_model*); /* never NULL */
 
-/* Enables a memory of answers, shared by all sequences of the model: look-up also drafts from texts that ended earlier
- * in any of them. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in
- * RAM only. It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
+/* Enables a memory of answers, shared by all sequences of the model: prompt look-up also drafts from their finished
+ * texts. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in RAM only.
+ * It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
  * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The
  * oldest answers are dropped. Several processes may share the file. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
@@ -191,10 +193,10 @@ SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t t
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
 /* Adds a stored prefix: a file of sf_sequence_save whose cached tokens prompts may begin with, for example those of a
- * system prompt. sf_sequence_start loads the longest stored prefix of the prompt if that has more of the prompt's
- * tokens than the sequence's own cache. SF_BAD_FILE if the file is missing, damaged or of another bundle; the caller
- * may ignore that, since `prefix_refused` of the statistics has the message. The cache in the file is read only when it
- * is loaded, so the file must not change while the model is open. If the cache is damaged or another engine's then,
+ * system prompt. sf_sequence_start loads the longest stored prefix of the prompt if it covers more of the prompt than
+ * the sequence's own cache. SF_BAD_FILE if the file is missing, damaged or of another bundle; the caller may ignore
+ * that, since `prefix_refused` of the statistics has the message. The cache in the file is read only when it is loaded,
+ * so the file must not change while the model is open. If it turns out to be damaged or written by another engine,
  * `prefix_refused` has the message, and the prompt is prefilled. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_add_prefix(sf_core_model*, const char* path);
 
@@ -274,10 +276,10 @@ typedef struct sf_options {
   int32_t speculative;             /* 0: plain decoding */
   int32_t width;                   /* nodes per verify pass; 0: the planner chooses for each pass, by measured cost */
   const sf_constraint* constraint; /* a grammar for the text; NULL: none. The sequence takes ownership: it calls
-                                      release when the text ends or its start fails. With a constraint, text with
-                                      drafts still equals text without */
-  int32_t sources; /* what may draft: the bits 1 << SF_STREAMS, 1 << SF_LOOKUP, 1 << SF_TABLE and 1 << SF_MEMORY, to
-                      measure what each of them brings; 0: all. A constraint's forced tokens are always drafted */
+                                      release when the text ends or its start fails. The text is the same with and
+                                      without drafts here too */
+  int32_t sources; /* enabled sources of drafts, a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP, 1 << SF_TABLE and
+                      1 << SF_MEMORY, to measure them; 0: all. A constraint's forced tokens are always drafted */
   int64_t dropped_turns;  /* for the statistics: the number of turns that were dropped for this text, */
   int64_t dropped_tokens; /* and their length in tokens, both from sf_text_dropped; 0: none */
 } sf_options;
@@ -286,9 +288,9 @@ typedef struct sf_options {
 SF_EXPORT void sf_default_options(sf_options* out);
 
 /* Measures the latency of passes on this device, unless it is known from another sequence of this model and device, or
- * from the cost file, which about 50 ms of passes check. sf_sequence_start does this if it is needed. It takes at most
- * about 250 ms, or as long as two runs each of decode, streams and the widest method; sf_sequence_stop ends it after
- * the current pass. Keeps the KV cache unless there is no space for the timing passes. */
+ * from the cost file, which is then checked in about 50 ms. sf_sequence_start does this if it is needed. It takes at
+ * most about 250 ms or, on slow devices, two runs each of decode, streams and the widest method; sf_sequence_stop ends
+ * it after the current pass. Keeps the KV cache unless there is no space for the timing passes. */
 SF_EXPORT int sf_sequence_prepare(sf_sequence*);
 
 /* Starts generation after the context ids[0..n): all turns so far, not only the new one. The prefix that is already in
@@ -301,8 +303,8 @@ typedef struct sf_token {
   int64_t id;
   int32_t source; /* what drafted it: SF_MODEL (not drafted), SF_STREAMS, SF_LOOKUP (prompt look-up), SF_TABLE (the
                      n-gram table), SF_GRAMMAR (forced by the constraint, or chosen by the model in an earlier state
-                     with the same choice_key), or SF_MEMORY (look-up in earlier answers, which have a longer match
-                     than the text: sf_core_model_remember) */
+                     with the same choice_key), or SF_MEMORY (look-up in earlier answers, if their match is longer
+                     than that in this text: sf_core_model_remember) */
   int32_t reserved;
 } sf_token;
 
@@ -329,7 +331,7 @@ SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 /* Ends the text at its next token. Any thread may call it. */
 SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
-/* Drops all tokens, and what was learned from them about constrained texts. Measured costs stay. */
+/* Drops all tokens, and the tokens remembered for a constraint's choice_key. Measured pass latencies are kept. */
 SF_EXPORT int sf_sequence_reset(sf_sequence*);
 
 /* Drops the KV cache and returns its memory to the system; the tokens stay, and the next text processes them again.

@@ -25,7 +25,8 @@
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Returned pointers belong to the
  *     handle: those of a model are valid as long as the model, those of a session until the next call on that session.
  *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
- *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults.
+ *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults. Functions copy
+ *     options, strings and lists; the `context` of a backend or constraint must stay valid until its `release`.
  *   - No function throws, aborts, prints, or depends on the locale.
  */
 #ifndef STREAMFUSE_H
@@ -40,7 +41,7 @@ extern "C" {
 #define SF_VERSION "0.1.0"
 #define SF_ABI_VERSION 1 /* changes whenever programs must be recompiled */
 
-/* The values of the loaded library. */
+/* Of the loaded library, to compare with SF_VERSION and SF_ABI_VERSION. */
 SF_EXPORT const char* sf_version(void);
 SF_EXPORT int32_t sf_abi_version(void);
 
@@ -49,41 +50,41 @@ SF_EXPORT int32_t sf_abi_version(void);
 typedef struct sf_model sf_model;
 typedef struct sf_session sf_session;
 
-/* The progress of one sf_model_load, which other threads may read and cancel while it runs. It is no callback, because
- * a callback would run on the loading thread, where a binding cannot call into its language without attaching the
- * thread or carrying errors across C. Free it after sf_model_load has returned. */
+/* The progress of one sf_model_load, which other threads may read and cancel while it runs. It is polled: a callback
+ * would run on the loading thread, where a language binding would have to attach the thread and could not throw
+ * exceptions through C. Free it after sf_model_load has returned. */
 typedef struct sf_progress sf_progress;
 
 SF_EXPORT sf_progress* sf_progress_new(void); /* NULL if memory is exhausted */
 SF_EXPORT void sf_progress_free(sf_progress*);
 
-/* From 0 to 1, never decreasing; 1 once the model is loaded. The first half is the bytes whose hashes are computed, the
- * second the methods whose graphs are loaded; if there is only one of the two, it is all. If own_engine 2 leaves the
- * graphs to the caller, it ends with the first half. */
+/* From 0 to 1, never decreasing; 1 once the model is loaded. Hashing files is the first half and loading graphs the
+ * second; a load that does only one of the two has the whole range for it. With own_engine 2 it stops after the first
+ * half if the native engine cannot run the bundle; the caller then loads the graphs. */
 SF_EXPORT double sf_progress_fraction(const sf_progress*);
 
-/* Ends sf_model_load with SF_CANCELLED, within a megabyte of hashing or one method. */
+/* Makes sf_model_load return SF_CANCELLED, at the latest after 1 MB more of hashing or one more graph. */
 SF_EXPORT void sf_progress_cancel(sf_progress*);
 
 typedef struct sf_model_options {
   size_t size;
   int32_t threads;         /* of the native engine; 0: chosen for this machine */
   int32_t skip_hashes;     /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
-  int32_t own_engine;      /* 1: no graph is loaded, and each session brings an engine (sf_session_options.backend);
+  int32_t own_engine;      /* 1: load no graphs; each session has an engine of the caller (sf_session_options.backend);
                               2: the same, but only if the native engine cannot run the bundle */
-  const char* public_key;  /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that it
-                              did not sign, and compare hashes; NULL: signatures are not checked */
+  const char* public_key;  /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that is not
+                              signed with it, and compare hashes even with skip_hashes; NULL: no signature is needed */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
-                              are drafted from them; created if it is missing. Answers of an adapter are in a file of
-                              their own, with .NAME at its end. "": in RAM only. NULL: off */
+                              are drafted from them; created if it is missing. Each adapter has a file of its own, with
+                              .NAME appended. "": in RAM only. NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
   sf_progress* progress;   /* NULL: none */
 } sf_model_options;
 
-/* Opens and checks the bundle in `folder` and loads its graphs, which takes from a tenth of a second to some seconds.
- * options may be NULL. The message of SF_BAD_FILE, SF_BAD_TABLES and SF_BAD_PROGRAM names file and field. */
+/* Opens and checks the bundle in `folder` and loads its graphs, which takes 0.1 s to several seconds. options may be
+ * NULL. The message of SF_BAD_FILE, SF_BAD_TABLES and SF_BAD_PROGRAM names file and field. */
 SF_EXPORT int sf_model_load(const char* folder, const sf_model_options* options, sf_model** out);
 SF_EXPORT void sf_model_free(sf_model*);
 
@@ -93,9 +94,9 @@ SF_EXPORT void sf_model_free(sf_model*);
 SF_EXPORT int sf_model_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
 
 /* Checks manifest.json in `folder` and, unless public_key is NULL, that manifest.sig is a signature of it by this key.
- * No other file needs to exist: a download calls it before it requests the others, whose sizes and hashes are in the
- * manifest. The message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to
- * `capacity` bytes. */
+ * No other file needs to exist, so a download can call it before it requests the files that the manifest lists. The
+ * message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to `capacity`
+ * bytes. */
 SF_EXPORT int sf_model_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity);
 
 SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
@@ -108,30 +109,30 @@ SF_EXPORT const char* sf_model_adapter_name(const sf_model*, int32_t index); /* 
 SF_EXPORT int32_t sf_model_can_chat(const sf_model*);                        /* 1: the bundle has a chat template */
 SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* duration of sf_model_load */
 
-/* Removes the answers that sf_model_options.memory_file stores, from RAM and file, those of adapters too. SF_BAD_FILE
- * if the file cannot be written. Any thread may call it, at any time. */
+/* Deletes all answers that sf_model_options.memory_file stores, from RAM and from disk, including those of adapters.
+ * SF_BAD_FILE if the file cannot be written. Any thread may call it, at any time. */
 SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */
 SF_EXPORT int sf_model_spec(const sf_model*, sf_spec* out);
 
-/* The options of an answer that is started without options: sf_default_options with the bundle's sampling defaults.
- * The caller sets `out->size`. */
+/* The options used if an answer is started without options: sf_default_options with the bundle's sampling defaults. The
+ * caller sets `out->size`. */
 SF_EXPORT int sf_model_default_options(const sf_model*, sf_options* out);
 
-/* The number of tokens of a text in a chat message, without what the chat template adds. If the bundle has no chat
- * template: in a raw prompt, without special tokens such as BOS. Any thread may call it. */
+/* The number of tokens of a text as part of a chat message, without the tokens that the chat template adds. If the
+ * bundle has no chat template: as part of a raw prompt, without special tokens such as BOS. Any thread may call it. */
 SF_EXPORT int sf_model_count_tokens(sf_model*, const char* text, size_t bytes, int64_t* n);
 
 /* Repeats the passes of the bundle's self-test on this device, and compares the outputs with those that the exporter
- * stored. It creates an engine of its own, which needs as much memory as a session, and takes from half a second to
- * some seconds. *json is the report (docs/bundle.md, "The self-test"), valid until the next call; only one thread at a
- * time may call it. `backend` is as in sf_session_options: NULL for the model's engine. SF_BAD_FILE if the bundle has
- * no self-test, or it is damaged. A difference is not an error; the report contains it. */
+ * stored. It creates an engine of its own, which needs as much memory as a session, and takes 0.5 s to several seconds.
+ * *json is the report (docs/bundle.md, "The self-test"), valid until the next call; only one thread at a time may call
+ * it. `backend` is as in sf_session_options: NULL for the model's engine. SF_BAD_FILE if the bundle has no self-test,
+ * or it is damaged. Outputs that differ are reported in *json; the call then still returns SF_OK. */
 SF_EXPORT int sf_model_self_test(sf_model*, const sf_backend* backend, const char** json);
 
-/* The backends that the native engine supports on this device, as JSON: {name: null if it is available, otherwise the
- * reason why not}. NULL if memory is exhausted. */
+/* The backends that the native engine supports on this device: a JSON object from names to null if the backend is
+ * available, otherwise to the reason why not. Valid as long as the process; NULL if memory is exhausted. */
 SF_EXPORT const char* sf_backends(void);
 
 /* ---- session: a chat or a completion ----------------------------------------------------------------------------- */
@@ -140,13 +141,15 @@ typedef struct sf_session_options {
   size_t size;
   const char* system; /* a chat's system message, kept by sf_session_reset; NULL: none */
   size_t system_bytes;
-  const char* history; /* a chat's earlier turns, also kept: a JSON list of {"role": ..., "content": ...}; NULL */
+  const char* history; /* a chat's earlier turns, also kept: a JSON list of {"role": ..., "content": ...}; NULL:
+                          none */
   size_t history_bytes;
   const sf_backend* backend; /* a custom engine, which the session owns and releases, even if the session cannot
                                 be created; NULL: the model's engine */
-  const char* device;        /* of that engine: what its latencies depend on, besides the machine; NULL: nothing */
+  const char* device;        /* of that engine: its settings that affect latency, such as processor and threads, to tell
+                                measured latencies apart; NULL: "own engine" */
   double engine_load_ms;     /* of that engine; added to sf_model_load_ms in the statistics */
-  const char* tools;         /* functions that a chat's model may call: a JSON list in OpenAI's format, {"type":
+  const char* tools;         /* functions that the model may call in a chat: a JSON list in OpenAI's format, {"type":
                                 "function", "function": {"name", "description", "parameters"}}, or a list of only the
                                 function objects; NULL: none */
   size_t tools_bytes;
@@ -164,10 +167,11 @@ typedef struct sf_session_options {
  * has no chat template. options may be NULL.
  *
  * A question that does not fit into the context is refused with SF_CONTEXT_FULL. With SF_CONTEXT_DROP_OLDEST the oldest
- * turns are dropped, as few as leave max_new_tokens for the answer (a quarter of the context if max_new_tokens is not
- * smaller than the context), and the others are prefilled again. A turn is a question with all that follows it: the
- * answer, tool calls and results. The system message and the tools are kept. sf_session_messages does not return
- * dropped turns. SF_CONTEXT_FULL then means that the question does not fit even without the other turns. */
+ * turns are dropped, no more than needed to leave max_new_tokens for the answer (a quarter of the context if
+ * max_new_tokens is not smaller than the context), and the others are prefilled again. A turn is a question with all
+ * that follows it: the answer, tool calls and results. The system message and the tools are kept. sf_session_messages
+ * does not return dropped turns. SF_CONTEXT_FULL then means that the question does not fit even without the other
+ * turns. */
 SF_EXPORT int sf_chat_new(sf_model*, const sf_session_options* options, sf_session** out);
 
 /* Continues plain text, without a chat template. Prompts are independent; the prefix that a prompt shares with the
@@ -186,19 +190,19 @@ typedef struct sf_answer_options {
   const char* stops;          /* stop strings, which end the answer and are not part of it: a JSON list; NULL: none */
   size_t stops_bytes;
   const char* schema; /* the answer is JSON that this JSON schema accepts; NULL: any text. At most one of schema, regex,
-                         grammar, tool_choice and sampling->constraint is set; docs/structured.md */
+                         grammar, tool_choice and sampling->constraint may be set; docs/structured.md */
   size_t schema_bytes;
   const char* regex; /* the whole answer matches this regular expression */
   size_t regex_bytes;
   const char* grammar; /* the answer derives from this grammar, in Lark's syntax */
   size_t grammar_bytes;
-  const char* tool_choice; /* "auto": any text, in which calls fit the tools' parameters; "none": text without calls;
-                              "required", or the name of a function: one call. Zero-terminated. NULL: "auto" if the
+  const char* tool_choice; /* "auto": any text, in which calls match the tools' parameters; "none": text without calls;
+                              "required", or the name of a function: one call. Null-terminated. NULL: "auto" if the
                               session has tools and the answer no other constraint */
 } sf_answer_options;
 
-/* Starts an answer to the user's next turn, or the continuation of a prompt. Finishes a running answer first; a refused
- * request changes nothing else. options may be NULL. */
+/* Starts the answer to the user's next turn in a chat, or the continuation of a prompt. Finishes a running answer
+ * first. If it fails, the session is otherwise unchanged. options may be NULL. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 
 /* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none. A
@@ -211,7 +215,8 @@ SF_EXPORT int sf_session_tool_calls(sf_session*, const char** json, size_t* byte
 SF_EXPORT int sf_session_start_tool_results(sf_session*, const char* results, size_t bytes,
                                             const sf_answer_options* options);
 
-/* Starts a completion from token ids, which are the whole context; the text continues theirs. */
+/* Starts a completion after the tokens ids[0..n), which are the whole context. The text continues the text of these
+ * tokens. */
 SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n, const sf_answer_options* options);
 
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
@@ -220,7 +225,7 @@ SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n
 SF_EXPORT int sf_session_read(sf_session*, int64_t* read, int64_t* total);
 
 typedef struct sf_piece {
-  const char* text; /* the text that this token completes: whole characters, often none; not zero-terminated */
+  const char* text; /* the text that this token completes: whole characters, often empty; not null-terminated */
   size_t bytes;
   int64_t token;   /* its id; -1 in a piece of text that was held back as a possible stop string or tag */
   int32_t source;  /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR,
@@ -245,16 +250,16 @@ SF_EXPORT const char* sf_session_statistics(sf_session*);
 /* The turns so far, a JSON list; a running answer is added when it ends. */
 SF_EXPORT int sf_session_messages(sf_session*, const char** json, size_t* bytes);
 
-/* The last context and all tokens delivered after it; the cache holds the first `cached`. */
+/* The last context and all tokens delivered after it. The first `cached` of them are in the KV cache. */
 SF_EXPORT int sf_session_tokens(sf_session*, const int64_t** ids, int64_t* n, int64_t* cached);
 
-/* The number of tokens of the context that the last prompt and its answer use, and the number that is left. Before the
- * first prompt the whole context is left. */
+/* The number of tokens that the last prompt and its answer use of the context, and the number that is left. Before the
+ * first prompt: 0 and the whole context. */
 SF_EXPORT int64_t sf_session_used_tokens(sf_session*);
 SF_EXPORT int64_t sf_session_remaining_tokens(sf_session*);
 
-/* Drops the KV cache and returns its memory to the system, for a session that is not in use while memory is short. The
- * conversation stays, and the next prompt processes it again. Finishes a running answer. */
+/* Drops the KV cache and returns its memory to the system, for an idle session when memory is low. The conversation
+ * stays, and the next prompt processes it again. Finishes a running answer. */
 SF_EXPORT int sf_session_trim(sf_session*);
 
 /* Drops all tokens, and all turns except those that the session was created with. Finishes a running answer. */

@@ -27,7 +27,7 @@
  *     bundle alive.
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Parameters without a length are
  *     null-terminated strings. Returned pointers belong to the handle: those of a bundle are valid as long as the
- *     bundle, those of a text until the next call on that text.
+ *     bundle, those of a text until the next call on that text. Functions copy strings that are passed to them.
  *   - No function throws, prints, starts a thread, or depends on the locale. The process aborts only if memory is
  *     exhausted.
  */
@@ -46,15 +46,15 @@ typedef struct sf_text sf_text;
 typedef struct sf_bundle_options {
   size_t size;
   const char* public_key; /* the line that `streamfuse bundle keygen` prints, 64 hexadecimal digits: manifest.sig must
-                             be a signature of manifest.json by this key, and hashes are compared; NULL: no signature is
-                             needed */
-  const sf_watch* watch;  /* of the bytes whose hashes are computed; NULL: none */
+                             be a signature of manifest.json by this key, and hashes are compared even with skip_hashes;
+                             NULL: no signature is needed */
+  const sf_watch* watch;  /* progress in bytes hashed; NULL: none */
   int32_t skip_hashes;    /* 1: SHA-256 sums are not compared, for a bundle that was checked when it was installed */
 } sf_bundle_options;
 
 /* Reads and checks a bundle folder: the manifest, names, sizes, hashes, the drafting tables, tokenizer and chat
- * template. options may be NULL. SF_BAD_FILE (or SF_BAD_TABLES) names file and field in one line. SF_BAD_ARGUMENT if
- * public_key is not a key; SF_BAD_FILE if the signature is missing, damaged or by another key. */
+ * template. options may be NULL. The message of SF_BAD_FILE or SF_BAD_TABLES is one line that names file and field.
+ * SF_BAD_ARGUMENT if public_key is not a key; SF_BAD_FILE if the signature is missing, damaged or by another key. */
 SF_EXPORT int sf_bundle_open(const char* folder, const sf_bundle_options* options, sf_bundle** out);
 
 /* The name of a task adapter, in the order of the manifest, valid as long as the handle; NULL after the last. */
@@ -66,9 +66,9 @@ SF_EXPORT const char* sf_bundle_adapter_name(const sf_bundle*, int32_t index);
  * closed first. */
 SF_EXPORT int sf_bundle_adapter(const sf_bundle*, const char* name, sf_bundle** out);
 
-/* The path of a stored prefix of prompts (docs/bundle.md), for sf_core_model_add_prefix, in the order of the manifest,
- * valid as long as the handle; NULL after the last. A bundle's handle has those of the base model, an adapter's those
- * of the adapter. */
+/* The path of a stored prompt prefix (docs/bundle.md), for sf_core_model_add_prefix, in the order of the manifest,
+ * valid as long as the handle; NULL after the last. The handle of a bundle has the prefixes of the base model, the
+ * handle of an adapter those of the adapter. */
 SF_EXPORT const char* sf_bundle_prefix(const sf_bundle*, int32_t index);
 
 /* NULL if sf_bundle_open accepts this public key; otherwise an error message, a string constant. */
@@ -84,9 +84,9 @@ SF_EXPORT int sf_bundle_check_manifest(const char* manifest, size_t bytes, char*
 SF_EXPORT int sf_bundle_estimate(const char* folder, sf_estimate* out, char* message, size_t capacity);
 
 /* Checks manifest.json in `folder` and, unless public_key is NULL, that manifest.sig is a signature of it by this key.
- * No other file needs to exist: a download calls it before it requests the others, whose sizes and hashes are in the
- * manifest. The message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to
- * `capacity` bytes. */
+ * No other file needs to exist, so a download can call it before it requests the files that the manifest lists. The
+ * message of SF_BAD_FILE or SF_BAD_ARGUMENT is written to `message`, null-terminated and truncated to `capacity`
+ * bytes. */
 SF_EXPORT int sf_bundle_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity);
 
 SF_EXPORT void sf_bundle_close(sf_bundle*);
@@ -112,15 +112,15 @@ SF_EXPORT int sf_bundle_selftest_open(const sf_bundle*, sf_bundle_selftest** out
 SF_EXPORT void sf_bundle_selftest_close(sf_bundle_selftest*);
 SF_EXPORT const char* sf_bundle_selftest_error(const sf_bundle_selftest*); /* never NULL */
 
-/* Its arrays, whose dimensions after the first are joined to one; and for each method M an array M.snr_db of one float,
- * the SNR in the manifest's `parity`. Valid as long as the handle. */
+/* Its arrays, with all dimensions after the first flattened into one; and for each method M an array M.snr_db [1], the
+ * SNR from the manifest's `parity`, in dB. Valid as long as the handle. */
 SF_EXPORT int sf_bundle_selftest_tensors(const sf_bundle_selftest*, const sf_tensor** out, int32_t* count);
 
 /* The JSON text of manifest.json, byte for byte; for an adapter, see sf_bundle_adapter. */
 SF_EXPORT const char* sf_bundle_manifest(const sf_bundle*);
 
-/* The folder that was opened: the given one, or its previous version, if a writer was killed after it had moved that
- * aside and before the new one was in place. */
+/* The folder that was opened: the given one or, if a writer was killed while it replaced that, the previous version,
+ * which it had moved aside. */
 SF_EXPORT const char* sf_bundle_folder(const sf_bundle*);
 
 /* The path of the graphs: model.pte, the folder model.mlpackage, or the bundle's folder (one .onnx file per method). */
@@ -131,6 +131,7 @@ SF_EXPORT int32_t sf_bundle_can_chat(const sf_bundle*);
 
 /* ---- text of one sequence ---------------------------------------------------------------------------------------- */
 
+/* The tokenizer and chat template of a bundle, with an empty conversation. */
 SF_EXPORT int sf_new_text(sf_bundle*, sf_text** out);
 
 /* A text for a checkpoint instead of a bundle. tokenizer: the path of a tokenizer.json. model: NULL, or a JSON object
@@ -201,7 +202,7 @@ SF_EXPORT int sf_text_set_variables(sf_text*, const char* variables, size_t byte
  * are encoded again, exactly as in a conversation that begins with them. */
 SF_EXPORT int sf_text_set_limit(sf_text*, int64_t capacity, int64_t max_new_tokens, int32_t policy);
 
-/* The number of turns that were dropped for the last question, and by how many tokens that shortened the context: for
+/* The number of turns that were dropped for the last question, and of tokens that this removed from the context, for
  * sf_options.dropped_turns and dropped_tokens. 0 after the question is answered or discarded; discarding it restores
  * the dropped turns. */
 SF_EXPORT int sf_text_dropped(sf_text*, int64_t* turns, int64_t* tokens);
@@ -239,9 +240,8 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 
 /* Begins a stream of tokens and ends a running one. stops: a JSON list of stop strings, or NULL; they may contain
  * special tokens, which are never shown. before: the tokens of a prompt that the text continues (n 0: none); that
- * matters for tokenizers that drop the space before the first word of a text. calls 1: tool calls are recognized, if
- * the conversation has tools; 0: tool calls are not recognized, for an answer that a schema, regex or grammar
- * restricts. */
+ * matters for tokenizers that drop the space before the first word of a text. calls 1: recognize tool calls if the
+ * conversation has tools; 0: do not, for an answer that a schema, regex or grammar restricts. */
 SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n, int32_t calls);
 
 /* A part of the streamed text. In a turn, the answer is split: thinking is the text between tags such as <think> and
@@ -278,10 +278,10 @@ enum {
  * supported. */
 SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, size_t bytes, sf_constraint* out);
 
-/* A constraint for the answer to the last question of a conversation with tools. choice: "auto": any text, in which a
- * call is of a known function and its arguments fit the function's parameters; "none": any text without calls;
- * "required", or the name of a function: one call, after the thinking that the prompt may have begun. Parameters
- * restrict calls in JSON; in other formats they restrict only the function's name. */
+/* A constraint for the answer to the last question of a conversation with tools. choice: "auto": any text, in which
+ * calls name one of the tools and their arguments match its parameters; "none": any text without calls; "required", or
+ * the name of a function: one call, after the thinking that the prompt may have begun. The arguments are restricted in
+ * call formats that are JSON; in other formats only the name is. */
 SF_EXPORT int sf_text_constrain_calls(sf_text*, const char* choice, size_t bytes, sf_constraint* out);
 
 /* The number of tokens in a constraint's mask: the model's vocab_size, as in sf_spec. */

@@ -107,8 +107,8 @@ class ExportConfig:
     target: Target = option("executorch", "Format of the graphs.", FORMAT)
     backend: Backend = option(
         "auto",
-        "What runs the graphs: mlprogram with --target coreml, onnxruntime with onnx, else a backend of ExecuTorch; "
-        "kernels: streamfuse's own operators. vulkan runs only in an Android library built with it.",
+        "Backend that runs the graphs: mlprogram with --target coreml, onnxruntime with onnx, the others with "
+        "executorch; kernels: streamfuse's own operators. vulkan needs an Android library built with it.",
         FORMAT,
         shown="kernels, mlprogram or onnxruntime",
     )
@@ -119,7 +119,9 @@ class ExportConfig:
         shown="float16 for coreml, vulkan and qnn, else float32",
     )
     layout: Layout = option(
-        "plain", "Tensor layout; ane: channels first with 1x1 convolutions, for the Neural Engine; coreml.", FORMAT
+        "plain",
+        "Tensor layout, with --target coreml; ane: channels first with 1x1 convolutions, for the Neural Engine.",
+        FORMAT,
     )
     compute_units: ComputeUnits = option(
         "auto",
@@ -134,22 +136,27 @@ class ExportConfig:
         shown="iOS18",
     )
     soc: Soc = option(
-        "auto", "Snapdragon to compile for: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5; qnn.", FORMAT, shown="SM8650"
+        "auto",
+        "Snapdragon to compile for, with --backend qnn: 8 Gen 2, 8 Gen 3, 8 Elite, 8 Elite Gen 5.",
+        FORMAT,
+        shown="SM8650",
     )
     weight_sharing: OnOff = option(
         "auto",
-        "Share one copy of the weights between methods; off: needed by the desktop simulator; qnn.",
+        "Share one copy of the weights between methods, with --backend qnn; the desktop simulator needs off.",
         FORMAT,
         shown="on",
     )
-    device: Device = option("auto", "Device to compile for; this machine must have it; openvino.", FORMAT, shown="cpu")
-    provider: Provider = option("auto", "ONNX Runtime execution provider; onnx.", FORMAT, shown="cpu")
+    device: Device = option(
+        "auto", "Device to compile for, with --backend openvino; this machine must have it.", FORMAT, shown="cpu"
+    )
+    provider: Provider = option("auto", "ONNX Runtime execution provider, with --target onnx.", FORMAT, shown="cpu")
     quantize: Quantize = option(
         "auto",
-        "kernels: the GGUF formats q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or none; all others: "
-        "int4, int8 or none.",
+        "Weight format. kernels: the GGUF formats q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or "
+        "none; all others: int4, int8 or none.",
         WEIGHTS,
-        shown="q4_1; 8da4w for xnnpack; int4 for coreml and onnx; none for delegates of phones",
+        shown="q4_1 for kernels; 8da4w for xnnpack; none for --backend coreml, vulkan and qnn; else int4",
     )
     scheme: Mapping[str, str] = option(
         {},
@@ -161,14 +168,14 @@ class ExportConfig:
     )
     calibration_text: Path | None = option(
         None,
-        "UTF-8 text to calibrate activation ranges on, with 16a8w and 16a4w.",
+        "UTF-8 text file to calibrate activation ranges on, with 16a8w and 16a4w.",
         WEIGHTS,
         shown="the adapter's held-out prompts, or a few questions",
     )
     group_size: int = option(32, "Weights per scale of int4: 32, 64, 128 or 256.", WEIGHTS)
     adapter_dtype: AdapterDtype = option(
         "auto",
-        "Type of the adapters' low-rank products, unless they are merged; int8 stores them in half the bytes; kernels.",
+        "Type of the adapters' low-rank matrices unless they are merged, with --backend kernels; int8 halves them.",
         WEIGHTS,
         shown="float16",
     )
@@ -186,8 +193,8 @@ class ExportConfig:
     )
     merge_adapter: OnOff = option(
         "auto",
-        "Merge the adapter's tuning of the base model into its weights; auto: off for 4-bit weights, unless the "
-        "streams have their own adapters.",
+        "Merge the adapter's low-rank update of the base model into its weights; auto: off for 4-bit weights, unless "
+        "the streams have their own adapters.",
         STREAMS,
     )
     num_streams: int | None = option(None, "Keep only the first streams of the adapter.", STREAMS, shown="all")
@@ -198,7 +205,7 @@ class ExportConfig:
         STREAMS,
     )
     prune_keep: PerWidth = option(
-        8, "Nodes that the pruner keeps in wider verify passes.", STREAMS, metavar="N|WIDTH:N,..."
+        8, "Number of nodes that the pruner keeps in wider verify passes.", STREAMS, metavar="N|WIDTH:N,..."
     )
     prune_threshold: float = option(
         0.0,
@@ -210,14 +217,15 @@ class ExportConfig:
     )
     stream_nodes: PerWidth | Literal["auto", "all"] = option(
         "auto",
-        "Kept nodes that compute streams: those most likely to end the accepted path; with --schedule fused or both.",
+        "Number of kept nodes that compute streams, those most likely to end the accepted path; with --schedule fused "
+        "or both.",
         STREAMS,
         shown=str(USUAL_STREAM_NODES),
         metavar="N|WIDTH:N,...|all",
     )
     ngram_table_mb: float = option(
         8.0,
-        "Maximum size of the n-gram table; contexts of highest gain are kept. 0: no table.",
+        "Maximum size of the n-gram table; contexts with the highest gain are kept. 0: no table.",
         STREAMS,
         metavar="MB",
         least=0,

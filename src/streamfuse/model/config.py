@@ -383,13 +383,13 @@ class StreamConfig:
     )
     eta_rank: int = option(
         0,
-        "Rank of the streams' initial map (eq. 3 of the paper), beside the identity; 0: the identity.",
+        "Rank of the update to the streams' initial map (eq. 3 of the paper); 0: the identity only.",
         STREAMS,
         least=0,
     )
     next_token_rank: int = option(
         0,
-        "Rank of the conditioning of streams on the next token, known in a separate streams pass only; 0: none.",
+        "Rank of the conditioning of streams on the next token, which only a deferred pass knows; 0: none.",
         STREAMS,
         least=0,
     )
@@ -397,8 +397,10 @@ class StreamConfig:
         0.0, "Rotation per stream in radians, instead of stream embeddings; 0: off.", STREAMS
     )
     stream_vocab_size: int = option(0, "Tokens that streams may propose; 0: all.", STREAMS, least=0)
-    base_rank: int = option(0, "Rank of the base's low-rank adapters; 24 if the base is tuned.", STREAMS, least=0)
-    base_layers: int = option(0, "Top layers with low-rank adapters of the base; 12 if it is tuned.", STREAMS, least=0)
+    base_rank: int = option(0, "Rank of the base's low-rank adapters; 24 with --mode shared or base.", STREAMS, least=0)
+    base_layers: int = option(
+        0, "Top layers with low-rank adapters of the base; 12 with --mode shared or base.", STREAMS, least=0
+    )
     base_alpha: float = 48.0
     heads: str = ""
     head_size: int = 0

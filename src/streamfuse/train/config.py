@@ -55,10 +55,11 @@ class TrainConfig:
         "lossless", "lossless: the base is frozen; shared: it is trained with the streams; base: it is trained alone."
     )
     init_adapter: Path | None = option(
-        None, "Continue from this adapter's weights and stream settings, a shipped one or a file; ranks may grow."
+        None,
+        "Adapter to continue from, with its weights and stream settings: a file or a shipped name; ranks may grow.",
     )
     base_adapter: Path | None = option(
-        None, "Train new streams on the base that this adapter tuned, a shipped one or a file."
+        None, "Adapter whose tuned base new streams are trained on: a file or a shipped name."
     )
     dtype: Dtype = option("auto", "Type of the frozen base; auto: the faster one on this machine.")
     epochs: float = option(3.0, "Passes over the data.", STEPS, above=0)
@@ -77,13 +78,13 @@ class TrainConfig:
         1.0, "Weight of each stream's loss relative to the stream before, at most 1.", LOSS, above=0, most=1
     )
     next_token_dropout: float = option(
-        0.0, "Share of tokens, 0 to 1, whose streams are not conditioned on the next token.", LOSS, least=0, most=1
+        0.0, "Fraction of tokens, 0 to 1, whose streams are not conditioned on the next token.", LOSS, least=0, most=1
     )
     soft_targets: float = option(
         0.0, "Weight, 0 to 1, of the base's own distribution in a stream's target.", LOSS, least=0, most=1
     )
     anchors: float = option(
-        1.0, "Share of an answer's tokens whose streams are trained, sampled in each step.", LOSS, above=0, most=1
+        1.0, "Fraction of an answer's tokens whose streams are trained, sampled in each step.", LOSS, above=0, most=1
     )
     max_tokens: int = option(320, "Truncate examples, including the prompt, to this many tokens.", DATA, least=1)
     limit: int = option(0, "Rows of each source, evenly spread; 0: all.", DATA, least=0, most=1 << 62)

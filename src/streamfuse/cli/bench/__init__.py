@@ -22,5 +22,5 @@ COMMANDS = (
 
 
 def register(app: typer.Typer) -> None:
-    about = "Benchmark a bundle: acceptance, speed, quality of the text."
+    about = "Benchmark a bundle: acceptance, speed, memory, quality of the text."
     register_group(app, "bench", about, __name__, COMMANDS)

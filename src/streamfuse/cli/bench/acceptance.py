@@ -43,21 +43,24 @@ def acceptance(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With BUNDLE: answer with this task adapter of it. Without: measure an adapter, a shipped one by name "
-            "or a file.",
+            help="With BUNDLE: answer with this task adapter of the bundle. Without: measure this adapter, a file or "
+            "the name of a shipped one.",
             show_default="none",
             autocompletion=complete.adapters,
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="Base model of an --adapter without a bundle.", show_default="the default one")
+        str,
+        typer.Option(help="Without BUNDLE: base model of --adapter.", show_default=DEFAULT_MODEL.rpartition("/")[2]),
     ] = DEFAULT_MODEL,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Samples, evenly spread over the data.", show_default="all")
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option(min=2, help="Nodes per tree, including the root.", show_default="the bundle's widest; 16"),
+        typer.Option(
+            min=2, help="Nodes per tree, including the root.", show_default="the bundle's widest; 16 without BUNDLE"
+        ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
@@ -78,11 +81,11 @@ def acceptance(
 ) -> None:
     """Measure call-reduction ratio, acceptance per depth and rank, and quality if the data has references.
 
-    Rows with the same prompt are one sample with several references. A bundle
-    answers every turn through the runtime, with and without speculation, and
-    the two outputs are compared. An adapter is measured in PyTorch: the model
-    writes greedy answers to the first turns, and replaying them shows which
-    drafts each pass accepts.
+    Rows with the same prompt are one sample with several references. With
+    BUNDLE, the runtime answers every turn with and without speculation, and
+    the two outputs are compared. Without, --adapter is measured in PyTorch:
+    the model answers the first turns greedily, and replaying these answers
+    shows which drafts each pass accepts.
 
     [bold]Examples[/bold]
 

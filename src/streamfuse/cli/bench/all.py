@@ -28,21 +28,21 @@ def all_(
             "--bundles", metavar="FOLDER", help="Folder that contains the bundles demo, e2e and sql (`make bundles`)."
         ),
     ] = Path("build"),
-    output: Annotated[Path, typer.Option("--output", "-o", help="File of results; results in it are reused.")] = Path(
-        "build/figures.json"
-    ),
-    limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread over it.")] = 24,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs per prompt of each way to decode.")] = 2,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Results file; results already in it are reused.")
+    ] = Path("build/figures.json"),
+    limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread over the data.")] = 24,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each decoding mode per prompt.")] = 2,
     only: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only the benchmarks whose names contain this text.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Run the benchmarks behind the published figures; twenty minutes on two cores.
+    """Run the benchmarks behind the published figures; about 20 minutes on two cores.
 
-    Measures chat, E2E and SQL (GSM8K and HumanEval too, if their files are
-    there): speed-up over plain decoding, greedy and at temperature 0.7; the
+    Measures chat, E2E and SQL, and GSM8K and HumanEval if --data has their
+    files: speed-up over plain decoding, greedy and at temperature 0.7; the
     gain from each drafter; and the speed-up with CPU caches evicted before
     each pass. Also measures structured output, the latency of passes and peak
     memory.

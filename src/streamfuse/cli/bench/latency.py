@@ -36,7 +36,8 @@ def latency(
     """Measure the latency of every method and its parts, GB/s against the machine's read bandwidth, and GMAC/s.
 
     Runs full passes on random tokens, alternating between methods. `commit`
-    and `loop` are in addition to a pass. The roofline is the time to read the
+    (copying accepted rows into the KV cache) and `loop` (drafting, accepting,
+    planning) are not part of a pass. The roofline is the time to read the
     weights of a plain decoding pass once. With --cold-caches each pass reads
     its weights from memory, as on a device whose caches are much smaller than
     the weights, such as a phone.

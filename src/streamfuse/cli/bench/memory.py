@@ -29,7 +29,7 @@ def memory(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Prompts, evenly spread over the data, of which the longest is answered.", show_default="all"
+            min=1, help="Prompts to choose the longest from, evenly spread over the data.", show_default="all"
         ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of the answer.")] = 128,

@@ -31,7 +31,9 @@ def report(
     data: Annotated[
         str | None, typer.Option(metavar="DATA", help=options.DATA_HELP, show_default="the prompts of streamfuse demo")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="With --data: prompts, evenly spread over it.")] = 12,
+    limit: Annotated[
+        int, typer.Option(min=1, help="With --data: number of prompts, evenly spread over the data.")
+    ] = 12,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
     threads: options.Threads = None,
     provider: options.Provider = None,
@@ -45,8 +47,8 @@ def report(
     Answers each prompt by plain and by speculative decoding, greedily, and
     draws both on one time axis: a bar per pass, a square per token, coloured
     by the source that drafted it. The page replays answers in real time and
-    has the speed-up by kind of prompt, the acceptance by depth, and the cost
-    of passes by their width. It is one self-contained file.
+    shows the speed-up by kind of prompt, the acceptance by depth, and the
+    latency of passes by width. It is one self-contained file.
 
     Each prompt is answered once, so the figures are rough: `streamfuse bench
     tasks` measures with repetitions and intervals. The exit code is 1 if

@@ -39,7 +39,7 @@ def structured(
         list[str] | None,
         typer.Option(
             metavar="NAME[=DATA]",
-            help=f"{', '.join(_NAMES)}; all but objects need data. Repeat the flag for several tasks.",
+            help=f"{', '.join(_NAMES)}; all except objects need data. Repeat the flag for several tasks.",
             show_default="objects",
             autocompletion=complete.listed(*_NAMES),
         ),
@@ -72,8 +72,8 @@ def structured(
 
     Three systems alternate on every question: constrained speculative,
     constrained plain, and unconstrained plain decoding of as many tokens.
-    Both constrained answers must be equal. Every answer that ends must
-    satisfy its constraint; the packages jsonschema and lark check this.
+    Both constrained answers must be equal. Every complete answer must satisfy
+    its constraint, which the packages jsonschema and lark check.
 
     llama.cpp with the task's JSON schema and ONNX Runtime GenAI with guidance
     answer after these three if installed: pip install 'streamfuse\\[llama-cpp]'
@@ -81,10 +81,10 @@ def structured(
 
     [bold]Tasks[/bold]
 
-    function-calling: one call of a given function, in the form of the
+    function-calling: one call of a given function, in the format of the
     Berkeley Function Calling Leaderboard; extraction: a restaurant's
-    attributes from a text of E2E; sql: a query under a Lark grammar of the
-    table's columns; objects: 16 prompts with schemas of many shapes.
+    attributes from an E2E text; sql: a query under a Lark grammar with the
+    table's columns; objects: 16 built-in prompts with a variety of schemas.
 
     [bold]Examples[/bold]
 

@@ -34,7 +34,8 @@ def tasks(
     data: Annotated[
         str,
         typer.Option(
-            metavar="DATA", help=f"{options.DATA_HELP} `{ADVERSARIAL}`: random words, sampled at a high temperature."
+            metavar="DATA",
+            help=f"{options.DATA_HELP} `{ADVERSARIAL}`: prompts of random words, answered at a high temperature.",
         ),
     ],
     limit: Annotated[
@@ -52,11 +53,14 @@ def tasks(
         ),
     ] = None,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also run speculation without streams, without look-up, without table.")
+        bool,
+        typer.Option(
+            "--sources", help="Also run speculation with one source of drafts off: streams, look-up or table."
+        ),
     ] = False,
     memory: Annotated[
         bool,
-        typer.Option("--memory", help="Also run speculation that drafts from the answers to earlier prompts."),
+        typer.Option("--memory", help="Also run speculation that drafts from earlier answers too."),
     ] = False,
     gguf: options.Gguf = None,
     adapter: options.TaskAdapter = None,
@@ -82,10 +86,10 @@ def tasks(
     one that crashes is left out. Ctrl-C ends the run and reports what is
     complete.
 
-    --sources shows what each source of drafts brings, for each category of
-    the data: the speed with all of them over the speed without that one.
-    --memory shows what `run --memory` brings if answers resemble each other.
-    The memory is emptied before each repetition.
+    --sources measures the gain from each source of drafts, for each category
+    of the data: the speed with all sources over the speed without that one.
+    --memory measures the gain from `run --memory`, which depends on how much
+    answers resemble each other. The memory is emptied before each repetition.
     With --cold-caches each pass reads its weights from memory, as on a device
     whose caches are much smaller than the weights, such as a phone. llama.cpp
     cannot be measured in this way and is left out.

@@ -47,7 +47,7 @@ def export(
         typer.Option(
             metavar="NAME|FILE|none",
             autocompletion=complete.export_adapters,
-            help="Shipped adapter, or a file from `streamfuse train`; none: no streams, draft by look-up only.",
+            help="Name of a shipped adapter, or a file from `streamfuse train`; none: no streams, prompt look-up only.",
             show_default=f"{DEFAULT} where it fits the model, else none",
         ),
     ] = "auto",
@@ -80,7 +80,7 @@ def export(
     ] = False,
     json_: Annotated[
         bool,
-        typer.Option("--json", help="Print only the report, or what --dry-run finds, as JSON.", rich_help_panel=RUN),
+        typer.Option("--json", help="Print only the report, or the result of --dry-run, as JSON.", rich_help_panel=RUN),
     ] = False,
     **flags: Any,
 ) -> None:

@@ -51,7 +51,9 @@ def run(
     compare_: Annotated[
         bool, typer.Option("--compare", help="Run plain and speculative decoding; compare outputs and speed.")
     ] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind with --compare; the median is shown.")] = 3,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="With --compare: runs of each decoding mode; the median is shown.")
+    ] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
     stats: Annotated[
         bool, typer.Option("--stats", "--verbose", help="Print statistics and plan to standard error after the answer.")

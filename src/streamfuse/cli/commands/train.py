@@ -43,7 +43,9 @@ def train(
     output_dir: Annotated[
         Path,
         typer.Option(
-            "--output-dir", "-o", help="Folder for checkpoints, metrics.jsonl, TensorBoard events and cached states."
+            "--output-dir",
+            "-o",
+            help="Folder for checkpoints, metrics.jsonl, TensorBoard events and cached hidden states.",
         ),
     ],
     data: Annotated[
@@ -77,7 +79,7 @@ def train(
         _recipe_option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting of the last stage, or with STAGE.KEY=VALUE of another one.",
+            help="Change a setting of the recipe's last stage; STAGE.KEY=VALUE: of another stage.",
         ),
     ] = None,
     sweep: Annotated[

@@ -58,7 +58,7 @@ PublicKey = Annotated[
         "--public-key",
         metavar="FILE",
         callback=_public_key,
-        help="Refuse a bundle that is not signed with this key, NAME.pub of `streamfuse bundle keygen`.",
+        help="Refuse a bundle that is not signed with this key (NAME.pub from `streamfuse bundle keygen`).",
         show_default="none",
     ),
 ]
@@ -74,12 +74,16 @@ TopK = Annotated[
 ]
 TopP = Annotated[
     float | None,
-    typer.Option(min=0.0, max=1.0, help="Sample among the likeliest tokens of this total probability; 1: off.",
-                 show_default=_BUNDLE_DEFAULT),
-]  # fmt: skip
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Nucleus sampling: keep the likeliest tokens up to this total probability; 1: off.",
+        show_default=_BUNDLE_DEFAULT,
+    ),
+]
 MinP = Annotated[
     float | None,
-    typer.Option(min=0.0, max=1.0, help="Drop tokens less likely than this share of the likeliest one; 0: off.",
+    typer.Option(min=0.0, max=1.0, help="Drop tokens below this fraction of the top token's probability; 0: off.",
                  show_default=_BUNDLE_DEFAULT),
 ]  # fmt: skip
 RepetitionPenalty = Annotated[
@@ -93,7 +97,7 @@ System = Annotated[
     typer.Option(
         metavar="TEXT|@FILE",
         callback=_system,
-        help="System message, before the first turn: the text, or @ and a file of it.",
+        help="System message: the text, or @ and the path of a text file.",
     ),
 ]
 NoSpeculation = Annotated[
@@ -112,13 +116,15 @@ NoCostCache = Annotated[
 ]
 Gguf = Annotated[
     Path | None,
-    typer.Option(help="The bundle's weights for llama.cpp, as .gguf.", show_default="made from checkpoint and adapter"),
+    typer.Option(
+        help=".gguf file of the bundle's weights for llama.cpp.", show_default="made from checkpoint and adapter"
+    ),
 ]
 TrainedAdapter = Annotated[
     str | None,
     typer.Option(
-        help="For other programs' weights: the adapter file that the bundle, or --adapter, was exported with, or the "
-        "name of a shipped one.",
+        help="Adapter that the bundle, or its --adapter, was exported with, to make weights for other programs: a file "
+        "or the name of a shipped adapter.",
         show_default="from the bundle",
         autocompletion=complete.adapters,
     ),
@@ -127,8 +133,8 @@ Memory = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Store answers in this file (readable by its owner only) and draft later answers from them, which speeds "
-        "up similar answers. Delete the file to discard them.",
+        help="Store answers in this file (readable by its owner only) and draft later answers from them; speeds up "
+        "similar answers. Delete the file to discard them.",
         show_default="none",
         dir_okay=False,
     ),
@@ -152,7 +158,9 @@ ShowDrafts = Annotated[
 ]
 AdapterName = Annotated[
     str,
-    typer.Option(help="Name of a shipped adapter, or a file of `streamfuse train`.", autocompletion=complete.adapters),
+    typer.Option(
+        help="Name of a shipped adapter, or a file from `streamfuse train`.", autocompletion=complete.adapters
+    ),
 ]
 AnswerSchema = Annotated[
     str | None,
@@ -224,7 +232,7 @@ Provider = Annotated[
 ]
 
 SIGN_KEY_HELP = "Sign the bundle with this private key (NAME.key from `streamfuse bundle keygen`)."
-DATA_HELP = "JSON lines, a folder of data files, or a Hugging Face data set, owner/name or owner/name:config."
+DATA_HELP = "JSON Lines file, folder of data files, or Hugging Face data set (owner/name or owner/name:config)."
 DataFormat = Annotated[
     str | None,
     typer.Option(

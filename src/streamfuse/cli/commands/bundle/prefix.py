@@ -33,19 +33,23 @@ def prefix(
     ] = None,
     adapter: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Task adapter whose chats begin with the prefix.", show_default="the base model"
-        ),
+        typer.Option(metavar="NAME", help="Task adapter that the prefix is for.", show_default="the base model"),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Only list the stored prefixes.")] = False,
     remove: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Remove this prefix, of --adapter or the base model.", show_default="none"),
+        typer.Option(
+            metavar="NAME", help="Remove the prefix of this name, for --adapter or the base model.", show_default="none"
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Write a new bundle.", show_default="change BUNDLE itself"
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Write a new bundle to this folder.",
+            show_default="change BUNDLE itself",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle in --output.")] = False,
@@ -59,7 +63,7 @@ def prefix(
     ] = None,
     threads: options.Threads = None,
 ) -> None:
-    """Store the KV cache of a system prompt in a bundle, list or remove what is stored.
+    """Store the KV cache of a system prompt in a bundle, or list or remove stored prefixes.
 
     Chats whose prompt begins with exactly this system message and these tools
     load the cache instead of prefilling it, so their first token comes sooner.
