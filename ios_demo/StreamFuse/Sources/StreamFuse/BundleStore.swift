@@ -7,8 +7,8 @@ extension BundleStore {
   /// A store that loads each bundle once before it installs it. This checks signature and hashes, and that this device
   /// can run it, and compiles a Core ML package.
   ///
-  /// `publicKey` is the line that `streamfuse bundle keygen` wrote. Bundles that this key did not sign are not
-  /// installed, and of their files only the manifest is downloaded. Nil: the signature is not checked, so install only
+  /// `publicKey` is the line that `streamfuse bundle keygen` wrote. Bundles that are not signed with this key are not
+  /// installed; only their manifest and signature are downloaded. Nil: the signature is not checked, so install only
   /// from a publisher whose app you would install.
   public init(
     directory: URL, publicKey: String? = nil, limits: BundleLimits = BundleLimits(),
@@ -22,7 +22,8 @@ extension BundleStore {
   }
 }
 
-/// Checks the manifest in `folder` and, unless `publicKey` is nil, that this key signed it. No other file needs to exist.
+/// Checks the manifest in `folder` and, unless `publicKey` is nil, its signature by this key. No other file needs to
+/// exist.
 @Sendable private func verifyManifest(in folder: URL, publicKey: String?) async throws {
   try await blocking {
     let capacity = 4096

@@ -100,7 +100,7 @@ public struct ToolCall: Sendable, Equatable, Codable {
   /// A JSON object that fits the tool's parameters.
   public let arguments: JSONValue
 
-  /// A call in the history of a chat that begins with earlier turns.
+  /// A call for the history of a new chat.
   public init(id: String, name: String, arguments: JSONValue) {
     self.id = id
     self.name = name

@@ -8,13 +8,13 @@
   struct AnswerOptions {
     /// The schema of the answer.
     let schema: JSONSchema?
-    /// What the question says of it: models write better objects if they have read the schema.
+    /// The schema as text to append to the question; models write better objects if they have read it.
     let note: String
     private let options: GenerationOptions
     private let toolChoice: ToolChoice?
 
-    /// Throws the error of a schema that cannot be encoded. `callsAreDone`: the tools of this question were called, so
-    /// that required calls are no longer required.
+    /// Throws if the schema cannot be encoded. `callsAreDone`: tools were already called for this question, so
+    /// `.required` no longer applies.
     init(_ request: LanguageModelExecutorGenerationRequest, callsAreDone: Bool) throws {
       options = request.generationOptions
       let hasTools = !request.enabledToolDefinitions.isEmpty
@@ -33,12 +33,13 @@
       note = schema.map { isIncluded ? "\n\nAnswer with JSON that fits this schema: \($0.text)" : "" } ?? ""
     }
 
-    /// Sets these options; `defaults` of the app and then those of the bundle say what they leave open.
+    /// Applies these options to `config`; values that they do not set are the app's `defaults`, then those of the
+    /// bundle.
     func apply(to config: inout GenerationConfig, over defaults: GenerationConfig, _ bundle: GenerationConfig) {
       if let most = options.maximumResponseTokens { config.maxNewTokens = most }
       config.temperature = options.temperature
       var seed: UInt64?
-      // A mode replaces all other filters.
+      // A sampling mode replaces all other filters.
       switch options.samplingMode?.kind {
       case .greedy: config.temperature = 0
       case .randomTopK(let count, let given):
@@ -47,22 +48,22 @@
       case .randomProbabilityThreshold(let threshold, let given):
         (config.topK, config.topP, config.minP, seed) = (0, threshold, 0, given)
         config.temperature = options.temperature ?? nonzero(defaults.temperature ?? bundle.temperature)
-        // The smallest pool has only the most probable token.
+        // A threshold of 0 keeps only the most probable token.
         if threshold <= 0 { (config.topP, config.temperature) = (1, 0) }
       default: break
       }
-      // Sessions vary from answer to answer unless the app wants them not to.
+      // Without a seed, each answer is sampled with a random one.
       config.seed = seed ?? defaults.seed ?? .random(in: 0...UInt64(Int64.max))
       if schema != nil { config.schema = schema }
       if toolChoice != nil { config.toolChoice = toolChoice }
     }
 
-    /// Sampling at temperature 0 would be greedy.
+    /// Temperature 0 would be greedy, not sampling.
     private func nonzero(_ temperature: Double?) -> Double { temperature.flatMap { $0 > 0 ? $0 : nil } ?? 1 }
   }
 
-  /// A schema of the framework as the library reads it: an object's properties in the order of the type, which the
-  /// framework states in `x-order`.
+  /// Converts a schema of the framework. Properties of objects are in the order of the Swift type, which the framework
+  /// lists in `x-order`.
   @available(iOS 27.0, macOS 27.0, *)
   func jsonSchema(of schema: GenerationSchema) throws -> JSONSchema {
     JSONSchema(try orderedText(JSONDecoder().decode(JSONValue.self, from: JSONEncoder().encode(schema))))
@@ -98,7 +99,7 @@
   }
 
   extension JSONEncoder {
-    /// The same text for the same value.
+    /// Encodes equal values as the same text.
     static var plain: JSONEncoder {
       let encoder = JSONEncoder()
       encoder.outputFormatting = [.sortedKeys, .withoutEscapingSlashes]

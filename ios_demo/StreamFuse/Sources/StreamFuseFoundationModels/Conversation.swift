@@ -16,15 +16,15 @@
 
     /// The text of the first entry, if it is instructions.
     private(set) var instructions: String?
-    /// The tools of these instructions.
+    /// The tools that the instructions define.
     private(set) var toolDefinitions: [Transcript.ToolDefinition] = []
-    /// The messages before what is to be answered.
+    /// The messages before `asked`.
     private(set) var history: [Message] = []
     /// The messages that are to be answered: a question, or the results of tools.
     private(set) var asked: [Message] = []
 
-    /// Reads the entries. Reasoning is left out, as chat templates do. Throws `LanguageModelError` for what is no text,
-    /// and for a transcript that ends with neither a prompt nor outputs of tools, unless nothing `isAsked`.
+    /// Reads the entries. Reasoning is left out, as chat templates do. Throws `LanguageModelError` for content that is
+    /// not text and, if `isAsked`, for a transcript that does not end with a prompt or tool outputs.
     init(_ transcript: Transcript, isAsked: Bool = true) throws {
       var messages: [Message] = []
       for (place, entry) in transcript.enumerated() {
@@ -46,9 +46,9 @@
             return ToolCall(id: call.id, name: call.toolName, arguments: arguments)
           }
           // What the model says before it calls a tool is part of the same message.
-          let said = messages.last.flatMap { $0.role == .assistant && $0.toolCalls == nil ? $0.content : nil }
-          if said != nil { messages.removeLast() }
-          messages.append(Message(role: .assistant, content: said ?? "", toolCalls: calls))
+          let text = messages.last.flatMap { $0.role == .assistant && $0.toolCalls == nil ? $0.content : nil }
+          if text != nil { messages.removeLast() }
+          messages.append(Message(role: .assistant, content: text ?? "", toolCalls: calls))
         case .toolOutput(let entered):
           let text = try Self.text(entered.segments, of: entry)
           messages.append(Message(role: .tool, content: text, toolCallID: entered.id, name: entered.toolName))
@@ -80,7 +80,7 @@
     /// Whether tools were called for the last prompt.
     var hasResults: Bool { asked.first?.role == .tool }
 
-    /// What a chat begins with.
+    /// The instructions and tools of the chat.
     func opening(_ tools: [Transcript.ToolDefinition]) throws -> ChatOpening {
       ChatOpening(
         instructions: instructions,

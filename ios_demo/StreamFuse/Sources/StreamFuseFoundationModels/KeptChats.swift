@@ -1,26 +1,26 @@
 import StreamFuseCore
 import Synchronization
 
-/// What a chat begins with.
+/// The instructions and tools of a chat.
 struct ChatOpening: Sendable {
   let instructions: String?
   let tools: [Tool]
 
-  /// Whether a chat with one is a chat with the other.
+  /// Whether both have the same instructions and tools.
   func isSame(as other: ChatOpening) -> Bool {
     instructions == other.instructions && tools.map(\.json) == other.tools.map(\.json)
   }
 }
 
-/// What all chats of a model have in common.
+/// The settings that all chats of a model share.
 struct ChatSetting: Sendable {
   let templateVariables: [String: JSONValue]
   let contextPolicy: ContextPolicy
   let adapter: String?
-  /// The app's defaults of answers.
+  /// The app's default options of answers.
   let config: GenerationConfig
 
-  /// A chat without a cache.
+  /// A new chat with an empty cache.
   func chat(_ model: Model, _ opening: ChatOpening, _ history: [Message]) -> Chat {
     model.chat(
       instructions: opening.instructions, history: history, tools: opening.tools, templateVariables: templateVariables,
@@ -29,8 +29,8 @@ struct ChatSetting: Sendable {
   }
 }
 
-/// Chats that wait for the next request of their conversation, with their caches. A request has the whole conversation
-/// and does not say which one it continues; the messages do.
+/// Idle chats with their KV caches, kept for the next request of their conversation. A request contains the whole
+/// conversation but no identifier, so its chat is found by the messages.
 final class KeptChats: Sendable {
   private struct Kept {
     let chat: Chat
@@ -43,7 +43,7 @@ final class KeptChats: Sendable {
 
   init(most: Int) { self.most = most }
 
-  /// The chat with exactly these messages, which is the caller's from now on; nil if there is none.
+  /// Removes and returns the chat with exactly these messages; nil if there is none.
   func take(_ opening: ChatOpening, _ messages: [Message]) -> Chat? {
     kept.withLock { kept in
       let place = kept.lastIndex { $0.messages == messages && $0.opening.isSame(as: opening) }
@@ -51,7 +51,7 @@ final class KeptChats: Sendable {
     }
   }
 
-  /// Keeps a chat that nobody uses now; the one that waits for longest goes if there are too many.
+  /// Keeps an idle chat; if there are more than `most`, the one that was kept first is dropped.
   func keep(_ chat: Chat, _ opening: ChatOpening, _ messages: [Message]) {
     kept.withLock { kept in
       kept.append(Kept(chat: chat, opening: opening, messages: messages))

@@ -5,7 +5,7 @@
   import FoundationModels
   import StreamFuseCore
 
-  /// A bundle behind Apple's `LanguageModelSession`.
+  /// A model for Apple's `LanguageModelSession` that runs a bundle.
   ///
   ///     let model = try await StreamFuse.load(from: folder)
   ///     let session = LanguageModelSession(model: StreamFuseLanguageModel(model), instructions: "You answer briefly.")
@@ -15,15 +15,15 @@
   /// is the object, so tools are called only if the request's `toolCallingMode` is `.required`.
   @available(iOS 27.0, macOS 27.0, *)
   public struct StreamFuseLanguageModel: LanguageModel {
-    /// Guided generation and tool calling; reasoning, if it was asked for.
+    /// Guided generation and tool calling, and reasoning if `init` enabled it.
     public let capabilities: LanguageModelCapabilities
     /// The open bundle.
     let model: StreamFuseCore.Model
-    /// Whether `Channel.thinking` is sent, as reasoning.
+    /// Whether text of `Channel.thinking` is sent as reasoning.
     let sendsReasoning: Bool
-    /// What all chats have in common.
+    /// The settings that all chats share.
     let setting: ChatSetting
-    /// The chats of the last requests.
+    /// Idle chats of earlier requests.
     let chats: KeptChats
 
     /// A model for `LanguageModelSession`.
@@ -36,7 +36,7 @@
     ///   - keptChats: how many conversations keep their cache between requests. A session that continues one of them
     ///     prefills only its new entries; any other prefills its whole transcript again. Each cache takes memory:
     ///     `MemoryEstimate`.
-    ///   - configure: defaults of the answers, for what a request's `GenerationOptions` leave open.
+    ///   - configure: default options, for what a request's `GenerationOptions` do not set.
     public init(
       _ model: StreamFuseCore.Model, reasoning: Bool = false, templateVariables: [String: JSONValue] = [:],
       contextPolicy: ContextPolicy = .fail, adapter: String? = nil, keptChats: Int = 1,
@@ -67,7 +67,7 @@
 
       public init(configuration: Configuration) {}
 
-      /// Makes the chat of a session and measures the latency of passes on this device, in the background. The first
+      /// Creates the chat of a session and measures the latency of passes on this device, in the background. The first
       /// request prefills the prompt.
       public func prewarm(model: StreamFuseLanguageModel, transcript: Transcript) {
         guard let conversation = try? Conversation(transcript, isAsked: false),
@@ -110,9 +110,9 @@
               "the object is incomplete: the answer ended after \(sent.statistics.generatedTokens) tokens; raise "
                 + "maximumResponseTokens, or bound the strings and arrays of the type with guides")
           }
-          let said = Message(
+          let reply = Message(
             role: .assistant, content: sent.text, toolCalls: sent.toolCalls.isEmpty ? nil : sent.toolCalls)
-          model.chats.keep(chat, opening, conversation.history + conversation.asked + [said])
+          model.chats.keep(chat, opening, conversation.history + conversation.asked + [reply])
         } catch let error as StreamFuseError {
           throw model.shown(error, conversation)
         }
@@ -146,7 +146,7 @@
         default: break
         }
       }
-      let whole = try await answer.response()  // what is known at its end; the pieces are gone
+      let whole = try await answer.response()  // complete, since all pieces were read
       for call in whole.toolCalls {
         let arguments = try JSONEncoder.plain.encode(call.arguments)
         await channel.send(
@@ -169,7 +169,7 @@
       return Sent(text: text, toolCalls: whole.toolCalls, statistics: whole.statistics)
     }
 
-    /// The framework's error for one of the library's, if it has one.
+    /// The framework's error that corresponds to an error of the library; otherwise the error itself.
     private func shown(_ error: StreamFuseError, _ conversation: Conversation) -> any Error {
       switch error.code {
       case .contextFull:

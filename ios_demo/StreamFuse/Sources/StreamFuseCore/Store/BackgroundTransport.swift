@@ -5,32 +5,32 @@ import Synchronization
   import FoundationNetworking
 #endif
 
-/// Requests that the system continues while the app is suspended, and after it has terminated the app to free memory.
+/// Downloads that the system continues while the app is suspended, or after it has terminated the app to free memory.
 ///
 ///     static let transport = BackgroundTransport(identifier: "com.example.app.bundles")  // one per process
 ///
-///     // of the app's delegate
+///     // in the app delegate
 ///     func application(
 ///       _ application: UIApplication, handleEventsForBackgroundURLSession identifier: String,
 ///       completionHandler: @escaping () -> Void
 ///     ) { Self.transport.handleEvents(completionHandler: completionHandler) }
 ///
 /// `BundleStore` requests one file after another. When a file has arrived, the system wakes the app, and the download
-/// goes on: the file's hash is compared and the next file is requested. If the system has terminated the app, it
-/// launches it. Then call `BundleStore.download` with the same entry again, which finds the file that has arrived or is
-/// still arriving. A user who removes the app from the app switcher ends its downloads; the next `download` goes on with
-/// the unfinished file.
+/// goes on: the file's hash is compared and the next file is requested. If the app was terminated, the system launches
+/// it again. Then call `BundleStore.download` with the same entry again; it finds the file that has arrived or is still
+/// arriving. If the user removes the app from the app switcher, its downloads are cancelled; the next `download`
+/// resumes the unfinished file.
 ///
-/// An answer is stored in a file before its bytes are given, so a file is compared with its hash when it is whole.
+/// A response is stored in a file first, so the hash of a file is checked only once the file is complete.
 public final class BackgroundTransport: BundleTransport {
   private let session: URLSession
   private let answers: StoredAnswers
 
   #if canImport(Darwin)
-    /// Requests of the background session with this identifier, of which a process makes one.
+    /// A transport over the background session with this identifier. Create only one per identifier and process.
     ///
     /// - Parameters:
-    ///   - folder: where answers are stored until they are given. Default: in the app's caches folder.
+    ///   - folder: where responses are stored until `BundleStore` has read them. Default: in the app's caches folder.
     ///   - configure: changes the session's configuration, for example `allowsCellularAccess`. By default it is not
     ///     discretionary, because the user waits.
     public convenience init(
@@ -46,19 +46,19 @@ public final class BackgroundTransport: BundleTransport {
     }
   #endif
 
-  /// Requests of a session, which need not be a background session.
+  /// A transport over a session of any kind, also one that is not a background session.
   init(_ configuration: URLSessionConfiguration, folder: URL) {
     answers = StoredAnswers(folder)
     session = URLSession(configuration: configuration, delegate: answers, delegateQueue: nil)
   }
 
   /// Pass the handler of `application(_:handleEventsForBackgroundURLSession:completionHandler:)`. It is called on the
-  /// main thread when what has arrived is stored and given, at the latest after 20 seconds.
+  /// main thread once all responses that have arrived are stored and read, at the latest after 20 s.
   public func handleEvents(completionHandler: @escaping @Sendable () -> Void) {
     answers.handleEvents(completionHandler)
   }
 
-  /// What the session reports when it has delivered its events.
+  /// Called when the session has delivered all events.
   func deliveredEvents() { answers.deliveredEvents() }
 
   public func get(
@@ -83,7 +83,7 @@ public final class BackgroundTransport: BundleTransport {
     try await answers.give(name, head: head, body: body)
   }
 
-  /// Begins a request, unless an earlier call, or process, did. False if its answer is stored already.
+  /// Starts a request, unless an earlier call or process started it. False if its response is already stored.
   func begin(_ request: URLRequest, _ name: String) async -> Bool {
     if answers.isStored(name) { return false }
     let isRunning = await withCheckedContinuation { continuation in
@@ -106,7 +106,7 @@ public final class BackgroundTransport: BundleTransport {
     return true
   }
 
-  /// Ends a request; what has arrived is kept where the system can continue from it.
+  /// Cancels a request, and keeps its resume data if the system has any.
   private func end(_ name: String) {
     session.getAllTasks { [answers] tasks in
       for task in tasks where task.taskDescription == name {
@@ -120,15 +120,15 @@ public final class BackgroundTransport: BundleTransport {
   }
 }
 
-/// Answers on the disk, and who waits for them. The session calls it on its queue.
+/// Responses on disk, and the calls that wait for them. The session calls it on its delegate queue.
 final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private typealias Events = AsyncThrowingStream<Int64, any Error>
 
   private struct State {
     var waiting: [String: Events.Continuation] = [:]
-    /// How many answers are being given.
+    /// The number of responses that are being read.
     var giving = 0
-    /// Of the app's delegate, until it is called.
+    /// The app delegate's completion handler, until it is called.
     var handler: (@Sendable () -> Void)?
     /// Whether the session has delivered all events.
     var isDelivered = false
@@ -149,7 +149,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  /// The name of a request's answer.
+  /// The file name of a request's response: a hash of its URL and range.
   static func name(_ request: URLRequest) -> String {
     var hash = FileHash()
     hash.update(Data("\(request.url?.absoluteString ?? "") \(request.value(forHTTPHeaderField: "Range") ?? "")".utf8))
@@ -159,10 +159,10 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
   private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
 
-  /// Whether an answer is here; its head is written last.
+  /// Whether a response is stored completely; its head is written last.
   func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
 
-  /// The events of a request: bytes that have arrived, and its end.
+  /// The number of bytes that a request has received so far, until it ends.
   func wait(for name: String) -> AsyncThrowingStream<Int64, any Error> {
     let events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
@@ -174,7 +174,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
 
   func leave(_ name: String) { state.withLock { $0.waiting[name] = nil } }
 
-  /// Gives a stored answer and deletes it.
+  /// Passes a stored response to `head` and `body`, and deletes it.
   func give(
     _ name: String, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
@@ -199,7 +199,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
 
   func keep(_ data: Data, for name: String) { try? data.write(to: place(name, "resume")) }
 
-  /// What the system needs to continue a request that ended early; it is for one attempt.
+  /// Resume data of a request that ended early; deleted, because it is valid for one attempt.
   func resumeData(_ name: String) -> Data? {
     defer { remove(name, "resume") }
     return try? Data(contentsOf: place(name, "resume"))
@@ -225,7 +225,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   /// The session has delivered all events for which it woke the app.
   func deliveredEvents() {
     state.withLock { $0.isDelivered = true }
-    // Who waits for what has arrived needs a moment to begin with it.
+    // Gives waiting calls the time to start reading.
     DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
   }
 
@@ -233,7 +233,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     _ session: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse,
     newRequest request: URLRequest, completionHandler: @escaping @Sendable (URLRequest?) -> Void
   ) {
-    completionHandler(request.url.map(isAllowed) == true ? request : nil)  // a background session does not ask
+    completionHandler(request.url.map(isAllowed) == true ? request : nil)  // background sessions do not call this
   }
 
   func urlSession(

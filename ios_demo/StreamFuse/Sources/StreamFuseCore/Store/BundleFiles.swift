@@ -4,7 +4,7 @@ import Foundation
 /// The file that describes all others of a bundle.
 let manifestName = "manifest.json"
 
-/// The files that describe all others.
+/// The files that the manifest does not list: itself and its signature.
 let describingNames: Set<String> = [manifestName, "manifest.sig"]
 
 /// Whether a path of untrusted origin leads to a file below its folder, on every file system.

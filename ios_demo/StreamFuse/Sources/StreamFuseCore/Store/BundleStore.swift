@@ -33,8 +33,8 @@ public actor BundleStore {
   ///   - limits: what a bundle may have at most.
   ///   - transport: makes the requests of downloads.
   ///   - removeCaches: removes what is stored outside of the bundle's folder, which is deleted next.
-  ///   - checkManifest: called with a folder that contains the manifest of a download and its signature, before any
-  ///     other file is requested; throws to refuse them.
+  ///   - checkManifest: called with the folder of a download once it contains the manifest and its signature, before
+  ///     any other file is requested; throws to refuse the bundle.
   ///   - check: called with the folder of a bundle before it is installed; throws to refuse it.
   public init(
     directory: URL, limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
@@ -86,8 +86,9 @@ public actor BundleStore {
   /// the next download of the same contents, also in another process, goes on from there. A failed connection is tried
   /// again for a few seconds.
   ///
-  /// The manifest comes first. No other file is requested before its signature is checked and its list of files is that
-  /// of the catalogue. The size and hash of each file are compared while it arrives.
+  /// The manifest and its signature are downloaded first. No other file is requested until the signature is valid and
+  /// the manifest lists the same files as the catalogue. The size and hash of each file are checked while it is
+  /// received.
   ///
   /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name,
   /// a number is added to it. `progress` is called with the latest state as often as it returns.
@@ -201,7 +202,7 @@ public actor BundleStore {
     return try result.get()
   }
 
-  /// Receives all files: the manifest and its signature, and, once they are checked, the others.
+  /// Downloads all files: first the manifest and its signature and, once they are checked, the others.
   private nonisolated func receive(
     _ entry: CatalogEntry, _ folder: URL, _ report: @escaping @Sendable (BundleProgress) -> Void
   ) async throws {
@@ -223,7 +224,7 @@ public actor BundleStore {
     }
   }
 
-  /// Runs a check; if it refuses the bundle, nothing of it is kept.
+  /// Runs a check, and deletes the download if the check refuses the bundle.
   private nonisolated func refusing(_ folder: URL, _ check: @Sendable () async throws -> Void) async throws {
     do {
       try await check()
@@ -233,8 +234,8 @@ public actor BundleStore {
     }
   }
 
-  /// Receives one file after `done` bytes of others, and returns its size. Parts have the names of their hashes:
-  /// whatever catalogue names them, they go on as the same file.
+  /// Downloads one file and returns its size; `done` are the bytes of the files before it. Partial files are named by
+  /// hash, so that a download can resume from another catalogue.
   private nonisolated func receive(
     _ entry: CatalogEntry, _ folder: URL, _ path: String, _ done: Int64,
     _ report: @escaping @Sendable (BundleProgress) -> Void

@@ -41,7 +41,7 @@ public struct CatalogEntry: Sendable, Equatable, Identifiable {
     return url
   }
 
-  /// Throws for a manifest that no bundle has; it is downloaded before anything is checked.
+  /// Throws `.badFile` if the manifest or its signature is larger than 16 MiB; they are downloaded before any check.
   func needSmallManifest() throws {
     for (path, file) in files where describingNames.contains(path) && file.bytes > Self.mostManifestBytes {
       throw StreamFuseError(
@@ -53,7 +53,7 @@ public struct CatalogEntry: Sendable, Equatable, Identifiable {
 
   private static let mostManifestBytes: Int64 = 16 << 20
 
-  /// Throws unless the files of the manifest are those of the catalogue, which nobody signs.
+  /// Throws `.badFile` unless `manifest` lists the same files as the catalogue, which is not signed.
   func needListed(_ manifest: Data) throws {
     func refused(_ reason: String) -> StreamFuseError {
       StreamFuseError(.badFile, "\(manifestName) of \(name) \(reason); the publisher must write the catalogue again")

@@ -136,7 +136,7 @@ private final class Part: @unchecked Sendable {
   private var hash = FileHash()
   /// How many bytes are there.
   private(set) var done: Int64 = 0
-  /// How many bytes were reported: at least `done`.
+  /// The number of bytes reported as progress, at least `done`.
   private var shown: Int64 = 0
   /// Whether the bytes of the answer are the file's.
   var takes = true
@@ -169,8 +169,8 @@ private final class Part: @unchecked Sendable {
     (done, shown) = (0, 0)
   }
 
-  /// Reports bytes that have arrived and come later, unless they are too many. An answer that begins at byte 0 again
-  /// may be as long as the file.
+  /// Reports bytes that the transport has received and `append` gets later. Throws if they are more than the file has;
+  /// a response that restarts at byte 0 may be as long as the file.
   func arriving(_ bytes: Int64) throws {
     try needRoom(bytes > expected.bytes)
     shown = max(shown, min(done + bytes, expected.bytes))

@@ -5,7 +5,7 @@ import Synchronization
   import FoundationNetworking
 #endif
 
-/// The head of a server's answer.
+/// The head of a server's response.
 public struct TransportHead: Sendable, Codable {
   /// The HTTP status, for example 200 or 206.
   public let status: Int
@@ -24,11 +24,12 @@ public struct TransportHead: Sendable, Codable {
 
 /// Makes the requests of a `BundleStore`: `URLSessionTransport`, `BackgroundTransport`, or one of your own.
 public protocol BundleTransport: Sendable {
-  /// Requests a file from its byte `offset` on. Calls `head` with the head of the answer and then `body` with its bytes
-  /// in blocks, one call after another, and returns when all were given. If a call throws, or if the task is cancelled,
-  /// it ends with that error.
+  /// Requests a file from byte `offset` on. Calls `head` with the head of the response and then `body` with its bytes
+  /// in blocks, never two calls at once, and returns after the last one. Throws the error of a call that throws, and if
+  /// the task is cancelled.
   ///
-  /// A transport that stores the whole answer first calls `arriving`, meanwhile, with the number of bytes so far.
+  /// A transport that stores the whole response before it calls `head` reports the number of bytes received so far to
+  /// `arriving`.
   func get(
     _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
     head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
@@ -74,7 +75,7 @@ public struct URLSessionTransport: BundleTransport {
 }
 
 extension URLRequest {
-  /// A file from one of its bytes on.
+  /// A request for a file from byte `offset` on.
   init(_ url: URL, from offset: Int64) {
     self.init(url: url)
     setValue("identity", forHTTPHeaderField: "Accept-Encoding")  // hashes are of the bytes as they are
@@ -83,7 +84,7 @@ extension URLRequest {
 }
 
 extension TransportHead {
-  /// The head of an HTTP answer.
+  /// The head of an HTTP response.
   init(_ response: HTTPURLResponse) {
     self.init(
       status: response.statusCode,

@@ -17,7 +17,7 @@ import kotlin.io.path.deleteRecursively
 
 internal const val MANIFEST = "manifest.json"
 
-/** The files that describe all others. */
+/** The files that the manifest does not list: itself and its signature. */
 internal val DESCRIBING = setOf(MANIFEST, "manifest.sig")
 
 /** Whether a path of untrusted origin leads to a file below its folder, on every file system. */

@@ -29,13 +29,13 @@ import kotlinx.coroutines.withContext
  * processes.
  *
  * @property directory where the bundles are, each in a folder of its own. Choose one that backups leave out.
- * @param publicKey the line that `streamfuse bundle keygen` wrote. Bundles that this key did not sign are not
- *   installed, and of their files only the manifest is downloaded. Null: the signature is not checked, so install only
+ * @param publicKey the line that `streamfuse bundle keygen` wrote. Bundles that are not signed with this key are not
+ *   installed; only their manifest and signature are downloaded. Null: the signature is not checked, so install only
  *   from a publisher whose app you would install.
  * @param limits what a bundle may have at most.
  * @param dispatcher where files and connections are used; they block its threads.
- * @param check checks a complete folder before it gets its name, and throws if it is to be refused. Null: it is loaded
- *   once, which checks signature and hashes and that this device can run it.
+ * @param check called with the complete folder before the bundle is installed; throws to refuse it. Null: the bundle is
+ *   loaded once, which checks its signature and hashes and that this device can run it.
  */
 public class BundleStore @JvmOverloads constructor(
     public val directory: File,
@@ -46,7 +46,7 @@ public class BundleStore @JvmOverloads constructor(
 ) {
     private val check = check ?: { folder -> StreamFuse.load(folder, Options(publicKey = publicKey)).close() }
 
-    /** Checks what a download has first, the manifest and its signature. */
+    /** Checks the manifest and its signature, which a download receives first. */
     private val checkManifest: (folder: File) -> Unit =
         if (check == null || publicKey != null) { folder -> StreamFuse.verifyManifest(folder, publicKey) } else { _ -> }
 
@@ -77,8 +77,9 @@ public class BundleStore @JvmOverloads constructor(
      * or the coroutine is cancelled, and the next download of the same contents, also in another process, goes on from
      * there. A failed connection is tried again for a few seconds.
      *
-     * The manifest comes first. No other file is requested before its signature is checked and its list of files is that
-     * of the catalogue. The size and hash of each file are compared while it arrives.
+     * The manifest and its signature are downloaded first. No other file is requested until the signature is valid and
+     * the manifest lists the same files as the catalogue. The size and hash of each file are checked while it is
+     * received.
      *
      * The flow completes at once if the contents are in the store already, under any name. If another bundle has the
      * entry's name, a number is added to it.
@@ -179,7 +180,7 @@ public class BundleStore @JvmOverloads constructor(
 
     private fun partial(entry: CatalogEntry) = File(directory, PARTIAL + entry.id)
 
-    /** Receives all files: the manifest and its signature, and, once they are checked, the others. */
+    /** Downloads all files: first the manifest and its signature and, once they are checked, the others. */
     private suspend fun ProducerScope<BundleProgress>.receive(entry: CatalogEntry, folder: File) {
         entry.needSmallManifest()
         val here = received(folder)
@@ -196,7 +197,7 @@ public class BundleStore @JvmOverloads constructor(
         for ((path, facts) in others) done = receive(entry, folder, path, facts, done)
     }
 
-    /** Runs a check; if it refuses the bundle, nothing of it is kept. */
+    /** Runs a check, and deletes the download if the check refuses the bundle. */
     private inline fun refusing(folder: File, check: () -> Unit) = try {
         check()
     } catch (error: StreamFuseException) {
@@ -204,8 +205,8 @@ public class BundleStore @JvmOverloads constructor(
         throw error
     }
 
-    /** Receives one file after [done] bytes of others. Parts have the names of their hashes: whatever catalogue names
-     * them, they go on as the same file. */
+    /** Downloads one file and returns [done], the bytes of the files before it, plus its size. Partial files are named
+     * by hash, so that a download can resume from another catalogue. */
     private suspend fun ProducerScope<BundleProgress>.receive(
         entry: CatalogEntry,
         folder: File,

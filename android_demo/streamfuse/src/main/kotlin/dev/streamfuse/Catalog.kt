@@ -44,7 +44,7 @@ public class CatalogEntry internal constructor(
         return URI(url + parts.joinToString("/"))
     }
 
-    /** Throws for a manifest that no bundle has; it is downloaded before anything is checked. */
+    /** Throws BAD_FILE if the manifest or its signature is larger than 16 MiB; they are downloaded before any check. */
     internal fun needSmallManifest() {
         for (name in DESCRIBING) {
             val bytes = files[name]?.bytes ?: continue
@@ -54,7 +54,7 @@ public class CatalogEntry internal constructor(
         }
     }
 
-    /** Throws unless the files of the [manifest] are those of the catalogue, which nobody signs. */
+    /** Throws BAD_FILE unless [manifest] lists the same files as the catalogue, which is not signed. */
     internal fun needListed(manifest: String) {
         fun refused(reason: String): StreamFuseException {
             val sentence = "$MANIFEST of $name $reason; the publisher must write the catalogue again"
@@ -75,7 +75,7 @@ public class CatalogEntry internal constructor(
         }
     }
 
-    /** What is read of a manifest. */
+    /** The only field that is read from a manifest. */
     @Serializable
     private class Listed(val files: Map<String, CatalogFile>)
 

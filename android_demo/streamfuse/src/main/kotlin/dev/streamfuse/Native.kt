@@ -32,10 +32,10 @@ internal object Native {
     @JvmStatic external fun progress(progress: Long): Double
     @JvmStatic external fun cancelProgress(progress: Long)
 
-    /** Three sizes in the reply; if it fails, the message behind them. */
+    /** Writes three sizes in bytes to [reply] or, if it fails, the error message after them. */
     @JvmStatic external fun estimate(folder: ByteArray, reply: ByteBuffer): Int
 
-    /** If it fails, the message is where that of [estimate] is. */
+    /** If it fails, writes the error message to [reply], at the same offset as [estimate]. */
     @JvmStatic external fun verifyManifest(folder: ByteArray, publicKey: ByteArray?, reply: ByteBuffer): Int
     @JvmStatic external fun closeModel(model: Long)
     @JvmStatic external fun modelError(model: Long): ByteArray?
