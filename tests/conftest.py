@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Where the processes of this run take turns, said to each before it starts (pytest-xdist)."""
+    """Where the processes of this run take turns, passed to each before it starts (pytest-xdist)."""
     config: pytest.Config = node.config
     if TURNS_FOLDER not in config.stash:
         folder = config.stash[TURNS_FOLDER] = tempfile.mkdtemp(prefix="streamfuse-turns-")

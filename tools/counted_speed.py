@@ -179,11 +179,11 @@ def questions_of(model: Model, task: str, data: str, limit: int, max_new_tokens:
     return [Prompt(one.prompt_ids, one.question.constraint.option) for one in asked]
 
 
-def change(said: str) -> tuple[str, float]:
+def change(argument: str) -> tuple[str, float]:
     """METHOD=PASSES of the command line."""
-    method, _, passes = said.partition("=")
+    method, _, passes = argument.partition("=")
     if method not in _METHODS:
-        raise argparse.ArgumentTypeError(f"{said}: the methods are {', '.join(_METHODS)}")
+        raise argparse.ArgumentTypeError(f"{argument}: the methods are {', '.join(_METHODS)}")
     return method, float(passes)
 
 

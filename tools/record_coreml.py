@@ -73,8 +73,8 @@ def record(kind: str, folder: Path) -> None:
                 texts.append({"prompt": list(prompt), "config": settings, "tokens": generation.token_ids})
     shutil.rmtree(folder / "checkpoint")
     (folder / kind).rename(folder / "bundle")
-    said = {"metadata": made.package.user_metadata, "texts": texts, "calls": recorder.calls}
-    (folder / "calls.json").write_text(json.dumps(said), encoding="utf-8")
+    document = {"metadata": made.package.user_metadata, "texts": texts, "calls": recorder.calls}
+    (folder / "calls.json").write_text(json.dumps(document), encoding="utf-8")
 
 
 def main() -> None:

@@ -262,8 +262,8 @@ def _lanes(film: Film, trace: Trace, y: float, moments: Sequence[float], plain: 
     y += 26
     gain = f"the same text, {trace.speed / trace.plain_speed:.2f} times as fast"
     film.shown(plain[-1], None, film.text(MARGIN, y, gain, "small strong", cell))
-    said = f"{trace.machine}" + (f", shown {slow:g} times slower" if slow > 1 else "")
-    film.parts.append(film.text(WIDTH - MARGIN - len(said) * 7.2, y, said, "small quiet", 7.2))
+    caption = f"{trace.machine}" + (f", shown {slow:g} times slower" if slow > 1 else "")
+    film.parts.append(film.text(WIDTH - MARGIN - len(caption) * 7.2, y, caption, "small quiet", 7.2))
     return y
 
 

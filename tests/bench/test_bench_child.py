@@ -63,9 +63,9 @@ class Own:
         return Answer((7,) * request.max_new_tokens, self._ms * request.max_new_tokens)
 
 
-def run(*systems: System, said: list[str] | None = None, repetitions: int = 2) -> TaskResult:
+def run(*systems: System, notices: list[str] | None = None, repetitions: int = 2) -> TaskResult:
     settings = TaskSettings(max_new_tokens=10, repetitions=repetitions)
-    lines: list[str] = [] if said is None else said
+    lines: list[str] = [] if notices is None else notices
     return compare(systems, PROMPTS, settings, lambda: 20.0, 100_000_000, {"prompts": 3}, without=lines.append)
 
 
@@ -141,17 +141,17 @@ def test_ctrl_c_ends_the_child_at_once() -> None:
 
 @pytest.mark.parametrize("good", [0, 2, 5])
 def test_a_system_that_dies_is_left_out_and_the_rest_is_reported(good: int) -> None:
-    said: list[str] = []
+    notices: list[str] = []
     with Child(LLAMA_CPP) as child:
         external = child.open(LLAMA_CPP, OPENER, name=LLAMA_CPP, fault="SIGSEGV", good=good)
-        result = run(Own(PLAIN, 6.0), Own(SPECULATIVE, 2.0), external, said=said)
+        result = run(Own(PLAIN, 6.0), Own(SPECULATIVE, 2.0), external, notices=notices)
     facts = json.loads(json.dumps(result.to_dict()))
     assert list(facts["systems"]) == [PLAIN, SPECULATIVE]
     assert facts["speedup"] == pytest.approx(3.0)
     assert facts["speedup_over_llama_cpp"] is None
     assert (facts["prompts"], facts["repetitions"], facts["complete"]) == (3, 2, True)
-    assert said == [f"Without llama.cpp: {facts['left_out'][LLAMA_CPP]}"]
-    assert said[0].startswith("Without llama.cpp: llama.cpp was ended by SIGSEGV")
+    assert notices == [f"Without llama.cpp: {facts['left_out'][LLAMA_CPP]}"]
+    assert notices[0].startswith("Without llama.cpp: llama.cpp was ended by SIGSEGV")
 
 
 def test_with_no_system_left_the_last_reason_is_the_error() -> None:
@@ -175,15 +175,15 @@ def test_what_was_complete_when_a_run_stopped_is_reported(stop: BaseException) -
 
 
 def test_a_candidate_that_dies_in_the_trial_is_left_out() -> None:
-    said: list[str] = []
+    notices: list[str] = []
     with Child("Q4_0") as first, Child("Q8_0") as second:
         candidates = {
             "Q4_0": first.open("Q4_0", OPENER, name="Q4_0", fault="SIGSEGV", good=1),
             "Q8_0": second.open("Q8_0", OPENER, name="Q8_0"),
         }
-        rates = trial(candidates, [1], TaskSettings(), said.append)
+        rates = trial(candidates, [1], TaskSettings(), notices.append)
     assert rates == {"Q8_0": pytest.approx(1000 / external_systems.MS_PER_TOKEN)}
-    assert [line.split(" (")[0] for line in said] == ["Without Q4_0: Q4_0 was ended by SIGSEGV"]
+    assert [line.split(" (")[0] for line in notices] == ["Without Q4_0: Q4_0 was ended by SIGSEGV"]
 
 
 def test_llama_cpp_quantizes_and_answers_in_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def test_at_a_temperature_the_grammar_comes_first_in_the_chain_that_frees_it(
 
 
 @pytest.mark.parametrize(
-    ("grammar", "constraint", "said"),
+    ("grammar", "constraint", "message"),
     [
         ("", {"grammar": 'start: "a"'}, "takes a JSON schema, and the task has a grammar"),
         ("not a grammar", {"schema": SCHEMA}, "cannot read the grammar"),
@@ -149,10 +149,10 @@ def test_at_a_temperature_the_grammar_comes_first_in_the_chain_that_frees_it(
     ],
 )
 def test_what_llama_refuses_is_one_sentence(
-    grammar: str, constraint: dict[str, str], said: str, llama: FakeLlama, monkeypatch: pytest.MonkeyPatch
+    grammar: str, constraint: dict[str, str], message: str, llama: FakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grammar_is(grammar, monkeypatch)
-    with pytest.raises(ExternalSystemError, match=said):
+    with pytest.raises(ExternalSystemError, match=message):
         llama_system().answer(Request([1], 1, constraint=constraint))
 
 

@@ -67,13 +67,13 @@ def test_each_system_has_the_peak_of_its_own_process() -> None:
 
 
 def test_a_program_that_fails_is_left_out_and_a_system_of_ours_is_an_error() -> None:
-    said: list[str] = []
+    notices: list[str] = []
     openers = {PLAIN: fake(PLAIN), LLAMA_CPP: fake(LLAMA_CPP, fault="SIGKILL", good=0)}
-    result = measure(openers, ASKED, left_out={"other": "it is not installed"}, without=said.append)
+    result = measure(openers, ASKED, left_out={"other": "it is not installed"}, without=notices.append)
     assert list(result.systems) == [PLAIN]
     assert result.equal is None
     assert list(result.left_out) == ["other", LLAMA_CPP]
-    assert [line.split(",")[0] for line in said] == ["Without llama.cpp: llama.cpp was ended by SIGKILL"]
+    assert [line.split(",")[0] for line in notices] == ["Without llama.cpp: llama.cpp was ended by SIGKILL"]
     with pytest.raises(ExternalSystemError, match=r"^plain was ended by SIGKILL"):
         measure({PLAIN: fake(PLAIN, fault="SIGKILL", good=0)}, ASKED)
 

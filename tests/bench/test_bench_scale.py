@@ -78,9 +78,9 @@ def pretended_context(context: int) -> dict[str, Any]:
     }
 
 
-def bench(work: Path, run: Pretended, said: list[str] | None = None, **changes: Any) -> Scale:
+def bench(work: Path, run: Pretended, notices: list[str] | None = None, **changes: Any) -> Scale:
     settings = ScaleSettings(**{"contexts": (4, 64), "repetitions": 2, **changes.pop("settings", {})})
-    return Scale(work, settings, [].append if said is None else said.append, run=run, **changes)
+    return Scale(work, settings, [].append if notices is None else notices.append, run=run, **changes)
 
 
 @pytest.mark.full
@@ -116,11 +116,11 @@ def test_a_tiny_shape_through_the_command_twice(tmp_path: Path) -> None:
 
 
 def test_an_export_that_is_there_is_used_again(tmp_path: Path) -> None:
-    run, said = Pretended(), []
-    first = bench(tmp_path, run, said).measure("tiny")
-    assert bench(tmp_path, run, said).measure("tiny") == first
+    run, notices = Pretended(), []
+    first = bench(tmp_path, run, notices).measure("tiny")
+    assert bench(tmp_path, run, notices).measure("tiny") == first
     assert run.ran == ["export", "run", "run"]
-    assert said[-3:] == [
+    assert notices[-3:] == [
         f"tiny: the export in {tmp_path / 'tiny'} is used again",
         "tiny: measuring behind 4 tokens",
         "tiny: measuring behind 64 tokens",

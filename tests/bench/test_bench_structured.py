@@ -166,15 +166,15 @@ def test_a_call_is_right_where_its_values_are_accepted(arguments: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"messages": [user("?")], "tools": []}, "messages and tools"),
         ({"messages": [user("?")], "tools": [TOOL], "ground_truth": []}, "ground_truth"),
         ({"messages": [user("?")], "tools": [{"name": "f"}], "ground_truth": [TRUTH]}, "a tool"),
     ],
 )
-def test_a_row_that_is_no_function_calling_is_refused(tmp_path: Path, row: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=rf"simple\.jsonl, line 1: .*{said}"):
+def test_a_row_that_is_no_function_calling_is_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=rf"simple\.jsonl, line 1: .*{message}"):
         functions(tmp_path, row)
 
 
@@ -243,17 +243,17 @@ def test_questions_that_leave_no_room_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         ("poems", "--task names one of function-calling, extraction, sql, objects, not 'poems'"),
         ("sql", "--task sql needs data"),
         ("objects=x.jsonl", "--task objects takes no data"),
     ],
 )
-def test_a_task_that_cannot_be_is_refused(tmp_path: Path, task: str, said: str) -> None:
+def test_a_task_that_cannot_be_is_refused(tmp_path: Path, task: str, message: str) -> None:
     found = CliRunner().invoke(app, ["bench", "structured", str(write_bundle(tmp_path / "b")), "--task", task])
     assert found.exit_code == 2
-    assert said in " ".join(found.stderr.replace("│", "").split())
+    assert message in " ".join(found.stderr.replace("│", "").split())
 
 
 def test_the_help_names_every_task() -> None:

@@ -61,11 +61,11 @@ class Program:
         return Answer(tokens, MS_PER_TOKEN * len(tokens), {"compile_ms": 0.5, "cpu_ms": 4.0 * len(tokens)})
 
 
-def run(program: Program, questions: int = 2, said: list[str] | None = None, **settings: Any) -> StructuredResult:
+def run(program: Program, questions: int = 2, notices: list[str] | None = None, **settings: Any) -> StructuredResult:
     question = Question((user("?"),), SCHEMA, lambda text: {"exact_match": 100.0 * (text == RIGHT)})
     todo = {"objects": ([EncodedQuestion(question, [1, 2])] * questions, 0)}
     asked = TaskSettings(**{"repetitions": 2, **settings})
-    externals = Externals([program], ([] if said is None else said).append)
+    externals = Externals([program], ([] if notices is None else notices).append)
     return measure(
         [Scripted().stream] * asked.repetitions, todo, asked, lambda ids: "".join(map(chr, ids)), externals=externals
     )  # fmt: skip
@@ -152,12 +152,12 @@ def test_a_program_without_a_grammar_for_the_task_has_an_empty_row_and_the_reaso
 
 
 def test_a_program_that_dies_keeps_the_figures_that_it_has() -> None:
-    said: list[str] = []
+    notices: list[str] = []
     program = Program(RIGHT, ExternalSystemDied("other was ended by SIGSEGV"))
-    result = run(program, questions=4, said=said)
+    result = run(program, questions=4, notices=notices)
     assert figures(result)["answers"] == 1
     assert result.left_out == result.to_dict()["left_out"] == {"other": "other was ended by SIGSEGV"}
-    assert said == ["Without other: other was ended by SIGSEGV"]
+    assert notices == ["Without other: other was ended by SIGSEGV"]
     assert len(program.requests) == 1 + 2 + 1, "it is not asked again"
     assert len(result.tasks["objects"].results) == 4
 

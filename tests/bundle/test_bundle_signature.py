@@ -146,9 +146,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
 def test_what_is_wrong_is_named(name: str, bundle: Path) -> None:
     damage, words = DAMAGES[name]
     damage(bundle)
-    said = verdict(bundle)
-    assert said is not None
-    assert all(word in said for word in words), said
+    problem = verdict(bundle)
+    assert problem is not None
+    assert all(word in problem for word in words), problem
 
 
 def test_no_other_bit_will_do(bundle: Path) -> None:
@@ -309,9 +309,9 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     bundle = write_bundle(tmp_path / "demo")
-    code, line, said = command("bundle", "keygen", "release.v1")
+    code, line, stderr = command("bundle", "keygen", "release.v1")
     assert (code, line) == (0, (tmp_path / "release.v1.pub").read_text())
-    assert "release.v1.key signs; keep it secret" in said
+    assert "release.v1.key signs; keep it secret" in stderr
     assert command("bundle", "keygen", "release.v1")[0] == 1
 
     def refused(*arguments: object) -> str:
@@ -323,8 +323,8 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert "manifest.sig: missing; the bundle is not signed" in refused(*arguments)
     assert command("bundle", "sign", bundle, "--key", "release.v1.key")[:2] == (0, f"{bundle}/manifest.sig\n")
     assert command("run", bundle, "hi", "--public-key", "release.v1.pub") == command("run", bundle, "hi")
-    code, _, said = command("bundle", "inspect", bundle, "--json", "--public-key", "release.v1.pub")
-    assert (code, said) == (0, f"signed with {line}")
+    code, _, stderr = command("bundle", "inspect", bundle, "--json", "--public-key", "release.v1.pub")
+    assert (code, stderr) == (0, f"signed with {line}")
     with streamfuse.load(bundle, public_key=line) as model:
         assert model.generate("hi").text
     (tmp_path / "old.pub").write_text(OTHER_PUBLIC)

@@ -35,11 +35,11 @@ def test_the_sound_bundle_runs(seed: Path) -> None:
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
 def test_known_damage_ends_in_one_sentence(case: dict[str, Any], seed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str | None] = []
+    messages: list[str | None] = []
     own = fuzz_bundle.sentence_of
-    monkeypatch.setattr(fuzz_bundle, "sentence_of", lambda folder: said.append(own(folder)) or said[-1])
+    monkeypatch.setattr(fuzz_bundle, "sentence_of", lambda folder: messages.append(own(folder)) or messages[-1])
     assert fuzz_bundle.finding(seed, case["damage"]) is None
-    assert (said == [None]) is case["opens"], said
+    assert (messages == [None]) is case["opens"], messages
 
 
 def test_the_corpus_is_written_as_the_fuzzer_reads_it(seed: Path, tmp_path: Path) -> None:

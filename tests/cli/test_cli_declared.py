@@ -68,8 +68,8 @@ def test_flags_have_the_types_and_defaults_of_the_fields() -> None:
 
 
 def test_the_values_of_an_instance_are_shown_and_not_passed_on() -> None:
-    _, said, _ = run("--heat", "90", defaults=Oven(share=0.75))
-    assert said == {"heat": 90}
+    _, chosen, _ = run("--heat", "90", defaults=Oven(share=0.75))
+    assert chosen == {"heat": 90}
     help_ = run("--help", defaults=Oven(share=0.75))[2]
     assert "0.75" in help_
 

@@ -142,12 +142,12 @@ def test_an_error_that_quotes_a_file_cannot_either(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_json_says_every_character_in_every_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"text": 'é 漢 𝄞 \x1b \x9b \x7f \ud800 quoted " and \\'}
+    document = {"text": 'é 漢 𝄞 \x1b \x9b \x7f \ud800 quoted " and \\'}
     stream = Stream(False, encoding)
     monkeypatch.setattr(sys, "stdout", stream)
-    console.print_json(said)
+    console.print_json(document)
     written = stream.getvalue()
-    assert json.loads(written.encode(encoding).decode(encoding)) == said
+    assert json.loads(written.encode(encoding).decode(encoding)) == document
     assert ("é" in written) is (encoding != "ascii")
     assert "\x9b" not in written
 

@@ -1,4 +1,4 @@
-"""What is not installed is said before work begins, and running bundles needs none of it.
+"""What is not installed is named before work begins, and running bundles needs none of it.
 
 Run: python -m pytest tests/cli/test_extras.py
 """

@@ -574,7 +574,7 @@ def test_a_large_cache_is_saved_and_restored_without_a_copy_in_memory(tmp_path: 
 
 
 class WrongBackend(SavingBackend):
-    """Writes `more` bytes than it said, and asks for as many more."""
+    """Writes `more` bytes than it announced, and asks for as many more."""
 
     more = 0
 

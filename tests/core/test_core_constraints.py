@@ -69,7 +69,7 @@ def costs_of(model: ModelSpec) -> dict[str, float]:
     return {**found, STREAMS: 0.4} if model.deferred else found
 
 
-def said(step: Callable[[], object], ended: Callable[[], str]) -> str:
+def ending_of(step: Callable[[], object], ended: Callable[[], str]) -> str:
     """What `step` raises, or how the text ended."""
     try:
         step()
@@ -93,7 +93,7 @@ def in_core(
             while (token := session.next()) is not None:
                 delivered.append(token.id)
 
-        ending = said(run, lambda: session.statistics.finish_reason)
+        ending = ending_of(run, lambda: session.statistics.finish_reason)
         assert backend.cache == session.tokens[: len(backend.cache)]
         assert session.tokens == [*prompt, *delivered]
         return (delivered, ending), session.statistics
@@ -106,7 +106,7 @@ def in_loop(
     parsed = None if tables is None else DraftTables.of(*tables.values())
     drafter = StreamDrafter(parsed) if backend.spec.num_streams else LookUpDrafter()
     loop = Loop(backend, list(prompt), config, drafter, constraint=constraint, observe=watch)
-    ending = said(lambda: list(loop.run()), lambda: loop.counts.finish_reason)
+    ending = ending_of(lambda: list(loop.run()), lambda: loop.counts.finish_reason)
     assert backend.cache == loop.tokens[: len(backend.cache)]
     return loop.tokens[len(prompt) :], ending
 

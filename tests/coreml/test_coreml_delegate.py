@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on a Mac the en
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program with the delegate says of a bundle that prunes and computes streams in a pass of their own."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("delegate")
@@ -45,14 +45,14 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_the_engine_gives_every_pass_to_the_delegate(said: dict[str, Any]) -> None:
-    assert said["functions"] == ["decode", "prefill", "streams", "verify_12"]
-    assert set(said["snr_db"]) == {"decode", "verify_12"}
-    assert min(said["snr_db"].values()) >= FLOORS["float32"].snr_db
+def test_the_engine_gives_every_pass_to_the_delegate(report: dict[str, Any]) -> None:
+    assert report["functions"] == ["decode", "prefill", "streams", "verify_12"]
+    assert set(report["snr_db"]) == {"decode", "verify_12"}
+    assert min(report["snr_db"].values()) >= FLOORS["float32"].snr_db
 
 
-def test_speculation_through_the_delegate_changes_no_token(said: dict[str, Any]) -> None:
-    plain, speculative = said["texts"]["plain"], said["texts"]["speculative"]
+def test_speculation_through_the_delegate_changes_no_token(report: dict[str, Any]) -> None:
+    plain, speculative = report["texts"]["plain"], report["texts"]["speculative"]
     assert len(plain["tokens"]) == coreml_delegate.TOKENS
     assert speculative["tokens"] == plain["tokens"]
     assert speculative["accepted"] > 0

@@ -109,5 +109,5 @@ def test_the_statistics_are_the_runs_own(picture: ModuleType, trace) -> None:  #
     assert "2.25 tokens per pass   700 tokens/s" in still
     assert {"streams 9", "look-up 9", "table 9", "plain 9"} <= set(still)
     assert {"700 tokens/s", "400 tokens/s", "the same text, 1.75 times as fast"} <= set(still)
-    said = [text.text for text in root.iter(f"{SVG}text")]
-    assert "2 cores of a test, shown 70 times slower" in said
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert "2 cores of a test, shown 70 times slower" in texts

@@ -191,10 +191,10 @@ def test_no_room_for_a_file_is_one_sentence(
     command = commands(samples, tmp_path)[name]
     if name == "distill" and most_bytes > 2_000:
         pytest.skip("all answers fit")
-    line = only_line(Command(tmp_path / "said", *command, most_bytes=most_bytes))
+    line = only_line(Command(tmp_path / "output", *command, most_bytes=most_bytes))
     assert "too large; make room" in line, line
     sound(tmp_path)
-    assert Command(tmp_path / "said", *command).wait() == 0
+    assert Command(tmp_path / "output", *command).wait() == 0
     sound(tmp_path)
 
 
@@ -216,7 +216,7 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
 def test_a_full_disk_is_one_sentence(name: str, samples: Path, gguf_file: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=128k") as small:
         (small / "ballast").write_bytes(bytes(124 << 10))
-        line = only_line(Command(tmp_path / "said", *commands(samples, small)[name], TMPDIR=str(tmp_path)))
+        line = only_line(Command(tmp_path / "output", *commands(samples, small)[name], TMPDIR=str(tmp_path)))
         assert "No space left on device; make room" in line, line
         sound(small)
 
@@ -225,7 +225,7 @@ def test_a_full_disk_is_one_sentence(name: str, samples: Path, gguf_file: Path, 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
 def test_a_read_only_target_is_one_sentence(name: str, samples: Path, gguf_file: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "fixed", "ro") as fixed:
-        line = only_line(Command(tmp_path / "said", *commands(samples, fixed)[name]))
+        line = only_line(Command(tmp_path / "output", *commands(samples, fixed)[name]))
         assert "Read-only file system" in line, line
         assert str(fixed) in line
 
@@ -241,18 +241,18 @@ def test_two_pulls_at_once_make_one_model(gguf_file: Path, tmp_path: Path) -> No
 
 def test_two_exports_to_one_name_leave_one_bundle(samples: Path, tmp_path: Path) -> None:
     command = commands(samples, tmp_path)["export"]
-    both = [Command(tmp_path / "said" / str(number), *command) for number in range(2)]
+    both = [Command(tmp_path / "output" / str(number), *command) for number in range(2)]
     assert [each.wait() for each in both] == [0, 0], [each.stderr for each in both]
     open_bundle(tmp_path / "bundle")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "said"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "output"]
 
 
 def test_two_runs_share_one_cache_of_plans(samples: Path, tmp_path: Path) -> None:
-    assert Command(tmp_path / "said", *commands(samples, tmp_path)["export"]).wait() == 0
+    assert Command(tmp_path / "output", *commands(samples, tmp_path)["export"]).wait() == 0
     command = ["run", tmp_path / "bundle", "hello", "--max-new-tokens", 24]
     home = str(tmp_path / "home")
-    both = [Command(tmp_path / "said" / str(number), *command, STREAMFUSE_HOME=home) for number in range(3)]
+    both = [Command(tmp_path / "output" / str(number), *command, STREAMFUSE_HOME=home) for number in range(3)]
     assert [each.wait() for each in both] == [0, 0, 0], [each.stderr for each in both]
     assert len({each.stdout for each in both}) == 1
     assert len(list((tmp_path / "home" / "costs").glob("*.costs"))) == 1
-    assert Command(tmp_path / "said" / "last", *command, STREAMFUSE_HOME=home).wait() == 0
+    assert Command(tmp_path / "output" / "last", *command, STREAMFUSE_HOME=home).wait() == 0

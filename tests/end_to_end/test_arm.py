@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from native_samples import WIDTHS, said_by
+from native_samples import WIDTHS, output_of
 
 from streamfuse.native.arm.build import INSTALL, build_arm, missing_tools, run_command
 from streamfuse.native.build import build
@@ -34,23 +34,23 @@ def here() -> Path:
 
 def emulated(program: Path, *arguments: object, processor: str = "max") -> str:
     # An instruction set that is forced on this machine means nothing there.
-    return said_by(run_command(program, *arguments), QEMU_CPU=processor, STREAMFUSE_ISA="")
+    return output_of(run_command(program, *arguments), QEMU_CPU=processor, STREAMFUSE_ISA="")
 
 
-def digest(said: str) -> str:
-    return said.split("digest: ")[1].strip()
+def digest(output: str) -> str:
+    return output.split("digest: ")[1].strip()
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_operators_are_right_and_row_invariant(arm: Path, processor: str) -> None:
-    said = emulated(arm / "test_ops", 20, processor=processor)
-    assert f"instruction set: {PROCESSORS[processor]}," in said
+    output = emulated(arm / "test_ops", 20, processor=processor)
+    assert f"instruction set: {PROCESSORS[processor]}," in output
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_operators_give_the_bits_of_this_machine(arm: Path, here: Path, processor: str) -> None:
     assert digest(emulated(arm / "test_ops", "--digest", processor=processor)) == digest(
-        said_by([here / "test_ops", "--digest"])
+        output_of([here / "test_ops", "--digest"])
     )
 
 
@@ -66,8 +66,8 @@ def test_operators_give_the_bits_of_this_machine(arm: Path, here: Path, processo
 def test_whole_graphs_give_the_bits_of_this_machine(
     arm: Path, here: Path, tiny_graph: Path, processor: str, width: int
 ) -> None:
-    said = emulated(arm / "test_engine", tiny_graph, width, processor=processor)
-    assert digest(said) == digest(said_by([here / "test_engine", tiny_graph, str(width)]))
+    output = emulated(arm / "test_engine", tiny_graph, width, processor=processor)
+    assert digest(output) == digest(output_of([here / "test_engine", tiny_graph, str(width)]))
 
 
 @pytest.mark.skipif(not (REAL_BUNDLE / "model.pte").is_file(), reason="build/demo is missing; run: make bundle")
@@ -75,6 +75,6 @@ def test_whole_graphs_give_the_bits_of_this_machine(
 def test_a_real_model_says_the_same_words(arm: Path, here: Path, width: int, count: int) -> None:
     options = ["--tokens", "1,4093,198,1780,253,2573,28,253,1838", "--count", str(count), "--width", str(width)]
     model = str(REAL_BUNDLE / "model.pte")
-    words = said_by([here / "generate", model, *options])
+    words = output_of([here / "generate", model, *options])
     assert len(words.split()) == count
     assert emulated(arm / "generate", model, *options) == words

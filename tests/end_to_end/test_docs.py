@@ -82,9 +82,9 @@ def test_the_c_sample_of_the_core_prints_what_its_page_says(tmp_path: Path) -> N
     library = ["-L", str(NATIVE), "-lstreamfuse_core", f"-Wl,-rpath,{NATIVE}"]
     subprocess.run([*compiler, "sample.c", *library, "-o", "sample"], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "sample"], capture_output=True, text=True, check=True)
-    said = re.search(r"It prints `([^`]+)`", sample.page.read_text(encoding="utf-8"))
-    assert said is not None
-    assert done.stdout.splitlines()[0].split() == said[1].split()
+    promised = re.search(r"It prints `([^`]+)`", sample.page.read_text(encoding="utf-8"))
+    assert promised is not None
+    assert done.stdout.splitlines()[0].split() == promised[1].split()
 
 
 def exports() -> list[tuple[str, ...]]:

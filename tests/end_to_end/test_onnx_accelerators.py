@@ -20,7 +20,7 @@ import export_samples
 import pytest
 import software_gpu
 import torch
-from native_samples import said_by
+from native_samples import output_of
 
 from streamfuse.export.pipeline import run_export
 
@@ -49,25 +49,26 @@ def gap(model, tokens, one, other):
         return abs(float(out.logits[0, one] - out.logits[0, other]))
 
 bundle, provider, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
-said = {"package": onnx_providers.installed(), "texts": [], "chats": [], "gaps": []}
+report = {"package": onnx_providers.installed(), "texts": [], "chats": [], "gaps": []}
 options = {"max_new_tokens": 24, "ignore_eos": True}
 with streamfuse.load(bundle, provider=provider, cost_cache=False) as model:
     for sampling in ({"temperature": 0.0}, {"temperature": 0.9, "seed": 5}):
         prompt = model.encode("the keeper climbed", raw=True)
         plain = model.generate(prompt, speculative=False, **options, **sampling)
         drafted = model.generate(prompt, width=width, **options, **sampling)
-        said["texts"].append([plain.tokens, drafted.tokens, drafted.statistics.to_dict()])
+        report["texts"].append([plain.tokens, drafted.tokens, drafted.statistics.to_dict()])
         if plain.tokens != drafted.tokens:
             at = next(i for i, pair in enumerate(zip(plain.tokens, drafted.tokens)) if pair[0] != pair[1])
-            said["gaps"].append(gap(model, [*prompt, *plain.tokens[:at]], plain.tokens[at], drafted.tokens[at]))
+            report["gaps"].append(gap(model, [*prompt, *plain.tokens[:at]], plain.tokens[at], drafted.tokens[at]))
     for how in ({"speculative": False}, {"width": width}):
         with model.chat(max_new_tokens=10, ignore_eos=True, **how) as chat:
-            said["chats"].append([chat.send(words).tokens for words in ("Hello", "And now?")])
+            report["chats"].append([chat.send(words).tokens for words in ("Hello", "And now?")])
     with model.session(text=False) as session:
         backend = session.backend
-        said["description"] = backend.description
-        said["first"] = backend.run("decode", np.array([7]), np.array([0]), np.ones((1, 1), bool), True).logits.tolist()
-print(json.dumps(said))
+        report["description"] = backend.description
+        first = backend.run("decode", np.array([7]), np.array([0]), np.ones((1, 1), bool), True)
+        report["first"] = first.logits.tolist()
+print(json.dumps(report))
 """
 
 
@@ -113,8 +114,8 @@ def environment(request: pytest.FixtureRequest, provider: str) -> dict[str, str]
 
 def generated(bundle: Path, provider: str, width: int, environment: dict[str, str]) -> dict[str, Any]:
     command = [sys.executable, "-c", GENERATE, bundle, provider, str(width)]
-    said: dict[str, Any] = json.loads(said_by(command, **environment))
-    return said
+    report: dict[str, Any] = json.loads(output_of(command, **environment))
+    return report
 
 
 @pytest.mark.parametrize(
@@ -129,21 +130,21 @@ def generated(bundle: Path, provider: str, width: int, environment: dict[str, st
 def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_tie(
     bundle: Callable[[str, str], Path], environment: dict[str, str], provider: str, schedule: str, width: int
 ) -> None:
-    said = generated(bundle(provider, schedule), f"{provider}:{WHOLE}", width, environment)
-    assert said["package"].startswith(PACKAGE[provider])
-    assert said["description"]["provider"] == provider
-    assert said["description"]["nodes"] > 150
-    assert said["description"]["nodes_on_cpu"] == 0
-    for plain, drafted, statistics in said["texts"]:
+    report = generated(bundle(provider, schedule), f"{provider}:{WHOLE}", width, environment)
+    assert report["package"].startswith(PACKAGE[provider])
+    assert report["description"]["provider"] == provider
+    assert report["description"]["nodes"] > 150
+    assert report["description"]["nodes_on_cpu"] == 0
+    for plain, drafted, statistics in report["texts"]:
         assert len(plain) == len(drafted) == 24
         assert statistics["accepted_by_source"]["streams"] > 0
         assert set(statistics["widths"]) & {"verify_4", "verify_12"}
-    assert len(said["gaps"]) <= 1
-    assert all(gap < NEAR_TIE[provider] for gap in said["gaps"])
-    plain, drafted = said["chats"]
+    assert len(report["gaps"]) <= 1
+    assert all(gap < NEAR_TIE[provider] for gap in report["gaps"])
+    plain, drafted = report["chats"]
     assert plain == drafted
     assert [len(answer) for answer in plain] == [10, 10]
-    assert max(said["first"][0]) - min(said["first"][0]) > 1
+    assert max(report["first"][0]) - min(report["first"][0]) > 1
 
 
 def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from export_samples import TEXT, config_for, tiny_model, write_checkpoint
-from native_samples import said_by
+from native_samples import output_of
 
 from streamfuse.export.pipeline import run_export
 from streamfuse.native.cargo import default_target_dir
@@ -70,7 +70,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-c", backend], cwd=ROOT, check=True, capture_output=True)
     (source,) = folder.glob("*.tar.gz")
     crates = {"CARGO_TARGET_DIR": str(default_target_dir())}  # where those of text/ are compiled already
-    said_by([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source], **crates)
+    output_of([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source], **crates)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -102,7 +102,7 @@ def source_packages() -> list[Path]:
 def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel alone, to be put before this environment, which has executorch."""
     folder = tmp_path_factory.mktemp("site")
-    said_by([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel])
+    output_of([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel])
     return folder
 
 
@@ -144,7 +144,7 @@ def test_engine_and_python_bindings_share_one_copy_of_executorch(
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     graph = bundles[1] / "model.pte"
     command = [sys.executable, *safe, "-c", GENERATE, place, graph, str(TEXT[:6]), *order.split()]
-    tokens, used = said_by(command, **environment).splitlines()
+    tokens, used = output_of(command, **environment).splitlines()
     assert len(tokens.split()) == 13
     if sys.platform == "linux":
         assert (used == str(own)) == (not equal and order.startswith("engine"))
@@ -154,20 +154,22 @@ def test_engine_and_python_bindings_share_one_copy_of_executorch(
 def test_a_fresh_environment_runs_bundles_and_says_what_it_lacks(
     wheel: Path, bundles: list[Path], tmp_path: Path
 ) -> None:
-    said_by([sys.executable, "-m", "venv", tmp_path / "fresh"])
+    output_of([sys.executable, "-m", "venv", tmp_path / "fresh"])
     fresh = tmp_path / "fresh" / "bin"
     environment = {"PYTHONPATH": "", "STREAMFUSE_ENGINE": "", "STREAMFUSE_HOME": str(tmp_path / "home")}
-    said_by([fresh / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], **environment)
+    output_of(
+        [fresh / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], **environment
+    )
     heavy = ["torch", "executorch", "coremltools", "gguf", "jinja2", "safetensors", "tokenizers"]
     find = f"from importlib.util import find_spec; print([name for name in {heavy} if find_spec(name)])"
-    assert said_by([fresh / "python", "-c", find], **environment) == "[]\n"
+    assert output_of([fresh / "python", "-c", find], **environment) == "[]\n"
 
     for bundle in bundles:
         here = [sys.executable, "-c", "from streamfuse.cli import main; main()"]
         texts = []
         for streamfuse, more in (([fresh / "streamfuse"], environment), (here, {})):
             command = [*streamfuse, "run", bundle, "the keeper", "--raw", "--max-new-tokens", "24", "--json"]
-            texts.append(json.loads(said_by(command, **more))["text"])
+            texts.append(json.loads(output_of(command, **more))["text"])
         assert texts[0] == texts[1]
 
     command = [str(fresh / "streamfuse"), "export", "-o", str(tmp_path / "bundle")]

@@ -294,7 +294,7 @@ def test_a_dry_run_with_stock_operators_counts_delegates(checkpoint: Checkpoint,
     assert f"calls of delegates per pass\n{lines}" in stdout
 
 
-# (flags, layers of all methods, weights, from a GGUF) and what export_report.json said: CPU seconds, GB.
+# (flags, layers of all methods, weights, from a GGUF) and the figures of export_report.json: CPU seconds, GB.
 SMOL = (158, 134_515_008, True)
 MEASURED = [
     ({}, *SMOL, 34, 1.9),
@@ -466,7 +466,7 @@ def test_a_config_file_gives_the_flags_that_the_command_line_leaves_out(checkpoi
     found = json.loads(stdout)
     assert (found["widths"], found["default_width"], found["prune_keep"]) == ([4, 12], 4, {"12": 6})
     assert found["scheme"] == {"head": "q4_1"}
-    assert found["top_k"] == 5  # the command line said so
+    assert found["top_k"] == 5  # from the command line
 
 
 def test_a_plan_read_from_its_own_report_is_the_same_plan(checkpoint: Checkpoint, tmp_path: Path) -> None:

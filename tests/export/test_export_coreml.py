@@ -74,12 +74,12 @@ def test_the_manifest_names_the_tensors_of_the_package(made: Made) -> None:
     manifest = made.bundle.manifest
     assert set(made.package.functions) == set(manifest.methods)
     for method, facts in manifest.methods.items():
-        for found, said in (
+        for found, stated in (
             (made.package.inputs(method), facts.inputs),
             (made.package.outputs(method), facts.outputs),
         ):
             assert {n: (names[t.dtype], t.shape) for n, t in found.items()} == {
-                t.name: (t.dtype, t.shape) for t in said
+                t.name: (t.dtype, t.shape) for t in stated
             }
     assert manifest.cache.layout == ("channels_position" if made.channels else "position_head_dim")
     decode = {tensor.name: tensor.shape for tensor in manifest.methods["decode"].outputs}
@@ -107,11 +107,11 @@ def test_every_weight_is_stored_once(made: Made) -> None:
 
 
 def test_the_package_describes_itself(made: Made) -> None:
-    said = made.package.user_metadata
-    assert said["streamfuse.layout"] == made.config.layout
-    assert json.loads(said["streamfuse.methods"]) == list(made.package.functions)
-    assert said["streamfuse.compute_units"] == "cpu_and_ne"
-    assert json.loads(said["streamfuse.schemes"])["mlp"] == made.config.part_scheme("mlp").name
+    metadata = made.package.user_metadata
+    assert metadata["streamfuse.layout"] == made.config.layout
+    assert json.loads(metadata["streamfuse.methods"]) == list(made.package.functions)
+    assert metadata["streamfuse.compute_units"] == "cpu_and_ne"
+    assert json.loads(metadata["streamfuse.schemes"])["mlp"] == made.config.part_scheme("mlp").name
     import coremltools
 
     metadata = coremltools.utils.load_spec(str(made.bundle.graph)).description.metadata

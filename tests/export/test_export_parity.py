@@ -117,12 +117,12 @@ def test_a_config_file_and_the_python_call_name_floors_too(checkpoint: tuple[Pat
     assert converted(ExportConfig, {"allow_parity_below": ["int4", "kernels"]}) == {
         "allow_parity_below": ("int4", "kernels")
     }
-    for said in ("int4", "[int4, kernels]"):
+    for names in ("int4", "[int4, kernels]"):
         config = tmp_path / "mine.yaml"
-        config.write_text(f"allow_parity_below: {said}\nadapter: none\nmax_context_len: 128\n")
+        config.write_text(f"allow_parity_below: {names}\nadapter: none\nmax_context_len: 128\n")
         command = ["export", "--model", str(checkpoint[0]), "-o", str(tmp_path / "b"), "--config", str(config)]
         done = CliRunner().invoke(app, [*command, "--dry-run", "--json"])
-        assert json.loads(done.stdout)["allow_parity_below"] == said.strip("[]").split(", ")
+        assert json.loads(done.stdout)["allow_parity_below"] == names.strip("[]").split(", ")
 
 
 def test_figures_are_read_and_bundles_without_them_open(tmp_path: Path) -> None:

@@ -26,13 +26,13 @@ GREEDY = {"temperature": 0.0, "max_new_tokens": 128}
 QWEN = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
 
 
-def folder(tmp_path: Path, **said: Any) -> Path:
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+def folder(tmp_path: Path, **settings: Any) -> Path:
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("settings", "expected"),
     [
         ({}, {}),
         ({"eos_token_id": 2}, {}),
@@ -46,9 +46,9 @@ def folder(tmp_path: Path, **said: Any) -> Path:
     ],
 )
 def test_values_mean_what_they_mean_in_transformers(
-    said: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = sampling_defaults(folder(tmp_path, **said), "model")
+    found = sampling_defaults(folder(tmp_path, **settings), "model")
     assert found.values == {**GREEDY, **expected}
     assert (found.note is None) is (not expected)
     assert sampling_defaults(tmp_path, "greedy").values == GREEDY
@@ -67,13 +67,13 @@ def test_what_is_taken_and_what_is_left_out_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("settings", "words"),
     [({"top_p": 1.5}, "top_p must be above 0"), ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
      ({"top_k": 2.5}, "top_k must be a number"), ({"repetition_penalty": -1}, "repetition_penalty must be")],
 )  # fmt: skip
-def test_a_value_out_of_range_is_named(said: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_value_out_of_range_is_named(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"generation_config.json: {words}"):
-        sampling_defaults(folder(tmp_path, do_sample=True, **said), "model")
+        sampling_defaults(folder(tmp_path, do_sample=True, **settings), "model")
 
 
 @pytest.mark.parametrize(("choice", "temperature"), [("model", 0.7), ("greedy", 0.0)])
@@ -91,10 +91,10 @@ def test_the_command_line_says_it_and_refuses_another_word(tmp_path: Path) -> No
     folder(made[0], **QWEN)
     command = ["export", "--model", str(made[0]), "--adapter", "none", "-o", str(tmp_path / "out"), "--dry-run"]
     command += ["--target", "onnx", "--max-context-len", "64"]
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 0, said.stderr
-    assert "sampling defaults from generation_config.json: temperature 0.7" in said.stderr
-    assert "model: temperature 0.7, top_k 20, top_p 0.8, repetition_penalty 1.05" in said.stdout
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.stderr
+    assert "sampling defaults from generation_config.json: temperature 0.7" in done.stderr
+    assert "model: temperature 0.7, top_k 20, top_p 0.8, repetition_penalty 1.05" in done.stdout
     with pytest.raises(OptionError, match="sampling must be one of model, greedy, not random"):
         config_for(made, tmp_path, sampling="random")
 
@@ -103,10 +103,10 @@ def test_a_warning_of_a_checkpoint_is_a_line_of_its_own(tmp_path: Path) -> None:
     folder_, _ = write_checkpoint(tmp_path / "base", tiny_model(), rope_parameters={"rope_theta": 5e5},
                                   rope_scaling={"type": "linear", "factor": 2.0})  # fmt: skip
     command = ["export", "--model", str(folder_), "--adapter", "none", "-o", str(tmp_path / "out"), "--dry-run"]
-    said = CliRunner().invoke(app, [*command, "--target", "onnx", "--max-context-len", "64"])
-    assert said.exit_code == 0, said.stderr
-    assert said.stderr.startswith(f"warning: {folder_}/config.json: rope_scaling replaces rope_parameters")
-    assert ".py:" not in said.stderr
+    done = CliRunner().invoke(app, [*command, "--target", "onnx", "--max-context-len", "64"])
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith(f"warning: {folder_}/config.json: rope_scaling replaces rope_parameters")
+    assert ".py:" not in done.stderr
 
 
 def test_sampling_of_a_gguf_has_llama_cpps_defaults(tmp_path: Path) -> None:

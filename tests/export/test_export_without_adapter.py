@@ -84,9 +84,9 @@ def test_without_a_word_about_adapters_a_model_that_none_fits_exports_and_says_h
     folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "bundle"
-    with pytest.warns(UserWarning, match="^no streams: the shipped adapter chat-lossless does not fit") as said:
+    with pytest.warns(UserWarning, match="^no streams: the shipped adapter chat-lossless does not fit") as caught:
         report = streamfuse.export_bundle(out, model=folder, **SIZES)
-    (line,) = (str(warning.message) for warning in said if warning.category is UserWarning)
+    (line,) = (str(warning.message) for warning in caught if warning.category is UserWarning)
     assert "(trained on a base with vocab_size 49152, this one has 258)" in line
     assert f"streamfuse train --model {folder} --data answers.jsonl -o build/train/mine" in line
     assert "\n" not in line
@@ -101,13 +101,15 @@ def test_defaults_are_those_of_the_adapter_that_is_taken_in_the_end(folder: Path
     assert report.config["widths"] == [4, 8, 16]  # the shipped adapter, which does not fit, would add 1
 
 
-@pytest.mark.parametrize("said", [(), ("--adapter", "auto"), ("--adapter", "none")])
-def test_the_command_line_says_it_on_standard_error_alone(said: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
-    command = ["export", "--model", str(folder), "-o", str(tmp_path / "bundle"), *FLAGS, "--dry-run", *said]
+@pytest.mark.parametrize("chosen", [(), ("--adapter", "auto"), ("--adapter", "none")])
+def test_the_command_line_says_it_on_standard_error_alone(
+    chosen: tuple[str, ...], folder: Path, tmp_path: Path
+) -> None:
+    command = ["export", "--model", str(folder), "-o", str(tmp_path / "bundle"), *FLAGS, "--dry-run", *chosen]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0
-    assert ("streamfuse train --model" in done.stderr) == ("none" not in said)
-    assert done.stderr.count("\n") == ("none" not in said)
+    assert ("streamfuse train --model" in done.stderr) == ("none" not in chosen)
+    assert done.stderr.count("\n") == ("none" not in chosen)
     assert "none: no streams, drafts are look-ups in the text" in done.stdout
     assert "top_k" not in done.stdout
 

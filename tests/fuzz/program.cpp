@@ -11,8 +11,8 @@
 
 namespace {
 
-void need_sentence(const char* said) {
-  if (said == nullptr || *said == 0) std::abort();
+void need_message(const char* text) {
+  if (text == nullptr || *text == 0) std::abort();
 }
 
 // Four tokens plainly and with each width, on sequences of their own.
@@ -20,7 +20,7 @@ void write_text(sf_program* program, sf_core_model* model, const sf_spec& spec) 
   for (int32_t way = -1; way < spec.verify_count; ++way) {
     sf_engine* engine = nullptr;
     if (sf_engine_new(program, &engine) != SF_OK) {
-      if (engine != nullptr) need_sentence(sf_engine_error(engine)), sf_engine_free(engine);
+      if (engine != nullptr) need_message(sf_engine_error(engine)), sf_engine_free(engine);
       return;
     }
     sf_backend backend = {};
@@ -36,9 +36,9 @@ void write_text(sf_program* program, sf_core_model* model, const sf_spec& spec) 
       sf_token token;
       int code = sf_sequence_start(session, prompt, 3, &options);
       while (code == SF_OK) code = sf_sequence_next(session, &token);
-      if (code != SF_END) need_sentence(sf_sequence_error(session));
+      if (code != SF_END) need_message(sf_sequence_error(session));
     } else if (session != nullptr) {
-      need_sentence(sf_sequence_error(session));
+      need_message(sf_sequence_error(session));
     }
     if (session != nullptr) sf_sequence_free(session);
   }
@@ -59,10 +59,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (sf_core_model_open(&spec, nullptr, 0, &model) == SF_OK)
       write_text(program, model, spec);
     else
-      need_sentence(sf_core_model_error(model));
+      need_message(sf_core_model_error(model));
     sf_core_model_close(model);
   } else {
-    need_sentence(sf_program_error(program));
+    need_message(sf_program_error(program));
   }
   sf_program_close(program);
   return 0;

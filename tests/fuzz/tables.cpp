@@ -15,8 +15,8 @@
 
 namespace {
 
-void need_sentence(const char* said) {
-  if (said == nullptr || *said == 0) std::abort();
+void need_message(const char* text) {
+  if (text == nullptr || *text == 0) std::abort();
 }
 
 // The fuzzer's bytes, one after the other; zeros when they are used up.
@@ -164,7 +164,7 @@ void write_and_restore(sf_core_model* model, Bytes& from) {
   };
   size_t sum = 0;
   if (sf_sequence_restore(sessions[1], path.c_str(), read_all, &sum) != SF_OK)
-    need_sentence(sf_sequence_error(sessions[1]));
+    need_message(sf_sequence_error(sessions[1]));
   for (sf_sequence* session : sessions) sf_sequence_free(session);
 }
 
@@ -199,7 +199,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (sf_core_model_open(&spec, given.data(), static_cast<int32_t>(given.size()), &model) == SF_OK)
     draft(model, from), write_and_restore(model, from);
   else
-    need_sentence(sf_core_model_error(model));
+    need_message(sf_core_model_error(model));
   sf_core_model_close(model);
   return 0;
 }

@@ -58,7 +58,7 @@ class Written:
 
 
 class Engine(Protocol):
-    """Something that writes texts."""
+    """Generates the outputs of cases. Subclasses without state need none of the last three methods."""
 
     name: str
     facts: Facts

@@ -10,7 +10,7 @@ from typing import Any
 
 from equality_cases import Case, Facts, random_ids
 from equality_constraints import LETTER_CONSTRAINTS
-from equality_engines import SessionWriter, Text, Writer, Written, latencies, write_text
+from equality_engines import Engine, SessionWriter, Text, Writer, Written, latencies, write_text
 from fakes import ArithmeticBackend
 from letters_samples import write_letters_bundle
 
@@ -25,11 +25,11 @@ from streamfuse.runtime.session import Session, constraint_of
 from streamfuse.runtime.text import Tokenizer
 
 
-class _Letters:
+class _Letters(Engine):
     """What the engines over the arithmetic model share: two bundles without graphs, and their facts."""
 
     def __init__(self, folder: Path, **facts: Any) -> None:
-        """A new `folder` takes the bundles; `facts` are fields of Facts."""
+        """Writes the bundles to `folder`, which must be new; `facts` are fields of Facts."""
         self.bundles = letters_bundles(folder)
         spec = self.bundles[0].spec()
         self.facts = Facts(
@@ -46,15 +46,6 @@ class _Letters:
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return self.bundle(case).tokenizer.decode(tokens)
 
-    def prepare(self) -> None:
-        pass
-
-    def trim(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 class ArithmeticEngine(_Letters):
     """The core over the arithmetic model of the tests, whose agreement with its own drafts varies."""
@@ -62,7 +53,7 @@ class ArithmeticEngine(_Letters):
     name = "arithmetic"
 
     def __init__(self, folder: Path, backend: type[ArithmeticBackend] = ArithmeticBackend) -> None:
-        """A new `folder` takes the bundles, and saved sessions."""
+        """Writes the bundles, and saved sessions, to `folder`, which must be new."""
         super().__init__(folder)
         self._backend, self._saved = backend, folder / "saved"
 

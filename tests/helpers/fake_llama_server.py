@@ -26,9 +26,9 @@ def following(token: int) -> int:
 
 def timings(prompt_tokens: int, tokens: int, drafted: bool) -> dict[str, Any]:
     accepted = (tokens - 1) // (1 + DRAFTED_PER_PASS) if drafted and tokens else 0
-    said = {"prompt_n": prompt_tokens, "prompt_ms": PASS_MS + PROMPT_TOKEN_MS * (prompt_tokens - 1),
+    times = {"prompt_n": prompt_tokens, "prompt_ms": PASS_MS + PROMPT_TOKEN_MS * (prompt_tokens - 1),
             "predicted_n": tokens, "predicted_ms": PASS_MS * max(tokens - accepted - 1, 0)}  # fmt: skip
-    return {**said, "draft_n": 2 * accepted, "draft_n_accepted": accepted} if drafted else said
+    return {**times, "draft_n": 2 * accepted, "draft_n_accepted": accepted} if drafted else times
 
 
 class Slot(BaseHTTPRequestHandler):
@@ -57,11 +57,11 @@ class Slot(BaseHTTPRequestHandler):
         while len(tokens) < wanted:
             tokens.append(following(tokens[-1]))
         Slot.cached = prompt
-        said = {"tokens": tokens[:wanted], "timings": timings(len(prompt) - known, wanted, self.drafted)}
-        self.reply({"content": "text"} if self.fault == "tokens" else said)
+        answer = {"tokens": tokens[:wanted], "timings": timings(len(prompt) - known, wanted, self.drafted)}
+        self.reply({"content": "text"} if self.fault == "tokens" else answer)
 
-    def reply(self, said: dict[str, Any]) -> None:
-        body = json.dumps(said).encode()
+    def reply(self, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

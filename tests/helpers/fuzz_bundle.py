@@ -67,10 +67,10 @@ def finding(seed: Path, mutations: list[list[Any]]) -> str | None:
             bundle_mutations.damage(bundle, mutations)
         except Exception:
             return None  # the second mutation may not fit after the first
-        said = sentence_of(bundle)
-        if said is None or (said.startswith(str(bundle)) and "\n" not in said and len(said) < 1000):
+        problem = sentence_of(bundle)
+        if problem is None or (problem.startswith(str(bundle)) and "\n" not in problem and len(problem) < 1000):
             return None
-        return f"a sentence that names no file, or no single one: {said}"
+        return f"a sentence that names no file, or no single one: {problem}"
     except BaseException as error:
         signal.alarm(0)
         if isinstance(error, KeyboardInterrupt):
@@ -82,7 +82,7 @@ def finding(seed: Path, mutations: list[list[Any]]) -> str | None:
 
 
 def sentence_of(folder: Path) -> str | None:
-    """What is said of a bundle that cannot be used; None for one that was read whole, and drafted with."""
+    """The error message of a bundle that cannot be used; None for one that was read whole, and drafted with."""
     try:
         bundle = open_bundle(folder)
         text, tables, spec = bundle.tokenizer, bundle.tables, bundle.spec()

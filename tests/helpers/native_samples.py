@@ -38,7 +38,7 @@ def tiny_chat_bundle(folder: Path) -> Path:
     return bundle
 
 
-def said_by(command: Sequence[str | Path], **environment: str) -> str:
+def output_of(command: Sequence[str | Path], **environment: str) -> str:
     """What a program prints; it must end well."""
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from native_samples import said_by
+from native_samples import output_of
 from torch import Tensor, nn
 
 from streamfuse.export.operators.layout import cache_shapes
@@ -561,7 +561,7 @@ from streamfuse.runtime.backends.executorch import core_distance_ns
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
 print(core_distance_ns())
 """
-    assert said_by([sys.executable, "-c", script]) == "0.0\n"
+    assert output_of([sys.executable, "-c", script]) == "0.0\n"
 
 
 def test_engines_in_different_threads_do_not_disturb_each_other(program) -> None:
@@ -696,7 +696,7 @@ print(get() == pool, count(pool) - before)
 
 
 def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) -> None:
-    assert said_by([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"
+    assert output_of([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"
 
 
 def test_a_program_opens_under_a_name_that_is_no_utf_8(program, tmp_path: Path) -> None:

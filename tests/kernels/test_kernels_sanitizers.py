@@ -63,8 +63,8 @@ def thread() -> Path:
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_operators_touch_only_their_memory(address: Path, instruction_set: str) -> None:
-    said = run(address / "test_ops", 40, STREAMFUSE_ISA=instruction_set)
-    if f"instruction set: {instruction_set}," not in said:
+    output = run(address / "test_ops", 40, STREAMFUSE_ISA=instruction_set)
+    if f"instruction set: {instruction_set}," not in output:
         pytest.skip(f"this CPU has no {instruction_set}")
 
 

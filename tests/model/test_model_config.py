@@ -183,7 +183,7 @@ def test_training_needs_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "problem"),
     [
         ({"anchors": 0.0}, "^anchors must be above 0 and at most 1"),
         ({"anchors": float("nan")}, "^anchors must be above 0 and at most 1"),
@@ -191,8 +191,8 @@ def test_training_needs_counts(name: str) -> None:
         ({"anchors": 0.5, "mode": "shared", "init_adapter": Path("a")}, "^anchors below 1 go with mode lossless"),
     ],
 )
-def test_anchors_of_a_run_are_a_part_that_its_loss_allows(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_anchors_of_a_run_are_a_part_that_its_loss_allows(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         TrainConfig(Path("m"), ("d",), Path("o"), Path("a"), **settings)
 
 

@@ -159,11 +159,13 @@ def test_a_begin_token_is_added_where_the_file_asks_for_it(tmp_path: Path) -> No
     assert found.encode("hell", add_special_tokens=False).ids == source.tokenizer.encode("hell").ids
 
 
-@pytest.mark.parametrize(("said", "adds"), [(None, True), (False, False)])
-def test_llama_3_begins_with_a_token_where_the_file_says_nothing(said: bool | None, adds: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stated", "adds"), [(None, True), (False, False)])
+def test_llama_3_begins_with_a_token_where_the_file_says_nothing(
+    stated: bool | None, adds: bool, tmp_path: Path
+) -> None:
     source = Source()
     source.pre = "llama-bpe"
-    source.fields |= {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+    source.fields |= {} if stated is None else {"tokenizer.ggml.add_bos_token": stated}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
     assert found.encode("hell").ids == [0] * adds + found.encode("hell", add_special_tokens=False).ids
@@ -179,7 +181,7 @@ def test_an_end_token_is_added_where_the_file_asks_for_it(begins: bool, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("said", "ends"),
+    ("stated", "ends"),
     [
         ({"eot": 5, "eom": 7}, (1, 5, 7)),
         ({"eom": 7}, (1, 7)),
@@ -188,10 +190,10 @@ def test_an_end_token_is_added_where_the_file_asks_for_it(begins: bool, tmp_path
     ],
 )
 def test_the_ends_of_turns_and_messages_end_an_answer(
-    said: dict[str, int], ends: tuple[int, ...], tmp_path: Path
+    stated: dict[str, int], ends: tuple[int, ...], tmp_path: Path
 ) -> None:
     source = Source()
-    source.fields |= {f"tokenizer.ggml.{name}_token_id": token for name, token in said.items()}
+    source.fields |= {f"tokenizer.ggml.{name}_token_id": token for name, token in stated.items()}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     assert ModelConfig.load(tmp_path / "hf").eos_token_ids == ends
     settings = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
@@ -211,7 +213,7 @@ YARN = {
 
 
 @pytest.mark.parametrize(
-    ("said", "scaling"),
+    ("stated", "scaling"),
     [
         ({"scaling.type": "linear", "scaling.factor": 4.0}, LINEAR),
         ({"scaling.factor": 4.0}, LINEAR),
@@ -229,10 +231,10 @@ YARN = {
     ],
 )  # fmt: skip
 def test_rope_scaling_is_what_llama_cpp_takes_it_for(
-    said: dict[str, Any], scaling: dict[str, Any] | None, tmp_path: Path
+    stated: dict[str, Any], scaling: dict[str, Any] | None, tmp_path: Path
 ) -> None:
     source = Source()
-    source.fields |= {f"llama.rope.{name}": value for name, value in said.items()}
+    source.fields |= {f"llama.rope.{name}": value for name, value in stated.items()}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     found = load_base(tmp_path / "hf").config.rotaries[0].scaling
     assert found == pytest.approx(scaling) if scaling else found is None

@@ -124,9 +124,9 @@ def test_special_tokens_map_goes_before_tokenizer_config(
     assert (found.bos_token_id, found.eos_token_ids) == (bos, eos)
 
 
-@pytest.mark.parametrize("said", ["[1]", "{", "5"])
-def test_a_damaged_special_tokens_map_is_named(said: str, folder: Path) -> None:
-    (folder / "special_tokens_map.json").write_text(said)
+@pytest.mark.parametrize("damaged", ["[1]", "{", "5"])
+def test_a_damaged_special_tokens_map_is_named(damaged: str, folder: Path) -> None:
+    (folder / "special_tokens_map.json").write_text(damaged)
     with pytest.raises(CheckpointError, match=r"special_tokens_map\.json"):
         ModelConfig.load(folder)
 

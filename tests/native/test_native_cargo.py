@@ -1,4 +1,4 @@
-"""The Rust that builds text/: one that is new enough is found, else what to install is said.
+"""The Rust that builds text/: one that is new enough is found, else the error names what to install.
 
 Run: python -m pytest tests/native/test_native_cargo.py
 """

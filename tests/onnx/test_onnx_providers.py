@@ -1,4 +1,4 @@
-"""The choice of ONNX Runtime's execution provider: what is here, what is refused with which sentence, what is said.
+"""The choice of ONNX Runtime's execution provider: which are found, which are refused and with what message.
 
 Run: python -m pytest tests/onnx/test_onnx_providers.py
 """

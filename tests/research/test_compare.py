@@ -117,7 +117,7 @@ class Failing(Other):
         return super().answer(request)
 
 
-def over_two_sets(peer: Failing, said: list[str]) -> MethodsResult:
+def over_two_sets(peer: Failing, notices: list[str]) -> MethodsResult:
     made = parts()
     samples = [Sample(("say",), source="letters")] * len(PROMPTS)
     return measure(
@@ -125,21 +125,21 @@ def over_two_sets(peer: Failing, said: list[str]) -> MethodsResult:
         [DataSet("first", PROMPTS, samples), DataSet("second", PROMPTS, samples)],
         TaskSettings(24, 1), Letters(),  # type: ignore[arg-type]
         peers=[peer, Other("steady", 20.0, 24)], costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000,
-        without=said.append,
+        without=notices.append,
     )  # fmt: skip
 
 
 def test_a_peer_that_dies_keeps_the_sets_that_it_had_answered() -> None:
-    said: list[str] = []
+    notices: list[str] = []
     # A warm-up and three prompts of the first set, a warm-up and one prompt of the second.
-    found = over_two_sets(Failing("crashing", 6, ExternalSystemDied("crashing was ended by SIGSEGV")), said)
+    found = over_two_sets(Failing("crashing", 6, ExternalSystemDied("crashing was ended by SIGSEGV")), notices)
     unused = Other("unused", 1.0, 1)
     rows = peer_rows(found, [Peer(name, name, "", lambda shop: unused) for name in ("crashing", "steady")])
     assert {name: list(row["results"]) for name, row in rows.items()} == {
         "crashing": ["first"], "steady": ["first", "second"],
     }  # fmt: skip
     facts = found.to_dict()
-    assert said == ["Without crashing: crashing was ended by SIGSEGV"]
+    assert notices == ["Without crashing: crashing was ended by SIGSEGV"]
     assert facts["left_out"] == {"second": {"crashing": "crashing was ended by SIGSEGV"}}
     assert facts["complete"] is True
     assert facts["data"]["second"]["prompts"] == 3
@@ -289,11 +289,11 @@ def test_what_cannot_run_here_is_left_out_and_unknown_names_are_refused() -> Non
 
 def test_a_sample_has_every_token_with_its_source_and_what_was_drafted_in_vain(greedy: dict[str, Any]) -> None:
     sample = greedy["sample"]
-    said = "".join(token["text"] for token in sample["plain"]["tokens"])
+    text = "".join(token["text"] for token in sample["plain"]["tokens"])
     first = greedy_after(PROMPTS[0], VOCAB)
-    assert said[0] == decode_letters([first])
+    assert text[0] == decode_letters([first])
     ours = sample["methods"]["streams, ours"]
-    assert "".join(token["text"] for token in ours["tokens"]) == said
+    assert "".join(token["text"] for token in ours["tokens"]) == text
     assert {token["source"] for token in ours["tokens"]} == {"target", "streams"}
     assert ours["rejected"]
     assert all(0 <= one["at"] <= len(ours["tokens"]) and one["depth"] >= 1 for one in ours["rejected"])

@@ -38,13 +38,13 @@ def test_a_process_of_its_own_runs_one_method_without_pytorch(name: str, tiny_gr
 
 
 def test_a_method_that_does_not_run_is_said(tiny_graph: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+    notices: list[str] = []
     folders = {STREAMS: tiny_graph.parent, MEDUSA: tmp_path / "none"}
-    found = peak_memory(["Medusa heads", BASELINE], folders, 1, {}, REQUEST, without=said.append)
+    found = peak_memory(["Medusa heads", BASELINE], folders, 1, {}, REQUEST, without=notices.append)
     assert list(found) == [BASELINE], "the others have theirs"
-    assert len(said) == 1
-    assert said[0].startswith("Without the memory of Medusa heads: its process ended with code 1 (")
-    assert f"{tmp_path / 'none'}: no such folder" in said[0]
+    assert len(notices) == 1
+    assert notices[0].startswith("Without the memory of Medusa heads: its process ended with code 1 (")
+    assert f"{tmp_path / 'none'}: no such folder" in notices[0]
 
 
 def test_a_method_opens_no_bundle_but_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Other programs in the comparison of methods: which take part, what is said of the rest, and their rows.
+"""Other programs in the comparison of methods: which take part, the notice about the rest, and their rows.
 
 Run: python -m pytest tests/research/test_compare_peers.py
 """
@@ -61,18 +61,18 @@ def test_a_peer_brings_its_own_plain_decoding_along() -> None:
 
 
 def test_reasons_why_peers_are_not_here_are_said_once_each(bundle: Bundle, tmp_path: Path) -> None:
-    said: list[str] = []
+    notices: list[str] = []
     peers = [
         Peer("one", "one", "", refusing("no program; install it")),
         Peer("two", "one", "", refusing("no program; install it")),
         Peer("three", "three", "", lambda shop: Scripted("three")),
     ]
-    with opened(peers, bundle, tmp_path / "peers", 1, False, said.append, lambda line: None) as here:
+    with opened(peers, bundle, tmp_path / "peers", 1, False, notices.append, lambda line: None) as here:
         assert list(here) == ["three"]
-    assert said == ["Without one; two: no program; install it"]
+    assert notices == ["Without one; two: no program; install it"]
     with (
         pytest.raises(ExternalSystemError, match="no program; install it"),
-        opened(peers, bundle, tmp_path / "peers", 1, True, said.append, lambda line: None),
+        opened(peers, bundle, tmp_path / "peers", 1, True, notices.append, lambda line: None),
     ):
         pass
 
@@ -81,11 +81,11 @@ def test_a_peer_whose_process_dies_is_left_out_also_where_it_was_asked_for(bundl
     def dying(shop: Workshop) -> Any:
         raise ExternalSystemDied("one was ended by SIGSEGV")
 
-    said: list[str] = []
+    notices: list[str] = []
     peers = [Peer("one", "one", "", dying), Peer("two", "two", "", lambda shop: Scripted("two"))]
-    with opened(peers, bundle, tmp_path / "peers", 1, True, said.append, lambda line: None) as here:
+    with opened(peers, bundle, tmp_path / "peers", 1, True, notices.append, lambda line: None) as here:
         assert list(here) == ["two"]
-    assert said == ["Without one: one was ended by SIGSEGV"]
+    assert notices == ["Without one: one was ended by SIGSEGV"]
 
 
 def test_a_machine_without_the_server_is_told_how_to_get_it(
@@ -93,12 +93,14 @@ def test_a_machine_without_the_server_is_told_how_to_get_it(
 ) -> None:
     monkeypatch.delenv(llama_server.VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    said: list[str] = []
+    notices: list[str] = []
     peers = peers_named("llama.cpp, draft model")
-    with opened(peers, bundle, tmp_path / "peers", 1, False, said.append, lambda line: None) as here:
+    with opened(peers, bundle, tmp_path / "peers", 1, False, notices.append, lambda line: None) as here:
         assert here == {}
-    assert len(said) == 1
-    assert said[0].startswith("Without llama.cpp; llama.cpp, draft model: no llama-server in PATH; install llama.cpp")
+    assert len(notices) == 1
+    assert notices[0].startswith(
+        "Without llama.cpp; llama.cpp, draft model: no llama-server in PATH; install llama.cpp"
+    )
     assert not (tmp_path / "peers").exists(), "nothing is made for a program that is not here"
 
 

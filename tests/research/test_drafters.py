@@ -224,8 +224,8 @@ def test_layers_left_out_cost_their_share_and_agree_less(checkpoint: Path, model
     layers = 3 * (64 * (2 * 64 + 2 * 32) + 3 * 64 * 96)
     assert cost_of(config, whole) == pytest.approx(head / (head + layers))
     assert cost_of(config, []) == 1
-    said = base(torch.tensor([TEXT[:-1]]))[0, 4:].argmax(-1)
-    assert agreement(base, read(base, texts), []) == float((said == torch.tensor(TEXT[5:])).float().mean())
+    chosen = base(torch.tensor([TEXT[:-1]]))[0, 4:].argmax(-1)
+    assert agreement(base, read(base, texts), []) == float((chosen == torch.tensor(TEXT[5:])).float().mean())
 
 
 @torch.no_grad()

@@ -143,9 +143,12 @@ def test_a_bundle_with_heads_drafts_what_the_model_drafts_and_changes_no_text(
         backend.truncate(0)
         output = backend.run("verify_4", np.array(TEXT[:1]), np.array([0]), np.ones((1, 1), np.bool_))
         backend.commit([0])
-        said = backend.streams(0, 0) if backend.spec.deferred else output
+        output_of_streams = backend.streams(0, 0) if backend.spec.deferred else output
     (found,) = proposals(model, [Example(TEXT[:2], 1)], 5)
-    same = [len({*a} & {*b}) for a, b in zip(said.stream_ids[0].tolist(), found.stream_ids[0].tolist(), strict=True)]
+    same = [
+        len({*a} & {*b})
+        for a, b in zip(output_of_streams.stream_ids[0].tolist(), found.stream_ids[0].tolist(), strict=True)
+    ]
     assert min(same) >= 3, "the graph proposes other tokens than the model"
     with Session(make(), bundle.tables) as session:
         texts = []

@@ -182,9 +182,9 @@ def test_candidates_of_a_target_with_replaced_weights_are_those_of_the_new_strea
     change, error = 0.0, 0.0
     for place in range(12):
         for stream in range(3):
-            said = {int(token): float(log) for token, log in zip(*(a[place][stream] for a in after), strict=True)}
+            scored = {int(token): float(log) for token, log in zip(*(a[place][stream] for a in after), strict=True)}
             old = {int(token): float(log) for token, log in zip(*(b[place][stream] for b in before), strict=True)}
-            for token, log in said.items():
+            for token, log in scored.items():
                 error += abs(log - float(wanted[place, stream, slots[token]]))
             for token, log in old.items():
                 change += abs(log - float(wanted[place, stream, slots[token]]))
@@ -280,9 +280,9 @@ def test_notes_are_of_rejected_trees_and_have_the_distribution_of_each_token(dra
     for place, (ids, probs) in enumerate(zip(one.ids, one.probs, strict=True), one.start):
         assert ids[0] == text[place], "greedy, the likeliest token is the one that follows"
         assert probs.sum() == pytest.approx(1, abs=1e-5)
-        said = rows[place - 1][ids]
-        assert said.tolist() == sorted(rows[place - 1].tolist())[:-33:-1]
-        sharp = np.exp((said - said[0]) / online.GREEDY)
+        scores = rows[place - 1][ids]
+        assert scores.tolist() == sorted(rows[place - 1].tolist())[:-33:-1]
+        sharp = np.exp((scores - scores[0]) / online.GREEDY)
         np.testing.assert_allclose(probs, sharp / sharp.sum(), rtol=1e-3, atol=1e-6)
 
 

@@ -74,10 +74,10 @@ def test_the_command_prints_rounds_and_refuses_what_is_none(bundle: Path, tmp_pa
         done = CliRunner().invoke(app, ["research", "theory", *map(str, words)])
         return done.exit_code, done.stdout, done.stderr
 
-    said = f"plain={bundle}:decode"
-    code, stdout, _ = run("--round", said, "--context", 10, "--json")
-    assert (code, json.loads(stdout)) == (0, {"context": 10, "rounds": [read_round(said, 10).to_dict()]})
-    code, stdout, _ = run("--round", said)
+    flag = f"plain={bundle}:decode"
+    code, stdout, _ = run("--round", flag, "--context", 10, "--json")
+    assert (code, json.loads(stdout)) == (0, {"context": 10, "rounds": [read_round(flag, 10).to_dict()]})
+    code, stdout, _ = run("--round", flag)
     assert (code, "plain" in stdout) == (0, True)
     for wrong, words in (
         ("plain", "expected NAME="),
@@ -90,4 +90,4 @@ def test_the_command_prints_rounds_and_refuses_what_is_none(bundle: Path, tmp_pa
         code, stdout, stderr = run("--round", wrong)
         assert (code, stdout) == (2, "")
         assert words in " ".join(stderr.replace("│", " ").split())
-    assert run("--round", said, "--measured", "methods.json")[0] == 2
+    assert run("--round", flag, "--measured", "methods.json")[0] == 2

@@ -522,12 +522,12 @@ def test_sequences_of_one_model_do_not_disturb_each_other(
 ) -> None:
     alone = model.generate("hello").tokens
     with model.chat() as chat:
-        said = chat.send("a").tokens
+        answered = chat.send("a").tokens
         chat.reset()
         stream, answer = model.stream("hello"), chat.stream("a")
         turns = list(zip(stream, answer, strict=True))
     assert [one.token for one, _ in turns] == alone
-    assert [other.token for _, other in turns] == said
+    assert [other.token for _, other in turns] == answered
     assert len(made) == 2
     assert made[1].closed  # with its chat
 
@@ -620,10 +620,10 @@ def test_an_export_is_a_call_with_the_options_of_the_command(tmp_path: Path, mon
 
     configs: list[ExportConfig] = []
 
-    def run_export(config: ExportConfig, progress: Any, said: dict[str, str], sign_key: Any) -> str:
+    def run_export(config: ExportConfig, progress: Any, answered: dict[str, str], sign_key: Any) -> str:
         configs.append(config)
         assert public_line(sign_key) == line
-        assert said == {"model": str(tmp_path), "adapter": "e2e-lossless"}
+        assert answered == {"model": str(tmp_path), "adapter": "e2e-lossless"}
         return "report"
 
     line = write_keys(tmp_path / "a.key", tmp_path / "a.pub")

@@ -127,7 +127,7 @@ def test_an_engine_whose_rows_depend_on_the_pass_is_found_with_its_case(tmp_path
     assert f"    {COMMAND} {record['number']}" in summary.lines(COMMAND)
 
 
-class Scripted:
+class Scripted(Engine):
     """An engine whose speculative text is given; the plain one is 123."""
 
     name = "scripted"
@@ -141,15 +141,6 @@ class Scripted:
 
     def decode(self, case: Case, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
-
-    def prepare(self) -> None:
-        pass
-
-    def trim(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -97,12 +97,12 @@ def test_random_templates_give_the_text_of_transformers_or_an_error() -> None:
 
 def ended(source: str) -> str:
     started = time.monotonic()
-    rendered, said = by_streamfuse(source, CHAT)
+    rendered, message = by_streamfuse(source, CHAT)
     assert time.monotonic() - started < 20
     assert not rendered
-    assert "\n" not in said
-    assert "the chat template" in said
-    return said
+    assert "\n" not in message
+    assert "the chat template" in message
+    return message
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -170,8 +170,8 @@ def test_e2e_is_split_as_the_shipped_adapters_were_trained() -> None:
 
 def test_the_folders_are_those_that_recipes_ask_for() -> None:
     stages = [stage for name in names() for stage in load(name)["stage"]]
-    said = [stage.get(key, []) for stage in stages for key in ("data", "valid")]
-    files = [file for one in said for file in ([one] if isinstance(one, str) else one)]
+    listed = [stage.get(key, []) for stage in stages for key in ("data", "valid")]
+    files = [file for one in listed for file in ([one] if isinstance(one, str) else one)]
     asked = {Path(file).parts[0] for file in files if file.endswith(".jsonl")}
     assert asked - {"prompts"} == {public.SOURCES[name].folder for name in ("e2e", "sql", "dialogsum")}
 

@@ -224,8 +224,8 @@ def test_distill_takes_a_shipped_adapter_by_name(prompts: Path, model: Path, tmp
     assert "--adapter nobody: no such file, and not an adapter that ships" in refused(
         "data", "distill", prompts, out, "--model", model, "--adapter", "nobody"
     )
-    said = refused("data", "distill", prompts, out, "--model", model, "--adapter", "e2e-lossless")
-    assert "e2e-lossless.safetensors" in said  # it was found, and is another base's
+    problem = refused("data", "distill", prompts, out, "--model", model, "--adapter", "e2e-lossless")
+    assert "e2e-lossless.safetensors" in problem  # it was found, and is another base's
 
 
 RECIPE = """

@@ -228,12 +228,12 @@ def test_soft_targets_mix_the_text_with_what_the_base_says(tmp_path: Path) -> No
     losses = []
     for b, example in enumerate(EXAMPLES):
         text = example.input_ids
-        said = torch.softmax(model.base(torch.tensor([text]))[0][:, vocab], -1)
+        probabilities = torch.softmax(model.base(torch.tensor([text]))[0][:, vocab], -1)
         for p, t in enumerate(range(example.start - 1, len(text) - 1)):
             for j in (1, 2, 3):
                 if t + 1 + j < len(text) and text[t + 1 + j] in vocab.tolist():
                     hard = F.one_hot(torch.tensor(vocab.tolist().index(text[t + 1 + j])), 5)
-                    target = 0.25 * hard + 0.75 * said[t + j]
+                    target = 0.25 * hard + 0.75 * probabilities[t + j]
                     losses.append(F.cross_entropy(states[b][p, j - 1] @ model.head_rows().T, target))
     out = NGramObjective(model, alpha_streams=0.2, soft_targets=0.75)(**batch)
     tokens = sum(len(example.input_ids) - example.start for example in EXAMPLES)

@@ -31,7 +31,7 @@ CONFIG = DistillConfig(batch_size=16, max_new_tokens=60, temperature=1.0, dtype=
 
 
 def text_io(folder: Path, template: str = CHATML) -> Tokenizer:
-    """Words for tokens: 1 ends a turn, w2, w3, ... are what is said."""
+    """Words for tokens: 1 ends a turn, w2, w3, ... are the words."""
     vocab = {"<|im_start|>": 0, "<|im_end|>": END, "user": 2, "assistant": 3}
     vocab |= {word: i for i, word in enumerate(WORDS, 4)}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="user"))
@@ -136,10 +136,10 @@ def test_second_turns_follow_the_answers_and_are_read_with_them(model: Transform
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["messages"][0]["content"] for row in rows} == {"word4", "word5", "word6"}
     for row, sample in zip(rows, read_samples(out), strict=True):
-        before, said = row["messages"][:2], row["messages"][2]
+        before, reply = row["messages"][:2], row["messages"][2]
         assert [one["role"] for one in row["messages"]] == ["user", "assistant", "user"]
         assert int(before[1]["content"].removeprefix("word")) == int(before[0]["content"].removeprefix("word")) + 5
-        assert sample.turns == (said["content"],)
+        assert sample.turns == (reply["content"],)
         assert encode_prompt(sample, text) == text.encode_chat(row["messages"])
 
 

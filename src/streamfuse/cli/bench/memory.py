@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfuse.api import load
-from streamfuse.cli.shared import complete, options, tables
+from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.prompts import fitting
 from streamfuse.cli.shared.systems import system_names
@@ -33,15 +33,7 @@ def memory(
         ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of the answer.")] = 128,
-    systems: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Any of plain, speculative, llama.cpp.",
-            show_default="all installed ones",
-            autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
-        ),
-    ] = None,
+    systems: options.Systems = None,
     gguf: options.Gguf = None,
     adapter: options.TaskAdapter = None,
     trained_adapter: options.TrainedAdapter = None,

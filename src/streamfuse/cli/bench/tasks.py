@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfuse.api import Model, load
-from streamfuse.cli.shared import complete, options, tables
+from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.prompts import fitting
@@ -43,15 +43,7 @@ def tasks(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt.")] = 5,
-    systems: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Any of plain, speculative, llama.cpp.",
-            show_default="all installed ones",
-            autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
-        ),
-    ] = None,
+    systems: options.Systems = None,
     sources: Annotated[
         bool,
         typer.Option(

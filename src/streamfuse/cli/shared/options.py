@@ -148,6 +148,15 @@ TaskAdapter = Annotated[
         show_default="the base model",
     ),
 ]
+Systems = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...",
+        help="Any of plain, speculative, llama.cpp.",
+        show_default="all installed ones",
+        autocompletion=complete.listed("plain", "speculative", "llama.cpp"),
+    ),
+]
 ShowDrafts = Annotated[
     bool,
     typer.Option(
