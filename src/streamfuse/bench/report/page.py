@@ -33,7 +33,7 @@ def page_of(answers: Sequence[Answer], title: str, facts: str, command: str) -> 
             (f"{speedup(answers):.2f}x", "as fast as plain decoding"),
             (f"{tokens / max(passes, 1):.2f}", "tokens per pass"),
             (f"{passes:,}", f"passes for {tokens:,} tokens"),
-            (f"{equal} of {len(answers)}", "texts equal to plain decoding"),
+            (f"{equal} of {len(answers)}", "outputs equal to plain decoding"),
         ],
         sources=SOURCES.items(),
         answers=[_answer(one) for one in answers],

@@ -65,7 +65,7 @@ def comparisons(result: Comparisons, label: str) -> Group:
     accepted = sum(result.sources.values())
     sources = ", ".join(f"{SOURCES[name][0]} {count}" for name, count in result.sources.items() if count)
     lines = [
-        ["texts", "equal, token for token" if result.equal else "they differ"],
+        ["outputs", "equal, token for token" if result.equal else "they differ"],
         ["accepted drafts", f"{accepted} of {result.tokens} tokens{f': {sources}' if sources else ''}"],
     ]
     return Group(figures(columns, rows), facts(lines))
