@@ -16,10 +16,10 @@ import android.net.NetworkCapabilities
 import android.net.NetworkRequest
 import android.os.Build
 import android.os.PersistableBundle
+import android.util.Log
 import dev.streamfuse.CatalogEntry
 import dev.streamfuse.app.model.Offer
 import dev.streamfuse.app.model.OfferState
-import java.util.concurrent.ConcurrentHashMap
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
@@ -37,7 +37,13 @@ import kotlinx.coroutines.launch
 @TargetApi(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
 open class DownloadJob : JobService() {
     private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Main.immediate)
-    private val running = ConcurrentHashMap<Int, Job>()
+    private val running = mutableMapOf<Int, Job>() // used on the main thread only
+
+    override fun onCreate() {
+        super.onCreate()
+        val channel = NotificationChannel(CHANNEL, getString(R.string.downloads), NotificationManager.IMPORTANCE_LOW)
+        getSystemService(NotificationManager::class.java).createNotificationChannel(channel)
+    }
 
     override fun onStartJob(params: JobParameters): Boolean {
         val id = params.extras.getString(ENTRY) ?: return false
@@ -80,26 +86,27 @@ open class DownloadJob : JobService() {
     }
 
     private fun notification(offer: Offer?): Notification {
-        val manager = getSystemService(NotificationManager::class.java)
-        val name = getString(R.string.downloads)
-        manager.createNotificationChannel(NotificationChannel(CHANNEL, name, NotificationManager.IMPORTANCE_LOW))
         val screen = Intent(this, BundlesActivity::class.java)
-        val opened = PendingIntent.getActivity(this, 0, screen, PendingIntent.FLAG_IMMUTABLE)
+        val openScreen = PendingIntent.getActivity(this, 0, screen, PendingIntent.FLAG_IMMUTABLE)
         val percent = percent(offer)
         return Notification.Builder(this, CHANNEL)
             .setSmallIcon(R.drawable.down)
-            .setContentTitle(offer?.entry?.title ?: name)
-            .setContentIntent(opened)
+            .setContentTitle(offer?.entry?.title ?: getString(R.string.downloads))
+            .setContentIntent(openScreen)
             .setProgress(100, maxOf(0, percent), percent < 0)
             .setOnlyAlertOnce(true)
             .build()
     }
 
     companion object {
-        const val ENTRY = "entry"
+        private const val TAG = "DownloadJob"
+        private const val ENTRY = "entry"
         private const val CHANNEL = "downloads"
 
-        /** Schedules the job of a download that the user has just asked for. Before Android 14 there is no such job. */
+        /**
+         * Schedules the job of a download that the user has started. Before Android 14 there is no such job. If the
+         * system refuses the job, the download runs without it, as long as the process does.
+         */
         fun schedule(context: Context, entry: CatalogEntry) {
             if (Build.VERSION.SDK_INT < Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
             val network = NetworkRequest.Builder().addCapability(NetworkCapabilities.NET_CAPABILITY_INTERNET).build()
@@ -109,7 +116,10 @@ open class DownloadJob : JobService() {
                 .setEstimatedNetworkBytes(entry.bytes, 0)
                 .setExtras(PersistableBundle().apply { putString(ENTRY, entry.id) })
                 .build()
-            context.getSystemService(JobScheduler::class.java).schedule(job)
+            val result = context.getSystemService(JobScheduler::class.java).schedule(job)
+            if (result == JobScheduler.RESULT_FAILURE) {
+                Log.w(TAG, "The system refused the job of ${entry.name}: its download ends when the process does")
+            }
         }
 
         /** Ends the job of a download that the user has paused. */

@@ -23,17 +23,7 @@ class AccessibilityTest : Device() {
     private val others = listOf(ChatsActivity::class.java, BundlesActivity::class.java, SettingsActivity::class.java, BenchmarkActivity::class.java)
 
     /** A chat with an answer of drafted and other words. */
-    private fun chat(): ChatActivity {
-        install("demo")
-        parts.settings.set(Field.MAX_NEW_TOKENS, "48")
-        val screen = open(ChatActivity::class.java).get()
-        until { parts.chat.state.value.phase == Phase.READY }
-        screen.type(R.id.input, "Count from one to twenty in words, then do it again.")
-        screen.pressSoon(R.id.send)
-        until { parts.chat.state.value.let { it.phase == Phase.READY && it.turns.size == 2 } }
-        idle()
-        return screen
-    }
+    private fun chat() = answeredChat("Count from one to twenty in words, then do it again.", maxNewTokens = 48)
 
     private fun screens(): List<Activity> = listOf(chat()) + others.map { open(it).get() }
 

@@ -11,6 +11,8 @@ import android.view.View
 import android.view.ViewGroup
 import android.widget.EditText
 import android.widget.TextView
+import dev.streamfuse.app.model.Field
+import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.Settings
 import dev.streamfuse.app.model.SettingsStore
 import java.io.File
@@ -99,6 +101,20 @@ abstract class Device {
     private fun settle() = repeat(20) {
         Thread.sleep(5)
         idle()
+    }
+
+    /** Installs the bundle `demo`, asks it a question and returns the chat screen with its answer. */
+    protected fun answeredChat(question: String, maxNewTokens: Int, showsDrafts: Boolean = false): ChatActivity {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "$maxNewTokens")
+        if (showsDrafts) parts.settings.setShowsDrafts(true)
+        val screen = open(ChatActivity::class.java).get()
+        until { parts.chat.state.value.phase == Phase.READY }
+        screen.type(R.id.input, question)
+        screen.pressSoon(R.id.send)
+        until { parts.chat.state.value.run { phase == Phase.READY && turns.size == 2 } }
+        idle()
+        return screen
     }
 
     /** Presses what can be pressed soon. */

@@ -22,6 +22,7 @@ import org.robolectric.Robolectric
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.shadow.api.Shadow
+import org.robolectric.shadows.ShadowLog
 import org.robolectric.util.ReflectionHelpers
 
 /** A job that shows what it would give the system, which Robolectric does not have. */
@@ -45,29 +46,33 @@ class DownloadJobTest : Device() {
             ReflectionHelpers.setField(it, "mStopReason", stopped)
         }
 
-    private fun BundlesActivity.ask(publisher: Publisher) {
+    /** The bundles screen with the catalogue of this publisher. */
+    private fun openCatalog(publisher: Publisher): BundlesActivity = open(BundlesActivity::class.java).get().apply {
         type(R.id.catalog, publisher.address)
         press(R.id.catalog_show)
         until { all().any { it.id == R.id.download && it.isShown } }
+    }
+
+    /** The bundles screen with a download that stops in the middle of the model until [gate] opens. */
+    private fun openDownload(publisher: Publisher, gate: CountDownLatch): BundlesActivity {
+        publisher.publish("demo" to Publisher.contentOf(built("demo").canonicalFile))
+        publisher.halfway = { if (it == "demo/model.pte") gate.await() }
+        return openCatalog(publisher).apply { press(R.id.download) }
     }
 
     private fun offer() = parts.bundles.state.value.offers.single()
 
     @Test fun `a download has a job of the user's that shows a notification at once`() {
         Publisher().use { publisher ->
-            publisher.publish("demo" to Publisher.contentOf(built("demo").canonicalFile))
             val gate = CountDownLatch(1)
-            publisher.halfway = { if (it == "demo/model.pte") gate.await() }
-            val screen = open(BundlesActivity::class.java).get()
-            screen.ask(publisher)
-            screen.press(R.id.download)
+            openDownload(publisher, gate)
             val job = scheduler.allPendingJobs.single()
             assertTrue(job.isUserInitiated)
             assertEquals(offer().entry.bytes, job.estimatedNetworkDownloadBytes)
             assertNotNull(job.requiredNetwork)
             val facts = app.packageManager.getPackageInfo(app.packageName, PackageManager.GET_PERMISSIONS)
-            val asked = facts.requestedPermissions.orEmpty().toList()
-            assertTrue("$asked: a phone refuses the job", Manifest.permission.ACCESS_NETWORK_STATE in asked)
+            val permissions = facts.requestedPermissions.orEmpty().toList()
+            assertTrue("$permissions: a phone refuses the job", Manifest.permission.ACCESS_NETWORK_STATE in permissions)
             val service = Robolectric.buildService(ShownJob::class.java).create().get()
             assertTrue(service.onStartJob(parameters(job)))
             assertTrue("at once, before anything is known", service.shown.isNotEmpty())
@@ -77,12 +82,8 @@ class DownloadJobTest : Device() {
 
     @Test fun `a pause ends the job, and a job that the system ends is begun again, also in a new process`() {
         Publisher().use { publisher ->
-            publisher.publish("demo" to Publisher.contentOf(built("demo").canonicalFile))
             val gate = CountDownLatch(1)
-            publisher.halfway = { if (it == "demo/model.pte") gate.await() }
-            val screen = open(BundlesActivity::class.java).get()
-            screen.ask(publisher)
-            screen.press(R.id.download)
+            val screen = openDownload(publisher, gate)
             val job = scheduler.allPendingJobs.single()
             screen.pressSoon(R.id.pause)
             assertNull(scheduler.getPendingJob(job.id))
@@ -108,13 +109,25 @@ class DownloadJobTest : Device() {
         }
     }
 
+    @Test fun `a job that the system refuses is logged, and the download runs without it`() {
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.bundle(emptyMap()))
+            val screen = openCatalog(publisher)
+            shadowOf(scheduler).failOnJob(DownloadJob.idOf(offer().entry))
+            screen.press(R.id.download)
+            assertEquals(0, scheduler.allPendingJobs.size)
+            val warning = ShadowLog.getLogsForTag("DownloadJob").single().msg
+            assertTrue(warning, "refused the job of demo" in warning)
+            until { offer().error != null }
+            assertTrue("${publisher.requests}", publisher.requests.any { it.first == "demo/manifest.json" })
+        }
+    }
+
     @Test fun `before Android 14 there is no such job`() {
         ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", Build.VERSION_CODES.TIRAMISU)
         Publisher().use { publisher ->
             publisher.publish("demo" to Publisher.bundle(emptyMap()))
-            val screen = open(BundlesActivity::class.java).get()
-            screen.ask(publisher)
-            screen.press(R.id.download)
+            openCatalog(publisher).press(R.id.download)
             assertEquals(0, scheduler.allPendingJobs.size)
             until { offer().error != null }
         }

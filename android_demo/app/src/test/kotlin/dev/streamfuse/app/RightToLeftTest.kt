@@ -3,8 +3,6 @@ package dev.streamfuse.app
 import android.app.Activity
 import android.view.View
 import android.widget.ListView
-import dev.streamfuse.app.model.Field
-import dev.streamfuse.app.model.Phase
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertTrue
 import org.junit.Test
@@ -20,17 +18,7 @@ class RightToLeftTest : Device() {
 
     private infix fun IntRange.isLeftOf(other: IntRange) = assertTrue("$this, $other", last < other.first)
 
-    private fun chat(): ChatActivity {
-        install("demo")
-        parts.settings.set(Field.MAX_NEW_TOKENS, "120")
-        val screen = open(ChatActivity::class.java).get()
-        until { parts.chat.state.value.phase == Phase.READY }
-        screen.type(R.id.input, "Write a Python function that reverses a list.")
-        screen.pressSoon(R.id.send)
-        until { parts.chat.state.value.run { phase == Phase.READY && turns.size == 2 } }
-        idle()
-        return screen
-    }
+    private fun chat() = answeredChat("Write a Python function that reverses a list.", maxNewTokens = 120)
 
     @Test fun `a chat has its button, its question and its answer on the other side`() {
         val screen = chat()
@@ -44,16 +32,8 @@ class RightToLeftTest : Device() {
     }
 
     @Test fun `drafted words are tinted where they are`() {
-        install("demo")
-        parts.settings.set(Field.MAX_NEW_TOKENS, "80")
-        parts.settings.setShowsDrafts(true)
-        val screen = open(ChatActivity::class.java).get()
-        until { parts.chat.state.value.phase == Phase.READY }
-        screen.type(R.id.input, "Repeat in Arabic and in English: \u0627\u0644\u0633\u0645\u0627\u0621 is the sky.")
-        screen.pressSoon(R.id.send)
-        until { parts.chat.state.value.run { phase == Phase.READY && turns.size == 2 } }
-        idle()
-        picture(screen, "chat-drafts-rtl")
+        val question = "Repeat in Arabic and in English: \u0627\u0644\u0633\u0645\u0627\u0621 is the sky."
+        picture(answeredChat(question, maxNewTokens = 80, showsDrafts = true), "chat-drafts-rtl")
     }
 
     @Test @Config(qualifiers = Device.TABLET_RTL) fun `a tablet has the chats on the right`() {

@@ -9,6 +9,8 @@ import dev.streamfuse.app.R
 import java.util.concurrent.ConcurrentHashMap
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.DelicateCoroutinesApi
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.cancelAndJoin
@@ -120,19 +122,21 @@ class BundlesModel(
      * ended the process, it begins anew, from the catalogue that was shown last.
      */
     suspend fun finish(id: String) {
-        downloads[id]?.let { if (!it.isActive) it.join() } // a stopped one may not have ended yet
+        downloads[id]?.let { if (!it.isActive) it.join() } // a cancelled download may still be writing
         if (running[id] == null && store.list().none { it.id == id }) {
-            ask(settings.catalog)?.join() ?: state.first { !it.asking } // where it is being asked already
+            ask(settings.catalog)?.join() ?: state.first { !it.asking } // a request that already runs
             current.value.offers.find { it.entry.id == id }?.let { begin(it.entry) }
         }
         downloads[id]?.join()
     }
 
-    /** False if it runs already. */
+    /** Starts a download. False if it already runs. */
+    @OptIn(DelicateCoroutinesApi::class)
     private fun begin(entry: CatalogEntry): Boolean {
         if (running.putIfAbsent(entry.id, OfferState.Downloading(0)) != null) return false
         show(entry, OfferState.Downloading(0))
-        downloads[entry.id] = scope.launch {
+        // Atomic: the end below also runs if the download is cancelled before its first instruction.
+        downloads[entry.id] = scope.launch(start = CoroutineStart.ATOMIC) {
             val error = try {
                 store.download(entry).collect { progress ->
                     when (progress) {

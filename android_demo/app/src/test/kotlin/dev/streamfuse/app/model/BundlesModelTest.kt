@@ -8,19 +8,26 @@ import dev.streamfuse.testing.Publisher.Companion.with
 import java.io.ByteArrayInputStream
 import java.io.ByteArrayOutputStream
 import java.io.File
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.Executors
 import java.util.concurrent.Semaphore
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
+import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
+import kotlinx.coroutines.withTimeoutOrNull
 import kotlinx.serialization.json.JsonPrimitive
 import org.junit.After
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
 import org.junit.Rule
 import org.junit.Test
@@ -37,8 +44,8 @@ class BundlesModelTest {
     private val bundles by lazy { start() }
 
     /** The app as a new process makes it. */
-    private fun start(): BundlesModel {
-        val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO).also { scopes += it }
+    private fun start(dispatcher: CoroutineDispatcher = Dispatchers.IO): BundlesModel {
+        val scope = CoroutineScope(SupervisorJob() + dispatcher).also { scopes += it }
         val store = BundleStore(root) { engine.open(it, Options()).close() }
         val settings = SettingsStore(preferences, scope)
         val saved = SavedChats(File(temporary.root, "chats"))
@@ -102,6 +109,54 @@ class BundlesModelTest {
         publisher.halfway = {}
         again.download(entry)
         until(again) { it.offer("demo").state is OfferState.Installed }
+    }
+
+    @Test(timeout = 60_000) fun `a download that the system stopped goes on when its job starts again`() {
+        publisher.publish("demo" to demo)
+        val gate = Semaphore(0)
+        publisher.halfway = { if (it == "demo/model.pte") gate.acquire() }
+        val id = ask().single().entry.also(bundles::download).id
+        until { (it.offer("demo").state as? OfferState.Downloading)?.doneBytes == manifestBytes + 50_000L }
+        bundles.pause(id)
+        publisher.halfway = {}
+        publisher.requests.clear()
+        gate.release()
+        runBlocking { bundles.finish(id) }
+        assertEquals(OfferState.Installed, bundles.state.value.offer("demo").state)
+        val ranges = publisher.requests.filter { it.first == "demo/model.pte" }.map { it.second }
+        assertTrue("$ranges", ranges.all { it != null })
+    }
+
+    @Test(timeout = 60_000) fun `a job that starts while the catalogue is requested waits for it`() {
+        publisher.publish("demo" to demo)
+        val id = ask().single().entry.id
+        val gate = Semaphore(0)
+        publisher.halfway = { if (it == "catalog.json") gate.acquire() }
+        val again = start()
+        again.ask(publisher.address)
+        runBlocking {
+            val job = launch { again.finish(id) }
+            assertNull("it ended without a catalogue", withTimeoutOrNull(500) { job.join() })
+            gate.release()
+            job.join()
+        }
+        assertEquals(OfferState.Installed, again.state.value.offer("demo").state)
+    }
+
+    @Test(timeout = 60_000) fun `a download that is paused before its first instruction can be started again`() {
+        publisher.publish("demo" to demo)
+        Executors.newSingleThreadExecutor().asCoroutineDispatcher().use { thread ->
+            val model = start(thread)
+            val entry = ask(model).single().entry
+            val gate = CountDownLatch(1)
+            thread.executor.execute(gate::await)
+            model.download(entry)
+            model.pause(entry)
+            gate.countDown()
+            until(model) { it.offer("demo").state is OfferState.Available }
+            model.download(entry)
+            until(model) { it.offer("demo").state is OfferState.Installed }
+        }
     }
 
     @Test(timeout = 60_000) fun `a failed download shows its error in its row, a failed catalogue below the list`() {
