@@ -28,20 +28,20 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
       throw StreamFuseError(.badArgument, "threads must be a small number, not \(options.threads ?? 0)")
     }
     var made: OpaquePointer?
-    var asked = sf_model_options()
-    asked.size = MemoryLayout<sf_model_options>.size
-    asked.threads = threads
-    asked.skip_hashes = options.checkHashes ? 0 : 1
-    asked.own_engine = ownEngine
-    asked.progress = progress?.handle
+    var native = sf_model_options()
+    native.size = MemoryLayout<sf_model_options>.size
+    native.threads = threads
+    native.skip_hashes = options.checkHashes ? 0 : 1
+    native.own_engine = ownEngine
+    native.progress = progress?.handle
     do {
       let code = withCString(options.publicKey) { key in
         withCString(options.costFolder?.path(percentEncoded: false)) { costs in
           withCString(options.memoryFile?.path(percentEncoded: false)) { memory in
-            asked.public_key = key
-            asked.cost_folder = costs
-            asked.memory_file = memory
-            return folder.withUnsafeFileSystemRepresentation { sf_model_load($0, &asked, &made) }
+            native.public_key = key
+            native.cost_folder = costs
+            native.memory_file = memory
+            return folder.withUnsafeFileSystemRepresentation { sf_model_load($0, &native, &made) }
           }
         }
       }

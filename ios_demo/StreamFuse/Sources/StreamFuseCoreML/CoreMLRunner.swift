@@ -107,12 +107,12 @@
           throw explained(error, "load \(method) of \(compiled.path) on \(units.rawValue)", .badProgram)
         }
       }
-      // Each function carries the package's metadata, which also says where it wants to run. Most want what is tried first,
-      // and then nothing is loaded twice.
+      // Each function has the package's metadata, which includes the compute units it was exported for. For most
+      // packages these are the units tried first, and then no function is loaded twice.
       let tried = units ?? .cpuAndNeuralEngine
       var decode: MLModel? = try await load("decode", tried)
-      let said = decode?.modelDescription.metadata[.creatorDefinedKey] as? [String: String]
-      let layout = try PackageLayout(metadata: said ?? [:])
+      let metadata = decode?.modelDescription.metadata[.creatorDefinedKey] as? [String: String]
+      let layout = try PackageLayout(metadata: metadata ?? [:])
       let chosen = units ?? layout.computeUnits
       if isNew || chosen != tried { decode = nil }
       if isNew {
@@ -172,8 +172,8 @@
     /// A surface of zeros, or nil if the sizes are too large for one.
     private static func surface(width: Int, height: Int) -> CVPixelBuffer? {
       var made: CVPixelBuffer?
-      let asked = [kCVPixelBufferIOSurfacePropertiesKey: [:] as CFDictionary] as CFDictionary
-      CVPixelBufferCreate(nil, width, height, kCVPixelFormatType_OneComponent16Half, asked, &made)
+      let attributes = [kCVPixelBufferIOSurfacePropertiesKey: [:] as CFDictionary] as CFDictionary
+      CVPixelBufferCreate(nil, width, height, kCVPixelFormatType_OneComponent16Half, attributes, &made)
       guard let made, CVPixelBufferLockBaseAddress(made, []) == kCVReturnSuccess else { return nil }
       memset(CVPixelBufferGetBaseAddress(made)!, 0, CVPixelBufferGetBytesPerRow(made) * height)
       CVPixelBufferUnlockBaseAddress(made, [])

@@ -40,28 +40,28 @@ public struct PackageLayout: Sendable, Equatable {
 
   /// Reads the keys `streamfuse.*` of a package's metadata.
   public init(metadata: [String: String]) throws {
-    func said(_ key: String) throws -> String {
-      guard let value = metadata["streamfuse.\(key)"] else {
+    func value(_ key: String) throws -> String {
+      guard let text = metadata["streamfuse.\(key)"] else {
         throw StreamFuseError(.badProgram, "this package is not streamfuse's: its metadata has no streamfuse.\(key)")
       }
-      return value
+      return text
     }
-    func said<Value>(_ key: String, _ read: (String) -> Value?) throws -> Value {
-      let text = try said(key)
-      guard let value = read(text) else {
+    func value<Value>(_ key: String, _ read: (String) -> Value?) throws -> Value {
+      let text = try value(key)
+      guard let parsed = read(text) else {
         throw StreamFuseError(.badProgram, "the package's metadata says \(text) for streamfuse.\(key), which no version knows")
       }
-      return value
+      return parsed
     }
-    numLayers = try said("num_layers") { Int($0) }
-    numTopLayers = try said("num_msa_layers") { Int($0) }
-    kvHeads = try said("num_kv_heads") { Int($0) }
-    headDim = try said("head_dim") { Int($0) }
-    channelsFirst = try said("layout") { ["plain": false, "ane": true][$0] }
-    floats = try said("dtype") { ["float16": .float16, "float32": .float32][$0] }
-    methods = try said("methods") { try? JSONDecoder().decode([String].self, from: Data($0.utf8)) }
-    nextToken = metadata["streamfuse.next_token"] == "true"  // older packages do not say
-    computeUnits = try said("compute_units") { ComputeUnits(rawValue: $0) }
+    numLayers = try value("num_layers") { Int($0) }
+    numTopLayers = try value("num_msa_layers") { Int($0) }
+    kvHeads = try value("num_kv_heads") { Int($0) }
+    headDim = try value("head_dim") { Int($0) }
+    channelsFirst = try value("layout") { ["plain": false, "ane": true][$0] }
+    floats = try value("dtype") { ["float16": .float16, "float32": .float32][$0] }
+    methods = try value("methods") { try? JSONDecoder().decode([String].self, from: Data($0.utf8)) }
+    nextToken = metadata["streamfuse.next_token"] == "true"  // missing in older packages
+    computeUnits = try value("compute_units") { ComputeUnits(rawValue: $0) }
     guard numLayers > 0, kvHeads > 0, headDim > 0, (0...numLayers).contains(numTopLayers) else {
       throw StreamFuseError(.badProgram, "the package's metadata has sizes that no model has")
     }

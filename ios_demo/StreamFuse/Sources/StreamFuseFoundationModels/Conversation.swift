@@ -18,14 +18,14 @@
     private(set) var instructions: String?
     /// The tools that the instructions define.
     private(set) var toolDefinitions: [Transcript.ToolDefinition] = []
-    /// The messages before `asked`.
+    /// The messages before `pending`.
     private(set) var history: [Message] = []
     /// The messages that are to be answered: a question, or the results of tools.
-    private(set) var asked: [Message] = []
+    private(set) var pending: [Message] = []
 
     /// Reads the entries. Reasoning is left out, as chat templates do. Throws `LanguageModelError` for content that is
-    /// not text and, if `isAsked`, for a transcript that does not end with a prompt or tool outputs.
-    init(_ transcript: Transcript, isAsked: Bool = true) throws {
+    /// not text and, if `expectsAnswer`, for a transcript that does not end with a prompt or tool outputs.
+    init(_ transcript: Transcript, expectsAnswer: Bool = true) throws {
       var messages: [Message] = []
       for (place, entry) in transcript.enumerated() {
         switch entry {
@@ -45,10 +45,10 @@
             let arguments = try JSONDecoder().decode(JSONValue.self, from: Data(call.arguments.jsonString.utf8))
             return ToolCall(id: call.id, name: call.toolName, arguments: arguments)
           }
-          // What the model says before it calls a tool is part of the same message.
-          let text = messages.last.flatMap { $0.role == .assistant && $0.toolCalls == nil ? $0.content : nil }
-          if text != nil { messages.removeLast() }
-          messages.append(Message(role: .assistant, content: text ?? "", toolCalls: calls))
+          // The text before a tool call belongs to the message with the call.
+          let preamble = messages.last.flatMap { $0.role == .assistant && $0.toolCalls == nil ? $0.content : nil }
+          if preamble != nil { messages.removeLast() }
+          messages.append(Message(role: .assistant, content: preamble ?? "", toolCalls: calls))
         case .toolOutput(let entered):
           let text = try Self.text(entered.segments, of: entry)
           messages.append(Message(role: .tool, content: text, toolCallID: entered.id, name: entered.toolName))
@@ -56,7 +56,7 @@
         default: throw Self.unsupported(entry, "an entry of this kind is not known")
         }
       }
-      if isAsked {
+      if expectsAnswer {
         let count = messages.last?.role == .user ? 1 : messages.reversed().prefix { $0.role == .tool }.count
         guard count > 0 else {
           throw LanguageModelError.unsupportedTranscriptContent(
@@ -64,7 +64,7 @@
               unsupportedContent: transcript.last.map { [$0] } ?? [],
               debugDescription: "the transcript ends with neither a prompt nor the output of a tool"))
         }
-        asked = Array(messages.suffix(count))
+        pending = Array(messages.suffix(count))
         messages.removeLast(count)
       }
       history = messages
@@ -73,12 +73,12 @@
     /// What is to be answered.
     var next: Next {
       hasResults
-        ? .results(asked.map { ToolResult(toolCallID: $0.toolCallID ?? "", content: $0.content) })
-        : .question(asked.first?.content ?? "")
+        ? .results(pending.map { ToolResult(toolCallID: $0.toolCallID ?? "", content: $0.content) })
+        : .question(pending.first?.content ?? "")
     }
 
     /// Whether tools were called for the last prompt.
-    var hasResults: Bool { asked.first?.role == .tool }
+    var hasResults: Bool { pending.first?.role == .tool }
 
     /// The instructions and tools of the chat.
     func opening(_ tools: [Transcript.ToolDefinition]) throws -> ChatOpening {

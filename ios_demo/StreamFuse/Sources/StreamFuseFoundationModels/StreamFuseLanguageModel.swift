@@ -70,7 +70,7 @@
       /// Creates the chat of a session and measures the latency of passes on this device, in the background. The first
       /// request prefills the prompt.
       public func prewarm(model: StreamFuseLanguageModel, transcript: Transcript) {
-        guard let conversation = try? Conversation(transcript, isAsked: false),
+        guard let conversation = try? Conversation(transcript, expectsAnswer: false),
           let opening = try? conversation.opening(conversation.toolDefinitions)
         else { return }
         Task {
@@ -88,23 +88,23 @@
       ) async throws {
         let conversation = try Conversation(request.transcript)
         let opening = try conversation.opening(request.enabledToolDefinitions)
-        let choice = try AnswerOptions(request, callsAreDone: conversation.hasResults)
+        let options = try AnswerOptions(request, callsAreDone: conversation.hasResults)
         let chat =
           model.chats.take(opening, conversation.history)
           ?? model.setting.chat(model.model, opening, conversation.history)
         func configure(_ config: inout GenerationConfig) {
-          choice.apply(to: &config, over: model.setting.config, model.model.defaults)
+          options.apply(to: &config, over: model.setting.config, model.model.defaults)
         }
         let answer: Answer =
           switch conversation.next {
           case .question(let words):
-            chat.stream(to: words + choice.note, configure)
+            chat.stream(to: words + options.note, configure)
           case .results(let results):
             chat.stream(results: results, configure)
           }
         do {
           let sent = try await model.send(answer, into: channel)
-          if choice.schema != nil && sent.statistics.finishReason == "incomplete" {
+          if options.schema != nil && sent.statistics.finishReason == "incomplete" {
             throw StreamFuseError(
               .notParsed,
               "the object is incomplete: the answer ended after \(sent.statistics.generatedTokens) tokens; raise "
@@ -112,9 +112,9 @@
           }
           let reply = Message(
             role: .assistant, content: sent.text, toolCalls: sent.toolCalls.isEmpty ? nil : sent.toolCalls)
-          model.chats.keep(chat, opening, conversation.history + conversation.asked + [reply])
+          model.chats.keep(chat, opening, conversation.history + conversation.pending + [reply])
         } catch let error as StreamFuseError {
-          throw model.shown(error, conversation)
+          throw model.frameworkError(error, conversation)
         }
       }
     }
@@ -128,21 +128,21 @@
 
     /// Sends the pieces of an answer as they come, then its tool calls and the number of tokens.
     private func send(_ answer: Answer, into channel: LanguageModelExecutorGenerationChannel) async throws -> Sent {
-      var text = "", silent = 0, thinking = 0, calling = 0  // silent: tokens since the last text that was sent
+      var text = "", unreported = 0, thinking = 0, calling = 0  // unreported: tokens since the last text that was sent
       for try await piece in answer {
-        if piece.token != nil { silent += 1 }
+        if piece.token != nil { unreported += 1 }
         switch piece.channel {
         case .answer where !piece.text.isEmpty:
           text += piece.text
-          await channel.send(.response(action: .appendText(piece.text, tokenCount: silent)))
-          silent = 0
+          await channel.send(.response(action: .appendText(piece.text, tokenCount: unreported)))
+          unreported = 0
         case .thinking where sendsReasoning && !piece.text.isEmpty:
-          await channel.send(.reasoning(action: .appendText(piece.text, tokenCount: silent)))
-          thinking += silent
-          silent = 0
+          await channel.send(.reasoning(action: .appendText(piece.text, tokenCount: unreported)))
+          thinking += unreported
+          unreported = 0
         case .toolCall:
-          calling += silent
-          silent = 0
+          calling += unreported
+          unreported = 0
         default: break
         }
       }
@@ -170,10 +170,10 @@
     }
 
     /// The framework's error that corresponds to an error of the library; otherwise the error itself.
-    private func shown(_ error: StreamFuseError, _ conversation: Conversation) -> any Error {
+    private func frameworkError(_ error: StreamFuseError, _ conversation: Conversation) -> any Error {
       switch error.code {
       case .contextFull:
-        let texts = [conversation.instructions ?? ""] + (conversation.history + conversation.asked).map(\.content)
+        let texts = [conversation.instructions ?? ""] + (conversation.history + conversation.pending).map(\.content)
         let tokens = texts.compactMap { try? model.countTokens($0) }.reduce(0, +)
         return LanguageModelError.contextSizeExceeded(
           .init(contextSize: model.contextLength, tokenCount: tokens, debugDescription: error.message))

@@ -18,11 +18,11 @@ final class CoreMLRunnerTests: XCTestCase {
 
   /// Writes a package of one layer.
   private func write(units: String) throws {
-    let said = [
+    let fields = [
       "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "1", "head_dim": "2", "layout": "plain", "dtype": "float16",
       "methods": "[\"prefill\", \"decode\"]", "compute_units": units,
     ]
-    let metadata = Dictionary(uniqueKeysWithValues: said.map { ("streamfuse.\($0)", $1) })
+    let metadata = Dictionary(uniqueKeysWithValues: fields.map { ("streamfuse.\($0)", $1) })
     try FakePackageFolder(package: package.path, metadata: metadata).write(to: package)
   }
 

@@ -60,8 +60,8 @@ final class FoundationModelsBundleTests: XCTestCase {
     ]
     // In the chat that called it, and in one that begins with the transcript.
     for model in [model, StreamFuseLanguageModel(try await StreamFuse.load(from: bundle) { $0.costFolder = nil })] {
-      let said = try await answer(model, entries, tools: [tool], mode: .disallowed)
-      XCTAssertGreaterThan(said.count, 1)
+      let events = try await answer(model, entries, tools: [tool], mode: .disallowed)
+      XCTAssertGreaterThan(events.count, 1)
     }
   }
 }

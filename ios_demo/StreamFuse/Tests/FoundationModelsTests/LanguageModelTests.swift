@@ -1,4 +1,4 @@
-// What the executor asks of a chat for a request of Apple's session, and what it sends back, over scripted answers.
+// What the executor requests from a chat for Apple's session, and what it sends back, over scripted answers.
 import Foundation
 import FoundationModels
 import StreamFuseFoundationModels
@@ -58,7 +58,7 @@ final class LanguageModelTests: XCTestCase {
     XCTAssertEqual(script.opened[0].instructions, "Be\nbrief.")
     XCTAssertEqual(
       script.opened[0].history, [Message(role: .user, content: "Hello"), Message(role: .assistant, content: "Hi")])
-    XCTAssertEqual(script.asked.map(\.prompt), [.turn("Why?")])
+    XCTAssertEqual(script.requests.map(\.prompt), [.turn("Why?")])
     let events = sent.compactMap { ($0 as? Channel.Response)?.action }
     let usage = Channel.Usage(
       input: .init(totalTokenCount: 20, cachedTokenCount: 15), output: .init(totalTokenCount: 3, reasoningTokenCount: 0))
@@ -73,9 +73,9 @@ final class LanguageModelTests: XCTestCase {
     try await ask(model, [first[0]])
     try await ask(model, first)
     try await ask(model, first + [response("Two."), prompt("3?")])
-    XCTAssertEqual(script.asked.map(\.chat), [0, 0, 0])
+    XCTAssertEqual(script.requests.map(\.chat), [0, 0, 0])
     try await ask(model, [prompt("1?"), response("Another."), prompt("2?")])
-    XCTAssertEqual(script.asked.map(\.chat), [0, 0, 0, 1])
+    XCTAssertEqual(script.requests.map(\.chat), [0, 0, 0, 1])
     XCTAssertEqual(script.opened[1].history.map(\.content), ["1?", "Another."])
   }
 
@@ -87,7 +87,7 @@ final class LanguageModelTests: XCTestCase {
       try await ask(model, [prompt("b")])
       try await ask(model, [prompt("a"), response("0"), prompt("a2")])
       try await ask(model, [prompt("b"), response("1"), prompt("b2")])
-      XCTAssertEqual(script.asked.map(\.chat), chats, "\(count)")
+      XCTAssertEqual(script.requests.map(\.chat), chats, "\(count)")
     }
   }
 
@@ -102,7 +102,7 @@ final class LanguageModelTests: XCTestCase {
     XCTAssertEqual(
       script.opened[0].tools[0].parameters.text,
       #"{"properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city","days"],"type":"object"}"#)
-    XCTAssertEqual(script.asked[0].config.toolChoice, .required)
+    XCTAssertEqual(script.requests[0].config.toolChoice, .required)
     let calls = sent.compactMap { ($0 as? Channel.ToolCalls)?.action }
     let arguments = #"{"city":"Rome","days":2}"#
     XCTAssertEqual(
@@ -129,9 +129,9 @@ final class LanguageModelTests: XCTestCase {
       Prompt.results([ToolResult(toolCallID: "call00001", content: "18"), ToolResult(toolCallID: "call00002", content: second)])
     }
     try await ask(model, entries, tools: [weather()], GenerationOptions(toolCallingMode: .required))
-    XCTAssertEqual(script.asked[1].chat, 0, "the same chat")
-    XCTAssertEqual(script.asked[1].prompt, results("{\n  \"c\" : 19\n}"))
-    XCTAssertEqual(script.asked[1].config.toolChoice, .auto, "the required call was made")
+    XCTAssertEqual(script.requests[1].chat, 0, "the same chat")
+    XCTAssertEqual(script.requests[1].prompt, results("{\n  \"c\" : 19\n}"))
+    XCTAssertEqual(script.requests[1].config.toolChoice, .auto, "the required call was made")
 
     let afresh = Script([ScriptedAnswer("Warm.")])
     try await ask(StreamFuseLanguageModel(afresh.model()), entries, tools: [weather()], GenerationOptions(toolCallingMode: .disallowed))
@@ -141,7 +141,7 @@ final class LanguageModelTests: XCTestCase {
         Message(role: .user, content: "Rome?"),
         Message(role: .assistant, content: "Let me see.", toolCalls: [call("call00001"), call("call00002")]),
       ])
-    XCTAssertEqual(afresh.asked[0].config.toolChoice, .never)
+    XCTAssertEqual(afresh.requests[0].config.toolChoice, .never)
   }
 
   func testASchemaRestrictsTheAnswerAndIsInThePromptUnlessTheAppDoesNotWantIt() async throws {
@@ -153,17 +153,19 @@ final class LanguageModelTests: XCTestCase {
     let script = Script((0..<5).map { _ in ScriptedAnswer("{}") })
     let model = StreamFuseLanguageModel(script.model())
     try await ask(model, [prompt("Rome")], schema: schema)
-    XCTAssertEqual(script.asked[0].config.schema?.text, ordered)
-    XCTAssertEqual(script.asked[0].prompt, .turn("Rome\n\nAnswer with JSON that fits this schema: \(ordered)"))
+    XCTAssertEqual(script.requests[0].config.schema?.text, ordered)
+    XCTAssertEqual(script.requests[0].prompt, .turn("Rome\n\nAnswer with JSON that fits this schema: \(ordered)"))
     try await ask(model, [prompt("Rome"), response("{}"), prompt("Oslo")], schema: schema, .init(), .init(includeSchemaInPrompt: false))
-    XCTAssertEqual(script.asked[1].prompt, .turn("Oslo"))
-    XCTAssertEqual(script.asked[1].chat, 0)
+    XCTAssertEqual(script.requests[1].prompt, .turn("Oslo"))
+    XCTAssertEqual(script.requests[1].chat, 0)
     // A schema is for the whole answer: tools are called before, and only if they must be.
     try await ask(model, [prompt("Rome")], tools: [weather()], schema: schema)
-    XCTAssertEqual([script.asked[2].config.toolChoice?.rawValue, script.asked[2].config.schema?.text], [nil, ordered])
+    let free = script.requests[2].config
+    XCTAssertEqual([free.toolChoice?.rawValue, free.schema?.text], [nil, ordered])
     try await ask(model, [prompt("Rome")], tools: [weather()], schema: schema, .init(toolCallingMode: .required))
-    XCTAssertEqual([script.asked[3].config.toolChoice?.rawValue, script.asked[3].config.schema?.text], ["required", nil])
-    XCTAssertEqual(script.asked[3].prompt, .turn("Rome"))
+    let forced = script.requests[3].config
+    XCTAssertEqual([forced.toolChoice?.rawValue, forced.schema?.text], ["required", nil])
+    XCTAssertEqual(script.requests[3].prompt, .turn("Rome"))
   }
 
   func testAnObjectThatDoesNotEndIsAnError() async throws {
@@ -196,22 +198,22 @@ final class LanguageModelTests: XCTestCase {
       var options = one.options
       options.maximumResponseTokens = 10 + number
       try await ask(model, [prompt("\(number)")], options)
-      let config = script.asked[number].config
+      let config = script.requests[number].config
       XCTAssertEqual(config.temperature, one.temperature, "\(number)")
       XCTAssertEqual(config.topK, one.topK, "\(number)")
       XCTAssertEqual(config.topP, one.topP, "\(number)")
       XCTAssertEqual(config.maxNewTokens, 10 + number)
       if let seed = one.seed { XCTAssertEqual(config.seed, seed) }
     }
-    XCTAssertEqual(script.asked[0].config.minP, 0.1)
-    XCTAssertEqual(script.asked[2].config.minP, 0)
-    XCTAssertNotEqual(script.asked[0].config.seed, script.asked[1].config.seed, "answers vary")
+    XCTAssertEqual(script.requests[0].config.minP, 0.1)
+    XCTAssertEqual(script.requests[2].config.minP, 0)
+    XCTAssertNotEqual(script.requests[0].config.seed, script.requests[1].config.seed, "answers vary")
 
     let greedy = Script([ScriptedAnswer("a"), ScriptedAnswer("b")])
     let fixed = StreamFuseLanguageModel(greedy.model { $0.temperature = 0 }) { $0.seed = 11 }
     try await ask(fixed, [prompt("1")], .init(samplingMode: .random(top: 5)))
-    XCTAssertEqual([greedy.asked[0].config.temperature, 1], [1, 1], "at temperature 0 it would be greedy")
-    XCTAssertEqual(greedy.asked[0].config.seed, 11)
+    XCTAssertEqual([greedy.requests[0].config.temperature, 1], [1, 1], "at temperature 0 it would be greedy")
+    XCTAssertEqual(greedy.requests[0].config.seed, 11)
   }
 
   func testThoughtsAreReasoningIfTheAppWantsThem() async throws {
@@ -239,7 +241,7 @@ final class LanguageModelTests: XCTestCase {
     } catch { XCTAssert(error is CancellationError, "\(error)") }
     XCTAssertEqual(channel.events.count, 1)
     try await ask(model, [prompt("1"), response("a"), prompt("2")])
-    XCTAssertEqual(script.asked.map(\.chat), [0, 1])
+    XCTAssertEqual(script.requests.map(\.chat), [0, 1])
   }
 
   func testRefusalsAreTheFrameworksErrors() async throws {
@@ -286,6 +288,6 @@ final class LanguageModelTests: XCTestCase {
     try await Task.sleep(for: .milliseconds(50))
     try await ask(model, [instructions, prompt("1")], tools: [weather()])
     XCTAssertEqual(script.opened.count, 1)
-    XCTAssertEqual(script.asked[0].config.toolChoice, .auto)
+    XCTAssertEqual(script.requests[0].config.toolChoice, .auto)
   }
 }

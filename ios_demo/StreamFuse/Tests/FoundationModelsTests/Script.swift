@@ -17,7 +17,7 @@ struct ScriptedAnswer {
   }
 }
 
-/// A model whose answers are scripted, and what was asked of it.
+/// A model whose answers are scripted, and the requests that it received.
 final class Script: Sendable {
   /// What a chat was made with.
   struct Opened {
@@ -28,7 +28,7 @@ final class Script: Sendable {
   struct State {
     var answers: [ScriptedAnswer]
     var opened: [Opened] = []
-    var asked: [(chat: Int, prompt: Prompt, config: GenerationConfig)] = []
+    var requests: [(chat: Int, prompt: Prompt, config: GenerationConfig)] = []
     var prepared = 0
   }
   let state: Mutex<State>
@@ -36,7 +36,7 @@ final class Script: Sendable {
   init(_ answers: [ScriptedAnswer]) { state = Mutex(State(answers: answers)) }
 
   var opened: [Opened] { state.withLock { $0.opened } }
-  var asked: [(chat: Int, prompt: Prompt, config: GenerationConfig)] { state.withLock { $0.asked } }
+  var requests: [(chat: Int, prompt: Prompt, config: GenerationConfig)] { state.withLock { $0.requests } }
 
   func model(_ configure: (inout GenerationConfig) -> Void = { _ in }) -> Model {
     var defaults = GenerationConfig.coreDefaults
@@ -54,7 +54,7 @@ final class Script: Sendable {
   }
 }
 
-private final class ScriptedChat: Writer {
+private final class ScriptedChat: StatelessWriter {
   private let script: Script
   private let number: Int
   private let current = Mutex(ScriptedAnswer())
@@ -64,7 +64,7 @@ private final class ScriptedChat: Writer {
 
   func start(_ prompt: Prompt, _ config: GenerationConfig) throws {
     let answer = script.state.withLock {
-      $0.asked.append((number, prompt, config))
+      $0.requests.append((number, prompt, config))
       return $0.answers.removeFirst()
     }
     if let refusal = answer.refusal { throw refusal }
@@ -78,26 +78,11 @@ private final class ScriptedChat: Writer {
 
   func statistics() throws -> Statistics {
     let answer = current.withLock { $0 }
-    let numbers = [
-      "rounds", "target_forward_passes", "draft_tokens_proposed", "draft_tokens_accepted", "streams_passes", "near_ties",
-      "forced_tokens", "refused_drafts", "mask_ms", "dropped_turns", "reread_tokens", "prefix_tokens",
-    ]
-    var json: [String: Any] = ["speculative": false, "finish_reason": answer.finishReason]
-    for name in numbers { json[name] = 0 }
-    (json["prompt_tokens"], json["prefilled_tokens"], json["generated_tokens"]) = (20, 5, answer.pieces.count)
-    for name in ["acceptance_per_depth", "acceptance_per_rank"] { json[name] = [Int]() }
-    for name in ["time_ms", "widths", "fallback_reasons", "cost_ms", "accepted_by_source"] { json[name] = [String: Int]() }
-    return try Statistics(json: JSONSerialization.data(withJSONObject: json))
+    return try .scripted(
+      promptTokens: 20, prefilledTokens: 5, generatedTokens: answer.pieces.count, finishReason: answer.finishReason)
   }
 
   func prepare() { script.state.withLock { $0.prepared += 1 } }
-  func usedTokens() -> Int { 0 }
   func finish() { left.withLock { $0 = [] } }
   func stop() { left.withLock { $0 = [] } }
-  func tokens() -> [Int] { [] }
-  func messages() -> [Message] { [] }
-  func trim() {}
-  func reset() {}
-  func save(to file: URL) {}
-  func restore(from file: URL) {}
 }

@@ -245,13 +245,13 @@ private func integers(_ numbers: [Int32]) -> FakeTensor {
   return tensor
 }
 
-/// What a package of one layer says of itself.
+/// The metadata of a package of one layer.
 private func metadata(
   _ floats: ElementType, _ layout: String = "plain", methods: String = "[\"prefill\", \"decode\"]"
 ) -> [String: String] {
-  let said = [
+  let fields = [
     "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "2", "head_dim": "3", "layout": layout,
     "dtype": "\(floats)", "methods": methods, "compute_units": "cpu_and_ne",
   ]
-  return Dictionary(uniqueKeysWithValues: said.map { ("streamfuse.\($0)", $1) })
+  return Dictionary(uniqueKeysWithValues: fields.map { ("streamfuse.\($0)", $1) })
 }

@@ -85,6 +85,52 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
   }
 
+  func testASecondCallForTheSameRequestTakesItOver() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let url = try await entry().address(of: "model.pte"), transport = transport(), bytes = Mutex(Data())
+    let call = { @Sendable in
+      try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in }) { block in
+        bytes.withLock { $0 += block }
+      }
+    }
+    let first = Task { try await call() }
+    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    let second = Task { try await call() }
+    do {
+      try await first.value
+      XCTFail("both calls have the answer")
+    } catch { XCTAssert(error is CancellationError, "\(error)") }
+    try await Task.sleep(for: .milliseconds(50))
+    for _ in 0..<10 { gate.signal() }
+    let stopping = Task {
+      try await Task.sleep(for: .seconds(20))
+      second.cancel()
+    }
+    try await second.value
+    stopping.cancel()
+    XCTAssertEqual(bytes.withLock { $0 }, demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+  }
+
+  func testAnAnswerWhoseBytesAreRefusedIsNotKept() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte"), folder = folder
+    await refused(.badFile, "too many bytes") {
+      try await self.transport().get(
+        url, from: 0,
+        arriving: { _ in
+          let isStored = {
+            try FileManager.default.contentsOfDirectory(atPath: folder.path).contains { $0.hasSuffix(".head") }
+          }
+          for _ in 0..<2000 where try !isStored() { Thread.sleep(forTimeInterval: 0.005) }
+          throw StreamFuseError(.badFile, "too many bytes")
+        }, head: { _ in }, body: { _ in })
+    }
+    XCTAssertEqual(answers, [])
+  }
+
   func testErrorsAndRefusalsAreThoseOfTheOtherTransport() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), store = store(transport())

@@ -1,4 +1,4 @@
-// Opening bundles: what a model says of itself, and what is wrong with a damaged or foreign bundle.
+// Opening bundles: the facts of a model, and what is wrong with a damaged or foreign bundle.
 import Arithmetic
 import Foundation
 import StreamFuse
@@ -97,21 +97,21 @@ final class BundleTests: XCTestCase {
       }
     }
     let draft = folder.appending(path: "draft.safetensors"), manifest = folder.appending(path: "manifest.json")
-    let tables = try Data(contentsOf: draft), said = try Data(contentsOf: manifest)
+    let tables = try Data(contentsOf: draft), original = try Data(contentsOf: manifest)
     var flipped = tables
     flipped[tables.count / 2] ^= 1
     try await refuses("draft.safetensors", checkHashes: true) { try flipped.write(to: draft) }
     try await refuses("draft.safetensors") { try tables.dropLast(8).write(to: draft) }
     try tables.write(to: draft)
     try await refuses("manifest.json") { try Data("{}".utf8).write(to: manifest) }
-    let text = String(decoding: said, as: UTF8.self)
+    let text = String(decoding: original, as: UTF8.self)
     try await refuses("format_version") {
       try Data(text.replacing("\"format_version\": 4", with: "\"format_version\": 99").utf8).write(to: manifest)
     }
     try await refuses("onnx") {
       try Data(text.replacing("\"target\": \"executorch\"", with: "\"target\": \"onnx\"").utf8).write(to: manifest)
     }
-    try said.write(to: manifest)
+    try original.write(to: manifest)
     try await refuses("model.pte") { try Data(count: 1000).write(to: folder.appending(path: "model.pte")) }
     try await refuses("model.pte") { try FileManager.default.removeItem(at: folder.appending(path: "model.pte")) }
     try await refuses(folder.lastPathComponent) { try FileManager.default.removeItem(at: folder) }

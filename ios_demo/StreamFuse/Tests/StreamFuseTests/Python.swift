@@ -5,7 +5,7 @@ import XCTest
 /// The folder that holds core/, tests/ and this package.
 let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
 
-/// What both languages are asked: a line of Tests/requests.jsonl.
+/// A request to both languages: a line of Tests/requests.jsonl.
 struct Request: Decodable {
   let bundle: String
   let turns: [String]
@@ -65,10 +65,10 @@ struct Missing: Error, CustomStringConvertible {
 
 /// All requests with Python's answers, which `make ios` writes before the tests.
 func requests() throws -> [(Request, Reply)] {
-  let asked = try lines(Request.self, "ios_demo/StreamFuse/Tests/requests.jsonl")
-  let said = try lines(Reply.self, "build/ios/answers.jsonl")
-  XCTAssertEqual(asked.count, said.count)
-  return Array(zip(asked, said))
+  let requests = try lines(Request.self, "ios_demo/StreamFuse/Tests/requests.jsonl")
+  let replies = try lines(Reply.self, "build/ios/answers.jsonl")
+  XCTAssertEqual(requests.count, replies.count)
+  return Array(zip(requests, replies))
 }
 
 /// A bundle of build/; opened once per test process.

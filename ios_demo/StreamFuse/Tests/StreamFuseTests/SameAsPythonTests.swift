@@ -82,9 +82,9 @@ final class SameAsPythonTests: XCTestCase {
   }
 
   func testChatsInParallelTasksDoNotDisturbEachOther() async throws {
-    let asked = try requests().filter { !$0.0.planned && $0.0.bundle == "build/demo" }.prefix(4)
+    let pairs = try requests().filter { !$0.0.planned && $0.0.bundle == "build/demo" }.prefix(4)
     try await withThrowingTaskGroup(of: Void.self) { group in
-      for (request, expected) in asked {
+      for (request, expected) in pairs {
         group.addTask {
           let got = try await request.session().answer(to: request.turns[0])
           XCTAssertEqual(got.tokens, expected.turns[0].tokens)

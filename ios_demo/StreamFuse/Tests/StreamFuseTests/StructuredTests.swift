@@ -118,9 +118,9 @@ final class StructuredTests: XCTestCase {
 
   func testARequiredCallIsRunAndItsResultIsAnswered() async throws {
     struct Place: Codable { let city: City }
-    let asked = Mutex<[City]>([])
+    let cities = Mutex<[City]>([])
     let weather = try Tool("weather", "The weather of a city today.") { (place: Place) in
-      asked.withLock { $0.append(place.city) }
+      cities.withLock { $0.append(place.city) }
       return "sunny"
     }
     let model = try await StreamFuse.load(from: made("build/demo")) { $0.costFolder = nil }
@@ -137,7 +137,7 @@ final class StructuredTests: XCTestCase {
 
     let looped = model.chat(tools: [weather]) { $0.maxNewTokens = 60 }
     let answer = try await looped.respond(to: "How is the weather in Rome?", maxToolRounds: 1) { $0.toolChoice = .required }
-    XCTAssertEqual(asked.withLock { $0 }.count, 1)
+    XCTAssertEqual(cities.withLock { $0 }.count, 1)
     XCTAssertGreaterThan(answer.tokens.count, 0)
     let roles = try await looped.messages.map(\.role)
     XCTAssertEqual(roles, [.user, .assistant, .tool, .assistant])

@@ -7,7 +7,7 @@ import XCTest
 @testable import StreamFuseCore
 
 /// Gives answers with these calls, one after the other, then answers without calls.
-private final class ScriptedWriter: Writer {
+private final class ScriptedWriter: StatelessWriter {
   struct State {
     var script: [[ToolCall]]
     var requests: [(prompt: Prompt, choice: ToolChoice?)] = []
@@ -42,34 +42,9 @@ private final class ScriptedWriter: Writer {
     }
   }
 
-  func usedTokens() -> Int { 0 }
-
   func toolCalls() -> [ToolCall] { state.withLock { $0.calls } }
 
-  func statistics() throws -> Statistics {
-    let numbers = [
-      "prompt_tokens", "generated_tokens", "rounds", "target_forward_passes", "draft_tokens_proposed",
-      "draft_tokens_accepted", "prefilled_tokens", "streams_passes", "near_ties", "forced_tokens", "refused_drafts",
-      "mask_ms", "dropped_turns", "reread_tokens", "prefix_tokens",
-    ]
-    var json: [String: Any] = ["speculative": false, "finish_reason": "stop"]
-    for name in numbers { json[name] = 0 }
-    for name in ["acceptance_per_depth", "acceptance_per_rank"] { json[name] = [Int]() }
-    for name in ["time_ms", "widths", "fallback_reasons", "cost_ms", "accepted_by_source"] {
-      json[name] = [String: Int]()
-    }
-    return try Statistics(json: JSONSerialization.data(withJSONObject: json))
-  }
-
-  func finish() {}
-  func stop() {}
-  func prepare() {}
-  func tokens() -> [Int] { [] }
-  func messages() -> [Message] { [] }
-  func trim() {}
-  func reset() {}
-  func save(to file: URL) {}
-  func restore(from file: URL) {}
+  func statistics() throws -> Statistics { try .scripted() }
 }
 
 final class ToolLoopTests: XCTestCase {

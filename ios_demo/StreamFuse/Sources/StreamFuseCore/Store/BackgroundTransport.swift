@@ -67,17 +67,24 @@ public final class BackgroundTransport: BundleTransport {
   ) async throws {
     let request = URLRequest(url, from: offset)
     let name = StoredAnswers.name(request)
-    let events = answers.wait(for: name)
-    defer { answers.leave(name) }
+    let (waiter, events) = answers.wait(for: name)
+    defer { answers.leave(name, waiter) }
     do {
       try await withTaskCancellationHandler {
-        if await begin(request, name) { for try await count in events { try arriving(count) } }
+        if await begin(request, name) {
+          for try await count in events {
+            do { try arriving(count) } catch {
+              answers.refuse(name)
+              throw error
+            }
+          }
+        }
         try Task.checkCancellation()
       } onCancel: {
-        end(name)
+        end(name, waiter)
       }
     } catch {
-      end(name)
+      end(name, waiter)
       throw error
     }
     try await answers.give(name, head: head, body: body)
@@ -106,8 +113,9 @@ public final class BackgroundTransport: BundleTransport {
     return true
   }
 
-  /// Cancels a request, and keeps its resume data if the system has any.
-  private func end(_ name: String) {
+  /// Cancels a request, unless a later call waits for it, and keeps its resume data if the system has any.
+  private func end(_ name: String, _ waiter: UUID) {
+    guard answers.isWaiting(name, waiter) else { return }
     session.getAllTasks { [answers] tasks in
       for task in tasks where task.taskDescription == name {
         #if canImport(Darwin)
@@ -125,7 +133,10 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private typealias Events = AsyncThrowingStream<Int64, any Error>
 
   private struct State {
-    var waiting: [String: Events.Continuation] = [:]
+    /// The last call for each request.
+    var waiting: [String: (id: UUID, events: Events.Continuation)] = [:]
+    /// Requests whose bytes the last call refused.
+    var refused: Set<String> = []
     /// The number of responses that are being read.
     var giving = 0
     /// The app delegate's completion handler, until it is called.
@@ -156,23 +167,39 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     return hash.digits()
   }
 
+  private func events(_ name: String) -> Events.Continuation? { state.withLock { $0.waiting[name]?.events } }
   private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
   private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
 
   /// Whether a response is stored completely; its head is written last.
   func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
 
-  /// The number of bytes that a request has received so far, until it ends.
-  func wait(for name: String) -> AsyncThrowingStream<Int64, any Error> {
-    let events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
+  /// The number of bytes that a request has received so far, until it ends. An earlier call for the same request ends
+  /// with `CancellationError`.
+  func wait(for name: String) -> (id: UUID, events: AsyncThrowingStream<Int64, any Error>) {
+    let id = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
-      $0.waiting[name]?.finish(throwing: CancellationError())
-      $0.waiting[name] = events.continuation
+      $0.waiting[name]?.events.finish(throwing: CancellationError())
+      $0.waiting[name] = (id, events.continuation)
+      $0.refused.remove(name)
     }
-    return events.stream
+    return (id, events.stream)
   }
 
-  func leave(_ name: String) { state.withLock { $0.waiting[name] = nil } }
+  /// Whether the call with this id waits, and none came after it.
+  func isWaiting(_ name: String, _ id: UUID) -> Bool { state.withLock { $0.waiting[name]?.id == id } }
+
+  func leave(_ name: String, _ id: UUID) {
+    state.withLock { if $0.waiting[name]?.id == id { $0.waiting[name] = nil } }
+  }
+
+  /// Deletes the response to a request; one that is complete only later is not stored.
+  func refuse(_ name: String) {
+    state.withLock {
+      $0.refused.insert(name)
+      for kind in ["head", "body"] { remove(name, kind) }
+    }
+  }
 
   /// Passes a stored response to `head` and `body`, and deletes it.
   func give(
@@ -241,7 +268,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     totalBytesWritten: Int64, totalBytesExpectedToWrite: Int64
   ) {
     guard let name = downloadTask.taskDescription else { return }
-    _ = state.withLock { $0.waiting[name] }?.yield(totalBytesWritten)
+    _ = events(name)?.yield(totalBytesWritten)
   }
 
   func urlSession(_ session: URLSession, downloadTask: URLSessionDownloadTask, didFinishDownloadingTo location: URL) {
@@ -251,11 +278,15 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     var head = TransportHead(response)
     if response.url.map(isAllowed) != true { head = TransportHead(status: 302, contentLength: nil, contentRange: nil) }
     do {
-      remove(name, "body")
-      try FileManager.default.moveItem(at: location, to: place(name, "body"))
-      try JSONEncoder().encode(head).write(to: place(name, "head"), options: .atomic)
+      let encoded = try JSONEncoder().encode(head)
+      try state.withLock {
+        if $0.refused.contains(name) { return }
+        remove(name, "body")
+        try FileManager.default.moveItem(at: location, to: place(name, "body"))
+        try encoded.write(to: place(name, "head"), options: .atomic)
+      }
     } catch {
-      state.withLock { $0.waiting[name] }?.finish(throwing: error)
+      events(name)?.finish(throwing: error)
     }
   }
 
@@ -264,7 +295,6 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     #if canImport(Darwin)
       if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data { keep(data, for: name) }
     #endif
-    let waiting = state.withLock { $0.waiting[name] }
-    if let error { waiting?.finish(throwing: error) } else { waiting?.finish() }
+    if let error { events(name)?.finish(throwing: error) } else { events(name)?.finish() }
   }
 }

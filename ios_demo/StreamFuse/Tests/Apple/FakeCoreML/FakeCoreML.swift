@@ -1,10 +1,10 @@
 // Declarations of Core ML and Core Video, as far as CoreMLRunner.swift uses them and as Apple's documentation has them, so
-// that Linux compiles and runs that file. A compiled package is a folder with a copy of `metadata.json`; a test says in
-// `CoreMLWitness` what its functions answer, and sees what was compiled and loaded.
+// that Linux compiles and runs that file. A compiled package is a folder with a copy of `metadata.json`; a test sets in
+// `CoreMLWitness` the outputs of its functions, and reads there what was compiled and loaded.
 import Foundation
 import Synchronization
 
-/// What a test sees and says, by the name of the package.
+/// What happened to packages, and the outputs of their functions, by the name of the package.
 public enum CoreMLWitness {
   /// What happened to one package.
   public struct Events: Sendable {
@@ -14,19 +14,19 @@ public enum CoreMLWitness {
     public var loaded: [String] = []
     /// Functions that are loaded now, and the most that ever were.
     public var alive = 0, most = 0
-    /// Outputs that were written into memory of the caller's, and functions that were asked to do so and refused.
+    /// Outputs that were written into memory of the caller's, and functions that refused to do so.
     public var backed = 0
     public var refused: [String] = []
     /// Whether functions refuse such memory.
     public var refuses = false
-    /// What its functions answer.
+    /// The outputs of its functions.
     public var answer: (@Sendable (_ function: String, _ inputs: [String: MLMultiArray]) throws -> [String: MLMultiArray])?
   }
   static let all = Mutex([String: Events]())
 
   /// The events of a package.
   public static func events(_ package: String) -> Events { all.withLock { $0[package] ?? Events() } }
-  /// Says what its functions answer.
+  /// Sets the outputs of its functions.
   public static func answer(
     _ package: String,
     _ answer: @escaping @Sendable (_ function: String, _ inputs: [String: MLMultiArray]) throws -> [String: MLMultiArray]
@@ -51,7 +51,7 @@ public final class MLPredictionOptions {
 public struct MLModelMetadataKey: Hashable, Sendable { public static let creatorDefinedKey = MLModelMetadataKey() }
 public final class MLModelDescription {
   public let metadata: [MLModelMetadataKey: Any]
-  init(_ said: [String: String]) { metadata = [.creatorDefinedKey: said] }
+  init(_ fields: [String: String]) { metadata = [.creatorDefinedKey: fields] }
 }
 
 /// What a package holds in the fake, in `metadata.json`: its name for `CoreMLWitness`, and its metadata.

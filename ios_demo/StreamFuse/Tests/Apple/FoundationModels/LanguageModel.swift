@@ -160,14 +160,14 @@ public struct LanguageModelExecutorGenerationChannel: Sendable {
     let events = Mutex<[any Event]>([])
   }
   private let sent = Sent()
-  /// Called with each event. Of tests.
+  /// Called with each event. For tests only.
   public var onSend: @Sendable (any Event) async -> Void = { _ in }
   public init() {}
   public func send(_ event: some Event) async {
     sent.events.withLock { $0.append(event) }
     await onSend(event)
   }
-  /// What was sent. Of tests.
+  /// What was sent. For tests only.
   public var events: [any Event] { sent.events.withLock { $0 } }
 }
 

@@ -1,12 +1,12 @@
 // Declarations of Apple's FoundationModels, as far as the module StreamFuseFoundationModels uses them and as Apple's
-// documentation of iOS 27 has them, so that Linux compiles and runs that module. What only tests need says so.
+// documentation of iOS 27 has them, so that Linux compiles and runs that module. Members for tests only are marked.
 import Foundation
 
 /// A JSON schema; this one is its JSON text.
 public struct GenerationSchema: Sendable, Equatable, Codable {
   private let value: JSONText
 
-  /// Of tests.
+  /// For tests only.
   public init(json: String) throws { value = try JSONDecoder().decode(JSONText.self, from: Data(json.utf8)) }
 
   public init(from decoder: any Decoder) throws { value = try JSONText(from: decoder) }
@@ -94,7 +94,7 @@ public struct Transcript: Sendable, Equatable, RandomAccessCollection {
   }
   public struct AttachmentSegment: Sendable, Equatable {
     public var id: String
-    /// Of tests.
+    /// For tests only.
     public init() { id = UUID().uuidString }
   }
   public struct ToolDefinition: Sendable, Equatable {
