@@ -97,7 +97,7 @@ final class Turn: Sendable {
   /// Its options.
   let config: GenerationConfig
   /// Its outcome, once it has ended, also if another request ended it.
-  let outcome = Mutex<Outcome?>(nil)
+  let outcome = Locked<Outcome?>(nil)
   /// The session's stop count at the time of the request: a later `stop` ends it, whether it has begun or not.
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.

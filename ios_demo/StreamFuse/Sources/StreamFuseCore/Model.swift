@@ -1,5 +1,4 @@
 import Foundation
-import Synchronization
 
 /// An open bundle: facts, drafting tables, loaded graphs, tokenizer. Any task may use it, and it lives as long as its
 /// chats. `StreamFuse.load` opens a bundle; create one yourself to run token ids on your own engine.
@@ -35,7 +34,7 @@ public final class Model: Sendable {
   /// Repeats the recorded passes.
   private let testDevice: @Sendable () async throws -> SelfTest
   /// The sessions that are alive, for `trim`.
-  private let sessions = Mutex<[Weak]>([])
+  private let sessions = Locked<[Weak]>([])
   /// Counts the tokens of a text in a message.
   private let tokensOf: @Sendable (String) throws -> Int
   /// Makes what writes the answers of one session.

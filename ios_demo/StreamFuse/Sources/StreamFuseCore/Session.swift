@@ -26,7 +26,7 @@ public actor Session {
   /// The context length.
   private let capacity: Int
   /// What `stop` must reach from any thread.
-  private let running = Mutex(Running())
+  private let running = Locked(Running())
   /// Whether a request has begun.
   private var begun = false
   /// Where the calls run.

@@ -1,5 +1,4 @@
 import StreamFuseCore
-import Synchronization
 
 /// The instructions and tools of a chat.
 struct ChatOpening: Sendable {
@@ -39,7 +38,7 @@ final class KeptChats: Sendable {
   }
 
   private let most: Int
-  private let kept = Mutex<[Kept]>([])
+  private let kept = Locked<[Kept]>([])
 
   init(most: Int) { self.most = most }
 

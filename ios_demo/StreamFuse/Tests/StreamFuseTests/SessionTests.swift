@@ -352,6 +352,14 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(texts.count, 1)
   }
 
+  func testSessionsThatManyTasksMakeAtOnceAreKept() async throws {
+    let model = try await lettersModel()
+    await withTaskGroup(of: Void.self) { group in
+      for _ in 0..<8 { group.addTask { for _ in 0..<500 { _ = model.session() } } }
+    }
+    try await model.trim()
+  }
+
   func testRequestsToOneSessionFromManyTasksWaitForEachOther() async throws {
     let session = try await lettersModel().session { $0.maxNewTokens = 6; $0.width = 4 }
     await withTaskGroup(of: Void.self) { group in

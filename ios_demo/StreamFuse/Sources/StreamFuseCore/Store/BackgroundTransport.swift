@@ -1,5 +1,4 @@
 import Foundation
-import Synchronization
 
 #if canImport(FoundationNetworking)
   import FoundationNetworking
@@ -146,7 +145,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   }
 
   private let folder: URL
-  private let state = Mutex(State())
+  private let state = Locked(State())
 
   init(_ folder: URL) {
     self.folder = folder

@@ -1,5 +1,4 @@
 import Foundation
-import Synchronization
 
 /// Requests that are tried again.
 struct Downloader: Sendable {
@@ -22,7 +21,7 @@ struct Downloader: Sendable {
   ///
   /// Throws `StreamFuseError`: `network`, or `badFile` for a larger one.
   func get(_ url: URL, most: Int) async throws -> Data {
-    let bytes = Mutex(Data())
+    let bytes = Locked(Data())
     do {
       try await transport.get(url, from: 0) { arrived in
         if arrived > most { throw tooLarge(url, most) }

@@ -1,5 +1,4 @@
 import Foundation
-import Synchronization
 
 #if canImport(FoundationNetworking)
   import FoundationNetworking
@@ -102,7 +101,7 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
 
   private let head: @Sendable (TransportHead) throws -> Void
   private let body: @Sendable (Data) throws -> Void
-  private let state = Mutex(State())
+  private let state = Locked(State())
 
   init(head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void) {
     self.head = head
