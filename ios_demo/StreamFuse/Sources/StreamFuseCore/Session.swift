@@ -65,6 +65,12 @@ public actor Session {
     try opened().prepare()
   }
 
+  /// The same, unless an answer is in progress.
+  package func prepareIfIdle() throws {
+    endLeftTurn()
+    if running.withLock({ $0.turn }) == nil { try opened().prepare() }
+  }
+
   /// The last context and all tokens delivered after it.
   public var tokens: [Int] {
     get throws {

@@ -45,16 +45,31 @@ final class KeptChats: Sendable {
   /// Removes and returns the chat with exactly these messages; nil if there is none.
   func take(_ opening: ChatOpening, _ messages: [Message]) -> Chat? {
     kept.withLock { kept in
-      let place = kept.lastIndex { $0.messages == messages && $0.opening.isSame(as: opening) }
-      return place.map { kept.remove(at: $0).chat }
+      place(opening, messages, in: kept).map { kept.remove(at: $0).chat }
     }
   }
 
   /// Keeps an idle chat; if there are more than `most`, the one that was kept first is dropped.
   func keep(_ chat: Chat, _ opening: ChatOpening, _ messages: [Message]) {
+    kept.withLock { add(Kept(chat: chat, opening: opening, messages: messages), to: &$0) }
+  }
+
+  /// The kept chat with exactly these messages, or else a new one that is kept from now on. Either counts as kept last.
+  func keep(_ opening: ChatOpening, _ messages: [Message], orNew chat: () -> Chat) -> Chat {
     kept.withLock { kept in
-      kept.append(Kept(chat: chat, opening: opening, messages: messages))
-      kept.removeFirst(max(0, kept.count - most))
+      let place = place(opening, messages, in: kept)
+      let found = place.map { kept.remove(at: $0).chat } ?? chat()
+      add(Kept(chat: found, opening: opening, messages: messages), to: &kept)
+      return found
     }
+  }
+
+  private func place(_ opening: ChatOpening, _ messages: [Message], in kept: [Kept]) -> Int? {
+    kept.lastIndex { $0.messages == messages && $0.opening.isSame(as: opening) }
+  }
+
+  private func add(_ new: Kept, to kept: inout [Kept]) {
+    kept.append(new)
+    kept.removeFirst(max(0, kept.count - most))
   }
 }

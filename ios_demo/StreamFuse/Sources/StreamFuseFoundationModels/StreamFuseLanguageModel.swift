@@ -67,16 +67,18 @@
 
       public init(configuration: Configuration) {}
 
-      /// Creates the chat of a session and measures the latency of passes on this device, in the background. The first
-      /// request prefills the prompt.
+      /// Keeps a chat for the session, unless it has one, and measures the latency of passes on this device, in the
+      /// background. The first request prefills the prompt.
       public func prewarm(model: StreamFuseLanguageModel, transcript: Transcript) {
         guard let conversation = try? Conversation(transcript, expectsAnswer: false),
           let opening = try? conversation.opening(conversation.toolDefinitions)
         else { return }
-        Task {
-          let chat = model.setting.chat(model.model, opening, conversation.history)
-          if (try? await chat.prepare()) != nil { model.chats.keep(chat, opening, conversation.history) }
+        // Kept before it is prepared: a later request of another session may be answered meanwhile, and its chat, which
+        // has a cache, must be the last one.
+        let chat = model.chats.keep(opening, conversation.history) {
+          model.setting.chat(model.model, opening, conversation.history)
         }
+        Task { try? await chat.session.prepareIfIdle() }
       }
 
       /// Streams the answer to the last entries of the transcript. Throws `LanguageModelError` for a transcript that is

@@ -278,16 +278,75 @@ final class LanguageModelTests: XCTestCase {
     }
   }
 
+  /// Starts the preparation of a session's chat.
+  private func prewarm(_ model: StreamFuseLanguageModel, _ entries: [Transcript.Entry]) {
+    StreamFuseLanguageModel.Executor(configuration: model.executorConfiguration)
+      .prewarm(model: model, transcript: Transcript(entries: entries))
+  }
+
+  private func until(_ condition: () -> Bool) async throws {
+    for _ in 0..<2000 where !condition() { try await Task.sleep(for: .milliseconds(5)) }
+    XCTAssert(condition())
+  }
+
   func testPrewarmingPreparesTheChatOfTheFirstRequest() async throws {
     let script = Script([ScriptedAnswer("a")])
     let model = StreamFuseLanguageModel(script.model())
     let instructions = Transcript.Entry.instructions(.init(segments: text("Be brief."), toolDefinitions: [try weather()]))
-    StreamFuseLanguageModel.Executor(configuration: model.executorConfiguration)
-      .prewarm(model: model, transcript: Transcript(entries: [instructions]))
-    for _ in 0..<2000 where script.state.withLock({ $0.prepared }) == 0 { try await Task.sleep(for: .milliseconds(5)) }
-    try await Task.sleep(for: .milliseconds(50))
+    prewarm(model, [instructions])
+    try await until { script.state.withLock { $0.prepared } == 1 }
     try await ask(model, [instructions, prompt("1")], tools: [weather()])
     XCTAssertEqual(script.opened.count, 1)
     XCTAssertEqual(script.requests[0].config.toolChoice, .auto)
+  }
+
+  func testPrewarmingThatEndsAfterALaterRequestDoesNotTakeThePlaceOfItsChat() async throws {
+    let script = Script([ScriptedAnswer("1"), ScriptedAnswer("2")])
+    let model = StreamFuseLanguageModel(script.model()), gate = DispatchSemaphore(value: 0)
+    script.state.withLock { $0.preparing = { gate.wait() } }
+    prewarm(model, [.instructions(.init(segments: text("Be brief."), toolDefinitions: []))])
+    try await until { script.opened.count == 1 }
+    try await ask(model, [prompt("a")])
+    gate.signal()
+    try await until { script.state.withLock { $0.prepared } == 1 }
+    try await Task.sleep(for: .milliseconds(50))
+    try await ask(model, [prompt("a"), response("1"), prompt("b")])
+    XCTAssertEqual(script.requests.map(\.chat), [1, 1])
+  }
+
+  func testARequestWhileItsChatIsPrewarmedUsesThatChat() async throws {
+    let script = Script([ScriptedAnswer("1")])
+    let model = StreamFuseLanguageModel(script.model()), gate = DispatchSemaphore(value: 0)
+    script.state.withLock { $0.preparing = { gate.wait() } }
+    prewarm(model, [])
+    try await until { script.opened.count == 1 }
+    let asking = Task { try await ask(model, [prompt("a")]) }
+    try await Task.sleep(for: .milliseconds(50))
+    gate.signal()
+    _ = try await asking.value
+    XCTAssertEqual(script.opened.count, 1)
+  }
+
+  func testPrewarmingASessionThatHasAChatKeepsIt() async throws {
+    let script = Script([ScriptedAnswer("1"), ScriptedAnswer("2")])
+    let model = StreamFuseLanguageModel(script.model())
+    try await ask(model, [prompt("a")])
+    prewarm(model, [prompt("a"), response("1")])
+    try await until { script.state.withLock { $0.prepared } == 1 }
+    try await ask(model, [prompt("a"), response("1"), prompt("b")])
+    XCTAssertEqual(script.requests.map(\.chat), [0, 0])
+  }
+
+  func testPrewarmingDoesNotEndAnAnswer() async throws {
+    let script = Script([ScriptedAnswer("a", "b", "c")])
+    let chat = script.model().chat()
+    var all = ""
+    for try await piece in chat.stream(to: "1") {
+      all += piece.text
+      try await chat.session.prepareIfIdle()
+    }
+    XCTAssertEqual(all, "abc")
+    try await chat.session.prepareIfIdle()
+    XCTAssertEqual(script.state.withLock { $0.prepared }, 1)
   }
 }

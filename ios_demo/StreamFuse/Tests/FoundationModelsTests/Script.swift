@@ -30,6 +30,8 @@ final class Script: Sendable {
     var opened: [Opened] = []
     var requests: [(chat: Int, prompt: Prompt, config: GenerationConfig)] = []
     var prepared = 0
+    /// Called before a chat counts as prepared.
+    var preparing: @Sendable () -> Void = {}
   }
   let state: Mutex<State>
 
@@ -82,7 +84,11 @@ private final class ScriptedChat: StatelessWriter {
       promptTokens: 20, prefilledTokens: 5, generatedTokens: answer.pieces.count, finishReason: answer.finishReason)
   }
 
-  func prepare() { script.state.withLock { $0.prepared += 1 } }
+  func prepare() {
+    script.state.withLock { $0.preparing }()
+    script.state.withLock { $0.prepared += 1 }
+  }
+
   func finish() { left.withLock { $0 = [] } }
   func stop() { left.withLock { $0 = [] } }
 }
