@@ -10,6 +10,17 @@ import XCTest
   import FoundationNetworking
 #endif
 
+/// The bytes that a call for a file is given. `head` is called before them.
+private func readBytes(
+  _ transport: BackgroundTransport, _ url: URL, head: @escaping @Sendable () -> Void = {}
+) async throws -> Data {
+  let bytes = Mutex(Data())
+  try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in head() }) { block in
+    bytes.withLock { $0 += block }
+  }
+  return bytes.withLock { $0 }
+}
+
 final class BackgroundTransportTests: StoreTestCase {
   private var folder: URL { home.appending(path: "answers") }
 
@@ -85,33 +96,62 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
   }
 
-  func testASecondCallForTheSameRequestTakesItOver() async throws {
+  func testCallsForTheSameBytesShareOneRequest() async throws {
     try publisher.publish([("demo", demo)])
     let gate = DispatchSemaphore(value: 0)
     publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
-    let url = try await entry().address(of: "model.pte"), transport = transport(), bytes = Mutex(Data())
-    let call = { @Sendable in
-      try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in }) { block in
-        bytes.withLock { $0 += block }
-      }
-    }
-    let first = Task { try await call() }
-    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
-    let second = Task { try await call() }
-    do {
-      try await first.value
-      XCTFail("both calls have the answer")
-    } catch { XCTAssert(error is CancellationError, "\(error)") }
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let calls = (0..<8).map { _ in Task { try await readBytes(transport, url) } }
+    try await until { self.publisher.ranges(of: "demo/model.pte").count > 0 }
+    try await Task.sleep(for: .milliseconds(100))
+    calls[0].cancel()
+    calls[5].cancel()
     try await Task.sleep(for: .milliseconds(50))
     for _ in 0..<10 { gate.signal() }
-    let stopping = Task {
-      try await Task.sleep(for: .seconds(20))
-      second.cancel()
+    for (number, call) in calls.enumerated() {
+      switch await call.result {
+      case .success(let bytes): XCTAssertEqual(bytes, demo["model.pte"], "\(number)")
+      case .failure(let error): XCTAssert([0, 5].contains(number) && error is CancellationError, "\(number): \(error)")
+      }
     }
-    try await second.value
-    stopping.cancel()
-    XCTAssertEqual(bytes.withLock { $0 }, demo["model.pte"])
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testAStoredResponseIsThereUntilAllCallsForItHaveReadIt() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let gate = DispatchSemaphore(value: 0), isReading = Mutex(false)
+    let first = Task {
+      try await readBytes(transport, url) {
+        isReading.withLock { $0 = true }
+        gate.wait()
+      }
+    }
+    try await until { isReading.withLock { $0 } }
+    let second = try await readBytes(transport, url)
+    gate.signal()
+    let bytes = try await first.value
+    XCTAssertEqual([bytes, second], [demo["model.pte"], demo["model.pte"]])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testACallAfterOneThatWasCancelledMakesARequestOfItsOwn() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let first = Task { try await readBytes(transport, url) }
+    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    publisher.change { $0.halfway = { _ in } }
+    first.cancel()
+    let second = Task { try await readBytes(transport, url) }
+    try await Task.sleep(for: .milliseconds(50))
+    gate.signal()
+    let bytes = try await second.value
+    XCTAssertEqual(bytes, demo["model.pte"])
+    XCTAssertEqual(answers, [])
   }
 
   func testAnAnswerWhoseBytesAreRefusedIsNotKept() async throws {

@@ -20,7 +20,8 @@ import Foundation
 /// arriving. If the user removes the app from the app switcher, its downloads are cancelled; the next `download`
 /// resumes the unfinished file.
 ///
-/// A response is stored in a file first, so the hash of a file is checked only once the file is complete.
+/// A response is stored in a file first, so the hash of a file is checked only once the file is complete. Calls that
+/// request the same bytes at the same time share one response.
 public final class BackgroundTransport: BundleTransport {
   private let session: URLSession
   private let answers: StoredAnswers
@@ -70,10 +71,10 @@ public final class BackgroundTransport: BundleTransport {
     defer { answers.leave(name, waiter) }
     do {
       try await withTaskCancellationHandler {
-        if await begin(request, name) {
+        if await begin(request, name, isWanted: { [answers] in answers.isWaiting(name, waiter) }) {
           for try await count in events {
             do { try arriving(count) } catch {
-              answers.refuse(name)
+              answers.refuse(name, waiter)
               throw error
             }
           }
@@ -90,16 +91,20 @@ public final class BackgroundTransport: BundleTransport {
   }
 
   /// Starts a request, unless an earlier call or process started it. False if its response is already stored.
-  func begin(_ request: URLRequest, _ name: String) async -> Bool {
-    if answers.isStored(name) { return false }
-    let isRunning = await withCheckedContinuation { continuation in
-      session.getAllTasks { tasks in
-        continuation.resume(returning: tasks.contains { $0.taskDescription == name && $0.state == .running })
+  func begin(_ request: URLRequest, _ name: String, isWanted: @escaping @Sendable () -> Bool = { true }) async -> Bool {
+    await withCheckedContinuation { continuation in
+      // On the delegate queue, one call after another: of two calls that begin at once, the second finds the task of the
+      // first, and a response is not stored meanwhile.
+      session.getAllTasks { [self] tasks in
+        let isStored = answers.isStored(name)
+        let isRunning = tasks.contains { $0.taskDescription == name && $0.state == .running }
+        if !isStored && !isRunning && isWanted() { start(request, name) }
+        continuation.resume(returning: !isStored)
       }
     }
-    if isRunning { return true }
-    if answers.isStored(name) { return false }  // it arrived meanwhile
-    if Task.isCancelled { return true }  // the events are over
+  }
+
+  private func start(_ request: URLRequest, _ name: String) {
     let task: URLSessionDownloadTask
     #if canImport(Darwin)
       let resumed = answers.resumeData(name).map { session.downloadTask(withResumeData: $0) }
@@ -109,14 +114,14 @@ public final class BackgroundTransport: BundleTransport {
     #endif
     task.taskDescription = name
     task.resume()
-    return true
   }
 
-  /// Cancels a request, unless a later call waits for it, and keeps its resume data if the system has any.
+  /// Ends a call's wait and, if no other call waits for its request, cancels the request and keeps its resume data if
+  /// the system has any.
   private func end(_ name: String, _ waiter: UUID) {
-    guard answers.isWaiting(name, waiter) else { return }
+    answers.leave(name, waiter)
     session.getAllTasks { [answers] tasks in
-      for task in tasks where task.taskDescription == name {
+      for task in tasks where task.taskDescription == name && answers.markCancelled(task.taskIdentifier, of: name) {
         #if canImport(Darwin)
           (task as? URLSessionDownloadTask)?.cancel { if let data = $0 { answers.keep(data, for: name) } }
         #else
@@ -132,11 +137,15 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private typealias Events = AsyncThrowingStream<Int64, any Error>
 
   private struct State {
-    /// The last call for each request.
-    var waiting: [String: (id: UUID, events: Events.Continuation)] = [:]
-    /// Requests whose bytes the last call refused.
+    /// The calls for each request.
+    var waiting: [String: [UUID: Events.Continuation]] = [:]
+    /// Requests whose bytes their only call refused.
     var refused: Set<String> = []
-    /// The number of responses that are being read.
+    /// Requests whose stored response a call reads or has read.
+    var given: Set<String> = []
+    /// The tasks that were cancelled because no call waited for them.
+    var cancelled: Set<Int> = []
+    /// The number of calls that read their response.
     var giving = 0
     /// The app delegate's completion handler, until it is called.
     var handler: (@Sendable () -> Void)?
@@ -166,53 +175,74 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     return hash.digits()
   }
 
-  private func events(_ name: String) -> Events.Continuation? { state.withLock { $0.waiting[name]?.events } }
+  private func events(_ name: String) -> [Events.Continuation] {
+    state.withLock { Array($0.waiting[name, default: [:]].values) }
+  }
   private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
   private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
 
   /// Whether a response is stored completely; its head is written last.
   func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
 
-  /// The number of bytes that a request has received so far, until it ends. An earlier call for the same request ends
-  /// with `CancellationError`.
+  /// The number of bytes that a request has received so far, until it ends or the call leaves.
   func wait(for name: String) -> (id: UUID, events: AsyncThrowingStream<Int64, any Error>) {
     let id = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
-      $0.waiting[name]?.events.finish(throwing: CancellationError())
-      $0.waiting[name] = (id, events.continuation)
+      $0.waiting[name, default: [:]][id] = events.continuation
       $0.refused.remove(name)
     }
     return (id, events.stream)
   }
 
-  /// Whether the call with this id waits, and none came after it.
-  func isWaiting(_ name: String, _ id: UUID) -> Bool { state.withLock { $0.waiting[name]?.id == id } }
+  func isWaiting(_ name: String, _ id: UUID) -> Bool { state.withLock { $0.waiting[name]?[id] != nil } }
 
+  /// Ends the wait of a call. A response that was read is deleted when the last call for it leaves.
   func leave(_ name: String, _ id: UUID) {
-    state.withLock { if $0.waiting[name]?.id == id { $0.waiting[name] = nil } }
-  }
-
-  /// Deletes the response to a request; one that is complete only later is not stored.
-  func refuse(_ name: String) {
     state.withLock {
-      $0.refused.insert(name)
-      for kind in ["head", "body"] { remove(name, kind) }
+      guard let events = $0.waiting[name]?.removeValue(forKey: id) else { return }
+      events.finish()
+      guard $0.waiting[name]?.isEmpty == true else { return }
+      $0.waiting[name] = nil
+      if $0.given.remove(name) != nil { delete(name) }
     }
   }
 
-  /// Passes a stored response to `head` and `body`, and deletes it.
+  /// Marks a request's task as cancelled, so that calls that come later do not take its end for that of their own task.
+  /// False if a call waits for the request.
+  func markCancelled(_ task: Int, of name: String) -> Bool {
+    state.withLock {
+      if $0.waiting[name] != nil { return false }
+      $0.cancelled.insert(task)
+      return true
+    }
+  }
+
+  /// Deletes the response to a request, unless another call waits for it; one that is complete only later is not stored.
+  func refuse(_ name: String, _ id: UUID) {
+    state.withLock {
+      guard $0.waiting[name]?.keys.contains(where: { $0 != id }) != true else { return }
+      $0.refused.insert(name)
+      delete(name)
+    }
+  }
+
+  private func delete(_ name: String) { for kind in ["head", "body"] { remove(name, kind) } }
+
+  /// Passes a stored response to `head` and `body`. It is deleted when the last call for it leaves.
   func give(
     _ name: String, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    state.withLock { $0.giving += 1 }
+    state.withLock {
+      $0.giving += 1
+      $0.given.insert(name)
+    }
     defer {
       state.withLock { $0.giving -= 1 }
       // The store requests the next file in a moment, for which the app must not be suspended.
       DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
     }
     try await FileWorker().run {
-      defer { for kind in ["head", "body"] { remove(name, kind) } }
       try head(JSONDecoder().decode(TransportHead.self, from: Data(contentsOf: place(name, "head"))))
       let file = try FileHandle(forReadingFrom: place(name, "body"))
       defer { try? file.close() }
@@ -267,7 +297,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     totalBytesWritten: Int64, totalBytesExpectedToWrite: Int64
   ) {
     guard let name = downloadTask.taskDescription else { return }
-    _ = events(name)?.yield(totalBytesWritten)
+    for events in events(name) { events.yield(totalBytesWritten) }
   }
 
   func urlSession(_ session: URLSession, downloadTask: URLSessionDownloadTask, didFinishDownloadingTo location: URL) {
@@ -285,7 +315,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
         try encoded.write(to: place(name, "head"), options: .atomic)
       }
     } catch {
-      events(name)?.finish(throwing: error)
+      for events in events(name) { events.finish(throwing: error) }
     }
   }
 
@@ -294,6 +324,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     #if canImport(Darwin)
       if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data { keep(data, for: name) }
     #endif
-    if let error { events(name)?.finish(throwing: error) } else { events(name)?.finish() }
+    if state.withLock({ $0.cancelled.remove(task.taskIdentifier) }) != nil { return }
+    for events in events(name) { events.finish(throwing: error) }
   }
 }
