@@ -37,14 +37,17 @@ def usable(found: dict[str, Any], target: str) -> dict[str, bool]:
     return {one["name"]: one["usable"] for one in found["devices"] if one["target"] == target}
 
 
-def bundle_of(folder: Path, backend: str, **compiled: str) -> Path:
-    """A bundle of that delegate with an export report."""
+def bundle_of(folder: Path, backend: str, target: str = "executorch", **compiled: str) -> Path:
+    """A bundle of that backend with an export report."""
     write_bundle(folder)
-    report = json.dumps({"target": compiled}).encode()
-    (folder / "export_report.json").write_bytes(report)
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    manifest["backend"] = backend
-    manifest["files"]["export_report.json"] = {"bytes": len(report), "sha256": sha256(report).hexdigest()}
+    manifest["target"], manifest["backend"] = target, backend
+    files = {"export_report.json": json.dumps({"target": compiled}).encode()}
+    if target == "onnx":
+        files |= {f"{method}.onnx": b"a graph" for method in manifest["methods"]}
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+        manifest["files"][name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder
 
@@ -101,6 +104,21 @@ def test_graphs_that_share_their_weights_run_on_a_phone_only(monkeypatch: pytest
     assert "phone only" in listed(shared, code=1)["bundle"]["problem"]
     apart = bundle_of(tmp_path / "apart", "qnn", soc="SM8750", weight_sharing="off")
     assert listed(apart)["bundle"]["usable"]
+
+
+def test_an_onnx_bundle_says_whether_its_provider_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    present = {"cpu": None, "webgpu": None, "coreml": "only on Apple's systems"}
+    monkeypatch.setattr(devices_facts, "providers", lambda: present)
+    for provider, said in {
+        "cpu": "runs here",
+        "webgpu": "runs here, with --provider webgpu on what it was exported for",
+        "coreml": "runs here on the CPU only; it was exported for coreml: only on Apple's systems",
+    }.items():
+        folder = bundle_of(tmp_path / provider, "onnxruntime", "onnx", provider=provider)
+        found = listed(folder)["bundle"]
+        assert (found["provider"], found["provider_problem"]) == (provider, present[provider])
+        page = " ".join(CliRunner().invoke(app, ["devices", str(folder)]).stdout.split())
+        assert page.endswith(said)
 
 
 def test_a_device_that_openvino_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

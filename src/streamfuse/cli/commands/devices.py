@@ -66,4 +66,15 @@ def _needs(bundle: dict[str, Any]) -> str:
         kind += f", compiled for {bundle['soc']}, weight sharing {bundle['weight_sharing']}"
     if bundle["device"] is not None:
         kind += f", compiled for {bundle['device']}"
-    return f"{bundle['folder']} needs {kind}: {bundle['problem'] or 'runs here'}"
+    return (
+        f"{bundle['folder']} needs {kind}: {bundle['problem'] or _runs(bundle['provider'], bundle['provider_problem'])}"
+    )
+
+
+def _runs(provider: str | None, problem: str | None) -> str:
+    """How a bundle that can run here does; `provider` is what an ONNX bundle was exported for."""
+    if provider in (None, "cpu"):
+        return "runs here"
+    if problem is None:
+        return f"runs here, with --provider {provider} on what it was exported for"
+    return f"runs here on the CPU only; it was exported for {provider}: {problem}"

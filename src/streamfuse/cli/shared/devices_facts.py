@@ -59,7 +59,7 @@ def _row(target: str, name: str, problem: str | None, about: str | None = None) 
 
 def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     manifest = bundle.manifest
-    name = "cpu" if manifest.target == "onnx" else manifest.backend  # --provider chooses another
+    name = "cpu" if manifest.target == "onnx" else manifest.backend  # every ONNX bundle runs on the CPU too
     problem = next(
         (one["problem"] for one in rows if (one["target"], one["name"]) == (manifest.target, name)),
         f"no library of streamfuse carries {name} here; export it with --backend kernels to run it here",
@@ -71,6 +71,8 @@ def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str
         problem = _SHARED
     if problem is None and manifest.backend == "openvino":
         problem = _absent(compiled.get("device", "cpu"))
+    provider = compiled.get("provider")
+    lacks = next((one["problem"] for one in rows if (one["target"], one["name"]) == ("onnx", provider)), None)
     return {
         "folder": folder,
         "target": manifest.target,
@@ -78,6 +80,8 @@ def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str
         "soc": compiled.get("soc"),
         "weight_sharing": compiled.get("weight_sharing"),
         "device": compiled.get("device"),
+        "provider": provider,
+        "provider_problem": lacks,
         "usable": problem is None,
         "problem": problem,
     }
