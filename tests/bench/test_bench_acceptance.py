@@ -6,83 +6,96 @@ Run: python -m pytest tests/bench/test_bench_acceptance.py
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import fakes
 import pytest
-from bundle_samples import CHAT_TEMPLATE, IM_END, byte_tokenizer, fake_engines, write_bundle
-from tokenizer_samples import letters
+from bundle_samples import (
+    CHAT_TEMPLATE,
+    IM_END,
+    VOCAB_SIZE,
+    byte_tokenizer,
+    edit_manifest,
+    fake_engines,
+    manifest_fields,
+    write_bundle,
+)
 from typer.testing import CliRunner
 
-from streamfuse import engines
+from streamfuse import engines, load
 from streamfuse.bench.acceptance import AcceptanceSettings, measure_bundle
+from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.runtime.session import Session
-from streamfuse.runtime.text import Tokenizer
+from streamfuse.runtime.backend import PassOutput
 from streamfuse.train.formats import Example, Sample
 
 NEW = 12
 
 
+Measure = Callable[..., dict[str, Any]]
+
+
 @pytest.fixture
-def text(tmp_path: Path) -> Tokenizer:
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    return Tokenizer(tmp_path / "tokenizer.json", CHAT_TEMPLATE, None, [IM_END])
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Acceptance of a bundle whose engine is `kind` of its facts: the object of `--json`."""
+
+    def measured(*samples: Sample, kind: Any = fakes.ArithmeticBackend, **settings: Any) -> dict[str, Any]:
+        made, new = fake_engines(kind)
+        monkeypatch.setattr(engines, "engines_of", new)
+        asked = AcceptanceSettings(**{"width": 8, "max_new_tokens": NEW, **settings})
+        with load(tmp_path / "bundle", cost_cache=False) as model:
+            found = measure_bundle(model, samples, asked, lambda count: None).to_dict()
+        assert [engine.closed for engine in made] == [True]
+        return found
+
+    write_bundle(tmp_path / "bundle", cache=manifest_fields()["cache"] | {"capacity": 200})
+    return measured
 
 
-def session_of(backend: fakes.ArithmeticBackend) -> Session:
-    return Session(backend, None, letters())
-
-
-def backend(accuracy: int = 12, script: Sequence[int] | None = None, capacity: int = 96) -> fakes.ArithmeticBackend:
-    return fakes.ArithmeticBackend(fakes.spec(capacity=capacity, vocab_size=300), accuracy, script)
-
-
-def measure(on: fakes.ArithmeticBackend, text: Tokenizer, *samples: Sample, **settings: Any) -> dict[str, Any]:
-    asked = AcceptanceSettings(**{"width": 8, "max_new_tokens": NEW, **settings})
-    return measure_bundle(session_of(on), text, samples, asked, lambda count: None).to_dict()
+def scripted(script: Sequence[int]) -> Any:
+    return lambda spec: fakes.ArithmeticBackend(spec, script=script)
 
 
 def plain_text(prompt: list[int]) -> list[int]:
     tokens = list(prompt)
     for _ in range(NEW):
-        tokens.append(fakes.greedy_after(tokens, 300))
+        tokens.append(fakes.greedy_after(tokens, VOCAB_SIZE))
+    assert IM_END not in tokens
     return tokens
 
 
-def test_drafts_that_are_always_right_give_the_most_tokens_per_pass(text: Tokenizer) -> None:
+def test_drafts_that_are_always_right_give_the_most_tokens_per_pass(measure: Measure) -> None:
     sample = Sample((), ids=Example([5, 6, 7], 3))
-    found = measure(backend(script=plain_text([5, 6, 7])), text, sample)
-    # The first pass gives one token; each of the others its three drafted ones and one more: 1 + 4 + 4 + 3.
-    assert (found["samples"], found["answers"], found["tokens"], found["target_forward_passes"]) == (1, 1, NEW, 4)
-    assert found["call_reduction_ratio"] == pytest.approx(11 / 3)
-    assert found["mean_accepted_tokens"] == pytest.approx(3)
-    assert found["acceptance_per_depth"][:2] == [1, 1]
-    assert [ranks[0] for ranks in found["acceptance_per_rank"][:2]] == [1, 1]
+    found = measure(sample, kind=scripted(plain_text([5, 6, 7])), width=4)  # this bundle prunes no nodes of four
+    # The first pass gives one token; each of the others its two drafted ones and one more: 1 + 3 + 3 + 3 + 2.
+    assert (found["samples"], found["answers"], found["tokens"], found["target_forward_passes"]) == (1, 1, NEW, 5)
+    assert found["call_reduction_ratio"] == pytest.approx(11 / 4)
+    assert found["mean_accepted_tokens"] == pytest.approx(12 / 5)
+    assert found["acceptance_per_depth"] == [1, 1]
+    assert [ranks[0] for ranks in found["acceptance_per_rank"]] == [1, 1]
     assert found["equal"] == 1
 
 
-def test_drafts_that_are_always_wrong_give_one_token_per_pass(text: Tokenizer) -> None:
-    on = backend(script=[(token + 9) % 300 for token in plain_text([5, 6, 7])])
-    found = measure(on, text, Sample((), ids=Example([5, 6, 7], 3)))
+def test_drafts_that_are_always_wrong_give_one_token_per_pass(measure: Measure) -> None:
+    wrong = [(token + 9) % VOCAB_SIZE for token in plain_text([5, 6, 7])]
+    found = measure(Sample((), ids=Example([5, 6, 7], 3)), kind=scripted(wrong))
     assert found["call_reduction_ratio"] == found["mean_accepted_tokens"] == 1
-    assert found["acceptance_per_depth"] == [0, 0, 0]
+    assert found["acceptance_per_depth"] == [0, 0]
     assert found["equal"] == 1
 
 
-def test_counts_are_those_of_the_runtimes_statistics(text: Tokenizer) -> None:
+def test_counts_are_those_of_the_runtimes_statistics(measure: Measure, tmp_path: Path) -> None:
     prompts = [[1, 2], [3, 4, 5], [7]]
-    found = measure(backend(), text, *(Sample((), ids=Example(prompt, len(prompt))) for prompt in prompts))
+    found = measure(*(Sample((), ids=Example(prompt, len(prompt))) for prompt in prompts))
     tokens = passes = 0.0
     for prompt in prompts:
-        generation = session_of(backend()).generate(prompt, config(speculative=True))
-        generation.finish()
-        statistics = generation.statistics
+        with load(tmp_path / "bundle", cost_cache=False) as model:
+            statistics = model.generate(prompt, max_new_tokens=NEW, width=8).statistics
         tokens += statistics.mean_accepted_tokens * statistics.target_forward_passes
         passes += statistics.target_forward_passes
-        alone = measure(backend(), text, Sample((), ids=Example(prompt, len(prompt))))
+        alone = measure(Sample((), ids=Example(prompt, len(prompt))))
         assert alone["acceptance_per_depth"] == pytest.approx(statistics.acceptance_per_depth)
     assert 0 < found["acceptance_per_depth"][0] < 1
     assert found["target_forward_passes"] == passes
@@ -91,13 +104,7 @@ def test_counts_are_those_of_the_runtimes_statistics(text: Tokenizer) -> None:
         assert sum(ranks) == pytest.approx(share)
 
 
-def config(speculative: bool) -> Any:
-    from streamfuse.runtime.config import GenerationConfig
-
-    return GenerationConfig(NEW, speculative=speculative, width=8 if speculative else None)
-
-
-def test_every_turn_is_asked_after_the_models_own_answer(text: Tokenizer) -> None:
+def test_every_turn_is_asked_after_the_models_own_answer(measure: Measure, tmp_path: Path) -> None:
     asked: list[list[int]] = []
 
     class Listening(fakes.ArithmeticBackend):
@@ -105,31 +112,41 @@ def test_every_turn_is_asked_after_the_models_own_answer(text: Tokenizer) -> Non
             asked.append(list(self.cache))
             super().truncate(length)
 
-    on = Listening(fakes.spec(capacity=400, vocab_size=258))
-    session = Session(on, None, text)
-    settings = AcceptanceSettings(8, NEW)
-    found = measure_bundle(session, text, [Sample(("a", "b"), source="x")], settings, lambda count: None).to_dict()
+    found = measure(Sample(("a", "b"), source="x"), kind=Listening)
     assert (found["samples"], found["answers"], found["equal"]) == (1, 2, 1)
-    first = text.encode_chat([{"role": "user", "content": "a"}])
+    first = open_bundle(tmp_path / "bundle").tokenizer.encode_chat([{"role": "user", "content": "a"}])
     answer = [cache for cache in asked if cache[: len(first)] == first]
     assert any(len(cache) > len(first) + NEW for cache in answer)  # the second turn has the first and its answer
 
 
-def test_samples_that_do_not_fit_are_left_out_and_sources_are_told_apart(text: Tokenizer) -> None:
+def test_samples_that_do_not_fit_are_left_out_and_sources_are_told_apart(measure: Measure) -> None:
     short = [Sample((), source=name, ids=Example([1, 2], 2)) for name in ("x", "y", "y")]
-    long = Sample((), source="y", ids=Example([1] * 90, 90))
-    found = measure(backend(), text, *short, long)
+    long = Sample((), source="y", ids=Example([1] * 190, 190))
+    found = measure(*short, long)
     assert (found["samples"], found["skipped"]) == (3, 1)
     assert {name: one["answers"] for name, one in found["sources"].items()} == {"x": 1, "y": 2}
     assert found["tokens"] == sum(one["tokens"] for one in found["sources"].values())
 
 
-def test_a_sampled_text_is_compared_too_and_plain_decoding_may_be_left_out(text: Tokenizer) -> None:
+def test_a_sampled_text_is_compared_too_and_plain_decoding_may_be_left_out(measure: Measure) -> None:
     sample = Sample((), ids=Example([1, 2], 2))
-    assert measure(backend(), text, sample, temperature=1.0, seed=3)["equal"] == 1
-    on = backend()
-    assert measure(on, text, sample, plain=False)["equal"] is None
-    assert sum(method == "decode" for method, _ in on.calls) <= 2  # the first token and the last one, at most
+    assert measure(sample, temperature=1.0, seed=3)["equal"] == 1
+    calls: list[str] = []
+
+    class Listening(fakes.ArithmeticBackend):
+        def run(self, method: str, *inputs: Any) -> PassOutput:
+            calls.append(method)
+            return super().run(method, *inputs)
+
+    assert measure(sample, kind=Listening, plain=False)["equal"] is None
+    assert calls.count("decode") <= 2  # the first token and the last one, at most
+
+
+def test_the_bundles_own_sampling_changes_nothing(measure: Measure, tmp_path: Path) -> None:
+    sample = Sample((), ids=Example([5, 6, 7], 3))
+    found = measure(sample)
+    edit_manifest(tmp_path / "bundle", lambda manifest: manifest["sampling_defaults"].update(repetition_penalty=9.0))
+    assert measure(sample) == found
 
 
 def run(*arguments: object) -> dict[str, Any]:

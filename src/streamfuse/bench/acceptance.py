@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.api import Model
 from streamfuse.bench.quality.scores import quality
+from streamfuse.bench.shared.systems import NO_DEFAULTS
 from streamfuse.bench.shared.turns import turns
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.watch import Pass
-from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -114,18 +114,23 @@ class Acceptance:
 
 
 def measure_bundle(
-    session: Session, text: Tokenizer, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
+    model: Model, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
 ) -> Acceptance:
     """Answer every turn of the samples with trees of one width, and plainly, on one session."""
-    sampling = SamplingConfig(temperature=settings.temperature, seed=settings.seed)
-    config = GenerationConfig(settings.max_new_tokens, sampling, width=settings.width)
-    plainly = GenerationConfig(settings.max_new_tokens, sampling, speculative=False)
-    room = session.backend.spec.capacity - settings.max_new_tokens
+    # A sequence of its own, because `Model.stream` does not show single passes, and the statistics of an answer have
+    # the shares of accepted drafts per depth and per rank, but not both together.
+    session = model.session()
+    asked = {
+        "max_new_tokens": settings.max_new_tokens, "temperature": settings.temperature, "seed": settings.seed,
+        **NO_DEFAULTS,
+    }  # fmt: skip
+    config, plainly = model.config(**asked, width=settings.width), model.config(**asked, speculative=False)
+    room = model.context_length - settings.max_new_tokens
     tallies: dict[str, Tally] = defaultdict(Tally)
     texts = []
     for sample in samples:
         last = None
-        for prompt_ids, answered in turns(sample, text):
+        for prompt_ids, answered in turns(sample, model.tokenizer):
             if len(prompt_ids) > room:
                 break
             tally = tallies[sample.source]

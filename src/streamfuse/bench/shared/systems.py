@@ -20,6 +20,8 @@ ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
 SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
 MEMORY = "with memory"  # speculative, with look-up in the answers to earlier prompts of the data
+# Sampling options of a bundle that a comparison leaves out; its temperature and seed are those of the comparison.
+NO_DEFAULTS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 # speculative, less one source of drafts; models are loaded without a memory, but for MEMORY
 WITHOUT = {source: f"without {source}" for source in DRAFT_SOURCES if source != "memory"}
 
@@ -93,9 +95,8 @@ class OwnRuntime:
 
     def answer(self, request: Request) -> Answer:
         options: dict[str, Any] = {
-            "max_new_tokens": request.max_new_tokens, "temperature": request.temperature, "top_k": 0, "top_p": 1.0,
-            "min_p": 0.0, "repetition_penalty": 1.0, "seed": request.seed, "speculative": self._speculative,
-            "sources": self._sources, **request.constraint,
+            "max_new_tokens": request.max_new_tokens, "temperature": request.temperature, "seed": request.seed,
+            "speculative": self._speculative, "sources": self._sources, **NO_DEFAULTS, **request.constraint,
         }  # fmt: skip
         if self._session is None:
             self._model.reset()

@@ -16,7 +16,6 @@ from rich.table import Table
 from streamfuse.api import load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json
-from streamfuse.cli.shared.engine import loaded
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
 
@@ -149,8 +148,8 @@ def _run(
         )
     options.checked(model.manifest, {"width": width})
     settings = replace(settings, width=width or widths[-1])
-    with whole, loaded(model, plan=False) as session, _progress(len(samples)) as advance:
-        return measure_bundle(session, model.tokenizer, samples, settings, advance), settings
+    with whole, _progress(len(samples)) as advance:
+        return measure_bundle(model, samples, settings, advance), settings
 
 
 def _replay(adapter: Path, model: str, samples: list[Sample], settings: AcceptanceSettings) -> Acceptance:

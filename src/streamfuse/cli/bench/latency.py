@@ -10,7 +10,7 @@ import typer
 from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
-from streamfuse.cli.shared.engine import loaded
+from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.extras import need
 
@@ -63,9 +63,10 @@ def latency(
     with usage_errors():
         settings = LatencySettings(repetitions=repetitions, context=context)
         settings.check(manifest)
-    with whole, loaded(model, plan=False) as session, err.status("the loop") as status:
-        backend = session.backend
-        loop_ms = loop_costs(session, manifest, settings, status.update)
+    with whole, err.status("the loop") as status:
+        settle(model, plan=False)
+        backend = model.backend
+        loop_ms = loop_costs(model, settings, status.update)
         machine = ReadBandwidth(engine_threads(backend))
         facts = {
             **engine_facts(backend), "core_distance_ns": machine.core_distance_ns, "cold_caches": cold_caches
