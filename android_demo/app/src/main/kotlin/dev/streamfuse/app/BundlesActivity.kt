@@ -1,9 +1,12 @@
 package dev.streamfuse.app
 
+import android.Manifest
 import android.app.Activity
 import android.app.AlertDialog
 import android.content.ActivityNotFoundException
 import android.content.Intent
+import android.content.pm.PackageManager
+import android.os.Build
 import android.os.Bundle
 import android.text.format.Formatter
 import android.view.View
@@ -104,7 +107,10 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
             shown(paused || state is OfferState.Available)
             text = getString(if (paused) R.string.resume else R.string.download)
             contentDescription = getString(if (paused) R.string.resume_named else R.string.download_named, entry.title)
-            setOnClickListener { parts.bundles.download(entry) }
+            setOnClickListener {
+                parts.bundles.download(entry)
+                askForNotifications()
+            }
         }
         row.findViewById<View>(R.id.pause)!!.run {
             shown(state is OfferState.Downloading)
@@ -116,6 +122,18 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
             contentDescription = getString(R.string.discard_named, entry.title)
             setOnClickListener { parts.bundles.discard(entry) }
         }
+    }
+
+    /**
+     * Requests the permission that the notification of a [DownloadJob] needs. The download does not wait for the answer
+     * and does not depend on it. After a refusal it is not requested again.
+     */
+    private fun askForNotifications() {
+        if (Build.VERSION.SDK_INT < Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return // no job, no notification
+        val permission = Manifest.permission.POST_NOTIFICATIONS
+        if (checkSelfPermission(permission) == PackageManager.PERMISSION_GRANTED) return
+        if (shouldShowRequestPermissionRationale(permission)) return // the user has refused it
+        requestPermissions(arrayOf(permission), NOTIFICATIONS)
     }
 
     private fun showList(state: BundlesState) {
@@ -177,5 +195,6 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
     companion object {
         const val FOLDER = 1
         const val ZIP = 2
+        private const val NOTIFICATIONS = 3
     }
 }

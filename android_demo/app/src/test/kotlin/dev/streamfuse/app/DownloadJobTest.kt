@@ -16,6 +16,7 @@ import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNotNull
 import org.junit.Assert.assertNull
+import org.junit.Assert.assertSame
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.robolectric.Robolectric
@@ -80,6 +81,43 @@ class DownloadJobTest : Device() {
         }
     }
 
+    @Test fun `a download requests notifications once, and goes on if they are refused`() {
+        Publisher().use { publisher ->
+            val gate = CountDownLatch(1)
+            val screen = openDownload(publisher, gate)
+            val request = shadowOf(screen).lastRequestedPermission
+            assertEquals(listOf(Manifest.permission.POST_NOTIFICATIONS), request.requestedPermissions.toList())
+            assertEquals("before the answer", 1, scheduler.allPendingJobs.size)
+            val facts = app.packageManager.getPackageInfo(app.packageName, PackageManager.GET_PERMISSIONS)
+            assertTrue(Manifest.permission.POST_NOTIFICATIONS in facts.requestedPermissions.orEmpty())
+
+            val refused = intArrayOf(PackageManager.PERMISSION_DENIED)
+            screen.onRequestPermissionsResult(request.requestCode, request.requestedPermissions, refused)
+            shadowOf(app.packageManager).setShouldShowRequestPermissionRationale(Manifest.permission.POST_NOTIFICATIONS, true)
+            screen.pressSoon(R.id.pause)
+            until { offer().state is OfferState.Paused }
+            screen.press(R.id.download)
+            assertSame("a second request", request, shadowOf(screen).lastRequestedPermission)
+            val service = Robolectric.buildService(ShownJob::class.java).create().get()
+            assertTrue(service.onStartJob(parameters(scheduler.allPendingJobs.single())))
+            gate.countDown()
+            until { shadowOf(service).isJobFinished }
+            assertEquals(OfferState.Installed, offer().state)
+        }
+    }
+
+    @Test fun `notifications that are allowed are not requested`() {
+        shadowOf(app).grantPermissions(Manifest.permission.POST_NOTIFICATIONS)
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.bundle(emptyMap()))
+            val screen = openCatalog(publisher)
+            screen.press(R.id.download)
+            assertEquals(1, scheduler.allPendingJobs.size)
+            assertNull(shadowOf(screen).lastRequestedPermission)
+            until { offer().error != null }
+        }
+    }
+
     @Test fun `a pause ends the job, and a job that the system ends is begun again, also in a new process`() {
         Publisher().use { publisher ->
             val gate = CountDownLatch(1)
@@ -123,12 +161,14 @@ class DownloadJobTest : Device() {
         }
     }
 
-    @Test fun `before Android 14 there is no such job`() {
+    @Test fun `before Android 14 there is no such job and no notification`() {
         ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", Build.VERSION_CODES.TIRAMISU)
         Publisher().use { publisher ->
             publisher.publish("demo" to Publisher.bundle(emptyMap()))
-            openCatalog(publisher).press(R.id.download)
+            val screen = openCatalog(publisher)
+            screen.press(R.id.download)
             assertEquals(0, scheduler.allPendingJobs.size)
+            assertNull(shadowOf(screen).lastRequestedPermission)
             until { offer().error != null }
         }
     }
