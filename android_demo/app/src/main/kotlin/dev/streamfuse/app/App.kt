@@ -3,9 +3,11 @@ package dev.streamfuse.app
 import android.app.Activity
 import android.app.Application
 import android.content.Context
+import android.content.pm.ApplicationInfo
 import android.os.Build
 import android.os.Bundle
 import android.os.PowerManager
+import android.os.StrictMode
 import dev.streamfuse.BundleStore
 import dev.streamfuse.Options
 import dev.streamfuse.app.model.BenchmarkModel
@@ -140,6 +142,9 @@ class App : Application() {
         super.onCreate()
         registerActivityLifecycleCallbacks(Visible({ made?.back() }, { made?.leave() }))
     }
+        if (applicationInfo.flags and ApplicationInfo.FLAG_DEBUGGABLE != 0) {
+            StrictMode.setThreadPolicy(mainThreadPolicy().penaltyLog().build())
+        }
 
     override fun onTrimMemory(level: Int) {
         super.onTrimMemory(level)
@@ -150,6 +155,10 @@ class App : Application() {
 
 /** Reports when the first screen becomes visible and the last is hidden; a rotation is neither. */
 private class Visible(private val back: () -> Unit, private val left: () -> Unit) : Application.ActivityLifecycleCallbacks {
+/** What the main thread must not do; a debug build logs it, and it ends the tests. */
+fun mainThreadPolicy(): StrictMode.ThreadPolicy.Builder =
+    StrictMode.ThreadPolicy.Builder().detectDiskReads().detectDiskWrites().detectNetwork()
+
     private var started = 0
 
     override fun onActivityStarted(activity: Activity) {

@@ -1,8 +1,10 @@
 package dev.streamfuse.app
 
 import android.content.ComponentCallbacks2
+import android.os.StrictMode
 import android.view.KeyEvent
 import android.widget.SeekBar
+import dalvik.system.BlockGuard
 import dev.streamfuse.app.model.ChatRecord
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
@@ -13,52 +15,70 @@ import java.security.Permission
 import java.util.concurrent.ConcurrentLinkedQueue
 import org.junit.After
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.robolectric.annotation.Config
 
 /**
- * No file is read, written, listed or deleted on the main thread. On a device StrictMode would report it; here the
- * security manager of the virtual machine does, which is called for every file operation.
+ * No file is read, written, listed or deleted on the main thread, or StrictMode ends the test (`penaltyDeath`). On a
+ * device the system's file functions ask its policy; here those of the virtual machine do, through a security manager.
  */
 @Suppress("DEPRECATION", "removal")
 @Config(qualifiers = Device.PHONE)
 class MainThreadTest : Device() {
     private val main = Thread.currentThread()
     private val found = ConcurrentLinkedQueue<String>()
+    private val allowed = StrictMode.getThreadPolicy()
 
     private inner class Watch : SecurityManager() {
         init {
-            look("classes of this test, which are not loaded while files are watched")
+            look("classes of this test, which are not loaded while files are watched") {}
         }
 
         override fun checkPermission(permission: Permission) = Unit
 
         override fun checkPermission(permission: Permission, context: Any) = Unit
 
-        override fun checkRead(file: String) = look("reads $file")
+        override fun checkRead(file: String) = look("reads $file") { onReadFromDisk() }
 
-        override fun checkWrite(file: String) = look("writes $file")
+        override fun checkWrite(file: String) = look("writes $file") { onWriteToDisk() }
 
-        override fun checkDelete(file: String) = look("deletes $file")
+        override fun checkDelete(file: String) = look("deletes $file") { onWriteToDisk() }
     }
 
     /** The app's own frame that uses a file is not the test's, and no class, layout or picture is loaded for it. */
-    private fun look(what: String) {
+    private fun look(what: String, ask: BlockGuard.Policy.() -> Unit) {
         if (Thread.currentThread() !== main) return
         val frames = Throwable().stackTrace.map { it.className }.dropWhile { it.startsWith(javaClass.name) }
         val own = frames.indexOfFirst { it.startsWith("dev.streamfuse.") }
         if (own < 0 || frames[own].startsWith(Device::class.java.name) || frames[own].startsWith(javaClass.name)) return
-        if (frames.take(own).none { frame -> LOADING.any { it in frame } }) found += "${frames[own]} $what"
+        if (frames.take(own).any { frame -> LOADING.any { it in frame } }) return
+        found += "${frames[own]} $what"
+        BlockGuard.getThreadPolicy().ask()
     }
 
-    @After fun stopWatching() = System.setSecurityManager(null)
-
-    @Test fun `a file that the main thread uses is found`() {
+    private fun watch() {
+        StrictMode.setThreadPolicy(mainThreadPolicy().penaltyDeath().build())
         System.setSecurityManager(Watch())
-        SavedChats(File(app.filesDir, "saved")).write("id", ChatRecord("demo", null, emptyList()))
+    }
+
+    @After fun stopWatching() {
         System.setSecurityManager(null)
-        assertTrue("$found", found.any { "writes" in it } && found.any { "reads" in it })
+        StrictMode.setThreadPolicy(allowed)
+    }
+
+    @Test fun `a file that the main thread uses ends the app`() {
+        val chats = SavedChats(File(app.filesDir, "saved"))
+        watch()
+        val ended = assertThrows(RuntimeException::class.java) { chats.write("id", ChatRecord("demo", null, emptyList())) }
+        stopWatching()
+        assertTrue("$ended", "StrictMode" in ended.message.orEmpty())
+        assertEquals("$found", 1, found.size)
+    }
+
+    @Test fun `a debug build logs what uses a file on the main thread`() {
+        assertTrue("${StrictMode.getThreadPolicy()}", StrictMode.getThreadPolicy().toString() == "${mainThreadPolicy().penaltyLog().build()}")
     }
 
     @Test fun `no screen uses a file on the main thread, from the first one of a process to the last`() {
@@ -66,7 +86,7 @@ class MainThreadTest : Device() {
         install("sql", use = false)
         File(app.filesDir, "bundles/.unfinished1/half").mkdirs()
         val publisher = Publisher().apply { publish("tiny" to Publisher.bundle(emptyMap())) }
-        System.setSecurityManager(Watch())
+        watch()
         val controller = open(ChatActivity::class.java)
         until { parts.chat.state.value.phase == Phase.READY }
         parts.settings.set(Field.MAX_NEW_TOKENS, "8")
@@ -98,7 +118,7 @@ class MainThreadTest : Device() {
         until { parts.chat.state.value.phase == Phase.LOADING }
         parts.back()
         until { parts.chat.state.value.phase == Phase.READY }
-        System.setSecurityManager(null)
+        stopWatching()
         publisher.close()
         assertEquals(emptyList<String>(), found.distinct())
     }
