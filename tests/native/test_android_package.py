@@ -141,6 +141,7 @@ def test_the_parts_of_the_library_are_switches_of_both_builds() -> None:
     # The engine relies on these two, which ExecuTorch's Release build leaves out.
     for options in (Parts().executorch_options(), everything.executorch_options()):
         assert options["EXECUTORCH_ENABLE_PROGRAM_VERIFICATION"] == options["EXECUTORCH_ENABLE_LOGGING"] == "ON"
+        assert options["EXECUTORCH_OPTIMIZE_SIZE"] == "OFF"  # no exception could pass through it
 
 
 def test_executorch_is_built_from_the_release_that_exports_bundles() -> None:

@@ -41,11 +41,13 @@ class Parts:
         """The variables of ExecuTorch's CMake.
 
         Its defaults for Release switch off the check of a program's tables and the messages that name a missing
-        operator; the engine relies on both.
+        operator; the engine relies on both. Optimized for size, it is compiled without exceptions, and an exception of
+        an operator could not pass through it.
         """
         switches = {
             "ENABLE_PROGRAM_VERIFICATION": True,
             "ENABLE_LOGGING": True,
+            "OPTIMIZE_SIZE": False,
             "BUILD_EXECUTOR_RUNNER": False,
             "BUILD_EXTENSION_EVALUE_UTIL": False,
             "BUILD_EXTENSION_FLAT_TENSOR": False,
