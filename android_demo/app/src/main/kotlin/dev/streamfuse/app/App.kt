@@ -140,11 +140,11 @@ class App : Application() {
 
     override fun onCreate() {
         super.onCreate()
-        registerActivityLifecycleCallbacks(Visible({ made?.back() }, { made?.leave() }))
-    }
         if (applicationInfo.flags and ApplicationInfo.FLAG_DEBUGGABLE != 0) {
             StrictMode.setThreadPolicy(mainThreadPolicy().penaltyLog().build())
         }
+        registerActivityLifecycleCallbacks(Visible({ made?.back() }, { made?.leave() }))
+    }
 
     override fun onTrimMemory(level: Int) {
         super.onTrimMemory(level)
@@ -153,12 +153,12 @@ class App : Application() {
     }
 }
 
-/** Reports when the first screen becomes visible and the last is hidden; a rotation is neither. */
-private class Visible(private val back: () -> Unit, private val left: () -> Unit) : Application.ActivityLifecycleCallbacks {
 /** What the main thread must not do; a debug build logs it, and it ends the tests. */
 fun mainThreadPolicy(): StrictMode.ThreadPolicy.Builder =
     StrictMode.ThreadPolicy.Builder().detectDiskReads().detectDiskWrites().detectNetwork()
 
+/** Reports when the first screen becomes visible and the last is hidden; a rotation is neither. */
+private class Visible(private val back: () -> Unit, private val left: () -> Unit) : Application.ActivityLifecycleCallbacks {
     private var started = 0
 
     override fun onActivityStarted(activity: Activity) {
