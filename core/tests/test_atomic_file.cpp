@@ -1,0 +1,102 @@
+// The order in which an atomic file reaches the disk. This program has fsync and rename of its own, which note their
+// calls. Run: pytest tests/core/test_atomic_file.py builds and runs it.
+#include "../atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace {
+
+std::string calls;        // since the test began
+bool disk_fails = false;  // whether fsync of a file returns an error
+
+}  // namespace
+
+extern "C" int fsync(int descriptor) {
+  struct stat entry;
+  if (fstat(descriptor, &entry) != 0) return -1;
+  const bool is_folder = S_ISDIR(entry.st_mode);
+  calls += is_folder ? "fsync folder; " : "fsync " + std::to_string(entry.st_size) + " bytes; ";
+  if (is_folder || !disk_fails) return static_cast<int>(syscall(SYS_fsync, descriptor));
+  errno = EIO;
+  return -1;
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  calls += "rename; ";
+  return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+namespace {
+
+using streamfuse::AtomicFile;
+
+int failures = 0;
+
+void expect(bool condition, const char* what, const std::string& found) {
+  if (condition) return;
+  std::fprintf(stderr, "FAILED: %s: %s\n", what, found.c_str());
+  ++failures;
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "streamfuse-file-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+// After a power cut a file may have its name and none of its bytes, unless the bytes are on the disk before the name
+// is.
+void bytes_are_on_the_disk_before_the_name(const std::filesystem::path& path) {
+  calls.clear();
+  AtomicFile file(path);
+  file.write("first, ", 7);
+  file.write("second", 6);
+  expect(file.commit(), "a commit fails", std::to_string(file.error()));
+  expect(calls == "fsync 13 bytes; rename; fsync folder; ", "not in this order", calls);
+  expect(text_of(path) == "first, second", "not what was written", text_of(path));
+}
+
+void what_the_disk_refuses_replaces_nothing(const std::filesystem::path& path) {
+  calls.clear();
+  disk_fails = true;
+  {
+    AtomicFile file(path);
+    file.write("third", 5);
+    expect(!file.commit() && file.error() == EIO, "an error of the disk is not reported", std::to_string(file.error()));
+  }
+  disk_fails = false;
+  expect(calls == "fsync 5 bytes; ", "calls after the error", calls);
+  expect(text_of(path) == "first, second", "the old file is gone", text_of(path));
+  expect(!std::filesystem::exists(path.string() + ".tmp"), "the temporary file is left", path);
+}
+
+}  // namespace
+
+int main() {
+  const Folder folder;
+  bytes_are_on_the_disk_before_the_name(folder.path / "chat");
+  what_the_disk_refuses_replaces_nothing(folder.path / "chat");
+  if (failures > 0) return EXIT_FAILURE;
+  std::puts("atomic file: all tests passed");
+  return EXIT_SUCCESS;
+}
