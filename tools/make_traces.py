@@ -77,6 +77,13 @@ class StoppedBackend(ArithmeticBackend):
         return super().run(*arguments)
 
 
+def spec_of(trace: dict[str, Any]) -> ModelSpec:
+    """The facts of a loop's trace."""
+    facts = {"stream_nodes": {}, **trace["spec"]}
+    facts["widths"] = {name: tuple(shape) for name, shape in facts["widths"].items()}
+    return ModelSpec(**{**facts, "eos_token_ids": tuple(facts["eos_token_ids"])})
+
+
 def engine_of(trace: dict[str, Any], model: ModelSpec, stop: Callable[[], None]) -> ArithmeticBackend:
     """The engine of a loop's trace, which calls `stop` where the trace says so."""
     return StoppedBackend(model, trace["accuracy"], trace.get("stop", {}).get("run", 0), stop, model.deferred)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import make_traces
-from streamfuse.runtime.backend import DECODE, ModelSpec, PassOutput
+from make_traces import spec_of
+from streamfuse.runtime.backend import DECODE, PassOutput
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.accept import MatchAcceptor
 from streamfuse.runtime.reference.coupling import Coupling
@@ -33,14 +34,6 @@ LOOPS = sorted(path.stem for path in FOLDER.glob("loop_*.json"))
 
 def read(name: str) -> dict[str, Any]:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def spec_of(trace: dict[str, Any]) -> ModelSpec:
-    facts = dict(trace["spec"])
-    facts["widths"] = {name: tuple(shape) for name, shape in facts["widths"].items()}
-    facts.setdefault("stream_nodes", {})
-    facts["eos_token_ids"] = tuple(facts["eos_token_ids"])
-    return ModelSpec(**facts)
 
 
 def config_of(trace: dict[str, Any]) -> GenerationConfig:

@@ -1,6 +1,5 @@
 package dev.streamfuse
 
-import java.io.File
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
 import java.util.concurrent.TimeUnit.SECONDS
@@ -17,17 +16,10 @@ import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
-import kotlinx.serialization.json.Json
-import kotlinx.serialization.json.int
-import kotlinx.serialization.json.jsonArray
-import kotlinx.serialization.json.jsonObject
-import kotlinx.serialization.json.jsonPrimitive
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import org.junit.jupiter.params.ParameterizedTest
-import org.junit.jupiter.params.provider.ValueSource
 
 /** Stops and second requests at moments that only a native half in Kotlin can hold: before and during the first pass. */
 class StopTest {
@@ -50,32 +42,6 @@ class StopTest {
             }
         }
         return there to goOn
-    }
-
-    /** Passes and stops of a golden trace (tests/traces/README.md), and what is delivered until the answer ends. */
-    @ParameterizedTest
-    @ValueSource(strings = ["loop_stopped_in_prompt", "loop_stopped_first", "loop_stopped_middle"])
-    fun `a stop ends an answer where the golden trace does`(name: String) = runBlocking<Unit> {
-        val trace = Json.parseToJsonElement(File(Repository.root, "tests/traces/$name.json").readText()).jsonObject
-        fun number(group: String, key: String) = trace.getValue(group).jsonObject[key]?.jsonPrimitive?.int
-        val read = trace.getValue("prompt").jsonArray.size - 1
-        val rows = number("spec", "prefill_rows")!!
-        val promptPasses = (read + rows - 1) / rows
-        val emitted = trace.getValue("steps").jsonArray.map { it.jsonObject.getValue("emitted").jsonArray.size }
-        number("stop", "run")?.let { run ->
-            val before = emitted.take((run - 1 - promptPasses).coerceAtLeast(0)).sum()
-            session.beforeToken = { if (it == before) chat.stop() }
-        }
-        val pieces = mutableListOf<Piece>()
-        chat.send("Why?", GenerationConfig(maxNewTokens = number("config", "max_new_tokens"))).collect {
-            pieces += it
-            if (pieces.size == number("stop", "tokens")) chat.stop()
-        }
-        assertEquals(trace.getValue("generated").jsonArray.size, pieces.size)
-        assertEquals(trace.getValue("finish_reason").jsonPrimitive.content, chat.statistics!!.finishReason)
-        val answer = pieces.joinToString("") { it.text }
-        val turns = listOf(Message(Role.USER, "Why?"), Message(Role.ASSISTANT, answer))
-        assertEquals(if (pieces.isEmpty()) untouched else untouched + turns, chat.messages)
     }
 
     @Test
