@@ -1,16 +1,23 @@
-"""Every family of models on every backend: a tiny one is exported, run, and compared with the model in float32.
+"""Every family on every backend: a tiny model is trained, exported, run, and compared with the model in float32.
+
+A few steps of training on the model's own answers are enough for drafts that are accepted.
 
 Run: python -m pytest tests/export/test_export_families.py
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from bundle_samples import VOCAB_SIZE
 from export_samples import TEXT, config_for, decode_rows, tiny_model, verify_rows, write_checkpoint
 
 from streamfuse.bundle import open_bundle
@@ -19,10 +26,18 @@ from streamfuse.export.capabilities import BACKENDS
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
-from streamfuse.model.config import ARCHITECTURES
+from streamfuse.model.checkpoint import load_base
+from streamfuse.model.config import ARCHITECTURES, StreamConfig
 from streamfuse.options import converted
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
+from streamfuse.train.config import DistillConfig, TrainConfig
+from streamfuse.train.distill import distill
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
+
+from streamfuse.train import main as training
+from streamfuse.train import report
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -41,14 +56,14 @@ MULTIPLIERS = {
 }
 # Each with all that its reader takes; a plain Llama is in every other test.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {"attention_bias": True, "rope_scaling": LLAMA3, "tie_word_embeddings": False},
+    "LlamaForCausalLM": {"attention_bias": True, "rope_scaling": LLAMA3},
     "Qwen2ForCausalLM": {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1},
-    "Qwen3ForCausalLM": {"head_dim": 32, "attention_bias": True, "rope_scaling": YARN},
-    "MistralForCausalLM": {"head_dim": 16, "sliding_window": 9, "tie_word_embeddings": False},
+    "Qwen3ForCausalLM": {"head_dim": 32, "attention_bias": True, "rope_scaling": YARN, "tie_word_embeddings": True},
+    "MistralForCausalLM": {"head_dim": 16, "sliding_window": 9},
     "MinistralForCausalLM": {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]},
     "SmolLM3ForCausalLM": {"no_rope_layers": [0, 1], "head_dim": 32},
-    "Olmo2ForCausalLM": {"head_dim": 32, "tie_word_embeddings": False, "attention_bias": True},
-    "GraniteForCausalLM": MULTIPLIERS,
+    "Olmo2ForCausalLM": {"head_dim": 32, "attention_bias": True},
+    "GraniteForCausalLM": {**MULTIPLIERS, "tie_word_embeddings": True},
     "GraniteMoeHybridForCausalLM": {
         **MULTIPLIERS,
         "num_local_experts": 0,
@@ -77,12 +92,20 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
-SIZES: dict[str, Any] = {"num_hidden_layers": 2}
-# All families run with our operators by default, and on every backend that runs here those that together have every
-# part of a family.
+# Two families have tied embeddings; a random model with these repeats a token, so there is little to learn.
+SIZES: dict[str, Any] = {"num_hidden_layers": 2, "tie_word_embeddings": False}
+COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth their passes
+# By default all families run with our operators and on ONNX Runtime, and in Core ML's emulator those that together have
+# every part of a family. What only OLMo 2 has, norms over all heads and after products, XNNPACK's delegates have as
+# Gemma 3's norms.
 EVERY_PART = ("Qwen2ForCausalLM", "Olmo2ForCausalLM", "Gemma3ForCausalLM")
-# What only OLMo 2 has, norms over all heads and after products, XNNPACK's delegates have as Gemma 3's norms.
-DEFAULT = {"kernels": ARCHITECTURES, **dict.fromkeys(HERE[1:5], EVERY_PART), "xnnpack": (EVERY_PART[0], EVERY_PART[2])}
+DEFAULT = {
+    "kernels": ARCHITECTURES,
+    "onnx": ARCHITECTURES,
+    "xnnpack": (EVERY_PART[0], EVERY_PART[2]),
+    "core ml": EVERY_PART,
+    "core ml, layout ane": EVERY_PART,
+}
 CASES = [
     pytest.param(family, form, marks=[] if family in DEFAULT.get(form, ()) else pytest.mark.full)
     for family in FAMILIES
@@ -96,19 +119,68 @@ def test_no_family_and_no_backend_is_left_out() -> None:
     assert {(form["target"], form["backend"]) for form in FORMS.values()} == claimed
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A base with random weights, an adapter that was trained on its answers, and the loss of each step."""
+
+    checkpoint: tuple[Path, Path]
+    losses: list[float]
+    prompt: list[int]  # of the answer with most different tokens
+
+
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Random weights and an adapter by family; biases as large as what they are added to."""
-    found = {}
-    for family, changes in FAMILIES.items():
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Trained]]:
+    """By family: answers are distilled, streams are trained on them, and their n-grams are counted."""
+
+    @cache
+    def made(family: str) -> Trained:
         torch.manual_seed(3)
-        changes = {**SIZES, **changes, "architectures": [family]}
-        model = tiny_model({"num_msa_layers": 1}, **changes)
+        folder = tmp_path_factory.mktemp(family)
+        changes = {**SIZES, **FAMILIES[family], "architectures": [family]}
+        model = tiny_model(**changes)
         for name, parameter in model.base.named_parameters():
             if name.endswith("bias"):
-                parameter.data.normal_()
-        found[family] = write_checkpoint(tmp_path_factory.mktemp(family), model, **changes)
-    return found
+                parameter.data.normal_()  # as large as what it is added to
+        base, _ = write_checkpoint(folder / "base", model, **changes)
+        prompts = torch.randint(4, VOCAB_SIZE, (10, 6)).tolist()
+        items = [{"id": i, "source": "random", "prompt": "", "input_ids": ids} for i, ids in enumerate(prompts)]
+        list(distill(load_base(base), items, folder / "answers.jsonl", DistillConfig(max_new_tokens=24)))
+        config = TrainConfig(
+            model=base,
+            data=(str(folder / "answers.jsonl"),),
+            out_dir=folder / "run",
+            adapter=folder / "run" / "adapter.safetensors",
+            streams=StreamConfig(
+                num_streams=3, num_msa_layers=1, adapter_rank=2, pruner_rank=2, parent_rank=4, stream_vocab_size=64
+            ),
+            max_steps=16,
+            batch_size=10,  # all of them, so that the losses of all steps compare
+            valid=str(folder / "answers.jsonl"),
+            held_out=4,
+            log_every=1,
+            evaluate_every=16,
+            learning_rate=0.03,  # most of the steps are of its warm-up
+            embedding_learning_rate=0.1,
+        )
+        assert training.run(config).finished
+        rows = rows_of(folder / "run" / "metrics.jsonl")
+        longest = max(rows_of(folder / "answers.jsonl"), key=lambda row: len(set(row["completion_ids"])))
+        return Trained((base, config.adapter), [row["loss"] for row in rows if "loss" in row], longest["input_ids"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "plot_metrics", lambda *_: None)  # half of the time of such a run
+        yield made
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_streams_of_a_family_learn_its_answers(family: str, trained: Callable[[str], Trained]) -> None:
+    losses = trained(family).losses
+    assert len(losses) == 16
+    assert losses[-1] < 0.8 * losses[0], losses
 
 
 def calls_in(pte: Path, method: str) -> int:
@@ -122,12 +194,15 @@ def calls_in(pte: Path, method: str) -> int:
 
 @pytest.mark.parametrize(("family", "form"), CASES)
 def test_a_family_is_exported_and_run(
-    family: str, form: str, checkpoints: dict[str, tuple[Path, Path]], tmp_path: Path
+    family: str, form: str, trained: Callable[[str], Trained], tmp_path: Path
 ) -> None:
-    """The export holds every method to its floor, through the target's engine or what stands for it here."""
+    """The export holds every method to its floor, through the target's engine or what stands for it here.
+
+    Drafts of the trained streams and of the counted n-grams are accepted, and the text equals the plain one.
+    """
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
     options = converted(ExportConfig, {**one_width, "schedule": "deferred", **FORMS[form]})
-    plan = config_for(checkpoints[family], tmp_path / "bundle", **options)
+    plan = config_for(trained(family).checkpoint, tmp_path / "bundle", **options)
     planned = preview(plan)
     report = run_export(plan)
     bundle = open_bundle(plan.output_dir)
@@ -147,12 +222,13 @@ def test_a_family_is_exported_and_run(
         if form in EXACT:
             np.testing.assert_array_equal(drafted, plain)
         assert (drafted.argmax(1) == plain.argmax(1)).mean() > 0.9
-    tables = bundle.tables
-    with Session(make(), tables) as session:
-        texts = []
-        for speculative in (False, True):
-            config = GenerationConfig(24, speculative=speculative, width=4 if speculative else None, ignore_eos=True)
-            generation = session.generate(TEXT[:9], config)
+    with Session(make(), bundle.tables, costs=COSTS) as session:
+        plain_text: list[int] | None = None
+        for source in (None, "streams", "table"):
+            speculative = {"sources": (source,), "width": 4 if source == "streams" else None} if source else {}
+            config = GenerationConfig(40, speculative=source is not None, ignore_eos=True, **speculative)
+            generation = session.generate(trained(family).prompt, config)
             generation.finish()
-            texts.append(generation.token_ids)
-    assert texts[0] == texts[1]
+            plain_text = plain_text or generation.token_ids
+            assert generation.token_ids == plain_text
+            assert source is None or generation.statistics.accepted_by_source[source] > 0, source
