@@ -11,9 +11,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,56 @@ def test_stop_ends_what_runs_at_its_next_token(model: streamfuse.Model) -> None:
     assert generation.statistics.finish_reason == "stopped"
     model.stop()  # nothing runs: nothing happens
     assert len(model.generate("hello").tokens) == 16
+
+
+def test_stop_ends_a_generation_whose_engine_is_still_being_loaded(
+    folder: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = engines.engines_of
+    stops: list[Callable[[], None]] = []
+
+    def load(*arguments: Any) -> Any:
+        if stops:
+            thread = threading.Thread(target=stops.pop())  # as a button does
+            thread.start()
+            thread.join()
+        return make(*arguments)
+
+    monkeypatch.setattr(engines, "engines_of", load)
+    for use in ("generate", "stream"):
+        with streamfuse.load(folder) as model:
+            stops.append(model.stop)
+            found = model.generate("hello") if use == "generate" else model.stream("hello")
+            result = found if isinstance(found, Result) else (found.finish(), found.result)[1]
+            assert (result.tokens, result.finish_reason) == ([], "stopped")
+            assert len(model.generate("hello").tokens) == 16
+
+
+def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamfuse.Model) -> None:
+    def stopping(stop: Callable[[], None]) -> Iterator[str]:
+        stop()
+        yield "xyz"
+
+    with model.chat(max_new_tokens=16) as chat, model.session() as session:
+        cases: list[tuple[Callable[..., Any], Callable[[], None]]] = [
+            (model.generate, model.stop),
+            (model.stream, model.stop),
+            (chat.send, chat.stop),
+            (chat.send, model.stop),
+            (chat.stream, chat.stop),
+            (chat.stream, model.stop),
+        ]
+        for ask, stop in cases:
+            found = ask("hello", stop=stopping(stop))
+            if not isinstance(found, Result):
+                found = (found.finish(), found.result)[1]
+            assert (found.tokens, found.finish_reason) == ([], "stopped"), (ask, stop)
+        assert len(chat.send("hello").tokens) == 16
+        requested = session.request()
+        session.stop()
+        generation = session.generate([1, 2, 3], stopped=requested)
+        assert (list(generation), generation.statistics.finish_reason) == ([], "stopped")
+        assert len(list(session.generate([1, 2, 3]))) > 0
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,62 @@ def test_a_cancelled_task_ends_its_stream_after_the_pass_that_runs(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("of", "by"), [("model", "stream"), ("model", "model"), ("chat", "stream"), ("chat", "chat"), ("chat", "model")]
+)
+def test_a_stop_before_the_first_piece_ends_the_stream_as_soon_as_it_begins(
+    model: streamfuse.Model, of: str, by: str
+) -> None:
+    async def main() -> None:
+        with model.chat(max_new_tokens=16) as chat:
+            asked = model if of == "model" else chat
+            pieces = asked.astream("hello")
+            {"stream": pieces.stop, "chat": chat.stop, "model": model.stop}[by]()
+            assert await tokens(pieces) == []
+            assert (pieces.result.tokens, pieces.result.finish_reason) == ([], "stopped")
+            assert len(await tokens(asked.astream("hello"))) == 16, "a stop ends earlier requests only"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["stop", "model.stop", "aclose", "cancel"])
+def test_a_stream_whose_engine_is_being_loaded_can_be_stopped(
+    model: streamfuse.Model, made: list[SlowBackend], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    make, loading, loaded = engines.engines_of, threading.Event(), threading.Event()
+
+    def load(*arguments: Any) -> Any:
+        loading.set()
+        assert loaded.wait(60)
+        return make(*arguments)
+
+    monkeypatch.setattr(engines, "engines_of", load)
+
+    async def main() -> None:
+        pieces = model.astream("hello", speculative=False)
+        task = asyncio.create_task(tokens(pieces))
+        await asyncio.to_thread(loading.wait)
+        if end == "aclose":
+            closing = asyncio.create_task(pieces.aclose())
+            await asyncio.sleep(0)
+        else:
+            {"stop": pieces.stop, "model.stop": model.stop, "cancel": task.cancel}[end]()
+            await asyncio.sleep(0)
+        loaded.set()
+        if end == "cancel":
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            assert await task == []
+        if end == "aclose":
+            await closing
+        assert (pieces.result.tokens, pieces.result.finish_reason) == ([], "stopped")
+        assert made[0].calls == [], "no pass runs"
+        assert len(await tokens(model.astream("hello"))) == 16
+
+    asyncio.run(main())
+
+
 def test_a_second_stream_of_a_sequence_is_refused_until_the_first_has_ended(model: streamfuse.Model) -> None:
     async def main() -> None:
         first = model.astream("hello")

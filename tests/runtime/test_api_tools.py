@@ -259,6 +259,20 @@ def test_what_a_function_raises_is_its_result_and_the_model_goes_on(model: strea
         assert len(chat.messages) == 4
 
 
+def test_a_stop_while_a_function_runs_ends_the_rounds(model: streamfuse.Model) -> None:
+    for stop_model in (False, True):
+        with model.chat(max_new_tokens=200) as chat:
+
+            def hold() -> str:
+                (model if stop_model else chat).stop()  # noqa: B023
+                return "done"
+
+            answer = chat.send("x", tools=[hold], tool_choice="required", max_tool_rounds=4)
+            assert [call.name for call in answer.tool_calls] == ["hold"]
+            assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+            assert chat.send_tool_results(["done"]).tokens, "a stop ends earlier requests only"
+
+
 def test_results_can_be_sent_by_hand(model: streamfuse.Model) -> None:
     with model.chat(tools=[{"name": "now"}], max_new_tokens=200) as chat:
         (call,) = chat.send("x", tool_choice="required").tool_calls

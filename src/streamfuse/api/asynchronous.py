@@ -51,7 +51,7 @@ class AsyncGeneration(AsyncIterator[Piece]):
         self._start, self._one = start, one
         self._generation: Generation | None = None
         self._worker: ThreadPoolExecutor | None = None
-        self._ended = False
+        self._stopped = self._ended = False
 
     @property
     def result(self) -> Result:
@@ -61,7 +61,8 @@ class AsyncGeneration(AsyncIterator[Piece]):
         return self._generation.result
 
     def stop(self) -> None:
-        """End at the next token. Any thread may call it."""
+        """End at the next token, or as soon as it begins. Any thread may call it."""
+        self._stopped = True
         if self._generation is not None:
             self._generation.stop()
 
@@ -127,4 +128,6 @@ def _step(of: Callable[[], AsyncGeneration | None]) -> Piece | None:
         return None
     if stream._generation is None:
         stream._generation = stream._start()
+        if stream._stopped:  # before or during the start, which forgets it
+            stream._generation.stop()
     return next(stream._generation, None)

@@ -71,16 +71,21 @@ class Chat:
 
         With `max_tool_rounds` above 0, tool calls of an answer are made: the functions of `tools` are called, and their
         results are sent, until an answer calls none, at most so many times. What a function raises is sent as the
-        result "error: ...". The result is that of the last answer.
+        result "error: ...". `stop` ends this too, while a function runs as well: calls without a result are left in
+        `tool_calls`. The result is that of the last answer.
         """
         if not is_integer(max_tool_rounds) or max_tool_rounds < 0:
             raise OptionError(f"--max-tool-rounds must be an integer of at least 0, not {max_tool_rounds!r:.40}")
-        result = self._finish(self.stream(words, **options))
+        stopped = self._session.request()
+        result = self._finish(self._stream(words, options, stopped))
         options["tool_choice"] = None  # a required call is made; without this, another one would follow it
         for _ in range(max_tool_rounds):
-            if not result.tool_calls:
+            if not result.tool_calls or stopped():
                 break
-            result = self.send_tool_results(self.call_tools(result.tool_calls, **options), **options)
+            results = self.call_tools(result.tool_calls, **options)
+            if stopped():
+                break
+            result = self._finish(self._stream_tool_results(results, options, stopped))
         return result
 
     def stream(self, words: str, **options: Unpack[GenerationOptions]) -> Generation:
@@ -91,14 +96,17 @@ class Chat:
             PromptError: the conversation does not fit into the context, or with `context_policy="drop_oldest"` not even
                 the question alone; the conversation is as before, and `reset` begins anew.
         """
+        return self._stream(words, options, self._session.request())
+
+    def _stream(self, words: str, options: GenerationOptions, stopped: Callable[[], bool]) -> Generation:
         turn = self._turn(options)
         self._one.check()
-        return self._ask(lambda: self._conversation.ask(words), *turn)
+        return self._ask(lambda: self._conversation.ask(words), *turn, stopped)
 
     def astream(self, words: str, **options: Unpack[GenerationOptions]) -> AsyncGeneration:
         """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
-        turn = self._turn(options)
-        return AsyncGeneration(lambda: self._ask(lambda: self._conversation.ask(words), *turn), self._one)
+        stopped, turn = self._session.request(), self._turn(options)
+        return AsyncGeneration(lambda: self._ask(lambda: self._conversation.ask(words), *turn, stopped), self._one)
 
     def send_tool_results(self, results: Sequence[ToolResult], **options: Unpack[GenerationOptions]) -> Result:
         """Give back what the tools that the last answer calls have returned, and wait for the next answer.
@@ -113,10 +121,15 @@ class Chat:
 
     def stream_tool_results(self, results: Sequence[ToolResult], **options: Unpack[GenerationOptions]) -> Generation:
         """The same; the answer comes in pieces."""
+        return self._stream_tool_results(results, options, self._session.request())
+
+    def _stream_tool_results(
+        self, results: Sequence[ToolResult], options: GenerationOptions, stopped: Callable[[], bool]
+    ) -> Generation:
         turn = self._turn(options)
         self._one.check()
         given = [{"content": result} if isinstance(result, str) else result for result in results]
-        return self._ask(lambda: self._conversation.ask_results(given), *turn)
+        return self._ask(lambda: self._conversation.ask_results(given), *turn, stopped)
 
     def call_tools(self, calls: Sequence[ToolCall], **options: Unpack[GenerationOptions]) -> list[str]:
         """Call the functions of `tools`: a text for each call, for `send_tool_results`."""
@@ -132,7 +145,13 @@ class Chat:
         merged: GenerationOptions = {**self._options, **options}
         return self._model.config(**merged), prompt_config_of(**merged)
 
-    def _ask(self, ask: Callable[[], list[int]], config: GenerationConfig, setting: PromptConfig) -> Generation:
+    def _ask(
+        self,
+        ask: Callable[[], list[int]],
+        config: GenerationConfig,
+        setting: PromptConfig,
+        stopped: Callable[[], bool],
+    ) -> Generation:
         self._end_turn()
         self._conversation.set(setting.descriptions, setting.variables)
         self._conversation.set_limit(self._model.context_length, config.max_new_tokens, self._context_policy)
@@ -140,8 +159,9 @@ class Chat:
         try:
             constraint = self._model._constraint(config, setting, self._conversation)
             text = self._conversation.stream(config.stop_strings, calls=not config.restricted)
-            self._generation = self._model._start(
-                self._session, ids, config, constraint=constraint, text=text, dropped=self._conversation.dropped
+            dropped = self._conversation.dropped
+            self._generation = self._session.generate(
+                ids, config, constraint=constraint, text=text, dropped=dropped, stopped=stopped
             )
         except BaseException:
             self._conversation.take_back()
@@ -153,7 +173,8 @@ class Chat:
         return generation.result
 
     def stop(self) -> None:
-        """End the answer that runs at its next token. Any thread may call it."""
+        """End the answer that runs at its next token, and one that was requested before but has not begun as soon as it
+        begins. Any thread may call it."""
         self._session.stop()
 
     def reset(self) -> None:

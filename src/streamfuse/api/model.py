@@ -15,6 +15,7 @@ from streamfuse.api.options import GenerationOptions, PromptConfig, check_adapte
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, token_ids_of
+from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from streamfuse.runtime.core import CoreModel
     from streamfuse.runtime.self_test import SelfTest
     from streamfuse.runtime.session import Generation, Result, Session
-    from streamfuse.runtime.text import TextStream, Tokenizer
+    from streamfuse.runtime.text import Tokenizer
 
 
 def load(
@@ -104,10 +105,9 @@ class Model:
         self._load_ms = 0.0
         self._session: Session | None = None
         self._open: list[Session] = []
-        self._running: Session | None = None
         self._closed = False
         self._one = OneStream()
-        self._lock = threading.Lock()
+        self._stops = StopCount()
 
     @property
     def manifest(self) -> Manifest:
@@ -227,6 +227,7 @@ class Model:
                 device=device_of(self.bundle, self._threads, self._provider),
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
                 clock=clock,
+                stops=StopCount(self._stops),
             )
         except BaseException:
             backend.close()
@@ -376,10 +377,11 @@ class Model:
             return SelfTest.of(self._core_model().self_test(self._engine(), arrays, count))
 
     def stop(self) -> None:
-        """End the generation that runs at its next token, and those of adapters. Any thread may call it."""
-        with self._lock:
-            if self._running is not None:
-                self._running.stop()
+        """End the generations that run at their next token, those of chats and adapters too. One that was requested
+        before but has not begun ends as soon as it begins. Any thread may call it."""
+        self._stops.add()
+        for session in list(self._open):
+            session.stop()
         for model in list(self._adapters.values()):
             model.stop()
 
@@ -396,8 +398,6 @@ class Model:
         self._closed = True
         for model in list(self._adapters.values()):
             model.close()
-        with self._lock:
-            self._running = None
         for session in self._open:
             session.close()
         self._open.clear()
@@ -420,8 +420,6 @@ class Model:
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""
         session.close()
-        with self._lock:
-            self._running = None if self._running is session else self._running
         self._open = [other for other in self._open if other is not session]
 
     def _core_model(self) -> CoreModel:
@@ -450,6 +448,7 @@ class Model:
         self, prompt: Any, messages: Any, system: str | None, raw: bool, options: GenerationOptions
     ) -> Callable[[], Generation]:
         """Everything checked, nothing loaded: what starts the generation."""
+        stopped = self._stops.request()
         config, setting = self.config(**options), prompt_config_of(**options)
         is_text = isinstance(prompt, str) or messages is not None
         if not is_text and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable)):
@@ -464,7 +463,9 @@ class Model:
         # now, so that a wrong schema is refused before an engine is loaded
         constraint = self._constraint(config, setting, conversation)
         text = None if conversation is None else conversation.stream(config.stop_strings, calls=not config.restricted)
-        return lambda: self._start(self._shared(), ids, config, raw=continues, constraint=constraint, text=text)
+        return lambda: self._shared().generate(
+            ids, config, raw=continues, constraint=constraint, text=text, stopped=stopped
+        )
 
     def _constraint(
         self, config: GenerationConfig, setting: PromptConfig, conversation: Conversation | None
@@ -484,21 +485,6 @@ class Model:
     def _continues(self, raw: bool) -> bool:
         """Whether a prompt is continued as it stands: for `raw`, and where the bundle has no chat template."""
         return raw or not self.tokenizer.can_chat
-
-    def _start(
-        self,
-        session: Session,
-        ids: Sequence[int],
-        config: GenerationConfig,
-        *,
-        raw: bool = False,
-        constraint: Constraint | None = None,
-        text: TextStream | None = None,
-        dropped: tuple[int, int] = (0, 0),
-    ) -> Generation:
-        with self._lock:
-            self._running = session
-        return session.generate(ids, config, raw=raw, constraint=constraint, text=text, dropped=dropped)
 
 
 def _refuse(setting: PromptConfig, prompt: str) -> None:

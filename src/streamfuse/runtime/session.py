@@ -21,6 +21,7 @@ from streamfuse.runtime.config import GenerationConfig, Schema
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
 from streamfuse.runtime.statistics import Statistics
+from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import TextError, TextStream, Tokenizer
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class Session:
     speaks ids alone). A generation without a width is planned by cost: `costs` (frozen), or what the core measures
     before the first of them and keeps in `cost_folder`, for the bundle `identity` on `device`. What a plan learns stays
     for the next generations. The engine is closed with the session. `model` replaces `tables` and `identity` where
-    several sessions share one.
+    several sessions share one. `stops` counts `stop`, and with an outer count that of the sessions together.
     """
 
     def __init__(
@@ -224,6 +225,7 @@ class Session:
         device: str = "",
         model_load_ms: float = 0.0,
         clock: Clock | None = None,
+        stops: StopCount | None = None,
     ) -> None:
         self.backend = backend
         self.core = CoreSession(
@@ -234,6 +236,7 @@ class Session:
         if costs is not None:
             self.core.set_costs(costs, frozen=True)
         self._tokenizer = tokenizer
+        self._stops = stops or StopCount()
         self._generation: Generation | None = None
         self._observed = False
 
@@ -257,6 +260,7 @@ class Session:
         constraint: Constraint | None = None,
         text: TextStream | None = None,
         dropped: tuple[int, int] = (0, 0),
+        stopped: Callable[[], bool] | None = None,
     ) -> Generation:
         """Start a generation after the whole context `prompt_ids` (all turns so far, not only the new one).
 
@@ -264,9 +268,10 @@ class Session:
         closed. `observe` sees every pass. A `raw` prompt is continued, with a space before the first word where one
         belongs there; otherwise the text is one of its own. The generation takes `constraint` over, which restricts the
         text instead of the configuration's schema, regex or grammar. The answer is written to `text` instead of a new
-        stream. `dropped` is for the statistics, as in `Conversation`. PromptError or ValueError leave the session as it
-        was.
+        stream. `dropped` is for the statistics, as in `Conversation`. `stopped` is from `StopCount.request` if the
+        generation was requested before this call. PromptError or ValueError leave the session as it was.
         """
+        stopped = stopped or self.request()
         config = config or GenerationConfig()
         if config.stop_strings and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this session has none")
@@ -281,10 +286,18 @@ class Session:
         if text is None and self._tokenizer is not None:
             text = self._tokenizer.stream(config.stop_strings, prompt_ids if raw else ())
         self._generation = Generation(self.core, text, config.schema)
+        if stopped():
+            self._generation.stop()
         return self._generation
 
+    def request(self) -> Callable[[], bool]:
+        """A generation is requested now, to be started later. The returned function is the `stopped` of `generate`."""
+        return self._stops.request()
+
     def stop(self) -> None:
-        """End the running generation at its next token. Any thread may call it."""
+        """End the running generation at its next token, and one that was requested before but has not started as soon
+        as it starts. Any thread may call it."""
+        self._stops.add()
         self.core.stop()
 
     def save(self, path: str | os.PathLike[str], note: bytes = b"") -> None:
