@@ -45,6 +45,7 @@ class Option:
         group: the heading in the help and in the docs.
         shown: the default in words, if the value does not say it.
         metavar: the value in the help; empty: it follows from the type.
+        common: whether most users need it, so that `--help` shows it; `--help-all` shows all.
         least, above, most, below: bounds of a number, two of them inclusive.
     """
 
@@ -52,6 +53,7 @@ class Option:
     group: str = ""
     shown: str = ""
     metavar: str = ""
+    common: bool = False
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf

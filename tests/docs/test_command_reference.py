@@ -40,6 +40,18 @@ def test_every_declared_option_has_a_row_with_its_help(command: str, configs: tu
             assert facts.help.replace("|", r"\|") in row
 
 
+def test_every_flag_has_a_row_whether_or_not_the_short_help_shows_it() -> None:
+    root = get_command(app)
+    groups = [command.commands for command in (root, *COMMANDS.values()) if hasattr(command, "commands")]
+    leaves = [command for group in groups for command in group.values() if not hasattr(command, "commands")]
+    assert sum(len(command.left_out()) for command in leaves) > 100
+    for command in leaves:
+        table = command_reference.table(command)
+        assert [
+            one.opts[-1] for one in command.params if one.opts[-1].startswith("-") and one.opts[-1] not in table
+        ] == []
+
+
 def test_every_command_has_a_section() -> None:
     headings = re.findall(r"^## (.+)$", command_reference.page(), re.MULTILINE)
     assert len(headings) == len(set(headings)) > 40

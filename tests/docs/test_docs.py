@@ -173,7 +173,7 @@ def test_every_example_of_a_help_is_a_command_that_exists_with_its_flags() -> No
 
 # Flags that the pages name of pytest, pip, cargo and this project's own test programs and modules.
 _OTHER_FLAGS = {"--bench-products", "--build-dir", "--build-option", "--config-settings", "--full", "--help", "--slow"}
-_OTHER_FLAGS |= {"--manifest-path", "--plat-name", "--profile", "--release", "--shape", "--tokenizer"}
+_OTHER_FLAGS |= {"--help-all", "--manifest-path", "--plat-name", "--profile", "--release", "--shape", "--tokenizer"}
 
 
 def flags_of(command: Any) -> set[str]:
@@ -208,7 +208,7 @@ def test_every_command_in_the_prose_exists_with_its_flags() -> None:
                 continue
             command, _, rest = find(code.split())
             flags = {flag.partition("=")[0].replace("_", "-") for flag in rest if flag.startswith("--")}
-            if command is command_line() or not flags <= flags_of(command) | {"--help"}:
+            if command is command_line() or not flags <= flags_of(command) | {"--help", "--help-all"}:
                 wrong.append(f"{page.name}: streamfuse {code}")
             count += 1
     assert count > 20

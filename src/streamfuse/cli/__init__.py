@@ -12,11 +12,11 @@ from streamfuse import __version__
 from streamfuse.cli.shared.errors import OneLineErrors
 from streamfuse.cli.shared.groups import register_all
 
-COMMANDS = (
-    "commands.quickstart", "commands.pull", "commands.demo", "commands.run", "commands.chat", "commands.serve",
-    "commands.export", "commands.bundle", "commands.data", "commands.train", "commands.adapter", "bench",
-    "commands.doctor", "commands.devices",
+MAIN = (
+    "commands.quickstart", "commands.pull", "commands.train", "commands.export", "commands.run", "commands.chat",
+    "commands.doctor", "commands.data", "commands.bundle", "bench",
 )  # fmt: skip
+MORE = ("commands.demo", "commands.serve", "commands.devices", "commands.adapter")
 
 
 def _flag(name: str) -> str:
@@ -30,11 +30,11 @@ app = typer.Typer(
     help=(
         "Speculative decoding without a draft model: get a model, export it as static graphs, and run it with or"
         " without speculation.\n\n"
-        "[bold]Examples[/bold]\n\n"
-        "streamfuse quickstart\n\n"
-        "streamfuse pull\n\n"
-        "streamfuse export --output-dir build/demo\n\n"
-        'streamfuse run build/demo "Why is the sky blue?" --compare\n\n'
+        "[bold]Examples[/bold]\n"
+        "streamfuse quickstart\n"
+        "streamfuse pull\n"
+        "streamfuse export --output-dir build/demo\n"
+        'streamfuse run build/demo "Why is the sky blue?" --compare\n'
         "streamfuse chat build/demo"
     ),
     rich_markup_mode="rich",
@@ -63,9 +63,10 @@ def _root(
         print(context.get_help())
 
 
-register_all(app, __name__, COMMANDS)
+register_all(app, __name__, MAIN, "Main commands")
+register_all(app, __name__, MORE, "More commands")
 if find_spec("streamfuse.research") is not None:  # by name: nothing of the product imports it or needs it
-    register_all(app, "streamfuse.research", ["cli"])
+    register_all(app, "streamfuse.research", ["cli"], "More commands")
 
 
 def main() -> None:

@@ -104,13 +104,14 @@ class ExportConfig:
     model: Path
     adapter: Path | None
     output_dir: Path
-    target: Target = option("executorch", "Format of the graphs.", FORMAT)
+    target: Target = option("executorch", "Format of the graphs.", FORMAT, common=True)
     backend: Backend = option(
         "auto",
-        "Backend that runs the graphs: mlprogram with --target coreml, onnxruntime with onnx, the others with "
-        "executorch; kernels: streamfuse's own operators. vulkan needs an Android library built with it.",
+        "Backend that runs the graphs. mlprogram goes with --target coreml, onnxruntime with onnx, the others with "
+        "executorch. kernels are streamfuse's own operators; vulkan needs an Android library built with it.",
         FORMAT,
         shown="kernels, mlprogram or onnxruntime",
+        common=True,
     )
     dtype: Dtype = option(
         "auto",
@@ -153,10 +154,12 @@ class ExportConfig:
     provider: Provider = option("auto", "ONNX Runtime execution provider, with --target onnx.", FORMAT, shown="cpu")
     quantize: Quantize = option(
         "auto",
-        "Weight format. kernels: the GGUF formats q4_1 or q8_0; xnnpack: 8da4w or none; qnn: int8, 16a8w, 16a4w or "
-        "none; all others: int4, int8 or none.",
+        "Weight format. The first that a backend has is its default. kernels: the GGUF formats q4_1 and q8_0; "
+        "xnnpack: 8da4w, none; coreml, vulkan: none, int4, int8; qnn: none, int8, 16a8w, 16a4w; all others: int4, "
+        "int8, none.",
         WEIGHTS,
-        shown="q4_1 for kernels; 8da4w for xnnpack; none for --backend coreml, vulkan and qnn; else int4",
+        shown="q4_1 with kernels",
+        common=True,
     )
     scheme: Mapping[str, str] = option(
         {},
@@ -179,7 +182,7 @@ class ExportConfig:
         WEIGHTS,
         shown="float16",
     )
-    max_context_len: int = option(1024, "KV cache capacity in tokens.", SIZES, least=32, most=131072)
+    max_context_len: int = option(1024, "KV cache capacity in tokens.", SIZES, least=32, most=131072, common=True)
     prefill_len: int = option(64, "Prompt tokens per prefill pass.", SIZES, least=1, most=128)
     widths: tuple[int, ...] = option(
         (),
@@ -233,11 +236,12 @@ class ExportConfig:
     )
     task: TaskFiles = option(
         {},
-        "Add a task adapter, which a session can choose by NAME; repeatable. FILE is a shipped adapter, or a file from "
+        "Add a task adapter, which a session chooses by NAME. Repeatable. FILE is a shipped adapter, or a file from "
         "`streamfuse train` or `adapter convert`. Tasks share the base model's weights; only with --backend kernels.",
         TASKS,
         shown="none",
         metavar="NAME=FILE",
+        common=True,
     )
     ngrams: Path | None = None
     tasks: Mapping[str, ExportConfig] = field(default_factory=dict)
@@ -256,7 +260,7 @@ class ExportConfig:
         shown="none",
         metavar="FLOOR",
     )
-    overwrite: bool = option(False, "Replace an existing bundle.", RUN)
+    overwrite: bool = option(False, "Replace an existing bundle.", RUN, common=True)
 
     @property
     def kernels(self) -> bool:

@@ -368,8 +368,8 @@ class StreamConfig:
         head_size: a size of the heads; its meaning depends on the kind.
     """
 
-    num_streams: int = option(4, "Streams per token (gamma).", STREAMS, least=1, most=8)
-    num_msa_layers: int = option(8, "Top layers with streams (Ns).", STREAMS, least=0)
+    num_streams: int = option(4, "Streams per token (gamma).", STREAMS, least=1, most=8, common=True)
+    num_msa_layers: int = option(8, "Top layers with streams (Ns).", STREAMS, least=0, common=True)
     adapter_rank: int = option(12, "Rank of the low-rank adapters that only streams use; 0: none.", STREAMS, least=0)
     adapter_alpha: float = 24.0
     parent_rank: int = option(

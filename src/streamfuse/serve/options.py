@@ -15,30 +15,36 @@ KEY_VARIABLE = "STREAMFUSE_API_KEY"
 class ServeOptions:
     """How the server listens, and what it allows. OptionError names the option that is wrong."""
 
-    host: str = option("127.0.0.1", "Address to listen on. An address other than loopback needs --api-key.")
-    port: int = option(8000, "Port to listen on; 0 chooses a free one. The URL is printed.", least=0, most=65535)
+    host: str = option(
+        "127.0.0.1", "Address to listen on. An address other than loopback needs --api-key.", common=True
+    )
+    port: int = option(
+        8000, "Port to listen on; 0 chooses a free one. The URL is printed.", least=0, most=65535, common=True
+    )
     api_key: str | None = option(
         None,
         f"Refuse requests without this key. Prefer {KEY_VARIABLE} in the environment, because other users of the "
         "machine can read flags.",
         shown=f"from {KEY_VARIABLE}",
         metavar="KEY",
+        common=True,
     )
     cors_origin: tuple[str, ...] = option(
         (),
-        "Allow web pages of this origin to use the server, for example http://localhost:3000, or * for all origins. "
-        "Repeat the flag for several.",
+        "Allow web pages of this origin, or of all (*). An origin is like http://localhost:3000. Repeat the flag for "
+        "several.",
         shown="none",
         metavar="ORIGIN",
+        common=True,
     )
     model_name: str | None = option(
-        None, "Name of the model in requests and responses.", shown="from the bundle", metavar="NAME"
+        None, "Name of the model in requests and responses.", shown="from the bundle", metavar="NAME", common=True
     )
     queue: int = option(
         16, "Maximum number of requests that wait for their turn; more get status 429.", least=0, most=4096
     )
     max_new_tokens: int | None = option(
-        None, "Token limit of requests that do not set one.", shown="the rest of the context", least=1
+        None, "Token limit of requests that do not set one.", shown="the rest of the context", least=1, common=True
     )
     grace: float = option(
         10.0, "Seconds that the current answer may take after Ctrl-C or SIGTERM.", metavar="SECONDS", least=0, most=3600

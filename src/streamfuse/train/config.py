@@ -49,10 +49,14 @@ class TrainConfig:
     data: tuple[str, ...]
     out_dir: Path
     adapter: Path
-    format: str | None = option(None, "Row format; see docs/training.md.", shown="detected from the fields")
-    task: Task = option("chat", "Prompt template (docs/training.md).")
+    format: str | None = option(
+        None, "Row format. docs/training.md lists the formats.", shown="detected from the fields"
+    )
+    task: Task = option("chat", "Prompt template. Bundles with this adapter use it too.", common=True)
     mode: Mode = option(
-        "lossless", "lossless: the base is frozen; shared: it is trained with the streams; base: it is trained alone."
+        "lossless",
+        "lossless: train the streams; shared: streams and base; base: only the base.",
+        common=True,
     )
     init_adapter: Path | None = option(
         None,
@@ -62,12 +66,18 @@ class TrainConfig:
         None, "Adapter whose tuned base new streams are trained on: a file or a shipped name."
     )
     dtype: Dtype = option("auto", "Type of the frozen base; auto: the faster one on this machine.")
-    epochs: float = option(3.0, "Passes over the data.", STEPS, above=0)
-    max_steps: int = option(0, "Training steps, overrides --epochs; 0: off.", STEPS, least=0, most=1 << 62)
-    batch_size: int = option(8, "Examples per step and process.", STEPS, least=1)
+    epochs: float = option(3.0, "Passes over the data.", STEPS, above=0, common=True)
+    max_steps: int = option(
+        0, "Training steps, in place of --epochs; 0: off.", STEPS, least=0, most=1 << 62, common=True
+    )
+    batch_size: int = option(8, "Examples per step and process.", STEPS, least=1, common=True)
     seed: int = option(0, "Seed of initial weights and data order.", STEPS, least=0, most=(1 << 32) - 1)
     learning_rate: float = option(
-        1e-3, "Peak learning rate of the low-rank adapters (AdamW, 30 warm-up steps, then linear to 0).", LOSS, above=0
+        1e-3,
+        "Peak learning rate of the low-rank adapters. AdamW has 30 warm-up steps, then decays linearly to 0.",
+        LOSS,
+        above=0,
+        common=True,
     )
     embedding_learning_rate: float = option(
         1e-2, "Peak learning rate of stream embeddings, parent term and pruner.", LOSS, above=0
@@ -121,8 +131,13 @@ class DistillConfig:
 
     batch_size: int = option(128, "Prompts processed together.", least=1)
     max_prompt_tokens: int = option(144, "Skip longer prompts; `synthesize --after` skips longer chats.", least=1)
-    max_new_tokens: int = option(128, "Maximum tokens per answer; `synthesize` drops longer prompts.", least=1)
-    temperature: float = option(0.0, "Sampling temperature; 0 is greedy.", least=0)
+    max_new_tokens: int = option(
+        128,
+        "Maximum tokens to generate per text. Answers end there; `synthesize` drops longer prompts.",
+        least=1,
+        common=True,
+    )
+    temperature: float = option(0.0, "Sampling temperature; 0 is greedy.", least=0, common=True)
     top_p: float = option(
         1.0, "Nucleus sampling: keep the likeliest tokens up to this total probability; 1: off.", above=0, most=1
     )

@@ -42,7 +42,7 @@ def ablations(
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
 ) -> None:
-    """Train small variants of the streams and measure each; prints a table.
+    """Train small variants of the streams and measure each, and print a table.
 
     All variants train for the same number of steps. Each row is saved when it
     is measured: if interrupted, the same command continues, and once all rows

@@ -16,6 +16,7 @@ from rich.table import Table
 from streamfuse.api import load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
 
@@ -47,21 +48,24 @@ def acceptance(
             show_default="none",
             autocompletion=complete.adapters,
         ),
+        COMMON,
     ] = None,
     model: Annotated[
         str,
         typer.Option(help="Without BUNDLE: base model of --adapter.", show_default=DEFAULT_MODEL.rpartition("/")[2]),
+        COMMON,
     ] = DEFAULT_MODEL,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Samples, evenly spread over the data.", show_default="all")
+        int | None, typer.Option(min=1, help="Samples, evenly spread over the data.", show_default="all"), COMMON
     ] = None,
     width: Annotated[
         int | None,
         typer.Option(
             min=2, help="Nodes per tree, including the root.", show_default="the bundle's widest; 16 without BUNDLE"
         ),
+        COMMON,
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer."), COMMON] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     no_plain: Annotated[
@@ -76,10 +80,11 @@ def acceptance(
         typer.Option(metavar="TEXT", help="The reference answer, built like --template.", show_default="none"),
     ] = None,
     split: options.DataSplit = "test",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
 ) -> None:
-    """Measure call-reduction ratio, acceptance per depth and rank, and quality if the data has references.
+    """Measure call-reduction ratio, acceptance, and quality of the text.
 
+    Acceptance is per depth and rank; quality needs references in the data.
     Rows with the same prompt are one sample with several references. With
     BUNDLE, the runtime answers every turn with and without speculation, and
     the two outputs are compared. Without, --adapter is measured in PyTorch:

@@ -33,14 +33,13 @@ def latency(
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure the latency of every method and its parts, GB/s against the machine's read bandwidth, and GMAC/s.
+    """Measure the latency of every method and its parts, GB/s and GMAC/s.
 
-    Runs full passes on random tokens, alternating between methods. `commit`
-    (copying accepted rows into the KV cache) and `loop` (drafting, accepting,
-    planning) are not part of a pass. The roofline is the time to read the
-    weights of a plain decoding pass once. With --cold-caches each pass reads
-    its weights from memory, as on a device whose caches are much smaller than
-    the weights, such as a phone.
+    GB/s are compared with the machine's read bandwidth. Runs full passes on random tokens, alternating between
+    methods. `commit` (copying accepted rows into the KV cache) and `loop` (drafting, accepting, planning) are not
+    part of a pass. The roofline is the time to read the weights of a plain decoding pass once. With --cold-caches
+    each pass reads its weights from memory, as on a device whose caches are much smaller than the weights, such as a
+    phone.
 
     [bold]Examples[/bold]
 

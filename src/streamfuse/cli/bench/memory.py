@@ -10,6 +10,7 @@ import typer
 from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
 from streamfuse.cli.shared.systems import system_names
 from streamfuse.extras import MissingExtra
@@ -31,20 +32,21 @@ def memory(
         typer.Option(
             min=1, help="Prompts to choose the longest from, evenly spread over the data.", show_default="all"
         ),
+        COMMON,
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of the answer.")] = 128,
-    systems: options.Systems = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of the answer."), COMMON] = 128,
+    systems: Annotated[options.Systems, COMMON] = None,
     gguf: options.Gguf = None,
-    adapter: options.TaskAdapter = None,
+    adapter: Annotated[options.TaskAdapter, COMMON] = None,
     trained_adapter: options.TrainedAdapter = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "test",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
 ) -> None:
-    """Measure the peak resident memory of a process that answers one prompt, for each system.
+    """Measure the peak resident memory of each system for one answer.
 
     Each system runs in a new Python process, which loads it, answers the
     longest of the prompts greedily and reports its peak. This includes Python

@@ -14,6 +14,7 @@ from streamfuse.api import Generation, GenerationOptions, Model, load
 from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import PROMPTS, fitting
 from streamfuse.extras import need
 
@@ -24,17 +25,19 @@ def register(bench: typer.Typer) -> None:
 
 def report(
     bundle: options.BundleFolder,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page to write.")] = Path(
-        "report.html"
-    ),
-    adapter: options.TaskAdapter = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page to write."), COMMON
+    ] = Path("report.html"),
+    adapter: Annotated[options.TaskAdapter, COMMON] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="DATA", help=options.DATA_HELP, show_default="the prompts of streamfuse demo")
+        str | None,
+        typer.Option(metavar="DATA", help=options.DATA_HELP, show_default="the prompts of streamfuse demo"),
+        COMMON,
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="With --data: number of prompts, evenly spread over the data.")
+        int, typer.Option(min=1, help="With --data: number of prompts, evenly spread over the data."), COMMON
     ] = 12,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer."), COMMON] = 128,
     threads: options.Threads = None,
     provider: options.Provider = None,
     format_: options.DataFormat = None,

@@ -35,9 +35,9 @@ def scale(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the bundles in the working folder.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Export models with random weights of published sizes, and time their passes at several context lengths.
+    """Export models of published sizes with random weights, and time their passes.
 
-    Reports time and memory of the export, milliseconds per pass, decode
+    Passes run at several context lengths. Reports time and memory of the export, milliseconds per pass, decode
     against the roofline, verify_8 with its streams as a multiple of decode,
     and resident memory. A size that does not fit in memory or on the disk is
     left out, with the reason. After Ctrl-C the same command continues with the

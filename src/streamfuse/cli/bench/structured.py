@@ -16,6 +16,7 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.extras import MissingExtra, need
 
 if TYPE_CHECKING:
@@ -43,12 +44,15 @@ def structured(
             show_default="objects",
             autocompletion=complete.listed(*_NAMES),
         ),
+        COMMON,
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Questions per task, evenly spread over the data.", show_default="all")
+        int | None,
+        typer.Option(min=1, help="Questions per task, evenly spread over the data.", show_default="all"),
+        COMMON,
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 256,
-    repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of each system per question.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer."), COMMON] = 256,
+    repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of each system per question."), COMMON] = 3,
     systems: Annotated[
         str | None,
         typer.Option(
@@ -57,18 +61,19 @@ def structured(
             show_default="all installed ones",
             autocompletion=complete.listed(*_PROGRAMS, _NO_PROGRAM),
         ),
+        COMMON,
     ] = None,
     gguf: options.Gguf = None,
-    adapter: options.TaskAdapter = None,
+    adapter: Annotated[options.TaskAdapter, COMMON] = None,
     trained_adapter: options.TrainedAdapter = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     threads: options.Threads = None,
     provider: options.Provider = None,
     split: options.DataSplit = "test",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
 ) -> None:
-    """Measure structured output: speed-up by speculation, cost of the constraint, and validity.
+    """Measure structured output: speed-up, cost of the constraint, and validity.
 
     Three systems alternate on every question: constrained speculative,
     constrained plain, and unconstrained plain decoding of as many tokens.

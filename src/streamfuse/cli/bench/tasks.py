@@ -13,6 +13,7 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
 from streamfuse.cli.shared.systems import system_names
 from streamfuse.extras import MissingExtra
@@ -39,23 +40,24 @@ def tasks(
         ),
     ],
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Prompts, evenly spread over the data.", show_default="all")
+        int | None, typer.Option(min=1, help="Prompts, evenly spread over the data.", show_default="all"), COMMON
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 128,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt.")] = 5,
-    systems: options.Systems = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer."), COMMON] = 128,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt."), COMMON] = 5,
+    systems: Annotated[options.Systems, COMMON] = None,
     sources: Annotated[
         bool,
         typer.Option(
             "--sources", help="Also run speculation with one source of drafts off: streams, look-up or table."
         ),
+        COMMON,
     ] = False,
     memory: Annotated[
         bool,
         typer.Option("--memory", help="Also run speculation that drafts from earlier answers too."),
     ] = False,
     gguf: options.Gguf = None,
-    adapter: options.TaskAdapter = None,
+    adapter: Annotated[options.TaskAdapter, COMMON] = None,
     trained_adapter: options.TrainedAdapter = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="0 is greedy.", show_default=f"0; 1.5 for {ADVERSARIAL}")
@@ -67,16 +69,15 @@ def tasks(
     template: options.DataTemplate = None,
     split: options.DataSplit = "test",
     cold_caches: options.ColdCaches = False,
-    report: options.ReportFile = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    report: Annotated[options.ReportFile, COMMON] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
 ) -> None:
-    """Measure tokens per second of each system, with 95 % intervals and the memory roofline of plain decoding.
+    """Measure tokens per second of each system, with 95 % intervals.
 
-    The systems alternate on every prompt. llama.cpp runs the same weights on
-    as many threads, in the fastest of Q4_0, Q4_1, Q8_0 and the GGUF's own type;
-    it needs pip install 'streamfuse\\[llama-cpp]'. It runs in separate processes;
-    one that crashes is left out. Ctrl-C ends the run and reports what is
-    complete.
+    Also prints the memory roofline of plain decoding. The systems alternate on every prompt. llama.cpp runs the same
+    weights on as many threads, in the fastest of Q4_0, Q4_1, Q8_0 and the GGUF's own type; it needs pip install
+    'streamfuse\\[llama-cpp]'. It runs in separate processes; one that crashes is left out. Ctrl-C ends the run and
+    reports what is complete.
 
     --sources measures the gain from each source of drafts, for each category
     of the data: the speed with all sources over the speed without that one.

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Annotated, cast
 
 import typer
 
@@ -15,6 +15,7 @@ from streamfuse.api import Chat, Generation, GenerationOptions, Statistics, Tool
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
@@ -29,26 +30,26 @@ def register(app: typer.Typer) -> None:
 
 def chat(
     bundle: options.BundleFolder,
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
+    max_new_tokens: Annotated[options.MaxNewTokens, COMMON] = None,
+    temperature: Annotated[options.Temperature, COMMON] = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
     seed: options.Seed = 0,
     stop: options.Stop = None,
-    tools: options.Tools = None,
+    tools: Annotated[options.Tools, COMMON] = None,
     template_variables: options.TemplateVariables = None,
-    system: options.System = None,
-    adapter: options.TaskAdapter = None,
-    context_policy: options.ContextPolicy = options.ContextPolicyName.fail,
-    no_speculation: options.NoSpeculation = False,
+    system: Annotated[options.System, COMMON] = None,
+    adapter: Annotated[options.TaskAdapter, COMMON] = None,
+    context_policy: Annotated[options.ContextPolicy, COMMON] = options.ContextPolicyName.fail,
+    no_speculation: Annotated[options.NoSpeculation, COMMON] = False,
     width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
-    memory: options.Memory = None,
+    memory: Annotated[options.Memory, COMMON] = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
-    show_drafts: options.ShowDrafts = False,
+    show_drafts: Annotated[options.ShowDrafts, COMMON] = False,
     public_key: options.PublicKey = None,
 ) -> None:
     """Chat with the model. Ctrl-C stops the answer, not the program.
@@ -65,11 +66,11 @@ def chat(
 
     streamfuse chat build/demo
 
+    streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
+
     streamfuse chat build/demo --show-drafts
 
     streamfuse chat build/demo --tools weather.json
-
-    streamfuse chat build/demo --system "You answer in one sentence." --temperature 0.7 --top-p 0.9
     """
     whole = load(
         bundle, threads=threads, provider=provider, cost_cache=not no_cost_cache, public_key=public_key, memory=memory

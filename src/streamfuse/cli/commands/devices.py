@@ -25,9 +25,10 @@ def devices(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """List what can run graphs here: ExecuTorch's backends, ONNX Runtime's execution providers, Core ML.
+    """List the backends and execution providers that can run graphs here.
 
-    Choose a backend when you export a bundle, with `streamfuse export
+    These are ExecuTorch's backends, ONNX Runtime's execution providers and
+    Core ML. Choose a backend when you export a bundle, with `streamfuse export
     --backend`, and a provider when you run an ONNX bundle, with `streamfuse
     run --provider`. Each one that is not usable is listed with the reason and
     the next step; backends that are not built into the installed libraries

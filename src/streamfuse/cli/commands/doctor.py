@@ -27,9 +27,10 @@ def doctor(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Check this machine and installation: engines, instruction set, memory bandwidth, cost cache, missing packages.
+    """Check this machine and the installation.
 
-    For a bundle: checks its files, loads its graphs and tries its chat
+    Shows engines, instruction set, memory bandwidth, cost cache and missing
+    packages. For a bundle: checks its files, loads its graphs and tries its chat
     template. For a model's folder: checks the configuration, the headers of
     the weights, the tokenizer and the chat template. Exit code 0 means that
     the bundles run here and the models can be exported; 1 means that something

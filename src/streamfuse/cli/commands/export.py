@@ -14,6 +14,7 @@ from streamfuse.cli.shared.console import print_json, say
 from streamfuse.cli.shared.declared import given, read_config, with_options
 from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.exporting import run_with_progress
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.export.config import RUN, ExportConfig
 from streamfuse.extras import need, need_export, need_native
 from streamfuse.model.pull import DEFAULT_MODEL
@@ -41,21 +42,25 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 @usage_errors()
 def export(
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write the bundle to.")],
-    model: Annotated[str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option("--model", help="Hub name, checkpoint folder or .gguf file."), COMMON
+    ] = DEFAULT_MODEL,
     adapter: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE|none",
             autocompletion=complete.export_adapters,
-            help="Name of a shipped adapter, or a file from `streamfuse train`; none: no streams, prompt look-up only.",
+            help="Shipped adapter, or a file from `streamfuse train`. none: no streams, prompt look-up only.",
             show_default=f"{DEFAULT} where it fits the model, else none",
         ),
+        COMMON,
     ] = "auto",
     config: Annotated[
         Path | None,
         typer.Option(
             callback=_read_config, is_eager=True, help="YAML file with these flags as keys; flags override it."
         ),
+        COMMON,
     ] = None,
     *,
     sign_key: Annotated[
@@ -71,9 +76,10 @@ def export(
         bool,
         typer.Option(
             "--dry-run",
-            help="Check and print the options with expected sizes, memory and time; write nothing.",
+            help="Print the options and expected sizes, memory and time. Nothing is written.",
             rich_help_panel=RUN,
         ),
+        COMMON,
     ] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Use local files only; download nothing.", rich_help_panel=RUN)
@@ -84,7 +90,7 @@ def export(
     ] = False,
     **flags: Any,
 ) -> None:
-    """Lower a model with streams to static graphs, compare them with PyTorch, and write a bundle.
+    """Export a model to a bundle of static graphs, and compare them with PyTorch.
 
     The bundle contains the graphs (prefill, decode and one verify method per width, with shared weights),
     tokenizer.json, draft.safetensors, selftest.npz, export_report.json and manifest.json. If a graph is below its
@@ -93,6 +99,8 @@ def export(
     [bold]Examples[/bold]
 
     streamfuse export -o build/demo
+
+    streamfuse export -o build/plain --model ~/models/mine --adapter none
 
     streamfuse export -o build/phone --target coreml --layout ane
 
@@ -103,8 +111,6 @@ def export(
     streamfuse export -o build/small --num-streams 2 --max-context-len 512 --dry-run
 
     streamfuse export -o build/mine --config mine.yaml --overwrite
-
-    streamfuse export -o build/plain --model ~/models/mine --adapter none
     """
     need_export(flags["target"], flags["backend"] or "")
     if not dry_run:

@@ -39,7 +39,9 @@ def quickstart(
     ] = None,
     tokens: Annotated[
         int,
-        typer.Option(min=500, max=60_000, help="Tokens of answers to count the n-gram table in; more draft better."),
+        typer.Option(
+            min=500, max=60_000, help="Tokens of answers to count n-grams in. More of them give better drafts."
+        ),
     ] = 20_000,
     max_context_len: Annotated[
         int | None,
@@ -54,9 +56,9 @@ def quickstart(
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Try speculative decoding on a model without training: one command, no GPU, some minutes.
+    """Try speculative decoding on a model, without training, in some minutes.
 
-    Pulls the model if needed; lets it answer built-in prompts; counts an
+    Needs no GPU. Pulls the model if needed; lets it answer built-in prompts; counts an
     n-gram table in its answers; exports a bundle that drafts from that table
     and by look-up, without streams; and compares plain with speculative
     decoding on prompts that are not among those. The output is the same, token

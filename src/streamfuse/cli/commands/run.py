@@ -13,6 +13,7 @@ from streamfuse.cli.shared.answer import answer, calls
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 
@@ -24,41 +25,43 @@ def register(app: typer.Typer) -> None:
 def run(
     bundle: options.BundleFolder,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
+    max_new_tokens: Annotated[options.MaxNewTokens, COMMON] = None,
+    temperature: Annotated[options.Temperature, COMMON] = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
     seed: options.Seed = 0,
     stop: options.Stop = None,
-    schema: options.AnswerSchema = None,
+    schema: Annotated[options.AnswerSchema, COMMON] = None,
     regex: options.Regex = None,
     grammar: options.Grammar = None,
-    tools: options.Tools = None,
+    tools: Annotated[options.Tools, COMMON] = None,
     tool_choice: options.ToolChoice = None,
     template_variables: options.TemplateVariables = None,
-    system: options.System = None,
-    adapter: options.TaskAdapter = None,
+    system: Annotated[options.System, COMMON] = None,
+    adapter: Annotated[options.TaskAdapter, COMMON] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without the chat template.")] = False,
-    no_speculation: options.NoSpeculation = False,
+    no_speculation: Annotated[options.NoSpeculation, COMMON] = False,
     width: options.Width = AUTO,
     no_cost_cache: options.NoCostCache = False,
-    memory: options.Memory = None,
+    memory: Annotated[options.Memory, COMMON] = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
     public_key: options.PublicKey = None,
     compare_: Annotated[
-        bool, typer.Option("--compare", help="Run plain and speculative decoding; compare outputs and speed.")
+        bool, typer.Option("--compare", help="Also run plain decoding, and compare outputs and speed."), COMMON
     ] = False,
     repeats: Annotated[
         int, typer.Option(min=1, help="With --compare: runs of each decoding mode; the median is shown.")
     ] = 3,
-    json_: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", "--verbose", help="Print statistics and plan to standard error after the answer.")
+        bool,
+        typer.Option("--stats", "--verbose", help="Print statistics and plan on standard error."),
+        COMMON,
     ] = False,
-    show_drafts: options.ShowDrafts = False,
+    show_drafts: Annotated[options.ShowDrafts, COMMON] = False,
 ) -> None:
     """Answer one prompt and stream the answer to standard output.
 
@@ -66,11 +69,11 @@ def run(
 
     streamfuse run build/demo "Why is the sky blue?"
 
-    streamfuse run build/tasks "name[Aromi], food[Chinese]" --adapter e2e
+    streamfuse run build/demo "Count from 1 to 30." --compare
 
     streamfuse run build/demo "Write a haiku." --temperature 0.8 --top-p 0.95 --seed 7 --stats
 
-    streamfuse run build/demo "Count from 1 to 30." --compare
+    streamfuse run build/tasks "name[Aromi], food[Chinese]" --adapter e2e
 
     streamfuse run build/demo "Why is the sky blue?" --show-drafts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from streamfuse.cli.shared.console import say
 from streamfuse.cli.shared.declared import given, with_options
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_provider
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.extras import need
 from streamfuse.serve.options import KEY_VARIABLE, ServeOptions
 
@@ -26,15 +27,18 @@ def register(app: typer.Typer) -> None:
 @usage_errors()
 def serve(
     bundle: options.BundleFolder,
-    no_speculation: options.NoSpeculation = False,
+    *,
+    no_speculation: Annotated[options.NoSpeculation, COMMON] = False,
     no_cost_cache: options.NoCostCache = False,
-    memory: options.Memory = None,
+    memory: Annotated[options.Memory, COMMON] = None,
     threads: options.Threads = None,
     provider: options.Provider = None,
     public_key: options.PublicKey = None,
     **flags: Any,
 ) -> None:
-    """Serve a bundle through OpenAI's HTTP API. Prints the base URL for clients. Ctrl-C ends the server.
+    """Serve a bundle through OpenAI's HTTP API.
+
+    Prints the base URL for clients. Ctrl-C ends the server.
 
     GET /health, GET /v1/models, POST /v1/chat/completions and POST
     /v1/completions; docs/serve.md lists the fields of requests. One answer is

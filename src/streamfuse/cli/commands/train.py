@@ -11,6 +11,7 @@ import typer
 from streamfuse.cli.shared import complete, options
 from streamfuse.cli.shared.declared import given, with_options
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.cli.shared.training import import_main, report, run_config
 from streamfuse.model.config import StreamConfig
@@ -45,17 +46,44 @@ def train(
         typer.Option(
             "--output-dir",
             "-o",
-            help="Folder for checkpoints, metrics.jsonl, TensorBoard events and cached hidden states.",
+            help="Folder for checkpoints and metrics. TensorBoard events and cached hidden states are in it too.",
         ),
     ],
     data: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help=f"{options.DATA_HELP} Repeat the flag for several.")
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help=f"{options.DATA_HELP} Repeat the flag for several."),
+        COMMON,
     ] = None,
-    model: options.BaseModel = DEFAULT_MODEL,
+    model: Annotated[options.BaseModel, COMMON] = DEFAULT_MODEL,
     adapter: Annotated[
-        Path | None, typer.Option(help="Output file.", show_default="adapter.safetensors in OUTPUT_DIR")
+        Path | None, typer.Option(help="Output file.", show_default="OUTPUT_DIR/adapter.safetensors")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    recipe: Annotated[
+        str | None,
+        _recipe_option(
+            "--recipe",
+            help="Shipped recipe, for example e2e-shared, or a file. docs/training.md lists the recipes.",
+            autocompletion=complete.recipes,
+        ),
+        COMMON,
+    ] = None,
+    data_root: Annotated[Path, _recipe_option("--data-root", help="Folder of the recipe's data files."), COMMON] = Path(
+        "data"
+    ),
+    changes: Annotated[
+        list[str] | None,
+        _recipe_option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of the recipe's last stage. STAGE.KEY=VALUE: of another stage.",
+        ),
+        COMMON,
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        _recipe_option("--sweep", metavar="KEY=V1,V2,...", help="Run the last stage once per value and print a table."),
+    ] = None,
     *,
     resume: Annotated[
         bool,
@@ -65,32 +93,11 @@ def train(
             rich_help_panel=CHECKPOINTS,
         ),
     ] = True,
-    recipe: Annotated[
-        str | None,
-        _recipe_option(
-            "--recipe",
-            help="A shipped recipe (docs/training.md), for example e2e-shared, or a file.",
-            autocompletion=complete.recipes,
-        ),
-    ] = None,
-    data_root: Annotated[Path, _recipe_option("--data-root", help="Folder of the recipe's data files.")] = Path("data"),
-    changes: Annotated[
-        list[str] | None,
-        _recipe_option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting of the recipe's last stage; STAGE.KEY=VALUE: of another stage.",
-        ),
-    ] = None,
-    sweep: Annotated[
-        str | None,
-        _recipe_option("--sweep", metavar="KEY=V1,V2,...", help="Run the last stage once per value and print a table."),
-    ] = None,
     **flags: Any,
 ) -> None:
-    """Train speculative streams, and in shared mode the base with them. Prints the adapter's path.
+    """Train speculative streams, and in shared mode the base with them.
 
-    The output of the layers below the lowest trained one is computed once and
+    Prints the adapter's path. The output of the layers below the lowest trained one is computed once and
     cached. Ctrl-C writes a checkpoint after the current step, and the same
     command continues from it. For several processes use `accelerate launch
     $(which streamfuse) train ...`.
@@ -99,13 +106,13 @@ def train(
 
     streamfuse train --recipe e2e-shared --data-root data -o build/train/e2e
 
+    streamfuse train --data answers.jsonl -o build/train/chat
+
+    streamfuse train --data mine.jsonl --mode shared -o build/train/mine --model ~/models/mine
+
     streamfuse train --recipe sql-shared -o build/train/sql --set num_msa_layers=4 --set max_steps=500
 
     streamfuse train --recipe e2e-shared -o build/ablations --sweep num_msa_layers=1,2,4,8
-
-    streamfuse train --data answers.jsonl -o build/train/chat
-
-    streamfuse train --data mine.jsonl --mode shared -o build/train/mine --model ~/models/mine --num-streams 3
 
     tensorboard --logdir build/train/chat/runs
     """

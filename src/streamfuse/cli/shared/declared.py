@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Optional, TypeVar, get_args, get_ori
 import typer
 
 from streamfuse.cli.shared import complete
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.options import OptionError, choices_of, declared, flag_of, types_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -104,11 +105,12 @@ def _flag(config: Any, name: str, completers: Mapping[str, complete.Completer]) 
     names = [flag_of(name)] if kind is bool else []
     option = typer.Option(*names, help=facts.help, show_default=shown, rich_help_panel=facts.group or None, **looks)
     type_ = _form(kind).type or _scalar(kind)
+    type_ = type_ if itself and value is not None else Optional[type_]  # noqa: UP045
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=value if itself else None,
-        annotation=Annotated[type_ if itself and value is not None else Optional[type_], option],  # noqa: UP045
+        annotation=Annotated[type_, option, COMMON] if facts.common else Annotated[type_, option],
     )
 
 

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from streamfuse.cli.shared.console import say, visible
+from streamfuse.cli.shared.help import help_flag
 from streamfuse.durable import os_error, reason
 from streamfuse.model.fields import CheckpointWarning
 from streamfuse.options import OptionError
@@ -74,9 +75,10 @@ def _let_go_of_output() -> None:
 def describe(error: Exception) -> tuple[str, int]:
     """The line for an error, and its exit code."""
     if hasattr(error, "format_message"):  # typer's own: an unknown flag, a value out of range, a missing argument
-        command = getattr(getattr(error, "ctx", None), "command_path", "streamfuse")
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", "streamfuse")
         text = _one_line(error.format_message())
-        return f"{text.rstrip('.')} (see {command} --help)", int(getattr(error, "exit_code", 2))
+        return f"{text.rstrip('.')} (see {command} {help_flag(context)})", int(getattr(error, "exit_code", 2))
     system = os_error(error)
     if system is not None and system.strerror:
         return _one_line(f"{system.filename}: {reason(system)}" if system.filename else reason(system)), EXIT_FAILURE

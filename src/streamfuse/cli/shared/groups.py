@@ -7,11 +7,21 @@ from importlib import import_module
 
 import typer
 
+from streamfuse.cli.shared.help import Command
 
-def register_all(app: typer.Typer, package: str, commands: Iterable[str]) -> None:
-    """Add the commands to `app`, in this order. Each is a module of `package`, maybe in a folder ("commands.run")."""
+
+def register_all(app: typer.Typer, package: str, commands: Iterable[str], panel: str | None = None) -> None:
+    """Add the commands to `app`, in this order. Each is a module of `package`, maybe in a folder ("commands.run").
+
+    The help of `app` lists them in the panel.
+    """
+    n_commands, n_groups = len(app.registered_commands), len(app.registered_groups)
     for command in commands:
         import_module(f"{package}.{command}").register(app)
+    for made in app.registered_commands[n_commands:]:
+        made.cls, made.rich_help_panel = Command, panel
+    for group in app.registered_groups[n_groups:]:
+        group.rich_help_panel = panel
 
 
 def register_group(app: typer.Typer, name: str, about: str, package: str, commands: Iterable[str]) -> None:

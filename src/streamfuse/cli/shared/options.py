@@ -63,10 +63,17 @@ PublicKey = Annotated[
     ),
 ]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of tokens to generate.", show_default=_BUNDLE_DEFAULT)
+    int | None,
+    typer.Option(min=1, metavar="N", help="Token limit of the answer.", show_default=_BUNDLE_DEFAULT),
 ]
 Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="0 is greedy; higher is more varied.", show_default=_BUNDLE_DEFAULT)
+    float | None,
+    typer.Option(
+        min=0.0,
+        metavar="T",
+        help="Temperature; 0: greedy. Higher is more varied.",
+        show_default=_BUNDLE_DEFAULT,
+    ),
 ]
 TopK = Annotated[
     int | None,
@@ -97,7 +104,7 @@ System = Annotated[
     typer.Option(
         metavar="TEXT|@FILE",
         callback=_system,
-        help="System message: the text, or @ and the path of a text file.",
+        help="System message. The text, or @ and the path of a text file.",
     ),
 ]
 NoSpeculation = Annotated[
@@ -133,8 +140,8 @@ Memory = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Store answers in this file (readable by its owner only) and draft later answers from them; speeds up "
-        "similar answers. Delete the file to discard them.",
+        help="Draft from earlier answers, which this file keeps. This speeds up answers that resemble each other. The "
+        "file is readable by its owner only; delete it to discard the answers.",
         show_default="none",
         dir_okay=False,
     ),
@@ -144,7 +151,7 @@ TaskAdapter = Annotated[
     typer.Option(
         "--adapter",
         metavar="NAME",
-        help="Answer with this task adapter of the bundle; `streamfuse bundle inspect` lists them.",
+        help="Task adapter to answer with. `streamfuse bundle inspect` lists those of the bundle.",
         show_default="the base model",
     ),
 ]
@@ -161,8 +168,8 @@ ShowDrafts = Annotated[
     bool,
     typer.Option(
         "--show-drafts",
-        help="Colour each token by its drafter (without colours: drafts in brackets) and show counts and speed on a "
-        "line below.",
+        help="Colour each token by the source that drafted it. A line below has counts and speed. Without colours, "
+        "drafts are in brackets.",
     ),
 ]
 AdapterName = Annotated[
@@ -176,13 +183,17 @@ AnswerSchema = Annotated[
     typer.Option(
         "--schema",
         metavar="FILE|JSON",
-        help="Make the answer JSON that fits this JSON schema: a file, or the schema itself.",
+        help="Make the answer JSON of this JSON schema. A file, or the schema itself.",
         show_default="none",
     ),
 ]
 Regex = Annotated[
     str | None,
-    typer.Option(metavar="PATTERN", help="Make the whole answer match this regular expression.", show_default="none"),
+    typer.Option(
+        metavar="PATTERN",
+        help="Make the answer match this regular expression from beginning to end.",
+        show_default="none",
+    ),
 ]
 Grammar = Annotated[
     Path | None,
@@ -192,7 +203,7 @@ Tools = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Functions that the model may call: a JSON list of {name, description, parameters}.",
+        help="Functions that the model may call. A JSON list of {name, description, parameters}.",
         show_default="none",
     ),
 ]
@@ -223,7 +234,7 @@ class ContextPolicyName(str, Enum):
 ContextPolicy = Annotated[
     ContextPolicyName,
     typer.Option(
-        help="If a question does not fit into the context: fail, or drop the oldest turns and prefill the others again."
+        help="When a question does not fit the context: fail, or drop the oldest turns. The others are prefilled again."
     ),
 ]
 Threads = Annotated[
@@ -241,12 +252,15 @@ Provider = Annotated[
 ]
 
 SIGN_KEY_HELP = "Sign the bundle with this private key (NAME.key from `streamfuse bundle keygen`)."
-DATA_HELP = "JSON Lines file, folder of data files, or Hugging Face data set (owner/name or owner/name:config)."
+DATA_HELP = (
+    "JSON Lines file, folder, or Hugging Face data set. A folder holds data files; a data set is owner/name or "
+    "owner/name:config."
+)
 DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Row format; see docs/training.md.",
+        help="Row format. docs/training.md lists the formats.",
         show_default="detected from the fields",
         autocompletion=complete.data_formats,
     ),
@@ -255,7 +269,7 @@ DataTemplate = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="Build the prompt from the fields of a row, for example '{title}: {body}', or with Jinja.",
+        help="Prompt made of a row's fields. For example '{title}: {body}', or a Jinja template.",
         show_default="none",
     ),
 ]

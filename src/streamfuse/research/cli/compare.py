@@ -13,6 +13,7 @@ from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.durable import write_text
 from streamfuse.extras import need
 
@@ -40,19 +41,20 @@ def compare(
     data: DataSets,
     bundles: BundlesFolder = Path("build/methods"),
     only: Annotated[
-        str | None, typer.Option("--methods", metavar="NAME;...", help="Some methods only.", show_default="all")
+        str | None, typer.Option("--methods", metavar="NAME;...", help="Some methods only.", show_default="all"), COMMON
     ] = None,
     peers: Annotated[
         str | None,
         typer.Option(
             metavar="NAME;...", help="Other programs (docs/methods.md), or none.", show_default="all installed"
         ),
+        COMMON,
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Questions of each data set, evenly spread over it; all their turns.")
+        int, typer.Option(min=1, help="Questions of each data set, evenly spread over it; all their turns."), COMMON
     ] = 8,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per answer at most.")] = 96,
-    repetitions: Annotated[int, typer.Option(min=1, help="Times that every method answers every prompt.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per answer at most."), COMMON] = 96,
+    repetitions: Annotated[int, typer.Option(min=1, help="Times that every method answers every prompt."), COMMON] = 3,
     temperature: Annotated[
         float, typer.Option(min=0.0, help="0 is greedy; above, acceptors that draw take part.")
     ] = 0.0,
@@ -66,7 +68,9 @@ def compare(
         ),
     ] = 12,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"{QUICK_PROMPTS} questions per set, {QUICK_TOKENS} tokens, once: minutes.")
+        bool,
+        typer.Option("--quick", help=f"Take minutes: {QUICK_PROMPTS} questions per set, {QUICK_TOKENS} tokens, once."),
+        COMMON,
     ] = False,
     threads: options.Threads = None,
     answers: Annotated[
@@ -76,14 +80,15 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE.md", help="Also write the tables.", show_default="none")
     ] = None,
-    report: options.ReportFile = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    report: Annotated[options.ReportFile, COMMON] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
 ) -> None:
-    """Compare the methods of the literature with ours on the same model, engine, kernels and prompts, in turns.
+    """Compare the methods of the literature with ours on the same model and engine.
 
-    Lossy methods are marked. Speed-ups on other devices are computed from the passes of the run, and marked. Other
-    programs (llama.cpp's server, Hugging Face, ONNX Runtime GenAI) answer in the same turns if they are installed. The
-    trained adapters of other methods are in a clone of the repository only.
+    They use the same kernels, and answer the same prompts in turns. Lossy methods are marked. Speed-ups on other
+    devices are computed from the passes of the run, and marked. Other programs (llama.cpp's server, Hugging Face,
+    ONNX Runtime GenAI) answer in the same turns if they are installed. The trained adapters of other methods are in a
+    clone of the repository only.
 
     [bold]Examples[/bold]
 

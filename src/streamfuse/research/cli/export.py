@@ -36,9 +36,10 @@ def export(
     max_context_len: Annotated[int, typer.Option(help="Tokens of context.")] = 1024,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")] = False,
 ) -> None:
-    """Export a bundle with heads, or one whose model drafts for itself. `research compare` exports its own.
+    """Export a bundle with heads, or one whose model drafts for itself.
 
-    A bundle with heads runs in every app. The method `draft` is for `research compare` alone.
+    `research compare` exports its own. A bundle with heads runs in every app. The method `draft` is for `research
+    compare` alone.
 
     [bold]Examples[/bold]
 

@@ -20,7 +20,9 @@ def first_layers(
     model: Annotated[str, typer.Option(help="Hub name or checkpoint folder.")] = DEFAULT_MODEL,
     layers: Annotated[int, typer.Option(min=1, help="Layers to keep, the lowest.")] = 4,
 ) -> None:
-    """Write the first layers of a model, with its embedding, final norm and head: the start of a draft model.
+    """Write the first layers of a model: the start of a draft model.
+
+    The embedding, the final norm and the head are written too.
 
     [bold]Examples[/bold]
 

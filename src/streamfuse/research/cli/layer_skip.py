@@ -26,10 +26,11 @@ def layer_skip(
     ] = 1.1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
 ) -> None:
-    """Search for the sub-layers to leave out in self-speculation (Draft & Verify, arXiv 2309.08168).
+    """Search for the sub-layers to leave out in self-speculation.
 
-    Bayesian optimisation of the expected speed-up: how often the shorter model agrees with the text, and the share of a
-    pass that it costs. The same command continues a search that was stopped.
+    The method is Draft & Verify (arXiv 2309.08168): Bayesian optimisation of the expected speed-up: how often the
+    shorter model agrees with the text, and the share of a pass that it costs. The same command continues a search
+    that was stopped.
 
     [bold]Examples[/bold]
 

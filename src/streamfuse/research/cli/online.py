@@ -33,10 +33,11 @@ def online(
     threads: options.Threads = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure drafters that learn online from rejected drafts, over a mix of prompts that shifts.
+    """Measure drafters that learn online from rejected drafts.
 
-    The data sets come one after another, and the first one again with other prompts. Each drafter answers next to its
-    frozen twin; the text is the same for both. `research compare --online` has the same rows with those of all methods.
+    The mix of prompts shifts: the data sets come one after another, and the first one again with other prompts. Each
+    drafter answers next to its frozen twin; the text is the same for both. `research compare --online` has the same
+    rows with those of all methods.
 
     [bold]Examples[/bold]
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 DataSets = Annotated[
     list[str],
-    typer.Option(metavar="[NAME=]DATA", help="May be given again; without a name it is the folder's."),
+    typer.Option(
+        metavar="[NAME=]DATA", help="Data set, named after its folder by default. Repeat the flag for several."
+    ),
 ]
 BundlesFolder = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Bundles of the other methods; missing ones are exported there, once.")

@@ -28,8 +28,8 @@ def theory(
         typer.Option(
             "--round",
             metavar="NAME=[N*]BUNDLE:METHOD+...@TOKENS",
-            help="Bytes and multiply-accumulates of these passes, which advance the text by TOKENS; repeat for a table "
-            "of rounds alone.",
+            help="Print only bytes and multiply-accumulates of these passes, which advance the text by TOKENS. Repeat "
+            "the flag for several rounds.",
             show_default="none",
         ),
     ] = None,
@@ -37,7 +37,9 @@ def theory(
     report: options.ReportFile = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """The cost analysis of Speculative Streaming: speed-up over a draft model by cost and tokens, with own points.
+    """Compute the speed-up over a draft model, by cost and tokens per pass.
+
+    This is the cost analysis of Speculative Streaming; --measured adds own points.
 
     [bold]Examples[/bold]
 

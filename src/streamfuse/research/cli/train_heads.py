@@ -24,13 +24,19 @@ def train_heads(
             autocompletion=lambda incomplete: [name for name in files.recipes() if name.startswith(incomplete)],
         ),
     ],
-    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Checkpoints, metrics.jsonl, cached states.")],
+    output_dir: Annotated[
+        Path, typer.Option("--output-dir", "-o", help="Folder for checkpoints, metrics and cached states.")
+    ],
     data_root: Annotated[Path, typer.Option("--data-root", help="Folder that the recipe's files are in.")] = Path(
         "data"
     ),
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the last stage, or STAGE.KEY=VALUE."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of the recipe's last stage. STAGE.KEY=VALUE: of another stage.",
+        ),
     ] = None,
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     adapter: Annotated[
@@ -42,9 +48,10 @@ def train_heads(
     ] = True,
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
 ) -> None:
-    """Train heads in place of streams on the model's own answers. Prints the adapter's path.
+    """Train heads in place of streams on the model's own answers.
 
-    As `streamfuse train --recipe`, Ctrl-C ends with a checkpoint, and the same command continues there.
+    Prints the adapter's path. As `streamfuse train --recipe`, Ctrl-C ends with a checkpoint, and the same command
+    continues there.
 
     [bold]Examples[/bold]
 

@@ -10,5 +10,5 @@ COMMANDS = ("average", "convert", "ngrams")
 
 
 def register(app: typer.Typer) -> None:
-    about = "Edit trained adapters: average several, convert one of PEFT's, or count an n-gram table."
+    about = "Average or convert trained adapters, or count an n-gram table."
     register_group(app, "adapter", about, __name__, COMMANDS)

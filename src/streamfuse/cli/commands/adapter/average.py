@@ -28,9 +28,9 @@ def average(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.safetensors", help="The adapter to write.")],
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Average the weights of adapters with the same base and sizes; prints the path of the result.
+    """Average the weights of adapters with the same base and sizes.
 
-    An adapter that is fine-tuned on other data (`train --init-adapter`) learns
+    Prints the path of the result. An adapter that is fine-tuned on other data (`train --init-adapter`) learns
     those data and forgets some of the old. The average of the adapter before
     and after keeps most of both. The n-gram table is that of the last adapter.
     Measure the result before you ship it: `streamfuse bench acceptance`.

@@ -35,11 +35,11 @@ def ngrams(
     ] = 24.0,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Add an n-gram table (contexts of one to five tokens) counted in the model's own answers; prints the new path.
+    """Add an n-gram table, counted in the model's own answers, to an adapter.
 
-    The table takes seconds to count, while streams take hours to train, so it
-    can use much more text. Nothing else in the adapter changes. `export
-    --ngram-table-mb` limits how much of the table a bundle takes.
+    Prints the new path. The table has contexts of one to five tokens. It takes seconds to count, while streams take
+    hours to train, so it can use much more text. Nothing else in the adapter changes. `export --ngram-table-mb`
+    limits how much of the table a bundle takes.
 
     [bold]Examples[/bold]
 

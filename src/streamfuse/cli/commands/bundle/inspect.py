@@ -28,7 +28,7 @@ def inspect(
     ] = False,
     public_key: options.PublicKey = None,
 ) -> None:
-    """Check a bundle and print its model, methods with shapes, quantization, parity and files.
+    """Check a bundle and print its model, methods, quantization, parity and files.
 
     [bold]Examples[/bold]
 

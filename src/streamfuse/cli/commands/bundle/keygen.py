@@ -20,7 +20,7 @@ def keygen(
         typer.Argument(metavar="NAME", help="Writes NAME.key and NAME.pub, for example release.key and release.pub."),
     ],
 ) -> None:
-    """Create a pair of ed25519 keys for signing bundles; prints the public key.
+    """Create a pair of ed25519 keys to sign bundles with, and print the public key.
 
     NAME.key is the private key (PEM, without a passphrase, readable only by
     you): keep it in a secret store, since anyone who has it can sign in your

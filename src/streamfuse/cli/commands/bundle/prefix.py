@@ -13,6 +13,7 @@ from streamfuse.bundle import open_bundle
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import out, say
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.help import COMMON
 
 
 def register(app: typer.Typer) -> None:
@@ -22,25 +23,28 @@ def register(app: typer.Typer) -> None:
 @usage_errors()
 def prefix(
     bundle: options.BundleFolder,
-    system: options.System = None,
-    tools: options.Tools = None,
+    system: Annotated[options.System, COMMON] = None,
+    tools: Annotated[options.Tools, COMMON] = None,
     template_variables: options.TemplateVariables = None,
     name: Annotated[
         str | None,
         typer.Option(
             metavar="NAME", help="Name of the prefix. Replaces one with the same name.", show_default="system"
         ),
+        COMMON,
     ] = None,
     adapter: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Task adapter that the prefix is for.", show_default="the base model"),
+        COMMON,
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Only list the stored prefixes.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Only list the stored prefixes."), COMMON] = False,
     remove: Annotated[
         str | None,
         typer.Option(
             metavar="NAME", help="Remove the prefix of this name, for --adapter or the base model.", show_default="none"
         ),
+        COMMON,
     ] = None,
     output: Annotated[
         Path | None,
@@ -51,6 +55,7 @@ def prefix(
             help="Write a new bundle to this folder.",
             show_default="change BUNDLE itself",
         ),
+        COMMON,
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle in --output.")] = False,
     sign_key: Annotated[
@@ -74,13 +79,13 @@ def prefix(
 
     streamfuse bundle prefix build/demo --system @system.txt
 
+    streamfuse bundle prefix build/demo --list
+
+    streamfuse bundle prefix build/demo --remove system
+
     streamfuse bundle prefix build/demo --system @system.txt --tools weather.json --name weather -o build/app
 
     streamfuse bundle prefix build/tasks --system "You write SQL." --adapter sql --sign-key release.key
-
-    streamfuse bundle prefix build/app --list
-
-    streamfuse bundle prefix build/app --remove weather
     """
     stores = {
         "--system": system, "--tools": tools, "--template-variables": template_variables, "--name": name,

@@ -22,10 +22,10 @@ def sign(
         Path, typer.Option("--key", metavar="FILE", help="Private key, NAME.key of `streamfuse bundle keygen`.")
     ],
 ) -> None:
-    """Check a bundle and sign it: writes manifest.sig, replacing an older one.
+    """Check a bundle and sign it.
 
-    The signature covers the manifest, which contains the hashes of all other
-    files. A new export is unsigned, unless --sign-key is given.
+    Writes manifest.sig, which replaces an older one. The signature covers the manifest, which contains the hashes of
+    all other files. A new export is unsigned, unless --sign-key is given.
 
     [bold]Examples[/bold]
 

@@ -10,5 +10,5 @@ COMMANDS = ("fetch", "synthesize", "distill")
 
 
 def register(app: typer.Typer) -> None:
-    about = "Get data for training and benchmarks: public data sets, or prompts and answers by the model itself."
+    about = "Get data for training and benchmarks, or let the model write it."
     register_group(app, "data", about, __name__, COMMANDS)

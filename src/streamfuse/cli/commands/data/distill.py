@@ -12,6 +12,7 @@ from streamfuse.cli.shared import complete, options
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.declared import given, with_options
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
 from streamfuse.train.config import DistillConfig
@@ -31,40 +32,43 @@ def distill(
     out: Annotated[
         Path, typer.Argument(metavar="OUT.jsonl", help="File to append answers to; answered prompts are skipped.")
     ],
-    model: options.BaseModel = DEFAULT_MODEL,
+    model: Annotated[options.BaseModel, COMMON] = DEFAULT_MODEL,
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Shipped adapter, by name, or a file: answer with the base that it tunes, in its chat template.",
+            help="Answer with the base that this adapter tunes. A shipped name or a file; its chat template is used.",
             show_default="none",
             autocompletion=complete.adapters,
         ),
+        COMMON,
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of prompts.", show_default="all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of prompts.", show_default="all"), COMMON
+    ] = None,
     system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
+        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own"), COMMON
     ] = None,
     format_: options.DataFormat = None,
-    template: options.DataTemplate = None,
+    template: Annotated[options.DataTemplate, COMMON] = None,
     split: options.DataSplit = "train",
     device: Annotated[str, typer.Option(help="PyTorch device, for example cpu, cuda or mps.")] = "cpu",
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
     **flags: Any,
 ) -> None:
-    """Let the model answer a file of prompts, to train streams on its own output. Prints the path of the answers.
+    """Let the model answer a file of prompts, to train streams on its own output.
 
-    Each batch is written when it is done. If interrupted, the same command
+    Prints the path of the answers. Each batch is written when it is done. If interrupted, the same command
     continues.
 
     [bold]Examples[/bold]
 
     streamfuse data distill prompts.jsonl build/train/chat.jsonl
 
+    streamfuse data distill openai/gsm8k:main math.jsonl --template "{question}"
+
     streamfuse data distill prompts.jsonl varied.jsonl --temperature 0.8 --top-p 0.95 --seed 7 --system "Be brief."
 
     streamfuse data distill e2e.jsonl own.jsonl --adapter adapters/e2e-shared.safetensors --max-new-tokens 64
-
-    streamfuse data distill openai/gsm8k:main math.jsonl --template "{question}"
     """
     need("distill")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

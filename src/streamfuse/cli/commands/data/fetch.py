@@ -20,7 +20,7 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="e2e, sql, dialogsum, spec-bench, function-calling.",
+            help="Any of e2e, sql, dialogsum, spec-bench, function-calling.",
             autocompletion=complete.data_sets,
         ),
     ],
@@ -40,12 +40,11 @@ def fetch(
         ),
     ] = None,
 ) -> None:
-    """Download public data sets as JSON lines for train, distill and bench; prints the folders.
+    """Download public data sets as JSON lines.
 
-    Splits are the authors' own, except for E2E: train and valid are both from
-    the development set, on which the shipped adapters were trained, and test
-    is the test set. Files come from a fixed commit and are checked.
-    docs/training.md lists the licences.
+    Prints the folders, which train, distill and bench read. Splits are the authors' own, except for E2E: train and
+    valid are both from the development set, on which the shipped adapters were trained, and test is the test set.
+    Files come from a fixed commit and are checked. docs/training.md lists the licences.
 
     [bold]Examples[/bold]
 

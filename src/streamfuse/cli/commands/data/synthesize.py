@@ -12,6 +12,7 @@ from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err
 from streamfuse.cli.shared.declared import given, with_options
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
 from streamfuse.train.config import SYNTHESIZE, DistillConfig
@@ -25,8 +26,8 @@ def register(app: typer.Typer) -> None:
 @usage_errors()
 def synthesize(
     out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="File to append prompts to, until it has --count.")],
-    count: Annotated[int, typer.Option(min=1, help="Prompts in the file at the end.")] = 2000,
-    model: options.BaseModel = DEFAULT_MODEL,
+    count: Annotated[int, typer.Option(min=1, help="Prompts in the file at the end."), COMMON] = 2000,
+    model: Annotated[options.BaseModel, COMMON] = DEFAULT_MODEL,
     begin: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,29 +35,31 @@ def synthesize(
             help='Beginning of the prompts, for example "Summarize: ". Several are used in turn.',
             show_default="none",
         ),
+        COMMON,
     ] = None,
     after: Annotated[
         Path | None,
         typer.Option(
             metavar="ANSWERS.jsonl", help="Write second turns, which follow the finished answers in this file."
         ),
+        COMMON,
     ] = None,
     system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own")
+        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own"), COMMON
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
     **flags: Any,
 ) -> None:
-    """Let the model write prompts, by continuing its chat template at the user's turn (Magpie). Prints the file.
+    """Let the model write prompts, by continuing its own chat template (Magpie).
 
-    `streamfuse data distill` answers them afterwards. If interrupted, the same
-    command continues.
+    The template stops where the user's text begins. Prints the file. `streamfuse data distill` answers them
+    afterwards. If interrupted, the same command continues.
 
     [bold]Examples[/bold]
 
     streamfuse data synthesize prompts.jsonl --count 4000
 
-    streamfuse data synthesize stories.jsonl --count 500 --begin "Write a story about" --begin "Continue this story: "
+    streamfuse data synthesize stories.jsonl --begin "Write a story about" --begin "Continue: "
 
     streamfuse data synthesize follow-ups.jsonl --after answers.jsonl --max-prompt-tokens 400
     """

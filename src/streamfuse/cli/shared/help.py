@@ -1,0 +1,117 @@
+"""Help that fits on one screen: `--help` shows the common flags of a command, `--help-all` all of them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from copy import copy
+from typing import Annotated, Any, get_args, get_origin
+
+from typer.core import TyperCommand
+
+
+class _Common:
+    """The type of `COMMON`."""
+
+
+COMMON = _Common()  # in the Annotated of a flag: `--help` shows it. In a command without such flags it shows all.
+ALL = "--help-all"
+_EXAMPLES, _CHOICES = 3, 25  # most examples, and characters of a list of choices, where flags are left out
+_HEADING = re.compile(r"\[bold\].+\[/bold\]")
+_FIRST_SENTENCE = re.compile(r".+?[.](?=\s|$)", re.DOTALL)
+
+
+class Command(TyperCommand):
+    """A command whose `--help` has, if flags of it are marked `COMMON`, one sentence, some examples and these flags.
+
+    It has `--help-all` for all paragraphs, examples and flags.
+    """
+
+    _all: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)
+        shown = self.get_help_option(ctx)
+        if shown is None:
+            return params
+        if self._all is None:
+            self._all = copy(shown)
+            self._all.name, self._all.opts = "help_all", [ALL]
+            self._all.help, self._all.callback = "Show all flags and exit.", self._show_all
+        return [*params, self._all]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        left_out = self.left_out()
+        if not left_out:
+            self._format_all(ctx, formatter)
+            return
+        params = [_short(param) for param in self.params if param not in left_out]
+        count = f"{len(left_out)} more flag{'s' if len(left_out) > 1 else ''}"
+        rest = f"{count}: {ctx.command_path} {ALL}"
+        self._view(_text(self.help or "", whole=False), params, rest).format_help(ctx, formatter)
+
+    def left_out(self) -> list[Any]:
+        """The flags that only `--help-all` shows."""
+        parameters = inspect.signature(self.callback, eval_str=True).parameters.values()  # type: ignore[arg-type]
+        common = {parameter.name for parameter in parameters if _is_common(parameter.annotation)}
+        flags = [param for param in self.params if param.param_type_name == "option"]
+        return [flag for flag in flags if common and flag.name not in common and not flag.required]
+
+    def _show_all(self, ctx: Any, _: Any, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            formatter = ctx.make_formatter()
+            self._format_all(ctx, formatter)
+            print(formatter.getvalue().rstrip("\n"))
+            ctx.exit()
+
+    def _format_all(self, ctx: Any, formatter: Any) -> None:
+        self._view(_text(self.help or "", whole=True), self.params).format_help(ctx, formatter)
+
+    def _view(self, text: str, params: list[Any], epilog: str | None = None) -> TyperCommand:
+        """A command with this help, for typer to print, without defaults of none."""
+        params = [copy(param) for param in params]
+        for param in params:
+            param.show_default = param.show_default != "none" and param.show_default
+        return TyperCommand(self.name, help=text, params=params, epilog=epilog, rich_markup_mode=self.rich_markup_mode)
+
+
+def help_flag(ctx: Any) -> str:
+    """The flag that shows all flags of a context's command; without a context, of the root."""
+    left_out = getattr(getattr(ctx, "command", None), "left_out", list)
+    return ALL if left_out() else "--help"
+
+
+def _is_common(annotation: Any) -> bool:
+    return get_origin(annotation) is Annotated and COMMON in get_args(annotation)
+
+
+def _short(param: Any) -> Any:
+    """With the first sentence of its help, in the panel of all, without the rest of a long list of choices."""
+    param = copy(param)
+    found = _FIRST_SENTENCE.match(param.help or "")
+    param.help, param.rich_help_panel = found[0] if found else param.help, None
+    if len(param.metavar or "") > _CHOICES and param.metavar[0] == "[":
+        param.metavar = param.metavar[: param.metavar.rindex("|", 0, _CHOICES)] + "|...]"
+    return param
+
+
+def _text(docstring: str, whole: bool) -> str:
+    """Paragraphs as long lines, for the terminal to wrap, and what is below a heading without empty lines.
+
+    Unless it is `whole`, only the first paragraph and some of the examples.
+    """
+    about, examples = [], []
+    sections: list[list[str]] = []
+    for paragraph in docstring.split("\n\n"):
+        line = " ".join(paragraph.split("\n")).strip()
+        if _HEADING.fullmatch(line):
+            sections.append([line])
+        elif sections:
+            sections[-1].append(line)
+        else:
+            about.append(line)
+    if not whole:
+        about = about[:1]
+        examples = [section for section in sections if section[0] == "[bold]Examples[/bold]"]
+        sections = [section[: 1 + _EXAMPLES] for section in examples]
+    return "\n\n".join([*about, *("\n".join(section) for section in sections)])
