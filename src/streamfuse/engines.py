@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from streamfuse.bundle import Bundle
 from streamfuse.extras import need
+from streamfuse.runtime.cores import cores
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
@@ -133,11 +134,6 @@ def processor() -> str:
     name = facts.get("model name") or platform.processor() or platform.machine()
     numbers = [f"{word} {facts[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in facts]
     return f"{name} ({', '.join(numbers)})" if numbers else name
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> str:

@@ -19,6 +19,7 @@ from export_samples import TEXT, decode_rows, prefill, tiny_model, verify_rows
 from onnx_samples import Written, write
 
 from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.backends.onnx_providers import Choice
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.loop import Loop
@@ -48,6 +49,25 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 @pytest.fixture(scope="module")
 def program(written: Written) -> OnnxProgram:
     return OnnxProgram(written.folder, 1)
+
+
+@pytest.mark.parametrize(("asked", "usable", "threads"), [(None, 2, 2), (None, 8, 0), (3, 2, 3), (3, 8, 3)])
+def test_a_limited_process_has_no_more_threads_than_cores(
+    asked: int | None, usable: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Recorder(Choice):
+        """Keeps the options of a session instead of opening one."""
+
+        def open(self, file: Path, options: Any) -> Any:
+            opened.append(options.intra_op_num_threads)
+            return None, None
+
+    opened: list[int] = []
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("streamfuse.runtime.backends.onnxruntime.cores", lambda: usable)
+    (tmp_path / "decode.onnx").touch()
+    OnnxProgram(tmp_path, asked, provider=Recorder()).session("decode")
+    assert opened == [threads]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)

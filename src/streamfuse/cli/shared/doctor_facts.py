@@ -21,6 +21,7 @@ from streamfuse.native.library import LibraryError, find_library, load_library
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
+from streamfuse.runtime.cores import cores
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.runtime.text_library import text_library
 
@@ -161,7 +162,7 @@ def _missing() -> list[dict[str, Any]]:
 
 
 def _memory() -> dict[str, Any]:
-    threads = engines.cores()
+    threads = cores()
     read = ReadBandwidth(threads)
     speed = read()
     by = "the native engine" if read.core_distance_ns else "numpy, about three quarters of it"
@@ -175,7 +176,7 @@ def _cost_cache() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    return f"{platform.system()} {platform.machine()}, {engines.processor()}, {engines.cores()} cores"
+    return f"{platform.system()} {platform.machine()}, {engines.processor()}, {cores()} cores"
 
 
 def _version(package: str) -> str | None:

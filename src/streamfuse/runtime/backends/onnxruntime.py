@@ -8,6 +8,7 @@ the next `run`.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from streamfuse.runtime.backend import (
     ModelSpec,
     PassOutput,
 )
+from streamfuse.runtime.cores import cores
 
 from .host import HostBackend
 from .onnx_caches import (
@@ -48,16 +50,19 @@ _NOBODY: IntArray = np.zeros(0, np.int64)
 class OnnxProgram:
     """The graphs of one bundle, for any number of backends in any threads. Each is loaded when it is first asked for.
 
-    `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose. It rearranges the weights for each
-    graph, so every loaded one has a copy; with `frugal` a backend keeps only the graph that it needs next. `provider`
-    is one of onnx_providers.py; `assignments` says of each graph that was loaded how much of it that one runs.
+    `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose, unless this process may not use
+    all cores of the machine: ONNX Runtime knows no limits of control groups, and its threads spin. It rearranges the
+    weights for each graph, so every loaded one has a copy; with `frugal` a backend keeps only the graph that it needs
+    next. `provider` is one of onnx_providers.py; `assignments` says of each graph that was loaded how much of it that
+    one runs.
     """
 
     def __init__(
         self, path: str | Path, num_threads: int | None = None, frugal: bool = False, provider: Choice | None = None
     ) -> None:
         path, self.frugal, self.provider = Path(path), frugal, provider or Choice()
-        self._folder, self._num_threads = path if path.is_dir() else path.parent, num_threads or 0
+        self._folder = path if path.is_dir() else path.parent
+        self._num_threads = num_threads or (0 if cores() == os.cpu_count() else cores())
         self._sessions: dict[str, Any] = {}
         self.assignments: dict[str, Assignment] = {}
         self._lock = threading.Lock()
