@@ -106,7 +106,7 @@ def test_vulkan_leaves_look_ups_and_top_k_outside(vulkan: tuple[Path, Report]) -
 
 @pytest.mark.parametrize(
     ("backend", "carriers"),
-    [("vulkan", "no library of streamfuse supports"), ("coreml", "only the libraries for macOS and iOS support")],
+    [("vulkan", "no library of streamfuse supports"), ("coreml", "only the library for macOS supports")],
 )
 def test_a_delegate_that_is_not_here_is_named(
     backend: str, carriers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
