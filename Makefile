@@ -90,13 +90,13 @@ arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.native.arm.build
 	$(BIN)/python -m pytest --slow tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
 
-android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json
+android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json build/tasks/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
 
 apple: $(VENV)/.apple
 	$(BIN)/python -m streamfuse.native.apple
 
-ios-bundles: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made build/ios/prefix/manifest.json
+ios-bundles: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/letters/.made build/ios/prefix/manifest.json build/tasks/manifest.json
 
 ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
@@ -126,6 +126,10 @@ build/ios/prefix/manifest.json: $(MANIFEST)
 # A bundle with a signature, for the Swift reader.
 build/ios/signed/manifest.sig: tests/helpers/signed_samples.py tests/helpers/bundle_samples.py $(wildcard $(PACKAGE)/bundle/*.py) $(ENGINE_STAMP) | $(VENV)/.dev
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/signed_samples.py $(@D)
+
+# A bundle with task adapters, of a tiny model, for the tests in Kotlin and Swift.
+build/tasks/manifest.json: tests/helpers/task_samples.py tests/helpers/export_samples.py $(EXPORT_SOURCES) $(ENGINE_STAMP) | $(VENV)/.dev
+	@$(STEP) "A tiny bundle with task adapters: half a minute" env PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/task_samples.py $(@D)
 
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m pytest --slow tests/kernels/test_kernels_sanitizers.py
@@ -166,7 +170,7 @@ schema: $(VENV)/.demo
 
 # Generated files only; the environment, the pulled models and build/train (hours of work) stay.
 clean:
-	rm -rf $(BUNDLE) build/native build/mobile build/arm build/apple build/ios build/fuzz build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(BUNDLE) build/native build/mobile build/arm build/apple build/ios build/tasks build/fuzz build/sanitize build/lib* build/temp.* build/bdist.* dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

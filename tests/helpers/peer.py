@@ -5,7 +5,8 @@ Run: PYTHONPATH=src python tests/helpers/peer.py
 Reads one JSON object per line, and writes one for each:
 
     {"bundle": folder, "turns": [prompt, ...], "config": options of a generation, "system": text or null, "raw": false,
-     "context_policy": of a chat or null, "restore": file or null, "save": file or null,
+     "context_policy": of a chat or null, "adapter": a task adapter of the bundle or null,
+     "restore": file or null, "save": file or null,
      "stops": null or for each turn a number of tokens or null}
     {"turns": [{"text", "tokens", "sources", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
 
@@ -67,6 +68,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     if "seed" in asked["config"]:
         asked["config"]["seed"] %= 1 << 64  # other languages have signed numbers
     model = opened(asked["bundle"])
+    if asked.get("adapter"):
+        model = model.adapter(asked["adapter"])
     if not asked.get("raw"):
         with model.chat(asked.get("system"), context_policy=asked.get("context_policy") or "fail") as chat:
             return chat_turns(chat, asked)

@@ -13,6 +13,8 @@ struct Request: Decodable {
   let system: String?
   let raw: Bool?
   let context_policy: String?
+  /// A task adapter of the bundle; nil: its base model.
+  let adapter: String?
   let save: String?
   /// For each turn, after how many tokens it is stopped; 0: before its prompt is read.
   let stops: [Int?]?
@@ -23,10 +25,9 @@ struct Request: Decodable {
   /// A sequence of its own on the request's bundle.
   func session() async throws -> any TextSession {
     let model = try await opened(bundle)
-    if raw == true { return model.completion { $0 = config } }
-    return model.chat(instructions: system, contextPolicy: context_policy == "drop_oldest" ? .dropOldest : .fail) {
-      $0 = config
-    }
+    if raw == true { return model.completion(adapter: adapter) { $0 = config } }
+    let policy = context_policy == "drop_oldest" ? ContextPolicy.dropOldest : .fail
+    return model.chat(instructions: system, contextPolicy: policy, adapter: adapter) { $0 = config }
   }
 }
 

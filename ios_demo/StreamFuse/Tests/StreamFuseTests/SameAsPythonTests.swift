@@ -24,6 +24,21 @@ final class SameAsPythonTests: XCTestCase {
     }
   }
 
+  func testEachTaskAdapterHasAnswersOfItsOwn() async throws {
+    let all = try requests().filter { $0.0.bundle == "build/tasks" }
+    for raw in [true, nil] {
+      let asked = all.filter { $0.0.raw == raw }
+      XCTAssertEqual(asked.map { $0.0.adapter }, [nil, "tuned", "lora"])
+      XCTAssertEqual(Set(asked.map { $0.1.turns[0].tokens }).count, 3)
+      for (request, expected) in asked {
+        let got = try await request.session().answer(to: request.turns[0])
+        XCTAssertEqual(got.tokens, expected.turns[0].tokens, request.adapter ?? "the base model")
+      }
+    }
+    let model = try await opened("build/tasks")
+    XCTAssertEqual(model.adapters, ["tuned", "lora"])
+  }
+
   func testAStoredPrefixIsLoadedAndTheAnswersAreThoseWithoutIt() async throws {
     let all = try requests()
     let (request, expected) = try XCTUnwrap(all.first { $0.0.bundle == "build/ios/prefix" })

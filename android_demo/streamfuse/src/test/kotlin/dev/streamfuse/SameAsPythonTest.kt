@@ -33,6 +33,24 @@ class SameAsPythonTest {
     }
 
     @Test
+    fun `each task adapter gives what Python gives for it, in chats and in completions`() {
+        val model = Models.of("tasks")
+        assertEquals(listOf("tuned", "lora"), model.adapters)
+        val turns = listOf("the keeper climbed", "and the lamp?")
+        for (config in listOf(fixed.copy(width = 4), GenerationConfig(maxNewTokens = 16, width = 4, temperature = 1.5, seed = 3))) {
+            for (raw in listOf(false, true)) {
+                val replies = (listOf(null) + model.adapters).map { adapter ->
+                    val expected = Python.ask("tasks", turns, config, raw = raw, adapter = adapter)
+                    val session = if (raw) model.completion(adapter = adapter) else model.chat(adapter = adapter)
+                    session.use { compare(it, turns, expected, config) }
+                    expected.map { it.tokens }
+                }
+                assertEquals(3, replies.distinct().size, "the adapters change the answers")
+            }
+        }
+    }
+
+    @Test
     fun `statistics have Python's keys in Python's order`() {
         val python = Python.ask("demo", listOf("Hello"), fixed).single().statistics
         val own = Models.demo.chat().use { it.answer("Hello", fixed).statistics }

@@ -45,6 +45,7 @@ object Python {
         val restore: String? = null,
         val save: String? = null,
         @SerialName("context_policy") val contextPolicy: String? = null,
+        val adapter: String? = null,
     )
 
     @Serializable
@@ -99,7 +100,8 @@ object Python {
         config: GenerationConfig,
         system: String? = null,
         raw: Boolean = false,
-    ): List<Turn> = ask(Request(Repository.bundle(bundle).path, turns, config, system, raw)).turns
+        adapter: String? = null,
+    ): List<Turn> = ask(Request(Repository.bundle(bundle).path, turns, config, system, raw, adapter = adapter)).turns
 }
 
 /** An answer in full. */
