@@ -29,6 +29,9 @@ public protocol OpenModel: Sendable {
 
   /// Erases the answers that it keeps.
   func forget() async throws
+
+  /// Repeats the passes that the exporter recorded in the bundle, and compares their outputs.
+  func selfTest() async throws -> SelfTest
 }
 
 /// A conversation.
@@ -66,6 +69,8 @@ public struct LoadedModel: OpenModel {
   public var defaults: GenerationConfig { model.defaults }
 
   public func forget() async throws { try model.forget() }
+
+  public func selfTest() async throws -> SelfTest { try await model.selfTest() }
 
   public func session(instructions: String?, history: [Message], contextPolicy: ContextPolicy) -> any OpenSession {
     if model.canChat {

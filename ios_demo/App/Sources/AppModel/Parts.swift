@@ -15,6 +15,8 @@ public final class Parts {
   public let bundles: BundlesModel
   /// The benchmark.
   public let benchmark: BenchmarkModel
+  /// The check of this device.
+  public let check: DeviceCheck
 
   private let folder: URL
   private var begun: Task<Void, Never>?
@@ -42,6 +44,7 @@ public final class Parts {
     chats = ChatList(saved, chat)
     bundles = BundlesModel(store, library: library, settings: settings, chat: chat)
     benchmark = BenchmarkModel(chat, settings: settings, device: device, power: power)
+    check = DeviceCheck(chat)
   }
 
   /// Sweeps what an ended process left, lists the bundles, and loads the chosen one; once.

@@ -38,7 +38,7 @@ public enum Word: String, CaseIterable, Sendable {
   case loading = "Loading %1$s …"
   case reading = "Reading …"
   case writing = "Writing …"
-  case lent = "The benchmark is running."
+  case lent = "The benchmark or the check of this device is running."
   case endComplete = "The answer is complete."
   case endStopped = "Stopped."
   case endLeft = "Stopped when you left the app."
@@ -182,6 +182,11 @@ public enum Word: String, CaseIterable, Sendable {
   case reportEqual = "All answers are equal."
   case reportDifferent = "The answers differ. This is a fault: please report it."
   case reportFallback = "Plain passes"
+  case checkDevice = "Check this device"
+  case checkDeviceHelp = "Repeats the passes that were recorded when the bundle was made, and compares the results. This takes a few seconds."
+  case checkEqual = "All passes give the recorded results, bit for bit: %1$s."
+  case checkPassed = "Passed: the results are as precise as they should be. These differ from the recorded ones:"
+  case checkFailed = "Failed. This is a fault: please report it, with these lines."
 
   // Errors
   case errorFile = "A file cannot be read or written: %1$s."

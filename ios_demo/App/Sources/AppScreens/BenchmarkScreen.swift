@@ -2,10 +2,12 @@
   import AppModel
   import SwiftUI
 
-  /// Measures with and without speculation.
+  /// Measures with and without speculation, and checks the device.
   struct BenchmarkScreen: View {
     /// The benchmark.
     let benchmark: BenchmarkModel
+    /// The check of this device.
+    let check: DeviceCheck
 
     @State private var prompt = Word.benchmarkPrompt()
     @State private var tokens = "128"
@@ -36,10 +38,25 @@
         } header: {
           Text(.benchmarkTokens)
         }
+        Section {
+          Button {
+            check.run()
+          } label: {
+            Text(.checkDevice)
+          }
+          .disabled(check.isRunning)
+          if check.isRunning { Text(.checking) }
+          ForEach(check.lines, id: \.self) { Text(verbatim: $0) }
+        } footer: {
+          Text(.checkDeviceHelp)
+        }
       }
       .navigationTitle(Text(.benchmark))
       .onChange(of: benchmark.running) { _, running in
         if !running { announce(benchmark.note) }
+      }
+      .onChange(of: check.isRunning) { _, running in
+        if !running { announce(check.lines.first) }
       }
     }
   }

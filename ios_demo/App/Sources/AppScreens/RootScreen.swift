@@ -50,7 +50,7 @@
       switch page {
       case .bundles: BundlesScreen(bundles: parts.bundles)
       case .settings: SettingsScreen(store: parts.settings, chat: parts.chat)
-      case .benchmark: BenchmarkScreen(benchmark: parts.benchmark)
+      case .benchmark: BenchmarkScreen(benchmark: parts.benchmark, check: parts.check)
       }
     }
 

@@ -49,6 +49,9 @@ final class RealBundleTests: XCTestCase {
     let parts = start()
     await parts.bundles.take(demo)?.value
     XCTAssertEqual(parts.bundles.message, "demo is checked and in use.")
+    await parts.check.run()?.value
+    XCTAssertEqual(parts.check.lines.count, 1)
+    XCTAssertTrue(parts.check.lines[0].hasPrefix("All passes give the recorded results, bit for bit: decode, "), parts.check.lines[0])
     try parts.settings.set(.temperature, "0")
     try parts.settings.set(.maxNewTokens, "24")
     let first = try await ask(parts.chat, words[0])

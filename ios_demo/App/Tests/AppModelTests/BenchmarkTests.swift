@@ -45,7 +45,7 @@ final class BenchmarkTests: AppTestCase {
     library.gate = 3
     let task = parts.benchmark.run(prompt: "Hello", tokens: "8")
     try await until { library.gate == 0 }
-    XCTAssertEqual(parts.chat.state.note, "The benchmark is running.")
+    XCTAssertEqual(parts.chat.state.note, "The benchmark or the check of this device is running.")
     parts.benchmark.cancel()
     library.gate = nil
     await task?.value

@@ -18,6 +18,8 @@ final class FakeLibrary: Library {
   /// The files that answers were to be kept in.
   var memories: [URL?] = []
   var contextPolicies: [ContextPolicy] = []
+  /// What a self-test finds; nil: the bundle has none.
+  var selfTest: SelfTest?
   private var waiting: [CheckedContinuation<Void, Never>] = []
 
   nonisolated init() {}
@@ -64,6 +66,11 @@ private struct FakeModel: OpenModel {
   }()
 
   func forget() async throws { if let memory { try Data().write(to: memory) } }
+
+  func selfTest() async throws -> SelfTest {
+    guard let found = await library.selfTest else { throw StreamFuseError(.badFile, "There is no selftest.npz.") }
+    return found
+  }
 
   func session(instructions: String?, history: [Message], contextPolicy: ContextPolicy) -> any OpenSession {
     MainActor.assumeIsolated {

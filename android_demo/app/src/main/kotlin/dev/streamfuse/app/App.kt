@@ -14,6 +14,7 @@ import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BundlesModel
 import dev.streamfuse.app.model.ChatListModel
 import dev.streamfuse.app.model.ChatModel
+import dev.streamfuse.app.model.DeviceCheck
 import dev.streamfuse.app.model.Engine
 import dev.streamfuse.app.model.Heat
 import dev.streamfuse.app.model.LibraryEngine
@@ -54,6 +55,7 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
         store, engine, settings, chat, scope, { DownloadJob.schedule(context, it) }, { DownloadJob.cancel(context, it) },
     )
     val benchmark = BenchmarkModel(chat, settings, scope, ::peakBytes) { powerOf(context) }
+    val check = DeviceCheck(chat, scope)
     private var leaving: Job? = null
 
     /**

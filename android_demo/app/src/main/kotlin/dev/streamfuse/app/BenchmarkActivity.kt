@@ -13,11 +13,13 @@ import android.widget.TextView
 import dev.streamfuse.app.model.AppException
 import dev.streamfuse.app.model.BenchmarkModel
 import dev.streamfuse.app.model.BenchmarkState
+import dev.streamfuse.app.model.DeviceCheckState
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Measurement
 import dev.streamfuse.app.model.Medians
 import dev.streamfuse.app.model.Power
 import dev.streamfuse.app.model.report
+import dev.streamfuse.app.model.words
 
 class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     override val state get() = parts.benchmark.state
@@ -30,6 +32,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
 
     override fun onReady() {
         view<View>(R.id.run).setOnClickListener { if (state.value.running) parts.benchmark.cancel() else run() }
+        view<View>(R.id.check_device).setOnClickListener { parts.check.run() }
         view<View>(R.id.share).setOnClickListener {
             share(view<TextView>(R.id.report).text.toString(), getString(R.string.report_title))
         }
@@ -37,6 +40,14 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
             it.shown(false)
             view<View>(R.id.report).shown(true)
         }
+    }
+
+    override suspend fun showMore() = collect(parts.check.state, ::show)
+
+    private fun show(state: DeviceCheckState) {
+        view<View>(R.id.check_device).isEnabled = !state.isRunning
+        val lines = if (state.isRunning) listOf(words(R.string.checking)) else state.lines
+        view<TextView>(R.id.check_result).show(lines.takeIf { it.isNotEmpty() }?.joinToString("\n") { textOf(it) })
     }
 
     override fun show(state: BenchmarkState) {

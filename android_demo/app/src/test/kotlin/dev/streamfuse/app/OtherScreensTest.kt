@@ -141,6 +141,19 @@ class OtherScreensTest : Device() {
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night`() = benchmark("benchmark-dark")
 
+    @Test fun `a check of the device says that the library's passes are the recorded ones`() {
+        install("demo")
+        val screen = open(BenchmarkActivity::class.java).get()
+        until { parts.chat.state.value.phase == Phase.READY }
+        assertFalse(screen.shown(R.id.check_result))
+        screen.press(R.id.check_device)
+        until { screen.shown(R.id.check_result) && screen.findViewById<View>(R.id.check_device)!!.isEnabled }
+        val found = screen.text(R.id.check_result).text.toString()
+        assertTrue(found, found.startsWith("All passes give the recorded results, bit for bit: decode, "))
+        assertTrue(found, found.contains("verify_8"))
+        until { parts.chat.state.value.phase == Phase.READY }
+    }
+
     @Test fun `a benchmark can be cancelled, and an invalid number shows an error`() {
         install("demo")
         val screen = open(BenchmarkActivity::class.java).get()

@@ -6,6 +6,7 @@ import dev.streamfuse.Message
 import dev.streamfuse.Model
 import dev.streamfuse.Options
 import dev.streamfuse.Piece
+import dev.streamfuse.SelfTest
 import dev.streamfuse.Session
 import dev.streamfuse.Statistics
 import dev.streamfuse.StreamFuse
@@ -32,6 +33,9 @@ interface OpenModel : AutoCloseable {
 
     /** As [Model.forget]. */
     fun forget()
+
+    /** As [Model.selfTest]. */
+    suspend fun selfTest(): SelfTest
 }
 
 /** As [Session]. */
@@ -67,6 +71,8 @@ private class LibraryModel(private val model: Model, private val policy: Context
     )
 
     override fun forget() = model.forget()
+
+    override suspend fun selfTest() = model.selfTestInBackground()
 }
 
 private class LibrarySession(private val session: Session) : OpenSession, AutoCloseable by session {

@@ -7,6 +7,7 @@ import dev.streamfuse.Message
 import dev.streamfuse.Options
 import dev.streamfuse.Piece
 import dev.streamfuse.Role
+import dev.streamfuse.SelfTest
 import dev.streamfuse.Source
 import dev.streamfuse.Statistics
 import dev.streamfuse.StreamFuseException
@@ -39,6 +40,9 @@ class FakeEngine : Engine {
     var forgotten = 0
         private set
 
+    /** What a self-test finds; null: the bundle has none. */
+    var selfTest: SelfTest? = null
+
     override suspend fun open(folder: File, options: Options, policy: ContextPolicy): OpenModel {
         if (!File(folder, "manifest.json").isFile) throw IOException("${folder.name} holds no manifest.json")
         if (File(folder, "damaged").exists()) {
@@ -62,6 +66,8 @@ class FakeEngine : Engine {
         override fun forget() {
             forgotten++
         }
+
+        override suspend fun selfTest() = selfTest ?: throw StreamFuseException(ErrorCode.BAD_FILE, "There is no selftest.npz.")
 
         override fun close() {
             open--
