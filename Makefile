@@ -207,7 +207,7 @@ $(ENGINE_STAMP): $(NATIVE_SOURCES) $(BUNDLE_SOURCES) $(VENV)/.demo $(VENV)/.rust
 	@$(STEP) "Native libraries: C++ and Rust, three to five minutes" $(BIN)/python -m streamfuse.native.build
 	@touch $@
 
-build/mobile/libstreamfuse_jni.so: android_demo/streamfuse/src/main/cpp/streamfuse_jni.cpp $(MOBILE_STAMP)
+build/mobile/libstreamfuse_jni.so: $(wildcard android_demo/streamfuse/src/main/cpp/*) $(MOBILE_STAMP)
 	@command -v javac >/dev/null && command -v mvn >/dev/null || \
 		{ echo "error: make android needs JDK 17 and Maven (Debian: apt-get install openjdk-17-jdk-headless maven)" >&2; exit 1; }
 	@$(STEP) "Native half of the Kotlin library" $(BIN)/python -m streamfuse.native.mobile --jni

@@ -122,11 +122,27 @@ def test_kotlin_declares_the_functions_that_its_native_half_has() -> None:
         declared[name] = (JAVA[result], *(JAVA[one] for one in types))
     defined = {}
     for result, name, arguments in re.findall(
-        r"^NATIVE\((\w+), (\w+)\)\s*\((.*?)\)", native.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        r"^NATIVE\((\w+), (\w+)(.*?)\) \{", native.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     ):
-        defined[name] = (result, *(part.split()[0] for part in arguments.split(",")[2:]))
+        defined[name] = (result, *(part.split()[0] for part in arguments.split(",")[1:]))
     assert declared == defined
     assert len(declared) > 15
+
+
+def test_kotlin_puts_options_where_the_header_has_them() -> None:
+    source = (ROOT / "android_demo/streamfuse/src/main/kotlin/dev/streamfuse/Reply.kt").read_text(encoding="utf-8")
+    places, size = layout(structures()["sf_options"])
+    names = {"enableSpeculativeDecoding": "speculative"}
+    bytes_of = {"Int": 4, "Long": 8, "Double": 8}
+    read = re.findall(r"^ +(\w+) = buffer\.get(\w+)\((\d+)\)", source, re.MULTILINE)
+    written = re.findall(r"buffer\.put(\w+)\((\d+), (?:if \()?value\.(\w+)", source)
+    found = {(name, kind, place) for name, kind, place in read} | {(name, kind, place) for kind, place, name in written}
+    assert len(read) == len(written) - 1 == 9  # the bundle has no width of its own
+    assert len(found) == 10, "what is written in one place is read in another"
+    for name, kind, place in found:
+        field = names.get(name, re.sub(r"([A-Z])", r"_\1", name).lower())
+        assert places[field] == (int(place), bytes_of[kind]), name
+    assert f"OPTIONS_BYTES = {size}" in source
 
 
 def test_native_asks_for_a_sentence_after_the_call_that_failed() -> None:

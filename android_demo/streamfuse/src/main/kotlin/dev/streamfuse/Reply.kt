@@ -5,11 +5,12 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 private const val STEP_BYTES = 24
+private const val OPTIONS_BYTES = 120
 private const val MOST = Int.MAX_VALUE.toLong()
 
 /**
  * The buffer that one handle shares with its native side: options in, handles and steps out. The layout is that of
- * `Step` and `Options` in streamfuse_jni.cpp.
+ * `Step` and `Options` in streamfuse_jni.cpp; options are an `sf_options` of core/streamfuse_core.h.
  */
 internal class Reply {
     val buffer: ByteBuffer = ByteBuffer.allocateDirect(1024).order(ByteOrder.nativeOrder())
@@ -51,7 +52,7 @@ internal class Reply {
     }
 
     /** Whether the bundle of [config] has a chat template. */
-    val canChat: Boolean get() = buffer.getInt(68) != 0
+    val canChat: Boolean get() = buffer.getInt(OPTIONS_BYTES) != 0
 
     /**
      * The numbers of a configuration; when it is set, every field except the width must have a value. A bundle's counts
@@ -59,26 +60,27 @@ internal class Reply {
      */
     var config: GenerationConfig
         get() = GenerationConfig(
-            maxNewTokens = buffer.getLong(0).coerceAtMost(MOST).toInt(),
-            temperature = buffer.getDouble(8),
-            topK = buffer.getLong(16).coerceAtMost(MOST).toInt(),
-            topP = buffer.getDouble(24),
-            minP = buffer.getDouble(32),
-            repetitionPenalty = buffer.getDouble(40),
-            seed = buffer.getLong(48),
-            ignoreEos = buffer.getInt(56) != 0,
-            enableSpeculativeDecoding = buffer.getInt(60) != 0,
+            maxNewTokens = buffer.getLong(8).coerceAtMost(MOST).toInt(),
+            temperature = buffer.getDouble(16),
+            topK = buffer.getLong(24).coerceAtMost(MOST).toInt(),
+            topP = buffer.getDouble(32),
+            minP = buffer.getDouble(40),
+            repetitionPenalty = buffer.getDouble(48),
+            seed = buffer.getLong(56),
+            ignoreEos = buffer.getInt(76) != 0,
+            enableSpeculativeDecoding = buffer.getInt(80) != 0,
         )
         set(value) {
-            buffer.putLong(0, value.maxNewTokens!!.toLong())
-            buffer.putDouble(8, value.temperature!!)
-            buffer.putLong(16, value.topK!!.toLong())
-            buffer.putDouble(24, value.topP!!)
-            buffer.putDouble(32, value.minP!!)
-            buffer.putDouble(40, value.repetitionPenalty!!)
-            buffer.putLong(48, value.seed!!)
-            buffer.putInt(56, if (value.ignoreEos!!) 1 else 0)
-            buffer.putInt(60, if (value.enableSpeculativeDecoding!!) 1 else 0)
-            buffer.putInt(64, value.width ?: 0)
+            for (offset in 0 until OPTIONS_BYTES step 8) buffer.putLong(offset, 0)
+            buffer.putLong(8, value.maxNewTokens!!.toLong())
+            buffer.putDouble(16, value.temperature!!)
+            buffer.putLong(24, value.topK!!.toLong())
+            buffer.putDouble(32, value.topP!!)
+            buffer.putDouble(40, value.minP!!)
+            buffer.putDouble(48, value.repetitionPenalty!!)
+            buffer.putLong(56, value.seed!!)
+            buffer.putInt(76, if (value.ignoreEos!!) 1 else 0)
+            buffer.putInt(80, if (value.enableSpeculativeDecoding!!) 1 else 0)
+            buffer.putInt(84, value.width ?: 0)
         }
 }
