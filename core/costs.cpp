@@ -100,7 +100,11 @@ void Costs::begin(bool frozen) {
   speed_ = 1.0;
   known_ = true;
   frozen_ = frozen;
-  for (Pair& pair : pairs_) pair.measured_first = pair.first, pair.measured_last = pair.last, pair.inferred = 0.0;
+  for (Pair& pair : pairs_) {
+    pair.measured_first = pair.first;
+    pair.measured_last = pair.last;
+    pair.inferred = 0.0;
+  }
 }
 
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
@@ -116,11 +120,15 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
   if (method != kDecode) {
     // The end far from these rows is corrected by half: the costs of few rows and of all rows change independently.
     const double row = std::clamp(static_cast<double>(nodes - pair.least) / pair.span(), 0.0, 1.0);  // on the line
-    pair.first *= std::exp(own * (1.0 - 0.5 * row)), pair.last *= std::exp(own * (0.5 + 0.5 * row));
+    pair.first *= std::exp(own * (1.0 - 0.5 * row));
+    pair.last *= std::exp(own * (0.5 + 0.5 * row));
     const double alike = kAlike * own;
     for (size_t i = 1; i < pairs_.size(); ++i) {
       Pair& other = pairs_[i];
-      if (&other != &pair) other.first *= std::exp(alike), other.last *= std::exp(alike), other.inferred += alike;
+      if (&other == &pair) continue;
+      other.first *= std::exp(alike);
+      other.last *= std::exp(alike);
+      other.inferred += alike;
     }
     return;
   }
@@ -130,7 +138,8 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
     Pair& other = pairs_[i];
     const double first = kReturn * std::log(other.measured_first / other.first);
     const double last = kReturn * std::log(other.measured_last / other.last);
-    other.first *= std::exp(first - own), other.last *= std::exp(last - own);
+    other.first *= std::exp(first - own);
+    other.last *= std::exp(last - own);
     other.inferred += 0.5 * (first + last);
   }
 }
@@ -142,7 +151,10 @@ bool Costs::measure(const Run& run) {
   if (remembered && !sample(passes, run, kChecks, 1, kMostChecking)) return false;
   if (!remembered || !agrees(passes)) {
     if (!sample(passes, run, kRounds, 2, kMostMeasuring)) return false;
-    if (!remembered || !agrees(passes)) return fit(passes), true;
+    if (!remembered || !agrees(passes)) {
+      fit(passes);
+      return true;
+    }
   }
   speed_ = quickest(passes.front().ms) / pairs_.front().first;
   known_ = true;

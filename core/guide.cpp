@@ -47,7 +47,8 @@ void Guide::begin(Constraint* constraint) {
 }
 
 void Guide::begin_draft(int64_t root, int64_t widest) {
-  root_ = root, widest_ = widest;
+  root_ = root;
+  widest_ = widest;
   nodes_.assign(1, {-1, -1, 0});
   at_ = 0;
 }

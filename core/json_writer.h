@@ -17,29 +17,35 @@ class JsonWriter {
     out_.precision(15);
   }
   void open(char bracket) {
-    separate();
-    out_ << bracket;
+    put(bracket);
     first_ = true;
   }
   void close(char bracket) {
     out_ << bracket;
     first_ = false;
   }
-  void key(const char* name) { separate(), out_ << json_string(name) << ": ", first_ = true; }
-  void value(double number) { std::isfinite(number) ? (separate(), void(out_ << number)) : null(); }
-  void value(int64_t number) { separate(), out_ << number; }
-  void value(bool yes) { separate(), out_ << (yes ? "true" : "false"); }
-  void value(const char* sentence) { sentence == nullptr ? null() : (separate(), void(out_ << json_string(sentence))); }
-  void null() { separate(), out_ << "null"; }
+  void key(const char* name) {
+    put(json_string(name));
+    out_ << ": ";
+    first_ = true;
+  }
+  void value(double number) { std::isfinite(number) ? put(number) : null(); }
+  void value(int64_t number) { put(number); }
+  void value(bool yes) { put(yes ? "true" : "false"); }
+  void value(const char* sentence) { sentence == nullptr ? null() : put(json_string(sentence)); }
+  void null() { put("null"); }
   template <typename T>
   void member(const char* name, T number) {
-    key(name), value(number);
+    key(name);
+    value(number);
   }
   std::string done() const { return out_.str(); }
 
  private:
-  void separate() {
+  template <typename T>
+  void put(const T& text) {
     if (!first_) out_ << ", ";
+    out_ << text;
     first_ = false;
   }
   std::ostringstream out_;

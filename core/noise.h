@@ -37,8 +37,10 @@ inline __attribute__((always_inline)) std::array<uint32_t, 4> random_words(uint6
     const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
     c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
     c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
-    c1 = static_cast<uint32_t>(b), c3 = static_cast<uint32_t>(a);
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    c1 = static_cast<uint32_t>(b);
+    c3 = static_cast<uint32_t>(a);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
   }
   return {c0, c1, c2, c3};
 }

@@ -42,7 +42,10 @@ inline __attribute__((always_inline)) double logarithm(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   double e = static_cast<double>(static_cast<int64_t>(bits >> 52 & 0x7ff) - 1023);
   double m = std::bit_cast<double>((bits & 0x000fffffffffffffu) | 0x3ff0000000000000u);
-  if (m > 1.4142135623730951) m *= 0.5, e += 1.0;
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    e += 1.0;
+  }
   const double f = (m - 1.0) / (m + 1.0), s = f * f;
   double sum = 1.0 / 21;
   sum = sum * s + 1.0 / 19;

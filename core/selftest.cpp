@@ -67,8 +67,12 @@ class Signal {
  public:
   void add(const float* ours, const float* expected, int64_t width) {
     double mean_ours = 0, mean_expected = 0;
-    for (int64_t i = 0; i < width; ++i) mean_ours += ours[i], mean_expected += expected[i];
-    mean_ours /= static_cast<double>(width), mean_expected /= static_cast<double>(width);
+    for (int64_t i = 0; i < width; ++i) {
+      mean_ours += ours[i];
+      mean_expected += expected[i];
+    }
+    mean_ours /= static_cast<double>(width);
+    mean_expected /= static_cast<double>(width);
     for (int64_t i = 0; i < width; ++i) {
       const double b = expected[i] - mean_expected, difference = ours[i] - mean_ours - b;
       signal_ += b * b;

@@ -32,7 +32,10 @@ void TreeJoiner::join(const Tree& other, int64_t width, Tree& tree) {
     int64_t mine = tree.child(parent, node.token);
     if (mine == 0) mine = tree.add(node.token, parent, node.log_prob, node.source, node.exact, node.state, node.forced);
     Tree::Node& known = tree.nodes[static_cast<size_t>(mine)];
-    if (node.log_prob > known.log_prob) known.log_prob = node.log_prob, known.exact = node.exact;
+    if (node.log_prob > known.log_prob) {
+      known.log_prob = node.log_prob;
+      known.exact = node.exact;
+    }
     place_.push_back(mine);
   }
   order(width, tree);

@@ -168,7 +168,10 @@ bool Session::next(sf_piece& out) {
   if (running_) {
     sf_token token{};
     const int code = sf_sequence_next(sequence_.get(), &token);
-    if (code == SF_OK) return give(token, out), true;
+    if (code == SF_OK) {
+      give(token, out);
+      return true;
+    }
     const Failure failure(code, code == SF_END ? "" : sf_sequence_error(sequence_.get()));
     if (code != SF_END) {
       abandon();
@@ -199,7 +202,10 @@ void Session::give(const sf_token& token, sf_piece& out) {
   }
   hold(parts, n);
   sf_piece piece = {nullptr, 0, token.id, token.source, SF_ANSWER};
-  if (give_held(piece)) piece.token = token.id, piece.source = token.source;
+  if (give_held(piece)) {
+    piece.token = token.id;
+    piece.source = token.source;
+  }
   out = piece;
   // A stop string is complete. Where the end fails the cache is shorter, and the next answer reads more.
   if (code == SF_END) sf_sequence_finish(sequence_.get(), "stop");

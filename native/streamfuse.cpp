@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "guard.h"
@@ -14,6 +15,7 @@ using streamfuse::bad;
 using streamfuse::Failure;
 using streamfuse::guarded;
 using streamfuse::known_part;
+using streamfuse::native::Session;
 
 struct sf_model {
   std::shared_ptr<const streamfuse::native::Model> model;  // null where loading failed
@@ -21,7 +23,7 @@ struct sf_model {
 };
 
 struct sf_session {
-  std::unique_ptr<streamfuse::native::Session> session;  // null where making it failed
+  std::unique_ptr<Session> session;  // null where making it failed
   std::string error;
 };
 
@@ -39,19 +41,24 @@ int new_session(sf_model* model, bool chat, const sf_session_options* options, s
     const sf_session_options known = known_part(options, sf_session_options{});
     streamfuse::Backend own(known.backend);
     if (handle == nullptr) return out == nullptr ? SF_BAD_ARGUMENT : SF_OUT_OF_MEMORY;
-    handle->session = std::make_unique<streamfuse::native::Session>(model == nullptr ? nullptr : model->model, chat,
-                                                                    known, std::move(own));
+    handle->session = std::make_unique<Session>(model == nullptr ? nullptr : model->model, chat, known, std::move(own));
     return SF_OK;
   });
 }
 
-// Runs `body` on the session of a handle.
+// Runs `body` on the session of a handle; its code, if it returns one.
 template <typename Body>
 int on(sf_session* handle, Body body) noexcept {
   if (handle == nullptr) return SF_BAD_ARGUMENT;
   return guarded(handle->error, [&]() -> int {
-    if (handle->session == nullptr) throw Failure(SF_BROKEN, "this session could not be made; free it");
-    return body(*handle->session);
+    Session* const session = handle->session.get();
+    if (session == nullptr) throw Failure(SF_BROKEN, "this session could not be made; free it");
+    if constexpr (std::is_void_v<std::invoke_result_t<Body, Session&>>) {
+      body(*session);
+      return SF_OK;
+    } else {
+      return body(*session);
+    }
   });
 }
 
@@ -172,37 +179,34 @@ const char* sf_session_error(const sf_session* session) {
 }
 
 int sf_session_prepare(sf_session* handle) {
-  return on(handle, [](auto& session) { return session.prepare(), SF_OK; });
+  return on(handle, [](Session& session) { session.prepare(); });
 }
 
 int sf_session_start(sf_session* handle, const char* text, size_t bytes, const sf_answer_options* options) {
-  return on(handle,
-            [&](auto& session) { return session.start(text, bytes, known_part(options, sf_answer_options{})), SF_OK; });
+  return on(handle, [&](Session& session) { session.start(text, bytes, known_part(options, sf_answer_options{})); });
 }
 
 int sf_session_start_tool_results(sf_session* handle, const char* results, size_t bytes,
                                   const sf_answer_options* options) {
-  return on(handle, [&](auto& session) {
-    return session.start_tool_results(results, bytes, known_part(options, sf_answer_options{})), SF_OK;
+  return on(handle, [&](Session& session) {
+    session.start_tool_results(results, bytes, known_part(options, sf_answer_options{}));
   });
 }
 
 int sf_session_tool_calls(sf_session* handle, const char** json, size_t* bytes) {
-  return on(handle, [&](auto& session) { return session.tool_calls(json, bytes), SF_OK; });
+  return on(handle, [&](Session& session) { session.tool_calls(json, bytes); });
 }
 
 int sf_session_start_tokens(sf_session* handle, const int64_t* ids, int64_t n, const sf_answer_options* options) {
-  return on(handle, [&](auto& session) {
-    return session.start_tokens(ids, n, known_part(options, sf_answer_options{})), SF_OK;
-  });
+  return on(handle, [&](Session& session) { session.start_tokens(ids, n, known_part(options, sf_answer_options{})); });
 }
 
 int sf_session_read(sf_session* handle, int64_t* read, int64_t* total) {
-  return on(handle, [&](auto& session) { return session.read(read, total) ? SF_OK : SF_END; });
+  return on(handle, [&](Session& session) { return session.read(read, total) ? SF_OK : SF_END; });
 }
 
 int sf_session_next(sf_session* handle, sf_piece* out) {
-  return on(handle, [&](auto& session) {
+  return on(handle, [&](Session& session) {
     if (out == nullptr) bad("next needs a place for the piece");
     return session.next(*out) ? SF_OK : SF_END;
   });
@@ -213,7 +217,7 @@ void sf_session_stop(sf_session* handle) {
 }
 
 int sf_session_finish(sf_session* handle) {
-  return on(handle, [](auto& session) { return session.finish(), SF_OK; });
+  return on(handle, [](Session& session) { session.finish(); });
 }
 
 const char* sf_session_statistics(sf_session* handle) {
@@ -221,44 +225,44 @@ const char* sf_session_statistics(sf_session* handle) {
 }
 
 int sf_session_messages(sf_session* handle, const char** json, size_t* bytes) {
-  return on(handle, [&](auto& session) { return session.messages(json, bytes), SF_OK; });
+  return on(handle, [&](Session& session) { session.messages(json, bytes); });
 }
 
 int sf_session_tokens(sf_session* handle, const int64_t** ids, int64_t* n, int64_t* cached) {
-  return on(handle, [&](auto& session) { return session.tokens(ids, n, cached), SF_OK; });
+  return on(handle, [&](Session& session) { session.tokens(ids, n, cached); });
 }
 
 int64_t sf_session_used_tokens(sf_session* handle) {
   int64_t n = 0;
-  on(handle, [&](auto& session) { return n = session.used_tokens(), SF_OK; });
+  on(handle, [&](Session& session) { n = session.used_tokens(); });
   return n;
 }
 
 int64_t sf_session_remaining_tokens(sf_session* handle) {
   int64_t n = 0;
-  on(handle, [&](auto& session) { return n = session.remaining_tokens(), SF_OK; });
+  on(handle, [&](Session& session) { n = session.remaining_tokens(); });
   return n;
 }
 
 int sf_session_reset(sf_session* handle) {
-  return on(handle, [](auto& session) { return session.reset(), SF_OK; });
+  return on(handle, [](Session& session) { session.reset(); });
 }
 
 int sf_session_trim(sf_session* handle) {
-  return on(handle, [](auto& session) { return session.trim(), SF_OK; });
+  return on(handle, [](Session& session) { session.trim(); });
 }
 
 int sf_session_save(sf_session* handle, const char* path) {
-  return on(handle, [&](auto& session) {
+  return on(handle, [&](Session& session) {
     if (path == nullptr) bad("save needs a path");
-    return session.save(path), SF_OK;
+    session.save(path);
   });
 }
 
 int sf_session_restore(sf_session* handle, const char* path) {
-  return on(handle, [&](auto& session) {
+  return on(handle, [&](Session& session) {
     if (path == nullptr) bad("restore needs a path");
-    return session.restore(path), SF_OK;
+    session.restore(path);
   });
 }
 

@@ -409,7 +409,8 @@ void a_certain_end_needs_no_pass() {
     shortened.text(generation, same);
     Generation dropping;
     dropping.max_new_tokens = 1;
-    dropping.dropped_turns = 1, dropping.dropped_tokens = 2;
+    dropping.dropped_turns = 1;
+    dropping.dropped_tokens = 2;
     text_of(shortened.session, {prompt.begin() + 2, prompt.end()}, dropping, nullptr);
     // The prompt without the dropped tokens would have read the end and the token after it.
     expect(shortened.counted("reread_tokens") == shortened.counted("prefilled_tokens") - 2, "nor is it read again");

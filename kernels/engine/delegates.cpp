@@ -125,8 +125,12 @@ VendorOutput::VendorOutput(bool collect) {
   if (!collect || prints_everything()) return;
   lock_ = std::unique_lock<std::mutex>(output_lock);
   std::fflush(nullptr);
-  if (std::FILE* const file = std::tmpfile(); file != nullptr) file_ = dup(fileno(file)), std::fclose(file);
-  output_ = dup(STDOUT_FILENO), error_ = dup(STDERR_FILENO);
+  if (std::FILE* const file = std::tmpfile(); file != nullptr) {
+    file_ = dup(fileno(file));
+    std::fclose(file);
+  }
+  output_ = dup(STDOUT_FILENO);
+  error_ = dup(STDERR_FILENO);
   if (file_ >= 0 && output_ >= 0) dup2(file_, STDOUT_FILENO);
   if (file_ >= 0 && error_ >= 0) dup2(file_, STDERR_FILENO);
 #else
@@ -138,9 +142,10 @@ VendorOutput::~VendorOutput() {
 #if defined(__linux__) && !defined(__ANDROID__)
   if (!lock_.owns_lock()) return;
   std::fflush(nullptr);
-  if (output_ >= 0) dup2(output_, STDOUT_FILENO), close(output_);
-  if (error_ >= 0) dup2(error_, STDERR_FILENO), close(error_);
-  if (file_ >= 0) close(file_);
+  if (output_ >= 0) dup2(output_, STDOUT_FILENO);
+  if (error_ >= 0) dup2(error_, STDERR_FILENO);
+  for (const int descriptor : {output_, error_, file_})
+    if (descriptor >= 0) close(descriptor);
 #endif
 }
 

@@ -27,7 +27,8 @@ void ask_for_large_pages(const void* data, size_t size) {
   const uintptr_t first = begin / page * page;
   (void)madvise(reinterpret_cast<void*>(first), begin + size - first, MADV_HUGEPAGE);
 #else
-  (void)data, (void)size;
+  (void)data;
+  (void)size;
 #endif
 }
 

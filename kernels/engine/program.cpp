@@ -142,7 +142,8 @@ void Program::read_window(const std::string& path) {
   if (*window < 1 || capacity <= *window || capacity > std::numeric_limits<int32_t>::max())
     throw Failure(SF_BAD_PROGRAM, path + ": a window of " + std::to_string(*window) +
                                       " tokens does not fit a context of " + std::to_string(capacity));
-  shapes_.window = *window, shapes_.capacity = capacity;
+  shapes_.window = *window;
+  shapes_.capacity = capacity;
 }
 
 MethodMeta Program::meta_of(const std::string& method) const {

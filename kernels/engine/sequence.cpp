@@ -56,7 +56,8 @@ Sequence::Sequence(std::shared_ptr<const Program> program, const sf_watch* watch
   const Shapes& shapes = program_->shapes();
   int64_t most_rows = 0;
   for (const auto& [name, signature] : program_->signatures()) most_rows = std::max(most_rows, signature.rows);
-  kept_.reserve(static_cast<size_t>(most_rows)), places_.reserve(static_cast<size_t>(most_rows));
+  kept_.reserve(static_cast<size_t>(most_rows));
+  places_.reserve(static_cast<size_t>(most_rows));
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
     caches_.emplace_back(static_cast<size_t>(shapes.cache_bytes(i)));
@@ -154,7 +155,9 @@ sf_results Sequence::results() const {
   const Shapes& shapes = program_->shapes();
   sf_results results = {};
   results.survivors = real;
-  results.vocab_size = shapes.vocab_size, results.num_streams = shapes.num_streams, results.top_k = shapes.top_k;
+  results.vocab_size = shapes.vocab_size;
+  results.num_streams = shapes.num_streams;
+  results.top_k = shapes.top_k;
   results.logits = of(*ran_, signature.logits, kFloats);
   results.best = of(*ran_, signature.best, kIntegers);
   results.kept = kept_.data();

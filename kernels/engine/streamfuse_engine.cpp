@@ -187,10 +187,13 @@ int sf_program_spec(sf_program* handle, sf_spec* out) {
     const streamfuse::Shapes& shapes = handle->program->shapes();
     *out = {};
     out->size = sizeof *out;
-    out->capacity = shapes.capacity, out->vocab_size = shapes.vocab_size;
-    out->num_streams = shapes.num_streams, out->top_k = shapes.top_k;
+    out->capacity = shapes.capacity;
+    out->vocab_size = shapes.vocab_size;
+    out->num_streams = shapes.num_streams;
+    out->top_k = shapes.top_k;
     out->prefill_rows = handle->program->signature("prefill").rows;
-    out->verify = handle->verify.data(), out->verify_count = static_cast<int32_t>(handle->verify.size());
+    out->verify = handle->verify.data();
+    out->verify_count = static_cast<int32_t>(handle->verify.size());
     out->deferred = handle->program->signatures().count(streamfuse::kStreams) > 0;
   });
 }

@@ -285,7 +285,8 @@ class Plan {
       case kDelegateCall:
         return verify_arguments(*call, first, delegates_.size(), "delegate");
       case kMoveCall:
-        return need_value(first, "it"), need_value(second, "it");
+        need_value(first, "it");
+        return need_value(second, "it");
       case kJumpFalseCall:
         need_value(first, "it");
         return need(second > static_cast<int64_t>(index) && second <= static_cast<int64_t>(count),

@@ -46,7 +46,8 @@ void store_key_head(const float* key, int64_t dim, int64_t t, uint8_t* head) {
     const uint16_t half = half_of(largest(max(magnitude(low), magnitude(high))) / 127.0f);
     const float scale = half_at((const uint8_t*)&half);
     const Lanes most = splat(127.0f * scale), least = splat(-127.0f * scale);  // the scale may be rounded down
-    low = max(least, min(most, low)), high = max(least, min(most, high));
+    low = max(least, min(most, low));
+    high = max(least, min(most, high));
     const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
     int8_t q[kGroupSize];
     round_lanes(low, inverse, q);
@@ -226,7 +227,8 @@ void mix_tails(const AttentionWork& w) {
     while (n < known && n < seen && rows[n] == before[n]) ++n;
     for (; n < seen; ++n)
       store_value_head(w.fresh(w.a.value, rows[n]), dim, left + n, blocks, buffers.tail, buffers.tail_scales);
-    before = rows, known = seen;
+    before = rows;
+    known = seen;
     Rounded weights = buffers.tail_weights;
     weights.groups = (length + kCacheBlock - 1) / kCacheBlock;
     const int64_t padded = weights.groups * kCacheBlock;

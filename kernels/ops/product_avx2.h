@@ -140,7 +140,9 @@ void product_block(const uint8_t* w, const Rounded& x, int64_t row0, float* out,
       }
     w += kBytes;
     q += x.rows * kGroupSize;
-    scale += x.rows, share += x.rows, start += x.rows;
+    scale += x.rows;
+    share += x.rows;
+    start += x.rows;
   }
   for (int r = 0; r < Rows; ++r)
     for (int p = 0; p < kParts; ++p) ((NativeUnaligned*)(out + r * kLanes))[p] = acc[r][p];

@@ -97,7 +97,9 @@ void product_block(const uint8_t* tile, const Rounded& x, int64_t row0, float* o
       add_group<Q8, Rows, 0>(dots, d, m, q, scale, share, start, acc);
       w += kBytes;
       q += x.rows * kGroupSize;
-      scale += x.rows, share += x.rows, start += x.rows;
+      scale += x.rows;
+      share += x.rows;
+      start += x.rows;
     }
     for (int r = 0; r < Rows; ++r) *(NativeUnaligned*)(out + r * kLanes + part * kPartLanes) = acc[r];
   }

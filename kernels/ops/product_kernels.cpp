@@ -30,7 +30,9 @@ void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t r
       SF_ROWS(3) SF_ROWS(4) SF_ROWS(5) SF_ROWS(6) SF_ROWS(7) SF_ROWS(8) SF_ROWS(9) SF_ROWS(10) SF_ROWS(11) SF_ROWS(12)
 #undef SF_ROWS
     }
-    row0 += n, left -= n, out += n * kLanes;
+    row0 += n;
+    left -= n;
+    out += n * kLanes;
   }
 }
 

@@ -87,10 +87,14 @@ SF_INLINE void round_eight(const float* x, int count, const Rounded& to, int64_t
     of_group[i] = (Eight)round_by(x + i * kGroupSize, inverses[i], to.q + (at + i * step) * kGroupSize);
   const EightInts sum = (EightInts)fold_eight(of_group, plus), start = sum * -128;
   const Eight share = scale * __builtin_convertvector(sum, Eight);
-  memcpy(scales, &scale, sizeof scale), memcpy(shares, &share, sizeof share), memcpy(starts, &start, sizeof start);
+  memcpy(scales, &scale, sizeof scale);
+  memcpy(shares, &share, sizeof share);
+  memcpy(starts, &start, sizeof start);
   for (int i = 0; i < count; ++i) {
     const int64_t place = at + i * step;
-    to.scale[place] = scales[i], to.share[place] = shares[i], to.start[place] = starts[i];
+    to.scale[place] = scales[i];
+    to.share[place] = shares[i];
+    to.start[place] = starts[i];
   }
 }
 #endif
@@ -100,7 +104,10 @@ SF_INLINE void round_groups(const float* x, int64_t count, const Rounded& to, in
   int64_t i = 0;
 #if defined(__AVX2__)
   for (; i + 8 <= count; i += 8) round_eight(x + i * kGroupSize, 8, to, at + i * step, step);
-  if (count - i > 2) round_eight(x + i * kGroupSize, (int)(count - i), to, at + i * step, step), i = count;
+  if (count - i > 2) {
+    round_eight(x + i * kGroupSize, (int)(count - i), to, at + i * step, step);
+    i = count;
+  }
 #endif
   for (; i < count; ++i) round_group(x + i * kGroupSize, to, at + i * step);
 }

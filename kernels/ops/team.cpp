@@ -96,7 +96,8 @@ class Share {
         // The word is of an older job, unless this thread itself is late: it is never newer than the current job. All
         // chunks of a finished job were claimed, so a late thread's exchange fails.
         if (calls.load(std::memory_order_acquire) >> 24 != name) return -1;
-        begin = whole_begin, end = whole_end;
+        begin = whole_begin;
+        end = whole_end;
       }
       if (begin >= end) return -1;
       const uint64_t rest = first ? pack(name, begin + 1, end) : pack(name, begin, end - 1);

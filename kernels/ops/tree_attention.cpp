@@ -53,9 +53,12 @@ AttentionBuffers AttentionBuffers::at(const TreeAttention& a, int64_t task_rows,
     taken += Scratch::size_of<T>(count);
   };
   const auto take_rounded = [&](int64_t rows, int64_t groups, Rounded& place) {
-    place.rows = rows, place.groups = groups;
+    place.rows = rows;
+    place.groups = groups;
     take(rows * groups * kGroupSize, place.q);
-    take(rows * groups, place.scale), take(rows * groups, place.share), take(rows * groups, place.start);
+    take(rows * groups, place.scale);
+    take(rows * groups, place.share);
+    take(rows * groups, place.start);
   };
   const int64_t group = a.query_heads / a.cache.kv_heads, queries = task_rows * group;
   const int64_t groups = a.cache.key_groups(), tiles = a.cache.value_tiles();

@@ -61,8 +61,10 @@ void bench_products() {
   Matrix vocabulary(kVocabulary, kHidden, true);
   double bytes = vocabulary.size(), weights = vocabulary.weights();
   for (const auto& layer : layers)
-    for (const Matrix* m : {&layer->qkv, &layer->o, &layer->gate_up, &layer->down})
-      bytes += m->size(), weights += m->weights();
+    for (const Matrix* m : {&layer->qkv, &layer->o, &layer->gate_up, &layer->down}) {
+      bytes += m->size();
+      weights += m->weights();
+    }
   const double gigabytes_per_second = read_bandwidth();
   std::printf("read bandwidth %.1f GB/s, weights %.1f MB, floor %.2f ms, %d threads\n", gigabytes_per_second,
               bytes / 1e6, bytes / 1e6 / gigabytes_per_second, team_limit());

@@ -88,8 +88,10 @@ struct Program {
     const char* text;
     check(sf_program_describe(handle, &text), handle);
     description = text;
-    prefill_rows = rows_of(description, "prefill"), width = rows_of(description, verify);
-    capacity = number_of(description, "capacity"), vocab_size = number_of(description, "vocab_size");
+    prefill_rows = rows_of(description, "prefill");
+    width = rows_of(description, verify);
+    capacity = number_of(description, "capacity");
+    vocab_size = number_of(description, "vocab_size");
     if (prefill_rows == 0 || width < 2 || capacity < 32)
       throw std::runtime_error("not a program for this test: " + description);
     sf_spec spec;
@@ -168,9 +170,15 @@ std::vector<int64_t> text_of(const Program& program, const Session& session, int
   const std::vector<int64_t> prompt = prompt_of(program, seed, 11);
   sf_options options;
   sf_default_options(&options);
-  options.max_new_tokens = 12, options.speculative = speculative, options.width = static_cast<int32_t>(program.width);
+  options.max_new_tokens = 12;
+  options.speculative = speculative;
+  options.width = static_cast<int32_t>(program.width);
   if (seed % 3 == 2) options.width = 0;  // chosen by the planner
-  if (seed % 2 == 1) options.temperature = 0.8, options.top_p = 0.9, options.seed = static_cast<uint64_t>(seed);
+  if (seed % 2 == 1) {
+    options.temperature = 0.8;
+    options.top_p = 0.9;
+    options.seed = static_cast<uint64_t>(seed);
+  }
   check(sf_sequence_reset(session.handle), session.handle);
   check(sf_sequence_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
         session.handle);
@@ -197,7 +205,8 @@ void a_token_allocates_no_memory(const Program& program) {
     const std::vector<int64_t> prompt = prompt_of(program, seed, 11);
     sf_options options;
     sf_default_options(&options);
-    options.max_new_tokens = 12, options.width = seed == 2 ? 0 : static_cast<int32_t>(program.width);
+    options.max_new_tokens = 12;
+    options.width = seed == 2 ? 0 : static_cast<int32_t>(program.width);
     check(sf_sequence_reset(session.handle), session.handle);
     check(sf_sequence_start(session.handle, prompt.data(), static_cast<int64_t>(prompt.size()), &options),
           session.handle);
@@ -343,19 +352,23 @@ void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
                                     {&sf_method::carrying, "stream_nodes of verify_"}}) {
     std::vector<sf_method> changed = verify;
     ++(changed.back().*field);
-    other = spec, other.verify = changed.data();
+    other = spec;
+    other.verify = changed.data();
     expect_refused(other, name);
   }
   std::vector<sf_method> nameless = verify;
   nameless.back().name = nullptr;
-  other = spec, other.verify = nameless.data();
+  other = spec;
+  other.verify = nameless.data();
   expect(sf_program_check(program.handle, &other) == SF_BAD_ARGUMENT, "a method without a name was taken");
   other.verify = nullptr;
   expect(sf_program_check(program.handle, &other) == SF_BAD_ARGUMENT, "a list that is a null pointer was taken");
   expect(sf_program_check(program.handle, nullptr) == SF_BAD_ARGUMENT, "no spec was taken");
   std::vector<sf_method> more = verify;
   more.push_back({"verify_999", 999, 999, 0});
-  other = spec, other.verify = more.data(), ++other.verify_count;
+  other = spec;
+  other.verify = more.data();
+  ++other.verify_count;
   expect_refused(other, "verify_999");
 }
 
@@ -374,15 +387,21 @@ uint64_t digest(const Program& program) {
   sf_results r;
   check(sf_engine_read(session, &r), session);
   const int64_t candidates = r.carrying * r.num_streams * r.top_k;
-  add(r.logits, r.survivors * r.vocab_size), add(r.best, r.survivors), add(r.kept, r.survivors);
-  add(r.stream_ids, candidates), add(r.stream_log_probs, candidates);
+  add(r.logits, r.survivors * r.vocab_size);
+  add(r.best, r.survivors);
+  add(r.kept, r.survivors);
+  add(r.stream_ids, candidates);
+  add(r.stream_log_probs, candidates);
   return hash;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return std::fprintf(stderr, "usage: test_engine model.pte WIDTH\n"), 2;
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: test_engine model.pte WIDTH\n");
+    return 2;
+  }
   try {
     const Program program(argv[1], std::string("verify_") + argv[2]);
     speculation_changes_no_token(program);

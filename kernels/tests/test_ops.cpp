@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "bench_products.h"
@@ -92,7 +93,10 @@ struct Pass {
     streamfuse::tree_attention({query.data(), key.data(), value.data(), keys.data(), values.data(), visible.get(), rows,
                                 out.data(), length, rows, query_heads, shape(), 1.0f / std::sqrt(float(dim)), window});
   }
-  void run() { store(), attend(); }
+  void run() {
+    store();
+    attend();
+  }
 
   std::vector<double> expected(int64_t row, int64_t head) const {
     const int64_t kv = head / (query_heads / kv_heads), stride = kv_heads * dim;
@@ -107,7 +111,8 @@ struct Pass {
       values.push_back(&value[j * stride + kv * dim]);
     }
     const size_t seen = keys.size(), from = window > 0 && seen > size_t(window) ? seen - size_t(window) : 0;
-    keys.erase(keys.begin(), keys.begin() + from), values.erase(values.begin(), values.begin() + from);
+    keys.erase(keys.begin(), keys.begin() + from);
+    values.erase(values.begin(), values.begin() + from);
     std::vector<double> scores, result(dim, 0.0);
     double best = -1e300, total = 0;
     for (const float* k : keys) {
@@ -249,7 +254,9 @@ void top_k_equals_a_full_sort() {
 void top_k_survives_nan_and_infinity() {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   std::vector<float> logits(40, nan), out(3);
-  logits[35] = 1.0f, logits[36] = -inf, logits[3] = 0.5f;
+  logits[35] = 1.0f;
+  logits[36] = -inf;
+  logits[3] = 0.5f;
   std::vector<int64_t> ids(40), out_ids(3);
   for (int64_t c = 0; c < 40; ++c) ids[c] = c;
   top_k({logits.data(), ids.data(), out_ids.data(), out.data(), 1, 40, 3});
@@ -351,9 +358,16 @@ int main(int argc, char** argv) {
   streamfuse::limit_team(
       streamfuse::reserve_team(std::getenv("STREAMFUSE_THREADS") ? std::atoi(std::getenv("STREAMFUSE_THREADS")) : 0));
   std::printf("instruction set: %s, %d threads\n", streamfuse::lane_kernels().name, streamfuse::team_limit());
-  if (argc > 1 && std::strcmp(argv[1], "--bench-products") == 0) return bench_products(), 0;
-  if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) return bench(), 0;
-  if (argc > 1 && std::strcmp(argv[1], "--digest") == 0) {
+  const std::string_view option = argc > 1 ? argv[1] : "";
+  if (option == "--bench-products") {
+    bench_products();
+    return 0;
+  }
+  if (option == "--bench") {
+    bench();
+    return 0;
+  }
+  if (option == "--digest") {
     std::printf("digest: %016llx\n", static_cast<unsigned long long>(digest()));
     return 0;
   }

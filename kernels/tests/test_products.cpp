@@ -254,8 +254,17 @@ struct Model {
       for (int64_t r = 0; r < count; ++r)
         found[r].insert(found[r].end(), values.begin() + r * size, values.begin() + (r + 1) * size);
     };
-    take(q), take(key), take(value), take(y), take(mlp), take(branch), take(sum), take(best), take(top),
-        take(log_probs), take(embedded);
+    take(q);
+    take(key);
+    take(value);
+    take(y);
+    take(mlp);
+    take(branch);
+    take(sum);
+    take(best);
+    take(top);
+    take(log_probs);
+    take(embedded);
     if (with_logits) take(logits);
     return found;
   }
@@ -360,9 +369,10 @@ void the_mlp_is_its_parts(bool gelu) {
              gelu ? Activation::kGelu : Activation::kSilu,
              !gelu});
   double worst = 0, largest = 0;
-  for (size_t i = 0; i < out.size(); ++i)
-    worst = std::max(worst, std::fabs(double(out[i]) - expected[i])),
+  for (size_t i = 0; i < out.size(); ++i) {
+    worst = std::max(worst, std::fabs(double(out[i]) - expected[i]));
     largest = std::max(largest, std::fabs(double(out[i])));
+  }
   expect(worst < 1e-3 * largest, "the MLP differs from its parts");
 }
 

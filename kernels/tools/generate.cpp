@@ -68,7 +68,8 @@ void run(const Options& options) {
     throw std::runtime_error(sf_sequence_error(session));
   sf_options wishes;
   sf_default_options(&wishes);
-  wishes.max_new_tokens = options.count, wishes.speculative = options.width != 1;
+  wishes.max_new_tokens = options.count;
+  wishes.speculative = options.width != 1;
   wishes.width = options.width == 1 ? 0 : options.width;
   if (sf_sequence_start(session, options.tokens.data(), static_cast<int64_t>(options.tokens.size()), &wishes) != SF_OK)
     throw std::runtime_error(sf_sequence_error(session));

@@ -20,7 +20,8 @@ void write_text(sf_program* program, sf_core_model* model, const sf_spec& spec) 
   for (int32_t way = -1; way < spec.verify_count; ++way) {
     sf_engine* engine = nullptr;
     if (sf_engine_new(program, &engine) != SF_OK) {
-      if (engine != nullptr) need_message(sf_engine_error(engine)), sf_engine_free(engine);
+      if (engine != nullptr) need_message(sf_engine_error(engine));
+      sf_engine_free(engine);
       return;
     }
     sf_backend backend = {};
@@ -30,8 +31,10 @@ void write_text(sf_program* program, sf_core_model* model, const sf_spec& spec) 
     if (sf_sequence_new(model, &backend, nullptr, &session) == SF_OK) {
       sf_options options;
       sf_default_options(&options);
-      options.max_new_tokens = 4, options.ignore_eos = 1;
-      options.speculative = way >= 0, options.width = way < 0 ? 0 : spec.verify[way].rows;
+      options.max_new_tokens = 4;
+      options.ignore_eos = 1;
+      options.speculative = way >= 0;
+      options.width = way < 0 ? 0 : spec.verify[way].rows;
       const int64_t prompt[] = {1 % spec.vocab_size, 2 % spec.vocab_size, 3 % spec.vocab_size};
       sf_token token;
       int code = sf_sequence_start(session, prompt, 3, &options);

@@ -61,11 +61,13 @@ struct Table {
         if (!ascending) last = 0;
       }
     }
-    tensor.dtype = dtype, tensor.rank = static_cast<int32_t>(shape.size());
+    tensor.dtype = dtype;
+    tensor.rank = static_cast<int32_t>(shape.size());
     for (size_t d = 0; d < shape.size(); ++d) tensor.shape[d] = shape[d];
   }
   sf_tensor given() {
-    tensor.name = name.c_str(), tensor.data = bytes.empty() ? nullptr : bytes.data();
+    tensor.name = name.c_str();
+    tensor.data = bytes.empty() ? nullptr : bytes.data();
     return tensor;
   }
 };
@@ -82,7 +84,8 @@ struct Engine {
                  sf_results* out) {
     auto& self = *static_cast<Engine*>(context);
     for (int32_t i = 0; i < n; ++i) {
-      self.best[i] = (tokens[i] * 5 + 1) % kVocabulary, self.kept[i] = i;
+      self.best[i] = (tokens[i] * 5 + 1) % kVocabulary;
+      self.kept[i] = i;
       for (int64_t j = 0; j < kStreams * kTop; ++j) {
         self.ids[i * kStreams * kTop + j] = (tokens[i] + j) % kVocabulary;
         self.probs[i * kStreams * kTop + j] = -0.5f * static_cast<float>(j % kTop + 1);
@@ -101,9 +104,13 @@ struct Engine {
     return SF_OK;
   }
   static int commit(void* context, const int32_t*, int32_t n) {
-    return static_cast<Engine*>(context)->length += n, SF_OK;
+    static_cast<Engine*>(context)->length += n;
+    return SF_OK;
   }
-  static int truncate(void* context, int64_t length) { return static_cast<Engine*>(context)->length = length, SF_OK; }
+  static int truncate(void* context, int64_t length) {
+    static_cast<Engine*>(context)->length = length;
+    return SF_OK;
+  }
   static const char* error(void*) { return "no error"; }
 };
 
@@ -128,14 +135,18 @@ void write_and_restore(sf_core_model* model, Bytes& from) {
   for (int i = 0; i < 2; ++i) {
     engines[i] = {};
     sf_backend backend = {};
-    backend.size = sizeof backend, backend.context = &engines[i];
-    backend.run = Engine::run, backend.commit = Engine::commit, backend.truncate = Engine::truncate;
+    backend.size = sizeof backend;
+    backend.context = &engines[i];
+    backend.run = Engine::run;
+    backend.commit = Engine::commit;
+    backend.truncate = Engine::truncate;
     backend.error = Engine::error;
     if (sf_sequence_new(model, &backend, nullptr, &sessions[i]) != SF_OK) std::abort();
   }
   sf_options options;
   sf_default_options(&options);
-  options.max_new_tokens = 9, options.width = from.take() & 1 ? kRows : 0;
+  options.max_new_tokens = 9;
+  options.width = from.take() & 1 ? kRows : 0;
   const int64_t prompt[] = {from.below(kVocabulary), from.below(kVocabulary)};
   sf_token token;
   int code = sf_sequence_start(sessions[0], prompt, 2, &options);
@@ -174,8 +185,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bytes from = {data, size};
   const sf_method verify = {"verify_4", kRows, kRows, kRows};
   sf_spec spec = {};
-  spec.size = sizeof spec, spec.capacity = 64, spec.vocab_size = kVocabulary, spec.num_streams = kStreams;
-  spec.top_k = kTop, spec.prefill_rows = 8, spec.verify = &verify, spec.verify_count = 1, spec.identity = "fuzz";
+  spec.size = sizeof spec;
+  spec.capacity = 64;
+  spec.vocab_size = kVocabulary;
+  spec.num_streams = kStreams;
+  spec.top_k = kTop;
+  spec.prefill_rows = 8;
+  spec.verify = &verify;
+  spec.verify_count = 1;
+  spec.identity = "fuzz";
   const int64_t rank = from.below(4), slots = from.below(kVocabulary), contexts = from.below(6),
                 entries = from.below(12);
   std::vector<Table> tables;
@@ -196,10 +214,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<sf_tensor> given;
   for (Table& table : tables) given.push_back(table.given());
   sf_core_model* model = nullptr;
-  if (sf_core_model_open(&spec, given.data(), static_cast<int32_t>(given.size()), &model) == SF_OK)
-    draft(model, from), write_and_restore(model, from);
-  else
+  if (sf_core_model_open(&spec, given.data(), static_cast<int32_t>(given.size()), &model) == SF_OK) {
+    draft(model, from);
+    write_and_restore(model, from);
+  } else {
     need_message(sf_core_model_error(model));
+  }
   sf_core_model_close(model);
   return 0;
 }

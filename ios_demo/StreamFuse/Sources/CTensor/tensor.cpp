@@ -21,7 +21,10 @@ int64_t argmax(const Number* line, int64_t count, int64_t step, float* greatest)
   *greatest = as_float(line[0]);
   for (int64_t i = 1; i < count; ++i) {
     const float value = as_float(line[i * step]);
-    if (value > *greatest) *greatest = value, best = i;
+    if (value > *greatest) {
+      *greatest = value;
+      best = i;
+    }
   }
   return best;
 }
@@ -67,7 +70,8 @@ void tensor_copy(const void* from, int64_t from_step, void* to, int64_t to_step,
 void tensor_write_mask(void* mask, tensor_float type, int64_t rows, int64_t row_step, int64_t columns,
                        int64_t column_step, int64_t capacity, int64_t length, const uint8_t* sees, int64_t n) {
   if (type == TENSOR_FLOAT16)
-    write_mask(static_cast<uint16_t*>(mask), kHiddenHalf, rows, row_step, columns, column_step, capacity, length, sees, n);
+    write_mask(static_cast<uint16_t*>(mask), kHiddenHalf, rows, row_step, columns, column_step, capacity, length, sees,
+               n);
   else
     write_mask(static_cast<float*>(mask), kHidden, rows, row_step, columns, column_step, capacity, length, sees, n);
 }
