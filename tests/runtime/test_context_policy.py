@@ -18,6 +18,7 @@ from text_samples import TEMPLATES
 from tool_samples import CLOCK, call, result, turn
 
 import streamfuse
+from long_chat import compare
 from streamfuse.api import Chat
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
@@ -289,3 +290,20 @@ def test_tokens_of_a_text_are_those_that_it_takes_in_a_message(model: streamfuse
     empty = len(model.encode(""))
     for text in ("", "abc", "é", "a <|im_end|> b", "<|im_start|>user\n"):
         assert model.count_tokens(text) == len(model.encode(text)) - empty
+
+
+@pytest.mark.parametrize("policy", ["fail", "drop_oldest"])
+def test_the_report_of_a_long_chat_counts_its_answers_and_what_was_dropped(
+    policy: Any, model: streamfuse.Model
+) -> None:
+    found = compare(model, [question(number) for number in range(5)], 5 * CONTEXT, NEW, policy)
+    assert found["equal_answers"] == found["questions"] > 0
+    assert found["context"] == CONTEXT
+    dropped = policy == "drop_oldest"
+    assert (found["tokens"] >= 5 * CONTEXT) == dropped
+    assert (found["refused"] is None) == dropped
+    assert (found["dropped_turns"] >= found["questions_with_dropped_turns"] > 0) == dropped
+    assert (found["reread_tokens"] > 0) == dropped
+    assert found["longest_prompt"] + NEW <= CONTEXT
+    assert (found["speculative"]["seconds_with_dropped_turns"] is not None) == dropped
+    assert found["plain"]["tokens_per_pass"] == 1.0
