@@ -3,7 +3,6 @@ package dev.streamfuse.app
 import android.graphics.Color
 import android.os.Build
 import android.os.Bundle
-import android.text.format.Formatter
 import android.view.View
 import android.widget.Button
 import android.widget.EditText
@@ -27,7 +26,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        view<TextView>(R.id.help).text = getString(R.string.benchmark_help, BenchmarkModel.REPETITIONS)
+        view<TextView>(R.id.help).text = formatted(R.string.benchmark_help, BenchmarkModel.REPETITIONS)
     }
 
     override fun onReady() {
@@ -64,7 +63,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
             setTextColor(if (state.result == null) getColor(R.color.text_secondary) else Color.TRANSPARENT)
             show(
                 when {
-                    state.running -> getString(R.string.benchmark_progress, state.done + 1, state.total)
+                    state.running -> formatted(R.string.benchmark_progress, state.done + 1, state.total)
                     state.result != null -> getString(R.string.benchmark_finished)
                     else -> message
                 },
@@ -77,7 +76,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
 
     private fun showResult(measured: Measurement) {
         val medians = Medians(measured)
-        view<TextView>(R.id.headline).show(medians.speedup?.let { getString(R.string.headline, "%.2f".format(it)) })
+        view<TextView>(R.id.headline).show(medians.speedup?.let { textOf(R.string.headline, "%.2f".format(language, it)) })
         view<TextView>(R.id.equal).setText(if (measured.equal) R.string.report_equal else R.string.report_different)
         val box = view<LinearLayout>(R.id.figures)
         box.removeAllViews()
@@ -92,12 +91,12 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
 
     /** Those that people ask for: without speculation, then with it. */
     private fun figuresOf(measured: Measurement, medians: Medians): List<Pair<Int, String>> = listOfNotNull(
-        R.string.decode_rate to getString(R.string.rate, fromTo("%.1f", medians.decodeTokensPerSecond)),
-        R.string.time_to_first to getString(R.string.milliseconds, fromTo("%.0f", medians.firstTokenMs)),
-        R.string.prefill_rate to getString(R.string.rate, fromTo("%.0f", medians.prefillTokensPerSecond)),
-        measured.peakBytes?.let { R.string.peak_memory to Formatter.formatShortFileSize(this, it)!! },
+        R.string.decode_rate to textOf(R.string.rate, fromTo("%.1f", medians.decodeTokensPerSecond)),
+        R.string.time_to_first to textOf(R.string.milliseconds, fromTo("%.0f", medians.firstTokenMs)),
+        R.string.prefill_rate to textOf(R.string.rate, fromTo("%.0f", medians.prefillTokensPerSecond)),
+        measured.peakBytes?.let { R.string.peak_memory to sizeOf(it) },
         measured.power.takeIf { it.isNotEmpty() }?.let {
-            R.string.heat to getString(R.string.from_to, getString(it.first().heat.word), getString(it.last().heat.word))
+            R.string.heat to textOf(R.string.from_to, getString(it.first().heat.word), getString(it.last().heat.word))
         },
         measured.power.takeIf { it.isNotEmpty() }?.let { power ->
             val isSaving = power.any(Power::isSaving)
@@ -106,7 +105,7 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     )
 
     private fun fromTo(format: String, values: List<Double>) =
-        getString(R.string.from_to, format.format(values[0]), format.format(values[1]))
+        textOf(R.string.from_to, format.format(language, values[0]), format.format(language, values[1]))
 
     private fun run() {
         try {
@@ -121,12 +120,12 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
     private fun textOf(measured: Measurement): String {
         val chip = if (Build.VERSION.SDK_INT >= 31) Build.SOC_MODEL else Build.HARDWARE
         val device = listOfNotNull(
-            getString(R.string.report_device, "${Build.MANUFACTURER} ${Build.MODEL} ($chip)"),
-            getString(R.string.report_system, Build.VERSION.RELEASE, Build.SUPPORTED_ABIS.first()),
-            getString(R.string.report_bundle, measured.bundle, measured.threads),
-            measured.peakBytes?.let { getString(R.string.report_memory, Formatter.formatShortFileSize(this, it)) },
+            formatted(R.string.report_device, "${Build.MANUFACTURER} ${Build.MODEL} ($chip)"),
+            formatted(R.string.report_system, Build.VERSION.RELEASE, Build.SUPPORTED_ABIS.first()),
+            formatted(R.string.report_bundle, measured.bundle, measured.threads),
+            measured.peakBytes?.let { formatted(R.string.report_memory, sizeOf(it)) },
             measured.power.takeIf { it.isNotEmpty() }?.let { power ->
-                getString(R.string.report_heat, getString(power.first().heat.word), getString(power.last().heat.word))
+                formatted(R.string.report_heat, getString(power.first().heat.word), getString(power.last().heat.word))
             },
             getString(R.string.report_saver).takeIf { measured.power.any(Power::isSaving) },
         )

@@ -8,7 +8,6 @@ import android.content.Intent
 import android.content.pm.PackageManager
 import android.os.Build
 import android.os.Bundle
-import android.text.format.Formatter
 import android.view.View
 import android.view.inputmethod.EditorInfo
 import android.widget.Button
@@ -84,14 +83,14 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
         val state = offer.state
         row.findViewById<TextView>(R.id.title)!!.show(entry.title)
         val licence = entry.license ?: getString(R.string.licence_unknown)
-        row.findViewById<TextView>(R.id.facts)!!.show(getString(R.string.offer_facts, size(entry.bytes), licence, entry.contextLength))
+        row.findViewById<TextView>(R.id.facts)!!.show(textOf(R.string.offer_facts, sizeOf(entry.bytes), licence, entry.contextLength))
         row.findViewById<TextView>(R.id.offer_state)!!.show(
             offer.error?.let(::textOf) ?: when (state) {
                 is OfferState.Available -> null
-                is OfferState.Unsupported -> getString(R.string.offer_unsupported, state.reason)
-                is OfferState.Downloading -> getString(R.string.downloading_of, size(state.doneBytes), size(entry.bytes))
+                is OfferState.Unsupported -> textOf(R.string.offer_unsupported, state.reason)
+                is OfferState.Downloading -> textOf(R.string.downloading_of, sizeOf(state.doneBytes), sizeOf(entry.bytes))
                 is OfferState.Checking -> getString(R.string.checking)
-                is OfferState.Paused -> getString(R.string.offer_paused, size(state.doneBytes), size(entry.bytes))
+                is OfferState.Paused -> textOf(R.string.offer_paused, sizeOf(state.doneBytes), sizeOf(entry.bytes))
                 is OfferState.Installed -> getString(R.string.offer_installed)
             },
         )
@@ -106,7 +105,7 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
         row.findViewById<Button>(R.id.download)!!.run {
             shown(paused || state is OfferState.Available)
             text = getString(if (paused) R.string.resume else R.string.download)
-            contentDescription = getString(if (paused) R.string.resume_named else R.string.download_named, entry.title)
+            contentDescription = textOf(if (paused) R.string.resume_named else R.string.download_named, entry.title)
             setOnClickListener {
                 parts.bundles.download(entry)
                 askForNotifications()
@@ -114,12 +113,12 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
         }
         row.findViewById<View>(R.id.pause)!!.run {
             shown(state is OfferState.Downloading)
-            contentDescription = getString(R.string.pause_named, entry.title)
+            contentDescription = textOf(R.string.pause_named, entry.title)
             setOnClickListener { parts.bundles.pause(entry) }
         }
         row.findViewById<View>(R.id.discard)!!.run {
             shown(paused)
-            contentDescription = getString(R.string.discard_named, entry.title)
+            contentDescription = textOf(R.string.discard_named, entry.title)
             setOnClickListener { parts.bundles.discard(entry) }
         }
     }
@@ -144,16 +143,16 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
             val row = layoutInflater.inflate(R.layout.bundle, list, false)!!
             list.addView(row)
             val chosen = bundle.name == state.chosen
-            val size = Formatter.formatShortFileSize(this, bundle.bytes)!!
+            val size = sizeOf(bundle.bytes)
             row.findViewById<RadioButton>(R.id.use)!!.run {
-                text = getString(R.string.bundle_row, bundle.name, size)
-                contentDescription = getString(if (chosen) R.string.in_use else R.string.use_named, bundle.name, size)
+                text = textOf(R.string.bundle_row, bundle.name, size)
+                contentDescription = textOf(if (chosen) R.string.in_use else R.string.use_named, bundle.name, size)
                 isChecked = chosen
                 isSaveEnabled = false // the rows share their ids
                 setOnClickListener { parts.bundles.choose(bundle.name) }
             }
             row.findViewById<View>(R.id.delete)!!.run {
-                contentDescription = getString(R.string.delete_named, bundle.name)
+                contentDescription = textOf(R.string.delete_named, bundle.name)
                 setOnClickListener { askToDelete(bundle.name) }
             }
         }
@@ -170,16 +169,14 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
         }
         view<TextView>(R.id.progress_text).text = when {
             receiving == null -> getString(R.string.checking)
-            total == null -> getString(R.string.copying, size(done))
-            else -> getString(R.string.copying_of, size(done), size(total))
+            total == null -> textOf(R.string.copying, sizeOf(done))
+            else -> textOf(R.string.copying_of, sizeOf(done), sizeOf(total))
         }
     }
 
-    private fun size(bytes: Long) = Formatter.formatShortFileSize(this, bytes)
-
     private fun askToDelete(name: String) {
         AlertDialog.Builder(this)
-            .setMessage(getString(R.string.delete_question, name))
+            .setMessage(textOf(R.string.delete_question, name))
             .setPositiveButton(R.string.delete) { _, _ -> parts.bundles.delete(name) }
             .setNegativeButton(R.string.cancel, null)
             .show()

@@ -167,7 +167,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         val isSeen = words != R.string.writing && words != R.string.end_complete
         view<TextView>(R.id.note).run {
             setTextColor(if (isSeen) getColor(R.color.text_secondary) else Color.TRANSPARENT)
-            show(words?.let { getString(it, state.bundle.orEmpty()) })
+            show(words?.let { textOf(it, state.bundle.orEmpty()) })
         }
     }
 

@@ -50,7 +50,7 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
             setText(if (state.query.isBlank()) R.string.no_chats else R.string.nothing_found)
         }
         child<View>(R.id.undo_bar).visibility = if (state.deleted == null) GONE else VISIBLE
-        state.deleted?.let { child<TextView>(R.id.deleted).text = context.getString(R.string.deleted, it.title) }
+        state.deleted?.let { child<TextView>(R.id.deleted).text = context.textOf(R.string.deleted, it.title) }
     }
 
     private fun menuOf(chat: ChatEntry, button: View) = PopupMenu(context, button).run {
@@ -82,15 +82,15 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
             row.findViewById<TextView>(R.id.chat_title)!!.text = chat.title
             val now = System.currentTimeMillis()
             val since = DateUtils.getRelativeTimeSpanString(chat.changedMs, now, DateUtils.MINUTE_IN_MILLIS)
-            val facts = context.getString(R.string.chat_row, since, chat.bundle)
+            val facts = context.textOf(R.string.chat_row, since, chat.bundle)
             row.findViewById<TextView>(R.id.chat_facts)!!.text = facts
-            row.contentDescription = context.getString(R.string.chat_row, chat.title, facts)
+            row.contentDescription = context.textOf(R.string.chat_row, chat.title, facts)
             row.setOnClickListener {
                 model?.open(chat.id)
                 onOpen()
             }
             row.findViewById<View>(R.id.chat_more)!!.run {
-                contentDescription = context.getString(R.string.more_named, chat.title)
+                contentDescription = context.textOf(R.string.more_named, chat.title)
                 setOnClickListener { menuOf(chat, this) }
             }
             return row

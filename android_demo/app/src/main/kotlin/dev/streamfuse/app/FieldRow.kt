@@ -34,7 +34,7 @@ class FieldRow(private val field: Field, parent: LinearLayout, private val set: 
         val help = view.findViewById<TextView>(R.id.help)!!
         help.setText(field.help)
         view.findViewById<View>(R.id.explain)!!.run {
-            contentDescription = context.getString(R.string.explain_named, name)
+            contentDescription = context.textOf(R.string.explain_named, name)
             setOnClickListener { help.visibility = if (help.isShown) View.GONE else View.VISIBLE }
         }
         wrong.visibility = View.GONE
@@ -63,10 +63,10 @@ class FieldRow(private val field: Field, parent: LinearLayout, private val set: 
         val usual = defaults?.let(field::of)?.let { BigDecimal(it.toString()).stripTrailingZeros() }
         value.text = when {
             chosen != null -> chosen.toPlainString()
-            usual != null -> context.getString(R.string.default_value, usual.toPlainString())
+            usual != null -> context.textOf(R.string.default_value, usual.toPlainString())
             else -> context.getString(if (field == Field.THREADS) R.string.automatic else R.string.bundle_default)
         }
-        value.contentDescription = context.getString(R.string.value_named, context.getString(field.label), value.text)
+        value.contentDescription = context.textOf(R.string.value_named, context.getString(field.label), value.text)
         val slider = field.slider ?: return
         bar.progress = (chosen ?: usual)?.let(slider::positionOf) ?: 0
         bar.stateDescriptionOf(value.text)

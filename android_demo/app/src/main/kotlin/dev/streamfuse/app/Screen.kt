@@ -1,7 +1,6 @@
 package dev.streamfuse.app
 
 import android.app.Activity
-import android.content.Context
 import android.os.Bundle
 import android.text.Editable
 import android.text.TextWatcher
@@ -137,8 +136,3 @@ fun EditText.onTyped(take: (String) -> Unit) = addTextChangedListener(object : T
 
     override fun afterTextChanged(text: Editable) = take(text.toString())
 })
-
-fun Context.textOf(sentence: Sentence): String = when (sentence) {
-    is Sentence.Literal -> sentence.text
-    is Sentence.Words -> getString(sentence.id, *sentence.arguments.toTypedArray())
-}

@@ -57,7 +57,7 @@ class Turns(
     private fun showQuestion(view: View, index: Int, row: Row) = view.findViewById<TextView>(R.id.question)!!.run {
         val words = row.turn.text
         text = words
-        contentDescription = context.getString(R.string.you_said, words)
+        contentDescription = context.textOf(R.string.you_said, words)
         setOnClickListener { menuOf(this, index, words, row.isFree) }
     }
 
@@ -84,7 +84,7 @@ class Turns(
         view.findViewById<Button>(R.id.chip)!!.run {
             visibility = if (figures?.short == null) View.GONE else View.VISIBLE
             text = figures?.short
-            contentDescription = context.getString(R.string.figures_of, figures?.short)
+            contentDescription = context.textOf(R.string.figures_of, figures?.short)
             setOnClickListener { figures?.showAll() }
         }
         view.findViewById<View>(R.id.copy)!!.setOnClickListener { context.copy(answer.source) }
