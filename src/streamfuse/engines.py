@@ -7,10 +7,11 @@ import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamfuse.bundle import Bundle
 from streamfuse.extras import need
+from streamfuse.runtime.config import demand, is_integer
 from streamfuse.runtime.cores import cores
 
 if TYPE_CHECKING:
@@ -59,6 +60,15 @@ def _check_backend(bundle: Bundle) -> None:
     )
 
 
+def threads_of(threads: Any) -> int | None:
+    """A number of threads, numpy's included, as engines take it. OptionError for one that no engine takes."""
+    from streamfuse.native.library import MOST_THREADS
+
+    found = None if threads is None else int(threads) if is_integer(threads) else 0
+    demand(found is None or 1 <= found <= MOST_THREADS, "threads", f"an integer from 1 to {MOST_THREADS}", threads)
+    return found
+
+
 def check_provider(bundle: Bundle, provider: str | None) -> None:
     """Check that the requested provider fits the bundle and is available, before anything is loaded.
 
@@ -92,8 +102,9 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
     Raises:
         BackendError: the engine or the graphs cannot be loaded, or the engine does not have the delegate or provider.
         MissingExtra: a package is not installed.
-        OptionError: `provider` is invalid, or the bundle is not ONNX.
+        OptionError: `threads` or `provider` is invalid, or the bundle is not ONNX.
     """
+    threads = threads_of(threads)
     need_engine(bundle)
     check_provider(bundle, provider)
     if bundle.manifest.target == "onnx":

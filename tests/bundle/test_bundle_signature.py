@@ -177,7 +177,7 @@ SMALL = (0, 1, FIELD - 1, EIGHTH, FIELD - EIGHTH)  # orders 4, 1, 2, 8, 8
 
 NO_DIGITS = (
     "", PUBLIC[:-1], PUBLIC + "0", PUBLIC[:-1] + "g", "+" + PUBLIC[1:], PUBLIC[:32] + " " + PUBLIC[32:], "\u0660" * 64,
-    "-----BEGIN PUBLIC KEY-----",
+    "-----BEGIN PUBLIC KEY-----", "\udcff" * 64,
 )  # fmt: skip
 
 

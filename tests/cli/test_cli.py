@@ -157,7 +157,7 @@ def test_threads_have_one_limit_and_it_names_its_flag(bundle: Path) -> None:
     assert f"kMostThreads = {MOST_THREADS};" in header
     assert "--threads" in refusal("run", bundle, "hi", "--threads", MOST_THREADS + 1, code=2)
     assert "--threads" in refusal("bench", "latency", bundle, "--threads", MOST_THREADS + 1, code=2)
-    with pytest.raises(ValueError, match=f"^threads must be from 1 to {MOST_THREADS}, not 0$"):
+    with pytest.raises(ValueError, match=f"^threads must be an integer from 1 to {MOST_THREADS}, not 0$"):
         streamfuse.load(bundle, threads=0)
 
 

@@ -28,10 +28,11 @@ from engine_fixtures import made_engines
 import streamfuse
 from streamfuse import engines
 from streamfuse.api import GenerationOptions, Result, Statistics
-from streamfuse.bundle import BundleError, open_bundle
+from streamfuse.bundle import BundleError, KeyProblem, open_bundle
 from streamfuse.bundle.signature import public_line, write_keys
 from streamfuse.cli.commands.run import run
 from streamfuse.extras import MissingExtra
+from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
 from streamfuse.runtime.text import TextError
@@ -275,6 +276,13 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"top_k": 1.5}, "top_k must be an integer of at least 0 (0 = off), not 1.5"),
         ({"top_p": True}, "top_p must be a number, not True"),
         ({"width": 4.0}, "width must be an integer, not 4.0"),
+        ({"ignore_eos": 5}, "ignore_eos must be True or False, not 5"),
+        ({"speculative": "no"}, "speculative must be True or False, not 'no'"),
+        ({"speculative": None}, "speculative must be True or False, not None"),
+        ({"sources": {"lookup": True}}, "sources must be a list of names, not {'lookup': True}"),
+        ({"template_variables": 0}, "template_variables must hold names and values, not 0"),
+        ({"documents": ""}, "documents must be a list of dicts, not ''"),
+        ({"tools": 0}, "tools must be a list of functions or tool descriptions, not 0"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids must be a list of token ids, not 1.5"),
         ({"stop_token_ids": [-1]}, "stop_token_ids must be a list of token ids, not -1"),
         ({"stop_token_ids": [2**70]}, f"stop_token_ids must be a list of token ids, not {2**70}"),
@@ -295,6 +303,66 @@ def test_an_option_out_of_range_is_named_by_its_keyword(
         model.generate("hi", **options)
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         model.chat(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"threads": 1.5}, "threads must be an integer from 1 to 64, not 1.5"),
+        ({"threads": True}, "threads must be an integer from 1 to 64, not True"),
+        ({"threads": "2"}, "threads must be an integer from 1 to 64, not '2'"),
+        ({"threads": 65}, "threads must be an integer from 1 to 64, not 65"),
+        ({"provider": 5}, "provider must be cpu, webgpu, qnn, coreml or directml, not 5"),
+        ({"provider": []}, "provider must be cpu, webgpu, qnn, coreml or directml, not []"),
+        ({"cost_cache": "no"}, "cost_cache must be True or False, not 'no'"),
+        ({"memory": 5}, "memory must be a path, not 5"),
+        ({"progress": 5}, "progress must be a function, not 5"),
+        ({"public_key": 5}, "the public key must be text, not 5"),
+        ({"public_key": b"ab"}, "the public key must be text, not b'ab'"),
+        (
+            {"public_key": "\udcff"},
+            "the public key must be 64 hexadecimal digits, the line that `streamfuse bundle keygen` writes",
+        ),
+        ({"public_key": "ab\0"}, "the public key contains a zero byte"),
+    ],
+)
+def test_an_option_of_load_that_has_another_type_is_named(folder: Path, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((OptionError, KeyProblem), match=f"^{re.escape(sentence)}$"):
+        streamfuse.load(folder, **options)
+
+
+@pytest.mark.parametrize("threads", [1, np.int64(2), 64, None])
+def test_a_number_of_threads_is_an_integer_of_any_kind(threads: Any) -> None:
+    found = engines.threads_of(threads)
+    assert (found, type(found)) == (threads, type(None) if threads is None else int)
+
+
+def test_an_argument_that_has_another_type_is_named(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
+) -> None:
+    any_model: Any = model
+    for use in (any_model.generate, any_model.stream, any_model.astream, any_model.encode):
+        for raw in ("x", None):
+            with pytest.raises(OptionError, match=f"^raw must be True or False, not {raw!r}$"):
+                use("hi", raw=raw)
+    with pytest.raises(OptionError, match=r"^raw must be True or False, not 1$"):
+        any_model.generate([1, 2], raw=1)
+    for messages in (None, 5, "hi", {"role": "user", "content": "hi"}):
+        with pytest.raises(TextError, match=r"^the messages must be a list of \{.*\}, not "):
+            any_model.chat(history=messages)
+        if messages is not None:
+            with pytest.raises(TextError, match=r"^the messages must be a list of \{.*\}, not "):
+                any_model.generate(messages=messages)
+    assert made == []
+    with any_model.chat() as chat:
+        for results in (5, None, "sunny", {"content": "sunny"}, [5]):
+            for send in (chat.send_tool_results, chat.stream_tool_results):
+                with pytest.raises(OptionError, match=r"^results must be a text for each call, or dicts, not "):
+                    send(results)
+        for calls in (5, None, "now", [5]):
+            with pytest.raises(OptionError, match=r"^calls must be the tool calls of an answer, not "):
+                chat.call_tools(calls)
+        assert chat.messages == []
 
 
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:

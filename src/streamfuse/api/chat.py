@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
-from streamfuse.api.options import GenerationOptions, PromptConfig, prompt_config_of
-from streamfuse.options import OptionError
-from streamfuse.runtime.config import is_integer
+from streamfuse.api.options import GenerationOptions, PromptConfig, prompt_config_of, several
+from streamfuse.runtime.config import demand, is_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,8 +73,8 @@ class Chat:
         result "error: ...". `stop` ends this too, while a function runs as well: calls without a result are left in
         `tool_calls`. The result is that of the last answer.
         """
-        if not is_integer(max_tool_rounds) or max_tool_rounds < 0:
-            raise OptionError(f"--max-tool-rounds must be an integer of at least 0, not {max_tool_rounds!r:.40}")
+        whole = is_integer(max_tool_rounds) and max_tool_rounds >= 0
+        demand(whole, "max-tool-rounds", "an integer of at least 0", max_tool_rounds)
         stopped = self._session.request()
         result = self._finish(self._stream(words, options, stopped))
         options["tool_choice"] = None  # a required call is made; without this, another one would follow it
@@ -128,11 +127,19 @@ class Chat:
     ) -> Generation:
         turn = self._turn(options)
         self._one.check()
-        given = [{"content": result} if isinstance(result, str) else result for result in results]
+        form = "a text for each call, or dicts"
+        given = [{"content": one} if isinstance(one, str) else one for one in several("results", results, form)]
+        for one in given:
+            demand(isinstance(one, Mapping), "results", form, one)
         return self._ask(lambda: self._conversation.ask_results(given), *turn, stopped)
 
     def call_tools(self, calls: Sequence[ToolCall], **options: Unpack[GenerationOptions]) -> list[str]:
         """Call the functions of `tools`: a text for each call, for `send_tool_results`."""
+        from streamfuse.runtime.session import ToolCall
+
+        calls = several("calls", calls, "the tool calls of an answer")
+        for call in calls:
+            demand(isinstance(call, ToolCall), "calls", "the tool calls of an answer", call)
         tools = {tool.name: tool for tool in self._turn(options)[1].tools}
         return [
             tools[call.name].answer(call.arguments)

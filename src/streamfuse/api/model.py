@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
@@ -14,7 +15,7 @@ from streamfuse.api.chat import Chat
 from streamfuse.api.options import GenerationOptions, PromptConfig, check_adapter, config_of, prompt_config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.options import OptionError
-from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, token_ids_of
+from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, demand, demand_bool, token_ids_of
 from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked
 
@@ -59,15 +60,17 @@ def load(
     Raises:
         BundleError: the bundle is damaged, foreign or newer, or not signed with the key; names file and field.
         KeyProblem: `public_key` is no key.
-        OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX.
+        OptionError: `threads` is out of range, `provider` is none, or is given for a bundle that is not ONNX, or an
+            option has another type.
         BackendError: the graphs cannot be loaded here, or the provider is not here.
         MissingExtra: a package is not installed; names the line that installs it.
     """
-    from streamfuse.engines import check_provider, need_engine
-    from streamfuse.native.library import MOST_THREADS
+    from streamfuse.engines import check_provider, need_engine, threads_of
 
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise OptionError(f"--threads must be from 1 to {MOST_THREADS}, not {threads}")
+    threads = threads_of(threads)
+    demand_bool("cost-cache", cost_cache)
+    demand(isinstance(memory, (str, os.PathLike, NoneType)), "memory", "a path", memory)
+    demand(progress is None or callable(progress), "progress", "a function", progress)
     bundle = (
         path if isinstance(path, Bundle) else open_bundle(os.fspath(path), public_key=public_key, progress=progress)
     )
@@ -176,6 +179,7 @@ class Model:
             TextError: the template refuses the messages, or there is none for them.
             PromptError: both a prompt and messages, or options for the template without one.
         """
+        demand_bool("raw", raw)
         return self._read(prompt, messages, system, raw, prompt_config_of(**options))[0]
 
     def _read(
@@ -449,6 +453,7 @@ class Model:
     ) -> Callable[[], Generation]:
         """Everything checked, nothing loaded: what starts the generation."""
         stopped = self._stops.request()
+        demand_bool("raw", raw)
         config, setting = self.config(**options), prompt_config_of(**options)
         is_text = isinstance(prompt, str) or messages is not None
         if not is_text and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable)):

@@ -94,12 +94,12 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
     config = GenerationConfig(
         max_new_tokens=given("max_new_tokens"),
         sampling=SamplingConfig(seed=options.get("seed", 0), **{name: given(name) for name in SAMPLING}),
-        stop_token_ids=_several("stop-token-ids", options.get("stop_token_ids", ()), "a list of token ids"),
-        stop_strings=(stop,) if isinstance(stop, str) else _several("stop", stop, "text, or a list of texts"),
+        stop_token_ids=several("stop-token-ids", options.get("stop_token_ids", ()), "a list of token ids"),
+        stop_strings=(stop,) if isinstance(stop, str) else several("stop", stop, "text, or a list of texts"),
         ignore_eos=options.get("ignore_eos", False),
         speculative=speculative,
         width=width if speculative else None,
-        sources=_several("sources", options.get("sources", ()), "a list of names"),
+        sources=several("sources", options.get("sources", ()), "a list of names"),
         schema=None if schema is None else _schema_of(schema),
         regex=options.get("regex"),
         grammar=options.get("grammar"),
@@ -110,21 +110,22 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
 
 def prompt_config_of(**options: Unpack[GenerationOptions]) -> PromptConfig:
     """What the options mean for the prompt. OptionError names the keyword that is wrong."""
-    variables = _mapping("template-variables", options.get("template_variables") or {})
-    documents = _several("documents", options.get("documents") or (), "a list of dicts")
+    given_variables, given_documents = options.get("template_variables"), options.get("documents")
+    variables = {} if given_variables is None else _mapping("template-variables", given_variables)
+    documents = () if given_documents is None else several("documents", given_documents, "a list of dicts")
     if documents:
         variables["documents"] = [_mapping("documents", document) for document in documents]
-    tools, choice = options.get("tools") or (), options.get("tool_choice")
+    tools, choice = options.get("tools"), options.get("tool_choice")
     given = next((name for name in CONSTRAINTS if options.get(name) is not None), None)
     if given is not None and choice is not None:
         raise OptionError(f"--{given} and --tool-choice do not go together; one of them restricts the answer")
-    if not tools:
+    found = () if tools is None else _tools_of(tools)
+    if not found:
         if choice not in (None, "auto", "none"):
             raise OptionError(f"--tool-choice {choice!s:.40} needs tools")
         return PromptConfig(variables=variables)
-    from streamfuse.api.tools import choice_of, tools_of
+    from streamfuse.api.tools import choice_of
 
-    found = tools_of(tools)
     return PromptConfig(found, "auto" if choice is None else choice_of(choice, found), variables)
 
 
@@ -144,7 +145,14 @@ def _schema_of(value: object) -> Schema:
     return schema_of(value)
 
 
-def _several(flag: str, values: object, what: str) -> tuple[Any, ...]:
-    if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
+def _tools_of(values: object) -> tuple[Tool, ...]:
+    from streamfuse.api.tools import tools_of
+
+    return tools_of(values)
+
+
+def several(flag: str, values: object, what: str) -> tuple[Any, ...]:
+    """The values of an option that takes several. OptionError if it was given anything else, such as one of them."""
+    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise OptionError(f"--{flag} must be {what}, not {values!r:.40}")
     return tuple(values)

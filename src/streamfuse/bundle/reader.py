@@ -20,6 +20,7 @@ from streamfuse.runtime.text_library import BAD_ARGUMENT, OK, BundleHandle, text
 
 from .errors import BundleError, KeyProblem
 from .manifest import MANIFEST_NAME, PREFILL, STREAMS, Manifest
+from .signature import key_argument
 
 if TYPE_CHECKING:
     from streamfuse.runtime.backend import ModelSpec
@@ -187,7 +188,7 @@ def open_bundle(
     library, folder = text_library(), path_argument(path)
     options = BundleOptions(skip_hashes=not verify)
     if public_key is not None:  # an empty one is refused
-        options.public_key = public_key.encode()
+        options.public_key = key_argument(public_key)
     raised: list[Exception] = []
     if progress is not None:
         options.watch = pointer(_watch(progress, raised))

@@ -31,12 +31,21 @@ def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
     return key.sign(_PURPOSE + manifest)
 
 
+def key_argument(text: object) -> bytes:
+    """A public key as an argument of the library, which checks what is in it. KeyProblem if it is not text."""
+    if not isinstance(text, str):
+        raise KeyProblem(f"the public key must be text, not {text!r:.40}")
+    if "\0" in text:
+        raise KeyProblem("the public key contains a zero byte")
+    return text.encode(errors="replace")  # no key has what UTF-8 cannot write
+
+
 def check_public_key(text: str) -> str:
     """The stripped line that `streamfuse bundle keygen` prints. KeyProblem if it is not a key, or a weak one."""
     line = text.strip(" \t\n\f\r")
-    problem = None if "\0" in line else text_library().sf_bundle_check_key(line.encode())
-    if problem is not None or "\0" in line:
-        raise KeyProblem(problem.decode() if problem else "the public key contains a zero byte")
+    problem = text_library().sf_bundle_check_key(key_argument(line))
+    if problem is not None:
+        raise KeyProblem(problem.decode())
     return line
 
 

@@ -36,21 +36,22 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            _demand(_is_number(value := getattr(self, name)), name.replace("_", "-"), "a number", value)
-        _demand(0 <= self.temperature < _LIMIT, "temperature", f"at least 0 and below {_LIMIT:g}", self.temperature)
-        _demand(is_integer(self.top_k) and self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
-        _demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
-        _demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
+            demand(_is_number(value := getattr(self, name)), name.replace("_", "-"), "a number", value)
+        demand(0 <= self.temperature < _LIMIT, "temperature", f"at least 0 and below {_LIMIT:g}", self.temperature)
+        demand(is_integer(self.top_k) and self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
+        demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
+        demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
         penalty = self.repetition_penalty
-        _demand(0 < penalty < _LIMIT, "repetition-penalty", f"above 0 and below {_LIMIT:g} (1 = off)", penalty)
-        _demand(is_integer(self.seed) and 0 <= self.seed < 1 << 64, "seed", "an integer from 0 to 2**64 - 1", self.seed)
+        demand(0 < penalty < _LIMIT, "repetition-penalty", f"above 0 and below {_LIMIT:g} (1 = off)", penalty)
+        demand(is_integer(self.seed) and 0 <= self.seed < 1 << 64, "seed", "an integer from 0 to 2**64 - 1", self.seed)
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
 
 
-def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
+def demand(holds: bool, flag: str, range_: str, value: object) -> None:
+    """OptionError with the option, what it takes and the value that it was given, unless the value `holds`."""
     if not holds:
         raise OptionError(f"--{flag} must be {range_}, not {value if _is_number(value) else repr(value)[:40]}")
 
@@ -58,6 +59,11 @@ def _demand(holds: bool, flag: str, range_: str, value: object) -> None:
 def is_integer(value: object) -> bool:
     """Whether it is one, numpy's included; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def demand_bool(flag: str, value: object) -> None:
+    """OptionError unless the value of this option is True or False: a word such as "no" would count as True."""
+    demand(isinstance(value, bool), flag, "True or False", value)
 
 
 def _is_number(value: object) -> bool:
@@ -90,18 +96,20 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         whole = is_integer(self.max_new_tokens) and self.max_new_tokens >= 1
-        _demand(whole, "max-new-tokens", "an integer of at least 1", self.max_new_tokens)
+        demand(whole, "max-new-tokens", "an integer of at least 1", self.max_new_tokens)
         for token in self.stop_token_ids:
-            _demand(is_integer(token) and 0 <= token < 1 << 63, "stop-token-ids", "a list of token ids", token)
+            demand(is_integer(token) and 0 <= token < 1 << 63, "stop-token-ids", "a list of token ids", token)
         for stop in self.stop_strings:
-            _demand(isinstance(stop, str), "stop", "text, or a list of texts", stop)
-        _demand(self.width is None or is_integer(self.width), "width", "an integer", self.width)
+            demand(isinstance(stop, str), "stop", "text, or a list of texts", stop)
+        demand_bool("ignore-eos", self.ignore_eos)
+        demand_bool("speculative", self.speculative)
+        demand(self.width is None or is_integer(self.width), "width", "an integer", self.width)
         if "" in self.stop_strings:
             raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")
         if any("\ud800" <= character <= "\udfff" for stop in self.stop_strings for character in stop):
             raise OptionError("--stop must be UTF-8 text; convert it")
         for name in ("regex", "grammar"):
-            _demand(isinstance(getattr(self, name), (str, NoneType)), name, "text", getattr(self, name))
+            demand(isinstance(getattr(self, name), (str, NoneType)), name, "text", getattr(self, name))
         if unknown := [source for source in self.sources if source not in DRAFT_SOURCES]:
             raise OptionError(f"--sources must be some of {', '.join(DRAFT_SOURCES)}, not {unknown[0]!r:.40}")
         given = self._restrictions()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from streamfuse.native.library import path_argument
@@ -314,15 +314,19 @@ class Conversation:
         self._handle.call("sf_text_restore", note, len(note))
 
 
-def checked(messages: Sequence[object]) -> list[Message]:
+_FORM = '{"role": text, "content": text}'  # of a message
+
+
+def checked(messages: object) -> list[Message]:
     """The same messages, copied. TextError names the first that is none."""
+    if isinstance(messages, (str, bytes, bytearray, Mapping)) or not isinstance(messages, Iterable):
+        raise TextError(f"the messages must be a list of {_FORM}, not {messages!r:.40}")
     return [_checked(number, message) for number, message in enumerate(messages, 1)]
 
 
 def _checked(number: int, message: object) -> Message:
-    form = '{"role": text, "content": text}'
     if not isinstance(message, Mapping) or "role" not in message or not message.keys() & {"content", "tool_calls"}:
-        raise TextError(f"message {number} must be {form}, not {message!r:.40}")
+        raise TextError(f"message {number} must be {_FORM}, not {message!r:.40}")
     role, content = message["role"], message.get("content")
     if not isinstance(role, str):
         raise TextError(f"message {number}: its role must be text, not {role!r:.40}")

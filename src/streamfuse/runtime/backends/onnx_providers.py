@@ -93,10 +93,10 @@ class Choice:
     session: Mapping[str, str] = field(default_factory=dict)  # those that begin with "session." or "ep."
 
     @classmethod
-    def parse(cls, text: str) -> Choice:
+    def parse(cls, text: object) -> Choice:
         """NAME, or NAME:OPTION=VALUE,OPTION=VALUE. OptionError for anything else."""
-        name, _, rest = text.partition(":")
-        if name not in PROVIDERS:
+        name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
+        if not isinstance(name, str) or name not in PROVIDERS:
             *most, last = PROVIDERS
             raise OptionError(f"--provider must be {', '.join(most)} or {last}, not {name!r:.40}")
         options: dict[str, str] = {}
