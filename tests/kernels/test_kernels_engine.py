@@ -479,18 +479,19 @@ def test_a_window_that_does_not_fit_the_caches_is_refused(
 
 
 def test_a_verify_method_without_a_name_is_refused(program, backend) -> None:
-    from ctypes import byref
+    from ctypes import byref, c_void_p
 
-    from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+    from streamfuse.native.library import load_library, path_argument
     from streamfuse.runtime.core import spec_struct
     from streamfuse.runtime.text_library import BAD_ARGUMENT
 
-    with ExecuTorchProgram(program[0], num_threads=1) as loaded:
-        spec, (methods, _stops) = spec_struct(backend.spec)
-        methods[0].name = None
-        with loaded._handle as handle:
-            assert loaded.library.sf_program_check(handle, byref(spec)) == BAD_ARGUMENT
-            assert loaded.library.sf_program_error(handle) == b"a verify method of the spec has no name"
+    library, opened = load_library(), c_void_p()
+    assert library.sf_program_open(path_argument(program[0]), 1, None, byref(opened)) == 0
+    spec, (methods, _stops) = spec_struct(backend.spec)
+    methods[0].name = None
+    assert library.sf_program_check(opened, byref(spec)) == BAD_ARGUMENT
+    assert library.sf_program_error(opened) == b"a verify method of the spec has no name"
+    library.sf_program_close(opened)
 
 
 def test_several_engines_live_in_one_process(program, backend) -> None:
