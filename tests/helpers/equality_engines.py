@@ -206,8 +206,9 @@ class BundleEngine:
             model = self._loaded(kind, threads)
             for adapter in self.facts.widths:
                 (model if adapter is None else model.adapter(adapter)).prepare()
-            # The first constraint of a model builds what all of them share: 11 MB for 49,152 tokens.
-            model.generate("a", regex="[a-z]+", max_new_tokens=1)
+            # The first constraint of a kind builds what later ones share, up to 11 MB for 49,152 tokens.
+            for option in {next(iter(one.option)): one.option for one in self.facts.constraints}.values():
+                model.generate("a", max_new_tokens=8, **option)
 
     def trim(self) -> None:
         for model in self._models.values():
