@@ -217,12 +217,13 @@ void Sequence::write_row(size_t cache, int64_t position, const uint8_t* row) {
   const Shapes& shapes = program_->shapes();
   uint8_t* const to = caches_[cache].as<uint8_t>();
   const KvShape kv = shapes.kv(cache);
+  const int64_t place = position % kv.capacity;
   if (!shapes.int8_cache())
-    std::memcpy(to + position * shapes.row_bytes(), row, static_cast<size_t>(shapes.row_bytes()));
+    std::memcpy(to + place * shapes.row_bytes(), row, static_cast<size_t>(shapes.row_bytes()));
   else if (cache % 2 == 0)
-    store_key(kv, reinterpret_cast<const float*>(row), position % kv.capacity, to);
+    store_key(kv, reinterpret_cast<const float*>(row), place, to);
   else
-    store_value(kv, reinterpret_cast<const float*>(row), position % kv.capacity, to);
+    store_value(kv, reinterpret_cast<const float*>(row), place, to);
 }
 
 void Sequence::truncate(int64_t length) {
@@ -255,8 +256,8 @@ void Sequence::for_each_part(size_t cache, int64_t length, const Take& take) con
   const Shapes& shapes = program_->shapes();
   uint8_t* const first = caches_[cache].as<uint8_t>();
   const auto part = [&](int64_t at, int64_t bytes) { take(first + at, static_cast<size_t>(bytes)); };
-  if (!shapes.int8_cache()) return part(0, length * shapes.position_bytes(cache));
   const KvShape kv = shapes.kv(cache);
+  if (!shapes.int8_cache()) return part(0, std::min(length, kv.capacity) * shapes.position_bytes(cache));
   const int64_t blocks = std::min((length + kCacheBlock - 1) / kCacheBlock, kv.blocks());
   const int64_t positions = blocks * kCacheBlock;
   for (int64_t head = 0; head < kv.kv_heads; ++head) {

@@ -67,18 +67,20 @@ class Outputs {
   size_t at_ = 0;
 };
 
-// The positions in a layer's caches, which may be rings.
+// The positions in a layer's caches, which may be rings. Those of int8 caches are in blocks, one of which is being
+// filled while the window reaches into its last lap.
 int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& meta, const Shapes& shapes) {
   const std::string what = "key_cache_" + std::to_string(layer);
   const TensorFacts keys = facts_of(method, what, meta.input_tensor_meta(kPassInputs + 2 * layer));
   if (keys.shape.size() != 3) bad_program(method, what + " must have three dimensions");
-  const int64_t found = keys.shape[1];
-  const bool fits = found == shapes.capacity || (found < shapes.capacity && found >= shapes.window + kCacheBlock);
-  if (!fits || found % kCacheBlock != 0)
+  const int64_t found = keys.shape[shapes.int8_cache() ? 1 : 0], block = shapes.int8_cache() ? kCacheBlock : 1;
+  const int64_t least = shapes.window + (shapes.int8_cache() ? kCacheBlock : 0);
+  const bool fits = found == shapes.capacity || (found < shapes.capacity && found >= least);
+  if (!fits || found % block != 0)
     bad_program(method, what + " has " + std::to_string(found) + " positions, but a cache has those of the context (" +
-                            std::to_string(shapes.capacity) + "), or at least " + std::to_string(kCacheBlock) +
-                            " more than the window of " + std::to_string(shapes.window) + ", in blocks of " +
-                            std::to_string(kCacheBlock));
+                            std::to_string(shapes.capacity) + "), or at least " + std::to_string(least) +
+                            " for the window of " + std::to_string(shapes.window) + ", in blocks of " +
+                            std::to_string(block));
   return found;
 }
 
@@ -116,7 +118,7 @@ void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorF
       require(s.name, what, s.inputs[i], ScalarType::Byte,
               {shapes.kv_heads, kv.capacity, cache % 2 == 0 ? kv.key_bytes() : kv.value_bytes()});
     else
-      require(s.name, what, s.inputs[i], shapes.cache_dtype, {shapes.capacity, shapes.kv_heads, shapes.head_dim});
+      require(s.name, what, s.inputs[i], shapes.cache_dtype, {kv.capacity, shapes.kv_heads, shapes.head_dim});
   }
 }
 
@@ -186,19 +188,13 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   agree(name, "the number of layers", shapes.layers, static_cast<int64_t>(inputs - kPassInputs) / 2);
   shapes.cache_dtype = keys.dtype;
   if (keys.dtype != ScalarType::Byte && keys.dtype != ScalarType::Half) shapes.cache_dtype = ScalarType::Float;
-  if (!shapes.int8_cache()) {  // [capacity, kv heads, head dim]
-    agree(name, "the capacity", shapes.capacity, keys.shape[0]);
-    agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[1]);
-    agree(name, "the head dimension", shapes.head_dim, keys.shape[2]);
-    shapes.positions.assign(static_cast<size_t>(shapes.layers), shapes.capacity);
-    return;
-  }
-  // [kv heads, capacity, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale of 4 bytes.
+  // int8: [kv heads, positions, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale of 4 bytes.
   const int64_t tiles = (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock);
-  agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[0]);
-  if (shapes.window == 0) agree(name, "the capacity", shapes.capacity, keys.shape[1]);
-  agree(name, "the head dimension", shapes.head_dim, tiles * kTileRows);
-  if (shapes.capacity % kCacheBlock != 0)
+  const bool int8 = shapes.int8_cache();
+  agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[int8 ? 0 : 1]);
+  if (shapes.window == 0) agree(name, "the capacity", shapes.capacity, keys.shape[int8 ? 1 : 0]);
+  agree(name, "the head dimension", shapes.head_dim, int8 ? tiles * kTileRows : keys.shape[2]);
+  if (int8 && shapes.capacity % kCacheBlock != 0)
     bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
                           std::to_string(kCacheBlock));
   shapes.positions.resize(static_cast<size_t>(shapes.layers), 0);

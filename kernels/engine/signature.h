@@ -18,14 +18,14 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 
 // Dimensions that all methods share; 0 if no method defines them.
 //
-// In a program with the constants get_sliding_window and get_max_context_len, int8 caches may be rings: they have fewer
-// positions than the context, and position t is at t modulo their number (tree_attention.h).
+// In a program with the constants get_sliding_window and get_max_context_len, caches may be rings: they have fewer
+// positions than the context, and position t is at t modulo their number.
 struct Shapes {
   int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
           hidden_size = 0;
   int64_t window = 0;              // of the layers whose caches are rings; 0: there are none
   std::vector<int64_t> positions;  // in the caches of each layer, at most `capacity`
-  // Float or Half: [capacity, kv heads, head dim]; Byte: int8, in the layout of kv_cache.h.
+  // Float or Half: [positions, kv heads, head dim]; Byte: int8, in the layout of kv_cache.h.
   executorch::aten::ScalarType cache_dtype = executorch::aten::ScalarType::Float;
 
   bool int8_cache() const { return cache_dtype == executorch::aten::ScalarType::Byte; }

@@ -9,7 +9,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,12 +153,19 @@ def inputs_of(method: Method | Streams) -> tuple[Tensor, ...]:
     return (ids, ids.clone(), visible, length, want_logits, *caches)
 
 
-def write_program(path: Path, methods: dict[str, Method], *, planned_inputs: bool = False, **constants: int) -> None:
+def write_program(
+    path: Path,
+    methods: Mapping[str, nn.Module],
+    *,
+    inputs: Callable[[Any], tuple[Tensor, ...]] = inputs_of,
+    planned_inputs: bool = False,
+    **constants: int,
+) -> None:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
     from executorch.exir.passes import MemoryPlanningPass
 
-    programs = {name: torch.export.export(m.eval(), inputs_of(m), strict=False) for name, m in methods.items()}
+    programs = {name: torch.export.export(m.eval(), inputs(m), strict=False) for name, m in methods.items()}
     edge = to_edge_transform_and_lower(
         programs,
         partitioner={name: [XnnpackPartitioner()] for name in programs},
@@ -460,7 +469,7 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
 @pytest.mark.parametrize(
     ("window", "context", "sentence"),
     [
-        (1, 64, "key_cache_0 has 32 positions, .* context .64., or at least 32 more than the window of 1"),
+        (1, 64, "key_cache_0 has 32 positions, .* context .64., or at least 33 for the window of 1"),
         (64, 64, "a window of 64 tokens does not fit a context of 64"),
         (0, 64, "a window of 0 tokens"),
         (1, 40, "the capacity is 40, not a multiple of 32"),
@@ -492,6 +501,24 @@ def test_a_verify_method_without_a_name_is_refused(program, backend) -> None:
     assert library.sf_program_check(opened, byref(spec)) == BAD_ARGUMENT
     assert library.sf_program_error(opened) == b"a verify method of the spec has no name"
     library.sf_program_close(opened)
+
+
+class FloatCaches(nn.Module):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[-1] + inputs[-2]
+
+
+def test_a_window_that_does_not_fit_float_caches_is_refused(tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+
+    ids, length = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    caches = torch.zeros(32, KV_HEADS, DIM), torch.ones(32, KV_HEADS, DIM)
+    inputs = ids, ids.clone(), torch.eye(1, dtype=torch.bool), length, torch.ones(1, dtype=torch.bool), *caches
+    constants = {"get_sliding_window": 33, "get_max_context_len": 64}
+    write_program(tmp_path / "model.pte", {"decode": FloatCaches()}, inputs=lambda method: inputs, **constants)
+    sentence = r"key_cache_0 has 32 positions, .* context \(64\), or at least 33 for the window of 33, in blocks of 1"
+    with pytest.raises(BackendError, match=sentence):
+        ExecuTorchProgram(tmp_path / "model.pte")
 
 
 def test_several_engines_live_in_one_process(program, backend) -> None:

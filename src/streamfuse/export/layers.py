@@ -19,6 +19,7 @@ from streamfuse.model.families import Activation
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm, activated, normed
 
+from .operators import layout
 from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
 from .schemes import Part
 
@@ -128,13 +129,14 @@ class Form:
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         """query, key, value, key cache, value cache, cache_length, visible, position_ids -> [R, Hq * D].
 
-        With a window, a row attends to that many positions up to its own.
+        With a window, a row attends to that many positions up to its own. Caches have `cache_positions` positions, or
+        those of the whole context, for comparison.
         """
         return Attention(capacity, scale, window)
 
     def cache_positions(self, capacity: int, window: int | None) -> int:
-        """Positions in the caches of a layer with this window; the attention masks what is not in it."""
-        return capacity
+        """Positions in the caches of a layer with this window, fewer than the context if they are a ring buffer."""
+        return layout.cache_positions(capacity, window)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """Empty key and value caches of a layer, in the format of the exported attention."""
@@ -306,12 +308,14 @@ class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are masked,
     as are those before a row's window."""
 
-    positions: Tensor  # [C]
+    positions: Tensor  # int64 [capacity]
+    laps: Tensor | None  # of a ring
 
     def __init__(self, capacity: int, scale: float, window: int | None = None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
         self.register_buffer("positions", torch.arange(capacity))
+        self.register_buffer("laps", ring_laps(capacity, window))
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
         return scores(query, key, key_cache)
@@ -329,14 +333,35 @@ class Attention(nn.Module):
     ) -> Tensor:
         rows, capacity = query.shape[0], key_cache.shape[0]
         group = query.shape[1] // key.shape[1]
+        cached, valid = self.cached(cache_length, capacity)
         # Converted to numbers before concatenation: not every delegate can concatenate booleans.
-        valid = (self.positions < cache_length).to(query.dtype).unsqueeze(0).expand(rows, capacity)
-        seen = torch.cat([valid, visible.to(query.dtype)], dim=1)
+        seen = torch.cat([valid.to(query.dtype).unsqueeze(0).expand(rows, capacity), visible.to(query.dtype)], dim=1)
         if self.window is not None:
-            seen = seen * within(position_ids, self.positions, self.window).to(query.dtype)
+            seen = seen * within(position_ids, cached, self.window).to(query.dtype)
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
         found = self.scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)
+
+    def cached(self, cache_length: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The positions in a cache of `count` positions, int [C], and whether each is valid, bool [C].
+
+        In a ring, position t is at t modulo C. The lap comes from a table, since not every delegate divides integers
+        exactly.
+        """
+        if self.laps is None or count == len(self.positions):
+            return self.positions, self.positions < cache_length
+        positions = self.positions[:count] + F.embedding(cache_length, self.laps).view(1)
+        cached = positions - (positions >= cache_length).to(positions.dtype) * count
+        return cached, cached >= 0
+
+
+def ring_laps(capacity: int, window: int | None) -> Tensor | None:
+    """By the length of a sequence, the first position of the last lap in a ring: int64 [capacity + 1, 1].
+
+    None if the caches of layers with this window have positions for the whole context.
+    """
+    ring = layout.cache_positions(capacity, window)
+    return (torch.arange(capacity + 1) // ring * ring).unsqueeze(1) if ring < capacity else None
 
 
 class Activated(nn.Module):

@@ -144,13 +144,6 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
     parts = part_sizes(model_config, streams, stream_vocab, config)
     layers = _layers_run(config, model_config.num_layers, streams.num_msa_layers)
     delegates = {name: _delegates(config, name, count) for name, count in layers.items()}
-    sizes = config.max_context_len, model_config.num_kv_heads, model_config.head_dim
-    floats = (
-        2
-        * prod(sizes)
-        * DTYPE_BITS[config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"]
-        // 8
-    )
     graph_bytes = _graph_bytes(config, parts, layers, model_config.num_layers)
     return Preview(
         adapter=_adapter_line(config),
@@ -158,16 +151,22 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
         parts=parts,
         graph_bytes=graph_bytes,
         files=_files(config, model, streams, graph_bytes),
-        cache_bytes=_packed_cache(config, model_config) if config.kernels else model_config.num_layers * floats,
+        cache_bytes=_cache_bytes(config, model_config),
         delegates=delegates,
         calls=delegates if config.backend == "xnnpack" else _operator_calls(config, model_config, layers),
     )
 
 
-def _packed_cache(config: ExportConfig, model_config: ModelConfig) -> int:
-    """Bytes of the kernels' caches of all layers."""
-    positions = [cache_positions(config.max_context_len, window) for window in model_config.layer_windows]
-    return sum(cache_bytes(count, model_config.num_kv_heads, model_config.head_dim) for count in positions)
+def _cache_bytes(config: ExportConfig, model_config: ModelConfig) -> int:
+    """Bytes of the caches of all layers."""
+    context, sizes = config.max_context_len, (model_config.num_kv_heads, model_config.head_dim)
+    positions = [cache_positions(context, window) for window in model_config.layer_windows]
+    if config.kernels:
+        return sum(cache_bytes(count, *sizes) for count in positions)
+    if config.target == "coreml":
+        positions = [context] * model_config.num_layers
+    floats = config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"
+    return sum(positions) * 2 * prod(sizes) * DTYPE_BITS[floats] // 8
 
 
 def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:

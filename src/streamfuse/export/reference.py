@@ -19,15 +19,26 @@ from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
 from . import layers
+from .weights import Weights
 
 
 def reference_backend(
-    methods: Mapping[str, Callable[..., tuple[Any, ...]]], model: StreamFused, spec: ModelSpec
+    methods: Mapping[str, Callable[..., tuple[Any, ...]]],
+    model: StreamFused,
+    spec: ModelSpec,
+    weights: Weights | None = None,
 ) -> ReferenceBackend:
-    """A backend that runs a model's methods in PyTorch."""
+    """A backend that runs a model's methods in PyTorch.
+
+    Its caches have the sizes of those in `weights`; None: positions for the whole context in every layer, as far as
+    the methods take these.
+    """
     config, streams = model.base.config, model.streams_config
     sizes = (config.num_layers, streams.num_msa_layers, config.num_kv_heads, config.head_dim)
-    return ReferenceBackend(methods, spec, *sizes, next_token=bool(streams.next_token_rank))
+    next_token = bool(streams.next_token_rank)
+    if weights is None:
+        return ReferenceBackend(methods, spec, *sizes, next_token)
+    return ReferenceBackend(methods, spec, *sizes, next_token, weights.cache_positions, weights.ring_window or 0)
 
 
 class Form(layers.Form):

@@ -213,6 +213,12 @@ class Weights(nn.Module):
         return openings, closings
 
     @property
+    def ring_window(self) -> int | None:
+        """The window of the layers whose caches are ring buffers; None if there are none."""
+        pairs = zip(self.config.layer_windows, self.cache_positions, strict=True)
+        return next((window for window, positions in pairs if positions < self.shapes.capacity), None)
+
+    @property
     def num_lower_layers(self) -> int:
         return self.config.num_layers - self.streams_config.num_msa_layers
 

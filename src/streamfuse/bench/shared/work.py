@@ -14,6 +14,7 @@ from streamfuse.export.operators.layout import GROUP, REWINDABLE, cache_bytes
 EMBEDDING, ATTENTION, MLP, HEAD, TOP_K = "embedding", "attention", "mlp", "head", "top_k"
 PARTS = (EMBEDDING, ATTENTION, MLP, HEAD, TOP_K)
 _DTYPE_BYTES = {"float32": 4, "float16": 2}
+_POSITIONS_AXIS = {"position_head_dim": 0, "head_position_dim": 2, "channels_position": 3, "packed": 1}
 _GRID_BYTES = {"q4_1": 20 / 32, "q8_0": 34 / 32}  # per weight
 
 
@@ -102,13 +103,13 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
 def _attended(manifest: Manifest, context: int) -> list[int]:
     """Cached positions that a row attends to, by layer: those of the window, rounded up to whole blocks, where the
     layer's cache is a ring."""
-    capacity = manifest.cache.capacity
+    capacity, axis = manifest.cache.capacity, _POSITIONS_AXIS[manifest.cache.layout]
     shapes = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
     found = []
     for layer in range(manifest.model.num_layers):
-        shape = shapes.get(f"key_cache_{layer}", ())
-        is_ring = manifest.cache.layout == "packed" and len(shape) == 3 and shape[1] < capacity
-        found.append(min(context, shape[1] - REWINDABLE) if is_ring else context)
+        shape = shapes.get(f"key_cache_{layer}") or shapes.get(f"past_key_values.{layer}.key") or ()
+        is_ring = len(shape) > axis and shape[axis] < capacity
+        found.append(min(context, shape[axis] - REWINDABLE) if is_ring else context)
     return found
 
 

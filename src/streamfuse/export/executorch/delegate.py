@@ -63,7 +63,7 @@ class DelegateTarget(PteTarget):
 
     def run_by(self, methods: Mapping[str, Callable[..., tuple[Tensor, ...]]]) -> Backend:
         """A backend that calls these functions instead of the device's engine."""
-        return reference_backend(methods, self.model, self.spec)
+        return reference_backend(methods, self.model, self.spec, self.weights)
 
 
 class Grouped(nn.Module):

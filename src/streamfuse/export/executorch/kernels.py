@@ -50,10 +50,6 @@ class KernelsTarget(PteTarget):
             methods |= {f"{name}.{method}": module for method, module in task.methods.items()}
             examples |= {f"{name}.{method}": inputs for method, inputs in own.items()}
             constants |= {f"{name}.get_n_msa_layers": task.model.streams_config.num_msa_layers}
-        windows = self.weights.config.layer_windows
-        for window, positions in zip(windows, self.weights.cache_positions, strict=True):
-            if positions < self.spec.capacity:
-                constants["get_sliding_window"] = window
         return edge_program(methods, examples, constants, self.progress)
 
     def facts(self) -> TargetFacts:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse.*
-from streamfuse.export.operators.layout import cache_positions, cache_shapes
+from streamfuse.export.operators.layout import cache_shapes
 from streamfuse.export.operators.packing import (
     integer_adapters,
     interleave_gate_up,
@@ -80,9 +80,6 @@ class Form(layers.Form):
 
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
-
-    def cache_positions(self, capacity: int, window: int | None) -> int:
-        return cache_positions(capacity, window)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         keys, values = cache_shapes(positions, kv_heads, head_dim)

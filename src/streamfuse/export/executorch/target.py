@@ -61,7 +61,10 @@ class PteTarget(Target):
 
     def lower(self) -> None:
         config, streams = self.model.base.config, self.model.streams_config
-        edge = self.edge(facts.constant_methods(config, self.config, streams.num_streams, streams.num_msa_layers))
+        constants = facts.constant_methods(config, self.config, streams.num_streams, streams.num_msa_layers)
+        if self.weights.ring_window is not None:
+            constants["get_sliding_window"] = self.weights.ring_window
+        edge = self.edge(constants)
         self.delegation = {name: report.to_dict() for name, report in describe(edge).items()}
         self.progress("ExecuTorch program")
         program = to_program(edge)

@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
-from streamfuse.model.config import ModelConfig
+from streamfuse.runtime.backends.onnx_caches import RING_TARGETS, TARGETS
 
+from ..weights import Weights
 from .graph import OPSET
 
 
-def commit_model(config: ModelConfig, lower: int, capacity: int, float_type: int) -> onnx.ModelProto:
-    """A model that copies `rows` of the layers below `lower` and `places` of those above it, int64 [n], to `targets`,
-    int64 [1, Hkv, n, 3]: the index of a row in a cache [1, Hkv, C, D] without the last dimension."""
+def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
+    """A model that copies `rows` of the layers below the top ones and `places` of the top layers, int64 [n], to
+    `targets`, int64 [1, Hkv, n, 3]: the index of a row in a cache [1, Hkv, C, D] without the last dimension.
+
+    Layers whose caches are ring buffers have their own, `ring_targets`.
+    """
+    config, lower = weights.config, weights.num_lower_layers
     heads, dim, whole = config.num_kv_heads, config.head_dim, TensorProto.INT64
 
     def tensor(name: str, kind: int, *shape: int | str) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
 
-    inputs = [tensor("rows", whole, "n"), tensor("places", whole, "n"), tensor("targets", whole, 1, heads, "n", 3)]
+    names = [RING_TARGETS if count < weights.shapes.capacity else TARGETS for count in weights.cache_positions]
+    inputs = [tensor("rows", whole, "n"), tensor("places", whole, "n")]
+    inputs += [tensor(name, whole, 1, heads, "n", 3) for name in dict.fromkeys(names)]
     outputs, nodes = list[ValueInfoProto](), list[NodeProto]()
-    for layer in range(config.num_layers):
+    for layer, capacity in enumerate(weights.cache_positions):
         which, count = ("rows", "R") if layer < lower else ("places", "K")
         for kind in ("key", "value"):
             past, new, cache = (f"{name}.{layer}.{kind}" for name in ("past_key_values", "present", "cache"))
@@ -32,7 +39,7 @@ def commit_model(config: ModelConfig, lower: int, capacity: int, float_type: int
             outputs.append(tensor(cache, float_type, 1, heads, capacity, dim))
             nodes += [
                 helper.make_node("Gather", [new, which], [f"{new}/taken"], f"{new}/Gather", axis=2),
-                helper.make_node("ScatterND", [past, "targets", f"{new}/taken"], [cache], f"{cache}/ScatterND"),
+                helper.make_node("ScatterND", [past, names[layer], f"{new}/taken"], [cache], f"{cache}/ScatterND"),
             ]
     opset = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(

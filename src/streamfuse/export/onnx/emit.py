@@ -57,9 +57,7 @@ def write_models(
             onnx.save(model, folder / f"{name}.onnx")
             facts[name] = _facts(method, model)
     if PROVIDERS[provider].device:
-        lower, config = weights.num_lower_layers, weights.config
-        kind = _float_type(dtype)
-        onnx.save(commit_model(config, lower, weights.shapes.capacity, kind), folder / COMMIT_FILE)
+        onnx.save(commit_model(weights, _float_type(dtype)), folder / COMMIT_FILE)
     return facts, file.stored
 
 
@@ -88,6 +86,8 @@ def _model(weights: Weights, name: str, method: Method, graph: Graph, dtype: str
         "streamfuse.num_streams": streams.num_streams,
         "streamfuse.top_k": weights.shapes.top_k,
     }
+    if weights.ring_window is not None:
+        metadata["streamfuse.sliding_window"] = weights.ring_window
     return graph.model(name, outputs, _describe, {key: str(value) for key, value in metadata.items()})
 
 
@@ -118,7 +118,7 @@ def _output_names(weights: Weights, method: Method) -> list[str]:
 
 def _describe(name: str) -> str:
     if name.startswith("past"):
-        return "cache, after rotary embedding; only positions below cache_length are read"
+        return "cache, after rotary embedding, with position t at t modulo its size; below cache_length it is read"
     if name.startswith("present"):
         return "the new rows only; the caller copies the accepted ones into its cache"
     return _DESCRIPTIONS[name]

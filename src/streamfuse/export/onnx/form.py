@@ -83,7 +83,7 @@ class Form(layers.Form):
         return TopK(ids, top_k)
 
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
-        return Attention(scale, window)
+        return Attention(capacity, scale, window)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head shares the embedding's table if their schemes are the same."""
@@ -185,13 +185,16 @@ class TopK(layers.TopK):
 
 
 class Attention(nn.Module):
-    def __init__(self, scale: float, window: int | None) -> None:
+    laps: Tensor | None  # of a ring
+
+    def __init__(self, capacity: int, scale: float, window: int | None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
+        self.register_buffer("laps", layers.ring_laps(capacity, window))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.window is None:
-            attended: Tensor = ops.attention(*tensors[:-1], None, self.scale, 0)
+            attended: Tensor = ops.attention(*tensors[:-1], None, None, self.scale, 0)
         else:
-            attended = ops.attention(*tensors, self.scale, self.window)
+            attended = ops.attention(*tensors, self.laps, self.scale, self.window)
         return attended

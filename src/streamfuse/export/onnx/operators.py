@@ -48,14 +48,17 @@ def _attention(
     cache_length: Tensor,
     visible: Tensor,
     position_ids: Tensor | None,
+    laps: Tensor | None,
     scale: float,
     window: int,
 ) -> Tensor:
-    length, rows = int(cache_length), len(visible)
-    keys, values = torch.cat([key_cache[:length], key]), torch.cat([value_cache[:length], value])
-    seen = torch.cat([torch.ones(rows, length, dtype=torch.bool), visible | torch.eye(rows, dtype=torch.bool)], dim=1)
+    length, rows, count = int(cache_length), len(visible), len(key_cache)
+    cached = torch.arange(max(0, length - count), length)
+    keys, values = torch.cat([key_cache[cached % count], key]), torch.cat([value_cache[cached % count], value])
+    new = visible | torch.eye(rows, dtype=torch.bool)
+    seen = torch.cat([torch.ones(rows, len(cached), dtype=torch.bool), new], dim=1)
     if position_ids is not None:
-        seen &= within(position_ids, torch.arange(length), window)
+        seen &= within(position_ids, cached, window)
     q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, keys, values))
     attended = F.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=True)
     return attended.squeeze(0).transpose(0, 1).flatten(1)
@@ -87,10 +90,11 @@ _define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm, lam
 # x [R, H, D], cos, sin [R, D] -> [R, H, D]
 _define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rotary, lambda x, cos, sin: torch.empty_like(x))
 # As in docs/contracts.md, section 6; but a row that attends to nothing may have any finite result. With position_ids,
-# int64 [R], a row attends to `window` positions up to its own; without, `window` is not used.
+# int64 [R], a row attends to `window` positions up to its own; without, `window` is not used. Caches of fewer positions
+# than the context are ring buffers, whose graph needs `laps` (layers.ring_laps).
 _define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, "
-    "Tensor visible, Tensor? position_ids, float scale, int window) -> Tensor",
+    "Tensor visible, Tensor? position_ids, Tensor? laps, float scale, int window) -> Tensor",
     _attention,
     lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
 )

@@ -209,6 +209,7 @@ def _attention(
     cache_length: Value,
     visible: Value,
     position_ids: Value | None,
+    laps: Value | None,
     scale: float,
     window: int,
 ) -> Value:
@@ -240,7 +241,8 @@ def _attention(
     shape, one = (1, kv_heads, many, capacity + rows), (1, kv_heads, many, 1)
     near = None if position_ids is None else (position_ids, window)
     scores = g.op("Concat", *segments, shape=shape, dtype=kind, axis=3)
-    scores = g.op("Add", scores, _mask(g, cache_length, visible, near, capacity, group, kind), shape=shape, dtype=kind)
+    mask = _mask(g, cache_length, visible, near, laps, capacity, group, kind)
+    scores = g.op("Add", scores, mask, shape=shape, dtype=kind)
     scores = g.cast(scores, TensorProto.FLOAT)
     top = g.op("ReduceMax", scores, g.numbers(3), shape=one, dtype=scores.dtype, keepdims=1)
     shares = g.op("Exp", g.op("Sub", scores, top, shape=shape, dtype=scores.dtype), shape=shape, dtype=scores.dtype)
@@ -260,18 +262,18 @@ def _mask(
     cache_length: Value,
     visible: Value,
     near: tuple[Value, int] | None,
+    laps: Value | None,
     capacity: int,
     group: int,
     dtype: int,
 ) -> Value:
     """The mask to add to the scores [1, 1, group * R, C + R]; shared by all layers of a pass with the same window.
 
-    `near`: the rows' positions and their window; None: no window.
+    `near`: the rows' positions and their window; None: no window. `laps`: as in `_cached`.
     """
     rows, columns, scope, g.scope = visible.shape[0], capacity + visible.shape[0], g.scope, "mask"
     shown, hidden = g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype)
-    positions = g.constant(np.arange(capacity, dtype=np.int32), "positions")
-    valid = g.op("Less", positions, cache_length, shape=(capacity,), dtype=TensorProto.BOOL)
+    positions, valid = _cached(g, cache_length, laps, capacity)
     valid = g.op("Where", valid, shown, hidden, shape=(capacity,), dtype=dtype)
     valid = g.op("Expand", valid, g.numbers(rows, capacity), shape=(rows, capacity), dtype=dtype)
     seen = g.op("Cast", visible, shape=visible.shape, dtype=TensorProto.BOOL, to=TensorProto.BOOL)
@@ -287,6 +289,26 @@ def _mask(
     mask = g.op("Expand", mask, g.numbers(group, rows, columns), shape=(group, rows, columns), dtype=dtype)
     g.scope = scope
     return g.reshape(mask, 1, 1, group * rows, columns)
+
+
+def _cached(g: Graph, cache_length: Value, laps: Value | None, capacity: int) -> tuple[Value, Value]:
+    """The positions in a cache of C positions, int32 [C], and whether each is valid, bool [C].
+
+    `laps`, int32 [context + 1, 1], has the first position of a ring's last lap by cache_length; a cache with positions
+    for the whole context is no ring.
+    """
+    kind, shape = TensorProto.INT32, (capacity,)
+    if laps is None or laps.shape[0] == capacity + 1:
+        positions = g.constant(np.arange(capacity, dtype=np.int32), "positions")
+        return positions, g.op("Less", positions, cache_length, shape=shape, dtype=TensorProto.BOOL)
+    lap = g.reshape(g.op("Gather", laps, cache_length, shape=(1, 1), dtype=kind, axis=0), 1)
+    places = g.constant(np.arange(capacity, dtype=np.int32), "places")
+    last = g.op("Add", places, lap, shape=shape, dtype=kind)
+    before = g.op("Sub", last, g.constant(np.array([capacity], np.int32)), shape=shape, dtype=kind)
+    is_written = g.op("Less", last, cache_length, shape=shape, dtype=TensorProto.BOOL)  # in the last lap
+    positions = g.op("Where", is_written, last, before, shape=shape, dtype=kind)
+    negative = g.constant(np.array([-1], np.int32))
+    return positions, g.op("Less", negative, positions, shape=shape, dtype=TensorProto.BOOL)
 
 
 RULES: dict[Any, Rule] = {

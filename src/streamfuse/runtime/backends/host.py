@@ -13,10 +13,16 @@ _Self = TypeVar("_Self", bound="HostBackend")
 
 
 class HostBackend:
-    """The base of a runtime.backend.Backend; a subclass adds `run`, `streams` and `_write`."""
+    """The base of a runtime.backend.Backend; a subclass adds `run`, `streams` and `_write`.
 
-    def __init__(self, spec: ModelSpec) -> None:
+    If layers with a sliding window have ring buffers as caches, `window` is their window and `ring` the positions in
+    one.
+    """
+
+    def __init__(self, spec: ModelSpec, window: int = 0, ring: int | None = None) -> None:
         self._spec, self._length = spec, 0
+        self._window, self._ring = window, spec.capacity if ring is None else ring
+        self._oldest = 0  # the first position that every cache still has
         self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
 
     @property
@@ -37,14 +43,27 @@ class HostBackend:
         if rows:
             self._write(slice(self._length, end), list(rows), [self._places[row] for row in rows])
         self._length = end
+        self._oldest = max(self._oldest, end - self._ring)
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self._length:
             raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
+        if self.truncatable(length) != length:
+            raise BackendError(
+                f"cannot truncate to {length}: layers with a sliding window of {self._window} positions have only "
+                f"those from {self._oldest} on; truncate to 0 and run the tokens again"
+            )
         self._length, self._places = length, {}
+        if length == 0:
+            self._oldest = 0
+
+    def truncatable(self, length: int) -> int:
+        """The longest prefix of at most `length` positions that `truncate` accepts."""
+        length = max(0, min(length, self._length))
+        return length if self._oldest <= max(0, length - self._window) else 0
 
     def close(self) -> None:
-        self._length, self._places = 0, {}
+        self._length, self._places, self._oldest = 0, {}, 0
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -53,7 +72,8 @@ class HostBackend:
         self.close()
 
     def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
-        """Copy new rows to cache positions: below the top layers they lie by `rows`, in these by `places`."""
+        """Copy new rows to cache positions (`in_cache`): below the top layers they lie by `rows`, in these by
+        `places`."""
         raise NotImplementedError
 
     def _begin(self, method: str, count: int) -> int:
@@ -80,3 +100,10 @@ class HostBackend:
             raise BackendError(f"this bundle has no method {STREAMS!r}")
         if not has_hidden or not 0 <= index < len(self._places):
             raise BackendError(f"the last pass has no survivor {index} with a hidden state")
+
+
+def in_cache(positions: slice, count: int) -> slice | list[int]:
+    """Where positions of a sequence are in a cache of `count` positions: position t is at t modulo `count`."""
+    first = positions.start % count
+    last = first + positions.stop - positions.start
+    return slice(first, last) if last <= count else [t % count for t in range(positions.start, positions.stop)]

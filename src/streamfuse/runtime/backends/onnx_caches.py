@@ -1,6 +1,7 @@
 """Where a sequence's keys and values lie for ONNX Runtime: in the host's memory, or in that of an execution provider.
 
-Both are bound once to each graph, so that no cache is copied in a pass, and take accepted rows in place.
+Both are bound once to each graph, so that no cache is copied in a pass, and take accepted rows in place. A layer with a
+sliding window may have fewer positions than the context: position t is at t modulo their number.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy.typing as npt
 
 from streamfuse.runtime.backend import BackendError
 
+from .host import in_cache
+
 Array = npt.NDArray[Any]
 DTYPES = {
     "tensor(float)": np.float32,
@@ -20,23 +23,27 @@ DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
+# Inputs of commit.onnx: where rows go in caches of the whole context, and in rings.
+TARGETS, RING_TARGETS = "targets", "ring_targets"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Caches [1, Hkv, C, D], a key and a value per layer, of which the `top` last layers run on kept rows alone."""
+    """Caches [1, Hkv, C, D], a key and a value per layer, of which the `top` last layers run on kept rows alone.
 
-    layers: int
+    `positions` has the C of each layer.
+    """
+
+    positions: tuple[int, ...]
     top: int
     heads: int
-    capacity: int
     dim: int
     dtype: Any
 
     @property
     def lower(self) -> int:
         """How many caches lie below the top layers."""
-        return 2 * (self.layers - self.top)
+        return 2 * (len(self.positions) - self.top)
 
 
 class Caches(Protocol):
@@ -60,14 +67,14 @@ class Caches(Protocol):
 
 
 class HostCaches:
-    """All caches in one array, new rows in two per graph: [2 layers, Hkv, rows, D]."""
+    """One array per cache, new rows in two per graph: [2 layers, Hkv, rows, D]."""
 
     device = ""
 
     def __init__(self, layout: Layout) -> None:
-        self._lower = layout.lower
-        shape = (2 * layout.layers, layout.heads, layout.capacity, layout.dim)
-        self._values: Array = np.zeros(shape, layout.dtype)
+        self._lower, self._dtype = layout.lower, layout.dtype
+        shapes = [(layout.heads, count, layout.dim) for count in layout.positions for _ in range(2)]
+        self._values: list[Array] = [np.zeros(shape, layout.dtype) for shape in shapes]
 
     def inputs(self, session: Any) -> list[tuple[Any, Array]]:
         return [(tensor, self._values[place(tensor.name)]) for tensor in session.get_inputs() if is_cache(tensor)]
@@ -76,19 +83,20 @@ class HostCaches:
         new = {place(tensor.name): tensor for tensor in session.get_outputs() if is_new(tensor)}
         parts = [[new[i] for i in range(len(new)) if (i < self._lower) == lower] for lower in (True, False)]
         row = new[0].shape[1:] if new else (0, 0, 0)  # a pass of streams alone leaves no rows
-        dtype = self._values.dtype
-        lower, top = (np.zeros((len(ts), *(ts[0].shape[1:] if ts else row)), dtype) for ts in parts)
+        lower, top = (np.zeros((len(ts), *(ts[0].shape[1:] if ts else row)), self._dtype) for ts in parts)
         for tensors, rows in zip(parts, (lower, top), strict=True):
             for tensor, array in zip(tensors, rows, strict=True):
                 bind_array(tensor, array, binding.bind_output)
         return lower, top
 
     def write(self, new: tuple[Array, Array], positions: slice, rows: list[int], places: list[int]) -> None:
-        self._values[: self._lower, :, positions] = new[0][:, :, rows]
-        self._values[self._lower :, :, positions] = new[1][:, :, places]
+        written = {count: in_cache(positions, count) for count in {cache.shape[1] for cache in self._values}}
+        for i, cache in enumerate(self._values):
+            taken = new[0][i][:, rows] if i < self._lower else new[1][i - self._lower][:, places]
+            cache[:, written[cache.shape[1]]] = taken
 
     def close(self) -> None:
-        self._values = self._values[:0]
+        self._values = []
 
 
 class DeviceCaches:
@@ -96,12 +104,16 @@ class DeviceCaches:
 
     def __init__(self, commit: Any, layout: Layout, device: str) -> None:
         self.device, self._heads = device, layout.heads
-        names = [f"{layer}.{kind}" for layer in range(layout.layers) for kind in ("key", "value")]
+        names = [f"{layer}.{kind}" for layer in range(len(layout.positions)) for kind in ("key", "value")]
+        sizes = {TARGETS: max(layout.positions), RING_TARGETS: min(layout.positions)}
+        asked = {tensor.name for tensor in commit.get_inputs()}
+        self._sizes = {name: count for name, count in sizes.items() if name in asked}
         # Only a run makes memory there: the first one puts zeros into caches of zeros.
         self._values: dict[str, Any] = {}
         self._binding, self._commit = commit.io_binding(), commit
-        cache = np.zeros((1, layout.heads, layout.capacity, layout.dim), layout.dtype)
+        empty = {count: np.zeros((1, layout.heads, count, layout.dim), layout.dtype) for count in layout.positions}
         for name in names:
+            cache = empty[layout.positions[int(name.partition(".")[0])]]
             self._binding.bind_cpu_input(f"past_key_values.{name}", cache)
             self._binding.bind_cpu_input(f"present.{name}", cache[:, :, :1])
             self._binding.bind_output(f"cache.{name}", device)
@@ -133,12 +145,13 @@ class DeviceCaches:
         self._values, self._binding, self._commit = {}, None, None
 
     def _run(self, positions: slice, rows: list[int], places: list[int]) -> None:
-        targets = np.zeros((1, self._heads, len(rows), 3), np.int64)
-        targets[..., 1] = np.arange(self._heads)[:, None]
-        targets[..., 2] = np.arange(positions.start, positions.stop)
         for name, values in (("rows", rows), ("places", places)):
             self._binding.bind_cpu_input(name, np.array(values, np.int64))
-        self._binding.bind_cpu_input("targets", targets)
+        for name, count in self._sizes.items():
+            targets = np.zeros((1, self._heads, len(rows), 3), np.int64)
+            targets[..., 1] = np.arange(self._heads)[:, None]
+            targets[..., 2] = np.arange(positions.start, positions.stop) % count
+            self._binding.bind_cpu_input(name, targets)
         self._commit.run_with_iobinding(self._binding)
 
 

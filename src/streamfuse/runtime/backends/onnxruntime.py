@@ -163,23 +163,26 @@ class OnnxBackend(HostBackend):
         num_threads: int | None = None,
         provider: Choice | None = None,
     ) -> None:
-        super().__init__(spec)
         self._program: OnnxProgram | None = (
             source if isinstance(source, OnnxProgram) else OnnxProgram(source, num_threads, provider=provider)
         )
         decode = self._program.session(DECODE)
-        cache = next((t for t in decode.get_inputs() if t.name == "past_key_values.0.key"), None)
-        facts = decode.get_modelmeta().custom_metadata_map
+        facts, found = decode.get_modelmeta().custom_metadata_map, {t.name: t for t in decode.get_inputs()}
         try:
             layers, top = int(facts["streamfuse.num_layers"]), int(facts["streamfuse.num_msa_layers"])
-        except (KeyError, ValueError):
-            cache = None
-        if cache is None:
-            raise BackendError("decode.onnx is no graph of streamfuse: it lacks past_key_values or its metadata")
-        _, kv_heads, capacity, head_dim = cache.shape
-        if capacity != spec.capacity:
-            raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {capacity}")
-        self._caches = self._program.caches(Layout(layers, top, kv_heads, capacity, head_dim, DTYPES[cache.type]))
+            window = int(facts.get("streamfuse.sliding_window", 0))
+            keys = [found[f"past_key_values.{layer}.key"] for layer in range(layers)]
+            _, kv_heads, _, head_dim = keys[0].shape
+            positions = tuple(cache.shape[2] for cache in keys)
+        except (KeyError, ValueError, IndexError):
+            raise BackendError(
+                "decode.onnx is no graph of streamfuse: it lacks past_key_values or its metadata"
+            ) from None
+        for count in positions:
+            if count != spec.capacity and not 0 < window <= count < spec.capacity:
+                raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {count}")
+        super().__init__(spec, window, min(positions))
+        self._caches = self._program.caches(Layout(positions, top, kv_heads, head_dim, DTYPES[keys[0].type]))
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None
         self._pass(DECODE)

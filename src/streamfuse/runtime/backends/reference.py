@@ -23,7 +23,7 @@ from streamfuse.runtime.backend import (
     PassOutput,
 )
 
-from .host import HostBackend
+from .host import HostBackend, in_cache
 
 Method = Callable[..., tuple[Any, ...]]
 
@@ -31,7 +31,8 @@ Method = Callable[..., tuple[Any, ...]]
 class ReferenceBackend(HostBackend):
     """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order.
 
-    `next_token` says that `streams` takes it.
+    `next_token` says that `streams` takes it. `positions` are those in the caches of each layer, None: of the whole
+    context in all of them; fewer are a ring buffer, of layers with this `window`.
     """
 
     def __init__(
@@ -43,16 +44,18 @@ class ReferenceBackend(HostBackend):
         kv_heads: int,
         head_dim: int,
         next_token: bool = False,
+        positions: Sequence[int] | None = None,
+        window: int = 0,
     ) -> None:
         needed = (*spec.methods, *([STREAMS] if spec.deferred else []))
         missing = [name for name in needed if name not in methods]
         if missing:
             raise BackendError(f"the model lacks the methods {', '.join(missing)}")
-        super().__init__(spec)
+        positions = positions or [spec.capacity] * num_layers
+        super().__init__(spec, window, min(positions))
         self._methods, self._next_token = dict(methods), next_token
         self._num_lower = num_layers - num_msa_layers
-        shape = (spec.capacity, kv_heads, head_dim)
-        self._caches = [torch.zeros(shape) for _ in range(2 * num_layers)]
+        self._caches = [torch.zeros(count, kv_heads, head_dim) for count in positions for _ in range(2)]
         self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
         self._new: list[torch.Tensor] = []  # new keys and values of the last run, by layer
 
@@ -118,7 +121,7 @@ class ReferenceBackend(HostBackend):
 
     def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
         for index, (cache, new) in enumerate(zip(self._caches, self._new, strict=True)):
-            cache[positions] = new[rows if index // 2 < self._num_lower else places]
+            cache[in_cache(positions, len(cache))] = new[rows if index // 2 < self._num_lower else places]
 
     def close(self) -> None:
         super().close()

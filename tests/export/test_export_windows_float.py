@@ -1,0 +1,203 @@
+"""Ring buffers as float caches, on the backends without our kernels: parity, texts, and how far a session goes back.
+
+Run: python -m pytest tests/export/test_export_windows_float.py
+
+The kernels' caches are in test_export_windows.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from export_samples import VOCAB_SIZE, config_for, decode_rows, prefill, tiny_model, verify_rows, write_checkpoint
+
+import streamfuse
+from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.engines import engines_of
+from streamfuse.export import selftest
+from streamfuse.export.config import ExportConfig
+from streamfuse.export.pipeline import Report, run_export
+from streamfuse.export.preview import Preview, preview
+from streamfuse.options import converted
+from streamfuse.runtime.backend import Backend, BackendError
+from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.session import Generation, Session
+
+CONTEXT, WINDOW, RING = 960, 7, 288
+GEMMA: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "num_hidden_layers": 2,
+    "head_dim": 32,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "max_position_embeddings": CONTEXT,
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "onnx": {"target": "onnx", "quantize": "none"},
+    "xnnpack": {"target": "executorch", "backend": "xnnpack", "quantize": "none"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "core ml delegate": {"target": "executorch", "backend": "coreml", "dtype": "float32"},
+    "vulkan": {"target": "executorch", "backend": "vulkan", "dtype": "float32"},
+    "qnn": {"target": "executorch", "backend": "qnn", "weight_sharing": "off"},
+    "openvino": {"target": "executorch", "backend": "openvino"},
+}
+TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 940).tolist()
+DRAFTS: list[dict[str, Any]] = [{"width": 4, "sources": ("lookup",)}, {"width": 4}]
+
+
+@dataclass
+class Made:
+    bundle: Bundle
+    report: Report
+    preview: Preview
+
+
+def exported(folder: Path, form: dict[str, Any], walk: int) -> Made:
+    """A bundle whose export has compared `walk` tokens with the model in float32, which has whole caches."""
+    torch.manual_seed(6)
+    checkpoint = write_checkpoint(folder / "checkpoint", tiny_model({"num_msa_layers": 1}, **GEMMA), **GEMMA)
+    options = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": "deferred", "prefill_len": 32, **form}
+    plan = config_for(checkpoint, folder / "bundle", max_context_len=CONTEXT, **converted(ExportConfig, options))
+    expected = preview(plan)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selftest, "_HEAD_TOKENS", walk // 2)
+        patch.setattr(selftest, "_WALK_TOKENS", walk - walk // 2)
+        report = run_export(plan)
+    return Made(open_bundle(plan.output_dir), report, expected)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return exported(tmp_path_factory.mktemp(request.param), FORMS[request.param], walk=420)
+
+
+@pytest.fixture
+def backend(made: Made) -> Iterator[Backend]:
+    with engines_of(made.bundle, 1)() as backend:
+        yield backend
+
+
+def positions_of(made: Made) -> list[int]:
+    """Of the caches: keys and values, layer after layer."""
+    axis = 2 if made.bundle.manifest.cache.layout == "head_position_dim" else 0
+    caches = [tensor for tensor in made.bundle.manifest.methods["decode"].inputs if len(tensor.shape) >= 3]
+    sizes = [math.prod(cache.shape) * np.dtype(cache.dtype).itemsize for cache in caches]
+    assert made.preview.cache_bytes == sum(sizes)
+    return [cache.shape[axis] for cache in caches]
+
+
+def test_layers_with_a_window_have_rings(made: Made) -> None:
+    assert positions_of(made) == [RING, RING, CONTEXT, CONTEXT]
+    if made.bundle.manifest.target == "executorch":
+        with engines_of(made.bundle, 1)() as backend:
+            assert backend.description["cache_bytes"] == made.preview.cache_bytes  # type: ignore[attr-defined]
+        assert streamfuse.estimate(made.bundle.folder).cache_bytes == made.preview.cache_bytes
+
+
+def test_parity_holds_after_the_rings_have_wrapped(made: Made) -> None:
+    for comparison in ("lowering", "float32"):
+        found = {method: row["snr_db"] for method, row in made.report.parity[comparison].items()}
+        assert set(found) == {"walk", "decode", "verify_4", "streams"}
+        assert min(found.values()) > 90, comparison
+
+
+def test_trees_over_many_laps_are_as_plain_decoding(made: Made, backend: Backend) -> None:
+    plain = decode_rows(backend, TEXT)
+    drafted = verify_rows(backend, "verify_4", TEXT)[: len(TEXT)]
+    prefill(backend, TEXT[:900])
+    after = decode_rows(backend, TEXT[900:], 900)
+    if made.bundle.manifest.target == "onnx":  # its sums over positions are exact enough for equal bits
+        np.testing.assert_array_equal(drafted, plain)
+        np.testing.assert_array_equal(after, plain[900:])
+    np.testing.assert_allclose(drafted, plain, atol=1e-4)
+    np.testing.assert_allclose(after, plain[900:], atol=1e-4)
+
+
+def text_of(session: Session, prompt: list[int], count: int, **settings: Any) -> Generation:
+    generation = session.generate(prompt, GenerationConfig(count, ignore_eos=True, **settings))
+    generation.finish()
+    return generation
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_text_over_several_laps_is_the_same_with_speculation_and_without(made: Made, temperature: float) -> None:
+    texts, accepted = [], 0
+    for settings in ({"speculative": False}, *DRAFTS):
+        with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
+            sampling = SamplingConfig(temperature=temperature, top_k=3, seed=3)
+            found = text_of(session, TEXT[:250], CONTEXT - 250, sampling=sampling, **settings)
+            texts.append(found.token_ids)
+            accepted += found.statistics.draft_tokens_accepted
+    assert len(texts[0]) == CONTEXT - 250
+    assert texts == [texts[0]] * 3
+    assert accepted > 20
+
+
+def answer(made: Made, prompt: list[int]) -> list[int]:
+    """What a new session writes."""
+    with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
+        return text_of(session, prompt, 20, width=4).token_ids
+
+
+@pytest.mark.parametrize(("kept", "reread"), [(20, 20), (500, 0), (719, 0)])
+def test_a_text_goes_back_as_far_as_the_rings_have_its_window(made: Made, kept: int, reread: int) -> None:
+    with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
+        text_of(session, TEXT[:700], 20, width=4)
+        prompt = [*session.tokens[:kept], 11, 12]
+        again = text_of(session, prompt, 20, width=4)
+    assert again.statistics.reread_tokens == reread
+    assert again.statistics.prefilled_tokens == reread + 1
+    assert again.token_ids == answer(made, prompt)
+
+
+def test_a_restored_session_continues_and_goes_back(made: Made, tmp_path: Path) -> None:
+    keeps_caches = made.bundle.manifest.target == "executorch"
+    for length in (100, 700):  # before the ring is full, and in its third lap
+        with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
+            text_of(session, TEXT[:length], 20, width=4)
+            text = session.tokens
+            session.save(tmp_path / "saved")
+        for kept in (len(text), len(text) - 100, 30):
+            with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
+                session.restore(tmp_path / "saved")
+                prompt = [*text[:kept], 11]
+                again = text_of(session, prompt, 20, width=4)
+                if keeps_caches:
+                    assert again.statistics.reread_tokens == (30 if (kept, length) == (30, 700) else 0)
+                assert again.token_ids == answer(made, prompt)
+
+
+def test_an_engine_says_how_far_it_goes_back(backend: Any) -> None:
+    prefill(backend, TEXT[:700])
+    least = 700 - RING + WINDOW
+    assert [backend.truncatable(length) for length in (1000, 700, least, least - 1, 1, 0)] == [700, 700, least, 0, 0, 0]
+    with pytest.raises(BackendError, match=f"cannot truncate to {least - 1}: .* sliding window of {WINDOW} positions"):
+        backend.truncate(least - 1)
+    backend.truncate(least)
+    assert backend.truncatable(least - 1) == 0
+    backend.truncate(0)
+    prefill(backend, TEXT[:200])
+    assert backend.truncatable(1) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", OTHERS)
+def test_parity_of_other_backends_holds_after_a_lap(tmp_path: Path, form: str) -> None:
+    made = exported(tmp_path, OTHERS[form], walk=330)
+    assert positions_of(made) == [RING, RING, CONTEXT, CONTEXT]
+    assert made.report.parity["float32"]["walk"]["snr_db"] > 40
+
+
+@pytest.mark.full
+def test_packages_of_core_ml_keep_the_whole_context(tmp_path: Path) -> None:
+    made = exported(tmp_path, {"target": "coreml", "quantize": "none", "dtype": "float32"}, walk=20)
+    assert positions_of(made) == [CONTEXT] * 4
