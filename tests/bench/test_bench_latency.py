@@ -169,19 +169,28 @@ def test_work_counts_nodes_below_and_survivors_with_streams_above(manifest: Mani
     assert work_of(manifest, "prefill", context=10)["head"].bytes == 0
 
 
-def test_a_layer_with_a_ring_reads_its_window(bundle: Path) -> None:
+@pytest.mark.parametrize(
+    ("layout", "dtype", "name", "shape", "position"),
+    [
+        ("packed", "int8", "key_cache_{}", (2, 0, 34), 2 * (34 + 17 + 4)),  # two heads of up to 32 dimensions
+        ("position_head_dim", "float32", "key_cache_{}", (0, 2, 8), 2 * 4 * 2 * 8),
+        ("head_position_dim", "float16", "past_key_values.{}.key", (1, 2, 0, 8), 2 * 2 * 2 * 8),
+    ],
+)
+def test_a_layer_with_a_ring_reads_its_window(
+    bundle: Path, layout: str, dtype: str, name: str, shape: tuple[int, ...], position: int
+) -> None:
     def with_ring(manifest: dict[str, Any]) -> None:
-        manifest["cache"] |= {"layout": "packed", "capacity": 1024, "dtype": "int8"}
-        shapes = {"key_cache_0": [2, 288, 34], "key_cache_1": [2, 1024, 34]}
+        manifest["cache"] |= {"layout": layout, "capacity": 1024, "dtype": dtype}
         manifest["methods"]["decode"]["inputs"] = [
-            {"name": name, "dtype": "uint8", "shape": shape} for name, shape in shapes.items()
+            {"name": name.format(layer), "dtype": "uint8", "shape": [size or positions for size in shape]}
+            for layer, positions in enumerate((288, 1024))
         ]
 
     def reads(context: int) -> float:
         return work_of(open_bundle(bundle).manifest, "decode", context)["attention"].bytes
 
     edit_manifest(bundle, with_ring)
-    position = 2 * (34 + 17 + 4)  # of a layer: two heads of up to 32 dimensions
     assert reads(20) - reads(0) == 40 * position
     assert reads(900) - reads(0) == (32 + 900) * position
 

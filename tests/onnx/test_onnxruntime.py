@@ -19,7 +19,7 @@ from export_samples import TEXT, decode_rows, prefill, tiny_model, verify_rows
 from onnx_samples import Written, write
 
 from streamfuse.runtime.backend import BackendError
-from streamfuse.runtime.backends.onnx_providers import Choice
+from streamfuse.runtime.backends.onnx_providers import PROVIDERS, Choice
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend, OnnxProgram
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.loop import Loop
@@ -143,6 +143,48 @@ def test_a_frugal_program_gives_the_same_from_one_graph_at_a_time(written: Writt
         list(loop.run())
         found.append(loop.tokens)
     assert found[0] == found[1]
+
+
+# A window of 7 positions: caches of 288 positions in one of two layers.
+WINDOWS: dict[str, Any] = {
+    "architectures": ["MinistralForCausalLM"],
+    "num_hidden_layers": 2,
+    "sliding_window": 7,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "max_position_embeddings": 640,
+}
+WINDOW_OPTIONS: dict[str, Any] = {"max_context_len": 640, "widths": (4,), "default_width": 4, "prune_keep": 4}
+
+
+def windowed(folder: Path, provider: str) -> Written:
+    torch.manual_seed(5)
+    model = tiny_model({"num_msa_layers": 1}, **WINDOWS)
+    return write(folder, model, "float32", "none", "deferred", provider, **WINDOW_OPTIONS)
+
+
+def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tmp_path: Path) -> None:
+    """The processor as a provider with memory of its own, so that commit.onnx writes the caches."""
+    written, own = windowed(tmp_path, "webgpu"), Choice(replace(PROVIDERS["cpu"], device="cpu"))
+    text = np.random.default_rng(2).integers(4, 250, 620).tolist()
+    found = []
+    for choice in (None, own):
+        with OnnxBackend(OnnxProgram(tmp_path, 1, provider=choice), written.spec) as backend:
+            rows = verify_rows(backend, "verify_4", text)
+            prefill(backend, text[:590])
+            found.append(np.concatenate([rows, decode_rows(backend, text[590:], 590)]))
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_ring_without_its_window_is_refused(tmp_path: Path) -> None:
+    written = windowed(tmp_path, "cpu")
+    graph = onnx.load(tmp_path / "decode.onnx", load_external_data=False)
+    (window,) = (prop for prop in graph.metadata_props if prop.key == "streamfuse.sliding_window")
+    assert window.value == "7"
+    for value in ("0", "289"):
+        window.value = value
+        (tmp_path / "decode.onnx").write_bytes(graph.SerializeToString())
+        with pytest.raises(BackendError, match=r"capacity 640, but decode\.onnx has 288"):
+            OnnxBackend(tmp_path, written.spec, 1)
 
 
 def test_logits_come_only_when_they_are_asked_for(written: Written, program: OnnxProgram) -> None:
