@@ -151,9 +151,9 @@ WINDOWS: dict[str, Any] = {
     "num_hidden_layers": 2,
     "sliding_window": 7,
     "layer_types": ["full_attention", "sliding_attention"],
-    "max_position_embeddings": 640,
+    "max_position_embeddings": 448,
 }
-WINDOW_OPTIONS: dict[str, Any] = {"max_context_len": 640, "widths": (4,), "default_width": 4, "prune_keep": 4}
+WINDOW_OPTIONS: dict[str, Any] = {"max_context_len": 448, "widths": (4,), "default_width": 4, "prune_keep": 4}
 
 
 def windowed(folder: Path, provider: str) -> Written:
@@ -165,13 +165,13 @@ def windowed(folder: Path, provider: str) -> Written:
 def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tmp_path: Path) -> None:
     """The processor as a provider with memory of its own, so that commit.onnx writes the caches."""
     written, own = windowed(tmp_path, "webgpu"), Choice(replace(PROVIDERS["cpu"], device="cpu"))
-    text = np.random.default_rng(2).integers(4, 250, 620).tolist()
+    text = np.random.default_rng(2).integers(4, 250, 430).tolist()
     found = []
     for choice in (None, own):
         with OnnxBackend(OnnxProgram(tmp_path, 1, provider=choice), written.spec) as backend:
             rows = verify_rows(backend, "verify_4", text)
-            prefill(backend, text[:590])
-            found.append(np.concatenate([rows, decode_rows(backend, text[590:], 590)]))
+            prefill(backend, text[:400])
+            found.append(np.concatenate([rows, decode_rows(backend, text[400:], 400)]))
     np.testing.assert_array_equal(*found)
 
 
@@ -183,7 +183,7 @@ def test_a_ring_without_its_window_is_refused(tmp_path: Path) -> None:
     for value in ("0", "289"):
         window.value = value
         (tmp_path / "decode.onnx").write_bytes(graph.SerializeToString())
-        with pytest.raises(BackendError, match=r"capacity 640, but decode\.onnx has 288"):
+        with pytest.raises(BackendError, match=r"capacity 448, but decode\.onnx has 288"):
             OnnxBackend(tmp_path, written.spec, 1)
 
 
