@@ -69,8 +69,8 @@ def exported(folder: Path, form: dict[str, Any], walk: int) -> Made:
     plan = config_for(checkpoint, folder / "bundle", max_context_len=CONTEXT, **converted(ExportConfig, options))
     expected = preview(plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selftest, "_HEAD_TOKENS", walk // 2)
-        patch.setattr(selftest, "_WALK_TOKENS", walk - walk // 2)
+        patch.setattr(selftest, "HEAD_TOKENS", walk // 2)
+        patch.setattr(selftest, "WALK_TOKENS", walk - walk // 2)
         report = run_export(plan)
     return Made(open_bundle(plan.output_dir), report, expected)
 

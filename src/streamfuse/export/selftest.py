@@ -28,8 +28,8 @@ TEXT = (
     "keeper grew old the children took turns on the stairs, because a light that goes out once may go out again."
 )
 WALK = "walk"  # name of the passes over natural text in the results
-_HEAD_TOKENS = 16  # tokens of the text for prefill
-_WALK_TOKENS = 64  # with fewer rows, a share of best tokens would be too noisy for a floor
+HEAD_TOKENS = 16  # tokens of the text for prefill
+WALK_TOKENS = 64  # with fewer rows, a share of best tokens would be too noisy for a floor
 
 Logits = npt.NDArray[np.float32]
 
@@ -109,7 +109,7 @@ class Script:
         if not text:
             raise ValueError("the tokenizer returns no tokens for the self-test's text")
         longest = max(rows for rows, _ in spec.widths.values())
-        wanted = min(_HEAD_TOKENS + _WALK_TOKENS + longest + 1, spec.capacity)
+        wanted = min(HEAD_TOKENS + WALK_TOKENS + longest + 1, spec.capacity)
         text = (text * (wanted // len(text) + 1))[:wanted]
         tail = text[len(text) - longest - 1 :]
         depth = min(4, longest - 1)
@@ -127,7 +127,7 @@ class Script:
         """Run all passes. The walk has one row per token of natural text, enough to measure how often the best token
         agrees."""
         tail = max(len(tree.tokens) for tree in self.trees.values()) + 1
-        head = min(_HEAD_TOKENS, (len(self.text) - tail) // 2)
+        head = min(HEAD_TOKENS, (len(self.text) - tail) // 2)
         end = len(self.text) - tail
         backend.truncate(0)
         for start in range(0, head, backend.spec.prefill_rows):
