@@ -48,7 +48,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "core ml delegate": {"target": "executorch", "backend": "coreml", "dtype": "float32"},
     "vulkan": {"target": "executorch", "backend": "vulkan", "dtype": "float32"},
     "qnn": {"target": "executorch", "backend": "qnn", "weight_sharing": "off"},
-    "openvino": {"target": "executorch", "backend": "openvino"},
+    "openvino": {"target": "executorch", "backend": "openvino", "quantize": "none"},
 }
 TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 940).tolist()
 DRAFTS: list[dict[str, Any]] = [{"width": 4, "sources": ("lookup",)}, {"width": 4}]
