@@ -44,12 +44,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "onnx": {"target": "onnx", "quantize": "none"},
     "xnnpack": {"target": "executorch", "backend": "xnnpack", "quantize": "none"},
 }
-OTHERS: dict[str, dict[str, Any]] = {
-    "core ml delegate": {"target": "executorch", "backend": "coreml", "dtype": "float32"},
-    "vulkan": {"target": "executorch", "backend": "vulkan", "dtype": "float32"},
-    "qnn": {"target": "executorch", "backend": "qnn", "weight_sharing": "off"},
-    "openvino": {"target": "executorch", "backend": "openvino", "quantize": "none"},
-}
 TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 940).tolist()
 DRAFTS: list[dict[str, Any]] = [{"width": 4, "sources": ("lookup",)}, {"width": 4}]
 
@@ -187,17 +181,3 @@ def test_an_engine_says_how_far_it_goes_back(backend: Any) -> None:
     backend.truncate(0)
     prefill(backend, TEXT[:200])
     assert backend.truncatable(1) == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("form", OTHERS)
-def test_parity_of_other_backends_holds_after_a_lap(tmp_path: Path, form: str) -> None:
-    made = exported(tmp_path, OTHERS[form], walk=330)
-    assert positions_of(made) == [RING, RING, CONTEXT, CONTEXT]
-    assert made.report.parity["float32"]["walk"]["snr_db"] > 40
-
-
-@pytest.mark.full
-def test_packages_of_core_ml_keep_the_whole_context(tmp_path: Path) -> None:
-    made = exported(tmp_path, {"target": "coreml", "quantize": "none", "dtype": "float32"}, walk=20)
-    assert positions_of(made) == [CONTEXT] * 4
