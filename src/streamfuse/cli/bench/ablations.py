@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import say
 from streamfuse.cli.shared.errors import EXIT_INTERRUPTED
 from streamfuse.cli.shared.options import DEFAULT_MODEL, BaseModel
@@ -40,9 +41,9 @@ def ablations(
             show_default="none",
         ),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    offline: options.Offline = False,
 ) -> None:
-    """Train small variants of the streams and measure each, and print a table.
+    """Train small variants of the streams, measure each, and print a table.
 
     All variants train for the same number of steps. Each row is saved when it
     is measured: if interrupted, the same command continues, and once all rows

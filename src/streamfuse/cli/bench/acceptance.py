@@ -80,7 +80,7 @@ def acceptance(
         typer.Option(metavar="TEXT", help="The reference answer, built like --template.", show_default="none"),
     ] = None,
     split: options.DataSplit = "test",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
+    json_: Annotated[options.Json, COMMON] = False,
 ) -> None:
     """Measure call-reduction ratio, acceptance, and quality of the text.
 

@@ -31,7 +31,7 @@ def latency(
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache before each pass.")] = 64,
     cold_caches: options.ColdCaches = False,
     report: options.ReportFile = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Measure the latency of every method and its parts, GB/s and GMAC/s.
 

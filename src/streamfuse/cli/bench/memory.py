@@ -44,7 +44,7 @@ def memory(
     format_: options.DataFormat = None,
     template: options.DataTemplate = None,
     split: options.DataSplit = "test",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
+    json_: Annotated[options.Json, COMMON] = False,
 ) -> None:
     """Measure the peak resident memory of each system for one answer.
 

@@ -46,7 +46,7 @@ def parity(
     near_tie: Annotated[float, typer.Option(min=0.0, help="Logits closer than this count as equal.")] = 0.5,
     threads: options.Threads = None,
     format_: options.DataFormat = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Compare bundles of one adapter for several targets, pass by pass on the same text.
 

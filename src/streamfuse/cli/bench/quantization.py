@@ -79,7 +79,7 @@ def quantization(
         typer.Option("--output", "-o", help="Append one line of JSON per choice to this file.", show_default="none"),
     ] = None,
     format_: options.DataFormat = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Compare weight formats: error and size per part, perplexity, acceptance.
 

@@ -33,7 +33,7 @@ def scale(
     ] = 20,
     threads: options.Threads = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the bundles in the working folder.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Export models of published sizes with random weights, and time their passes.
 

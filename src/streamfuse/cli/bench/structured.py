@@ -71,7 +71,7 @@ def structured(
     threads: options.Threads = None,
     provider: options.Provider = None,
     split: options.DataSplit = "test",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
+    json_: Annotated[options.Json, COMMON] = False,
 ) -> None:
     """Measure structured output: speed-up, cost of the constraint, and validity.
 
@@ -86,10 +86,13 @@ def structured(
 
     [bold]Tasks[/bold]
 
-    function-calling: one call of a given function, in the format of the
-    Berkeley Function Calling Leaderboard; extraction: a restaurant's
-    attributes from an E2E text; sql: a query under a Lark grammar with the
-    table's columns; objects: 16 built-in prompts with a variety of schemas.
+    function-calling: a call of a given function, as in the Berkeley Function Calling Leaderboard
+
+    extraction: a restaurant's attributes from an E2E text
+
+    sql: a query under a Lark grammar with the table's columns
+
+    objects: 16 built-in prompts with a variety of schemas
 
     [bold]Examples[/bold]
 

@@ -70,7 +70,7 @@ def tasks(
     split: options.DataSplit = "test",
     cold_caches: options.ColdCaches = False,
     report: Annotated[options.ReportFile, COMMON] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
+    json_: Annotated[options.Json, COMMON] = False,
 ) -> None:
     """Measure tokens per second of each system, with 95 % intervals.
 

@@ -29,7 +29,7 @@ def demo(
     ] = 3,
     threads: options.Threads = None,
     provider: options.Provider = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Compare plain and speculative decoding on three prompts.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 
-from streamfuse.cli.shared import complete, tables
+from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.errors import EXIT_FAILURE
 
@@ -23,7 +23,7 @@ def devices(
             metavar="[BUNDLE]", help="Also show which of them this bundle needs.", autocompletion=complete.bundles
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """List the backends and execution providers that can run graphs here.
 

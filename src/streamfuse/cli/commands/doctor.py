@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 
-from streamfuse.cli.shared import complete, tables
+from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.errors import EXIT_FAILURE
 
@@ -25,7 +25,7 @@ def doctor(
             autocompletion=complete.bundles,
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Check this machine and the installation.
 

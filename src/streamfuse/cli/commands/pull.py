@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
@@ -34,7 +35,7 @@ def pull(
         Path | None,
         typer.Option(help="Folder for models.", show_default="$STREAMFUSE_HOME or ~/.cache/streamfuse"),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    offline: options.Offline = False,
     source: Annotated[
         Source,
         typer.Option(

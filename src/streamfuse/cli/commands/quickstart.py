@@ -53,8 +53,8 @@ def quickstart(
         str, typer.Option(help="What runs the graphs; auto: kernels.", **complete.among(*_BACKENDS))
     ] = AUTO,
     threads: options.Threads = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    offline: options.Offline = False,
+    json_: options.Json = False,
 ) -> None:
     """Try speculative decoding on a model, without training, in some minutes.
 

@@ -55,7 +55,7 @@ def run(
     repeats: Annotated[
         int, typer.Option(min=1, help="With --compare: runs of each decoding mode; the median is shown.")
     ] = 3,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
+    json_: Annotated[options.Json, COMMON] = False,
     stats: Annotated[
         bool,
         typer.Option("--stats", "--verbose", help="Print statistics and plan on standard error."),

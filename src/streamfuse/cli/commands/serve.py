@@ -40,7 +40,7 @@ def serve(
 
     Prints the base URL for clients. Ctrl-C ends the server.
 
-    GET /health, GET /v1/models, POST /v1/chat/completions and POST
+    Endpoints: GET /health, GET /v1/models, POST /v1/chat/completions and POST
     /v1/completions; docs/serve.md lists the fields of requests. One answer is
     generated at a time; other requests wait in a queue.
 

@@ -58,7 +58,7 @@ def train(
     adapter: Annotated[
         Path | None, typer.Option(help="Output file.", show_default="OUTPUT_DIR/adapter.safetensors")
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    offline: options.Offline = False,
     recipe: Annotated[
         str | None,
         _recipe_option(

@@ -224,6 +224,8 @@ TemplateVariables = Annotated[
         show_default="none",
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")]
 
 
 class ContextPolicyName(str, Enum):

@@ -81,7 +81,7 @@ def compare(
         Path | None, typer.Option(metavar="FILE.md", help="Also write the tables.", show_default="none")
     ] = None,
     report: Annotated[options.ReportFile, COMMON] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else."), COMMON] = False,
+    json_: Annotated[options.Json, COMMON] = False,
 ) -> None:
     """Compare the methods of the literature with ours on the same model and engine.
 

@@ -31,7 +31,7 @@ def online(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: options.Seed = 0,
     threads: options.Threads = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Measure drafters that learn online from rejected drafts.
 

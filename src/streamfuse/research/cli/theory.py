@@ -35,7 +35,7 @@ def theory(
     ] = None,
     context: Annotated[int, typer.Option(min=0, help="With --round: tokens in the cache.")] = 256,
     report: options.ReportFile = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Compute the speed-up over a draft model, by cost and tokens per pass.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from streamfuse.cli.shared import options
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.research import files
 
@@ -46,7 +47,7 @@ def train_heads(
         bool,
         typer.Option("--resume/--no-resume", help="Continue at the last checkpoint, or remove all and start over."),
     ] = True,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False,
+    offline: options.Offline = False,
 ) -> None:
     """Train heads in place of streams on the model's own answers.
 

@@ -26,7 +26,7 @@ def average(
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.safetensors", help="The adapter to write.")],
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Average the weights of adapters with the same base and sizes.
 

@@ -25,8 +25,8 @@ def convert(
     model: Annotated[
         str, typer.Option(help="Base model of the LoRA: hub name, checkpoint folder or .gguf file.")
     ] = DEFAULT_MODEL,
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; download nothing.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    offline: options.Offline = False,
+    json_: options.Json = False,
 ) -> None:
     """Convert a LoRA in PEFT's format to an adapter of this project, and print its path.
 

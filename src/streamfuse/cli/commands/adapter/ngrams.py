@@ -33,7 +33,7 @@ def ngrams(
     max_mb: Annotated[
         float, typer.Option("--max-mb", metavar="MB", help="Maximum size of the table in megabytes, up to 24.")
     ] = 24.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json_: options.Json = False,
 ) -> None:
     """Add an n-gram table, counted in the model's own answers, to an adapter.
 

@@ -52,7 +52,7 @@ def distill(
     template: Annotated[options.DataTemplate, COMMON] = None,
     split: options.DataSplit = "train",
     device: Annotated[str, typer.Option(help="PyTorch device, for example cpu, cuda or mps.")] = "cpu",
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    offline: options.Offline = False,
     **flags: Any,
 ) -> None:
     """Let the model answer a file of prompts, to train streams on its own output.

@@ -47,7 +47,7 @@ def synthesize(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own"), COMMON
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")] = False,
+    offline: options.Offline = False,
     **flags: Any,
 ) -> None:
     """Let the model write prompts, by continuing its own chat template (Magpie).
