@@ -7,6 +7,7 @@ import dev.streamfuse.app.model.Phase
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertTrue
 import org.junit.Test
+import org.robolectric.RuntimeEnvironment
 import org.robolectric.annotation.Config
 
 /** Pictures of the chat in build/android/screenshots, and that it fits its window; other tests make those of other screens. */
@@ -27,13 +28,18 @@ class PicturesTest : Device() {
         idle()
     }
 
+    /** Asks, and waits until some lines of the answer are there. */
+    private fun ChatActivity.beginAsking(question: String) {
+        type(R.id.input, question)
+        pressSoon(R.id.send)
+        until { parts.chat.state.value.run { (live?.tokens ?: 0) >= 60 || phase == Phase.READY && turns.isNotEmpty() } }
+        idle()
+    }
+
     private fun streaming(name: String) {
         val screen = chat(name)
         parts.settings.setShowsDrafts(true)
-        screen.type(R.id.input, "Why does it rain?")
-        screen.pressSoon(R.id.send)
-        until { parts.chat.state.value.live!!.tokens >= 60 || parts.chat.state.value.phase == Phase.READY }
-        idle()
+        screen.beginAsking("Why does it rain?")
         assertTrue(picture(screen, "chat-drafts-$name").length() > 10_000)
     }
 
@@ -47,16 +53,22 @@ class PicturesTest : Device() {
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `at night, with drafted words tinted`() = streaming("dark")
 
+    @Test @Config(qualifiers = Device.PHONE) fun `with text of twice the size`() {
+        RuntimeEnvironment.setFontScale(2f)
+        streaming("large-text")
+    }
+
     @Test @Config(qualifiers = Device.TABLET) fun `a tablet has the chats beside the conversation, whose lines are not too long`() {
         val screen = chat("tablet")
         screen.ask("Write a Python function that reverses a list.")
         screen.onOptionsItemSelected(menuItem(R.id.new_chat))
         until { screen.conversation().isEmpty() }
-        screen.ask("Why does it rain?")
+        screen.beginAsking("Why does it rain?")
+        picture(screen, "chat-tablet")
+        until { parts.chat.state.value.phase == Phase.READY }
         assertEquals(2, screen.findViewById<ListView>(R.id.chat_list)!!.childCount)
         val answer = screen.findViewById<View>(R.id.answer)!!
         assertTrue("${answer.width}", answer.width <= 720 * screen.resources.displayMetrics.density)
-        picture(screen, "chat-tablet")
     }
 
     private fun empty(name: String) {
