@@ -18,8 +18,8 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 
 // Dimensions that all methods share; 0 if no method defines them.
 //
-// In a program with the constants get_sliding_window and get_max_context_len, caches may be rings: they have fewer
-// positions than the context, and position t is at t modulo their number.
+// In a program with the constants get_sliding_window and get_max_context_len, caches may be ring buffers: they have
+// fewer positions than the context, and position t is stored at t modulo their number.
 struct Shapes {
   int64_t layers = 0, capacity = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
           hidden_size = 0;

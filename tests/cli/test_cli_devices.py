@@ -111,7 +111,7 @@ def test_an_onnx_bundle_says_whether_its_provider_is_here(monkeypatch: pytest.Mo
     monkeypatch.setattr(devices_facts, "providers", lambda: present)
     for provider, said in {
         "cpu": "runs here",
-        "webgpu": "runs here, with --provider webgpu on what it was exported for",
+        "webgpu": "runs here; with --provider webgpu, on the device it was exported for",
         "coreml": "runs here on the CPU only; it was exported for coreml: only on Apple's systems",
     }.items():
         folder = bundle_of(tmp_path / provider, "onnxruntime", "onnx", provider=provider)

@@ -51,7 +51,7 @@ class SamplingConfig:
 
 
 def demand(holds: bool, flag: str, range_: str, value: object) -> None:
-    """OptionError with the option, what it takes and the value that it was given, unless the value `holds`."""
+    """Raise OptionError with the option, its range and the given value, unless the value `holds`."""
     if not holds:
         raise OptionError(f"--{flag} must be {range_}, not {value if _is_number(value) else repr(value)[:40]}")
 
@@ -62,7 +62,7 @@ def is_integer(value: object) -> bool:
 
 
 def demand_bool(flag: str, value: object) -> None:
-    """OptionError unless the value of this option is True or False: a word such as "no" would count as True."""
+    """Raise OptionError unless the value is True or False: a string such as "no" would count as True."""
     demand(isinstance(value, bool), flag, "True or False", value)
 
 

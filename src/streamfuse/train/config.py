@@ -74,7 +74,7 @@ class TrainConfig:
     seed: int = option(0, "Seed of initial weights and data order.", STEPS, least=0, most=(1 << 32) - 1)
     learning_rate: float = option(
         1e-3,
-        "Peak learning rate of the low-rank adapters. AdamW has 30 warm-up steps, then decays linearly to 0.",
+        "Peak learning rate of the low-rank adapters. AdamW, 30 warm-up steps, then linear decay to 0.",
         LOSS,
         above=0,
         common=True,

@@ -1,20 +1,20 @@
 import Observation
 import StreamFuseCore
 
-/// Runs the self-test of the chosen bundle: whether this device computes what the exporter recorded.
+/// Runs the self-test of the chosen bundle, which shows whether this device computes what the exporter recorded.
 @MainActor @Observable
 public final class DeviceCheck {
-  /// Whether it runs.
+  /// Whether a check is running.
   public private(set) var isRunning = false
-  /// What it found, or why it could not run; empty before the first one.
+  /// The result, or why the check could not run; empty before the first check.
   public private(set) var lines: [String] = []
 
   private let chat: ChatModel
 
-  /// A check with the chat's model.
+  /// Checks the model of this chat.
   init(_ chat: ChatModel) { self.chat = chat }
 
-  /// Checks; nil if it runs already.
+  /// Starts a check; nil if one is running.
   @discardableResult
   public func run() -> Task<Void, Never>? {
     if isRunning { return nil }

@@ -4,7 +4,7 @@ import XCTest
 
 @testable import AppModel
 
-/// The check of the device over the fake library: what it says of each result.
+/// The device check with the fake library: the text for each result.
 final class DeviceCheckTests: AppTestCase {
   private func found(passed: Bool, equal: Bool, _ differences: [String] = []) throws -> SelfTest {
     let parity = """

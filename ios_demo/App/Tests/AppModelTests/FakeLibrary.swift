@@ -18,7 +18,7 @@ final class FakeLibrary: Library {
   /// The files that answers were to be kept in.
   var memories: [URL?] = []
   var contextPolicies: [ContextPolicy] = []
-  /// What a self-test finds; nil: the bundle has none.
+  /// The result of a self-test; nil if the bundle has none.
   var selfTest: SelfTest?
   private var waiting: [CheckedContinuation<Void, Never>] = []
 

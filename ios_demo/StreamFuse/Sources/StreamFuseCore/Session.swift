@@ -65,7 +65,7 @@ public actor Session {
     try opened().prepare()
   }
 
-  /// The same, unless an answer is in progress.
+  /// Calls `prepare`, unless an answer is in progress.
   package func prepareIfIdle() throws {
     endLeftTurn()
     if running.withLock({ $0.turn }) == nil { try opened().prepare() }
@@ -122,7 +122,7 @@ public actor Session {
     try writer?.trim()
   }
 
-  /// The same, unless an answer is in progress.
+  /// Calls `trim`, unless an answer is in progress.
   func trimIfIdle() throws {
     endLeftTurn()
     if running.withLock({ $0.turn }) == nil { try writer?.trim() }

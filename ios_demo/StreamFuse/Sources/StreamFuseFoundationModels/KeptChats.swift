@@ -54,7 +54,7 @@ final class KeptChats: Sendable {
     kept.withLock { add(Kept(chat: chat, opening: opening, messages: messages), to: &$0) }
   }
 
-  /// The kept chat with exactly these messages, or else a new one that is kept from now on. Either counts as kept last.
+  /// Returns the kept chat with exactly these messages, or keeps a new one. The chat becomes the most recently kept.
   func keep(_ opening: ChatOpening, _ messages: [Message], orNew chat: () -> Chat) -> Chat {
     kept.withLock { kept in
       let place = place(opening, messages, in: kept)

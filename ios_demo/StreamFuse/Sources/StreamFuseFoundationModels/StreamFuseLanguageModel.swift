@@ -67,14 +67,14 @@
 
       public init(configuration: Configuration) {}
 
-      /// Keeps a chat for the session, unless it has one, and measures the latency of passes on this device, in the
+      /// Keeps a chat for the session if it has none, and measures the latency of passes on this device in the
       /// background. The first request prefills the prompt.
       public func prewarm(model: StreamFuseLanguageModel, transcript: Transcript) {
         guard let conversation = try? Conversation(transcript, expectsAnswer: false),
           let opening = try? conversation.opening(conversation.toolDefinitions)
         else { return }
-        // Kept before it is prepared: a later request of another session may be answered meanwhile, and its chat, which
-        // has a cache, must be the last one.
+        // The chat is kept before it is prepared: another session's request may be answered meanwhile, and the chat of
+        // that session, which has a cache, must be the most recently kept.
         let chat = model.chats.keep(opening, conversation.history) {
           model.setting.chat(model.model, opening, conversation.history)
         }

@@ -84,7 +84,7 @@ def acceptance(
 ) -> None:
     """Measure call-reduction ratio, acceptance, and quality of the text.
 
-    Acceptance is per depth and rank; quality needs references in the data.
+    Acceptance is reported per depth and rank. Quality needs references in the data.
     Rows with the same prompt are one sample with several references. With
     BUNDLE, the runtime answers every turn with and without speculation, and
     the two outputs are compared. Without, --adapter is measured in PyTorch:

@@ -73,9 +73,9 @@ def _needs(bundle: dict[str, Any]) -> str:
 
 
 def _runs(provider: str | None, problem: str | None) -> str:
-    """How a bundle that can run here does; `provider` is what an ONNX bundle was exported for."""
+    """How a bundle runs on this machine; `provider` is the one that an ONNX bundle was exported for."""
     if provider in (None, "cpu"):
         return "runs here"
     if problem is None:
-        return f"runs here, with --provider {provider} on what it was exported for"
+        return f"runs here; with --provider {provider}, on the device it was exported for"
     return f"runs here on the CPU only; it was exported for {provider}: {problem}"

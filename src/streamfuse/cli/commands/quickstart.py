@@ -39,9 +39,7 @@ def quickstart(
     ] = None,
     tokens: Annotated[
         int,
-        typer.Option(
-            min=500, max=60_000, help="Tokens of answers to count n-grams in. More of them give better drafts."
-        ),
+        typer.Option(min=500, max=60_000, help="Answer tokens to count n-grams in. More tokens give better drafts."),
     ] = 20_000,
     max_context_len: Annotated[
         int | None,
@@ -56,7 +54,7 @@ def quickstart(
     offline: options.Offline = False,
     json_: options.Json = False,
 ) -> None:
-    """Try speculative decoding on a model, without training, in some minutes.
+    """Try speculative decoding on a model, without training, in a few minutes.
 
     Needs no GPU. Pulls the model if needed; lets it answer built-in prompts; counts an
     n-gram table in its answers; exports a bundle that drafts from that table

@@ -46,7 +46,7 @@ def train(
         typer.Option(
             "--output-dir",
             "-o",
-            help="Folder for checkpoints and metrics. TensorBoard events and cached hidden states are in it too.",
+            help="Folder for checkpoints and metrics. It also holds TensorBoard events and cached hidden states.",
         ),
     ],
     data: Annotated[
@@ -76,7 +76,7 @@ def train(
         _recipe_option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting of the recipe's last stage. STAGE.KEY=VALUE: of another stage.",
+            help="Change a setting of the recipe's last stage. Use STAGE.KEY=VALUE for another stage.",
         ),
         COMMON,
     ] = None,

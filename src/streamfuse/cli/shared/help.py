@@ -14,17 +14,17 @@ class _Common:
     """The type of `COMMON`."""
 
 
-COMMON = _Common()  # in the Annotated of a flag: `--help` shows it. In a command without such flags it shows all.
+COMMON = _Common()  # marks a flag for `--help`, which shows all flags if a command marks none
 ALL = "--help-all"
-_EXAMPLES, _CHOICES = 3, 25  # most examples, and characters of a list of choices, where flags are left out
+_EXAMPLES, _CHOICES = 3, 25  # limits of the short help: examples; characters of a list of choices
 _HEADING = re.compile(r"\[bold\].+\[/bold\]")
 _FIRST_SENTENCE = re.compile(r".+?[.](?=\s|$)", re.DOTALL)
 
 
 class Command(TyperCommand):
-    """A command whose `--help` has, if flags of it are marked `COMMON`, one sentence, some examples and these flags.
+    """A command with a short `--help`: one sentence, some examples and the flags that are marked `COMMON`.
 
-    It has `--help-all` for all paragraphs, examples and flags.
+    `--help-all` shows all paragraphs, examples and flags; so does `--help` if no flag is marked.
     """
 
     _all: Any = None
@@ -68,7 +68,7 @@ class Command(TyperCommand):
         self._view(_text(self.help or "", whole=True), self.params).format_help(ctx, formatter)
 
     def _view(self, text: str, params: list[Any], epilog: str | None = None) -> TyperCommand:
-        """A command with this help, for typer to print, without defaults of none."""
+        """A command with this help, for typer to print. It omits defaults that are "none"."""
         params = [copy(param) for param in params]
         for param in params:
             param.show_default = param.show_default != "none" and param.show_default

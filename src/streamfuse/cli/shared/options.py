@@ -140,7 +140,7 @@ Memory = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Draft from earlier answers, which this file keeps. This speeds up answers that resemble each other. The "
+        help="Draft from earlier answers, which are stored in this file. This speeds up similar answers. The "
         "file is readable by its owner only; delete it to discard the answers.",
         show_default="none",
         dir_okay=False,
@@ -183,7 +183,7 @@ AnswerSchema = Annotated[
     typer.Option(
         "--schema",
         metavar="FILE|JSON",
-        help="Make the answer JSON of this JSON schema. A file, or the schema itself.",
+        help="Make the answer match this JSON schema. A file, or the schema itself.",
         show_default="none",
     ),
 ]

@@ -1,4 +1,4 @@
-// UTF-8 text between Java's arrays of bytes and C.
+// Passes UTF-8 text between Java byte arrays and C.
 #pragma once
 
 #include <jni.h>
@@ -9,7 +9,7 @@
 
 namespace streamfuse {
 
-// Bytes of Java's, closed by a zero byte; `c_str` is null where Java has null.
+// A copy of a Java byte array with a terminating zero; `c_str` is null if the array is null.
 class Text {
  public:
   Text(JNIEnv* env, jbyteArray bytes) : is_null_(bytes == nullptr) {
@@ -27,7 +27,7 @@ class Text {
   std::string text_;
 };
 
-// Null where Java's memory is out.
+// Null if `text` is null or too long, or if Java is out of memory.
 inline jbyteArray bytes_of(JNIEnv* env, const char* text, size_t bytes) {
   if (text == nullptr || bytes > INT32_MAX) return nullptr;
   jbyteArray array = env->NewByteArray(static_cast<jsize>(bytes));

@@ -93,8 +93,8 @@ public final class BackgroundTransport: BundleTransport {
   /// Starts a request, unless an earlier call or process started it. False if its response is already stored.
   func begin(_ request: URLRequest, _ name: String, isWanted: @escaping @Sendable () -> Bool = { true }) async -> Bool {
     await withCheckedContinuation { continuation in
-      // On the delegate queue, one call after another: of two calls that begin at once, the second finds the task of the
-      // first, and a response is not stored meanwhile.
+      // This runs on the delegate queue, one call at a time. If two calls begin at once, the second finds the task of
+      // the first, and no response is stored in between.
       session.getAllTasks { [self] tasks in
         let isStored = answers.isStored(name)
         let isRunning = tasks.contains { $0.taskDescription == name && $0.state == .running }
@@ -139,13 +139,13 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private struct State {
     /// The calls for each request.
     var waiting: [String: [UUID: Events.Continuation]] = [:]
-    /// Requests whose bytes their only call refused.
+    /// Requests whose response was refused by the only call for it.
     var refused: Set<String> = []
-    /// Requests whose stored response a call reads or has read.
+    /// Requests whose stored response is being read or has been read.
     var given: Set<String> = []
     /// The tasks that were cancelled because no call waited for them.
     var cancelled: Set<Int> = []
-    /// The number of calls that read their response.
+    /// The number of calls that are reading their response.
     var giving = 0
     /// The app delegate's completion handler, until it is called.
     var handler: (@Sendable () -> Void)?
@@ -207,7 +207,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  /// Marks a request's task as cancelled, so that calls that come later do not take its end for that of their own task.
+  /// Marks a request's task as cancelled, so that later calls do not mistake its end for that of their own task.
   /// False if a call waits for the request.
   func markCancelled(_ task: Int, of name: String) -> Bool {
     state.withLock {
@@ -217,7 +217,8 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  /// Deletes the response to a request, unless another call waits for it; one that is complete only later is not stored.
+  /// Deletes the response to a request, unless another call waits for it. A response that completes later is not
+  /// stored.
   func refuse(_ name: String, _ id: UUID) {
     state.withLock {
       guard $0.waiting[name]?.keys.contains(where: { $0 != id }) != true else { return }

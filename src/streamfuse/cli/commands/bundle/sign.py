@@ -24,7 +24,7 @@ def sign(
 ) -> None:
     """Check a bundle and sign it.
 
-    Writes manifest.sig, which replaces an older one. The signature covers the manifest, which contains the hashes of
+    Writes manifest.sig, replacing an existing one. The signature covers the manifest, which contains the hashes of
     all other files. A new export is unsigned, unless --sign-key is given.
 
     [bold]Examples[/bold]

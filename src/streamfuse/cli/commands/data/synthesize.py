@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 @usage_errors()
 def synthesize(
     out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="File to append prompts to, until it has --count.")],
-    count: Annotated[int, typer.Option(min=1, help="Prompts in the file at the end."), COMMON] = 2000,
+    count: Annotated[int, typer.Option(min=1, help="Number of prompts in the finished file."), COMMON] = 2000,
     model: Annotated[options.BaseModel, COMMON] = DEFAULT_MODEL,
     begin: Annotated[
         list[str] | None,

@@ -13,8 +13,8 @@ import org.junit.jupiter.params.ParameterizedTest
 import org.junit.jupiter.params.provider.MethodSource
 
 /**
- * The golden traces of tests/traces through the Kotlin API: the same tokens, passes and endings. The core runs in
- * Python over the arithmetic model, which the JNI functions cannot bring (tests/helpers/trace_peer.py).
+ * The golden traces of tests/traces through the Kotlin API: the same tokens, passes and finish reasons. The core runs
+ * in a Python process with the arithmetic model (tests/helpers/trace_peer.py), because the JNI functions take no engine.
  */
 class TraceTest {
     @ParameterizedTest
@@ -53,7 +53,7 @@ class TraceTest {
     }
 }
 
-/** A loop_*.json. */
+/** The contents of a loop_*.json. */
 @Serializable
 private class Trace(
     val spec: Spec,
@@ -146,7 +146,7 @@ private class TracedModel(private val session: TracedSession) : NativeModel by F
     override fun newCompletion(adapter: String?) = session
 }
 
-/** The core's session over the engine of a trace, whatever the prompt. Its pieces are tokens without text. */
+/** The core's session on a trace's engine, whatever the prompt. Its pieces are tokens without text. */
 private class TracedSession(name: String) : NativeSession {
     var beforePass: () -> Unit = {}
 

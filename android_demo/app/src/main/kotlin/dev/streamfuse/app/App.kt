@@ -155,7 +155,7 @@ class App : Application() {
     }
 }
 
-/** What the main thread must not do; a debug build logs it, and it ends the tests. */
+/** Detects files and network on the main thread. Debug builds log violations; tests fail on them. */
 fun mainThreadPolicy(): StrictMode.ThreadPolicy.Builder =
     StrictMode.ThreadPolicy.Builder().detectDiskReads().detectDiskWrites().detectNetwork()
 

@@ -8,8 +8,8 @@ import dev.streamfuse.app.model.Sentence
 import java.util.Locale
 
 /**
- * The language of the app's words, which is not that of the device where they are not translated. Numbers and units are
- * written in it: Arabic ones in an English sentence would be read in the other direction.
+ * The language of the app's texts, which differs from the device's if they are not translated to it. Numbers and units
+ * use it too: Arabic numbers in an English sentence would be read in the other direction.
  */
 val Context.language: Locale get() = Locale.forLanguageTag(getString(R.string.language))
 
@@ -17,8 +17,8 @@ val Context.language: Locale get() = Locale.forLanguageTag(getString(R.string.la
 fun Context.formatted(id: Int, vararg arguments: Any?): String = getString(id).format(language, *arguments)
 
 /**
- * The same. In a layout from right to left each argument that is text is isolated (Unicode's FSI and PDI), or a name in
- * Arabic would change the direction of an English sentence that begins with it.
+ * As [formatted], but a right-to-left layout isolates each text argument (Unicode FSI and PDI). Otherwise an English
+ * sentence that begins with an Arabic name would change its direction.
  */
 fun Context.textOf(id: Int, vararg arguments: Any?): String {
     if (resources.configuration.layoutDirection != View.LAYOUT_DIRECTION_RTL) return formatted(id, *arguments)
@@ -31,7 +31,7 @@ fun Context.textOf(sentence: Sentence): String = when (sentence) {
     is Sentence.Words -> textOf(sentence.id, *sentence.arguments.toTypedArray())
 }
 
-/** A number of bytes in the largest unit that it has. */
+/** A number of bytes, in the unit that suits its size, such as MB. */
 fun Context.sizeOf(bytes: Long): String {
     val words = Configuration(resources.configuration).apply { setLocale(language) }
     return Formatter.formatShortFileSize(createConfigurationContext(words), bytes)

@@ -23,7 +23,7 @@ import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.robolectric.annotation.Config
 
-/** All screens in a layout from right to left: what is first is on the right. Pictures in build/android/screenshots. */
+/** All screens in a right-to-left layout, with the first element on the right. Pictures: build/android/screenshots. */
 @Config(qualifiers = Device.PHONE_RTL)
 class RightToLeftTest : Device() {
     private fun Activity.place(id: Int): IntRange = findViewById<View>(id)!!.run {

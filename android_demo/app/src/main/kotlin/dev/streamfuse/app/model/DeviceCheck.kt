@@ -9,10 +9,10 @@ import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.launch
 
-/** The check of this device. [lines] is what it found, or why it could not run; empty before the first one. */
+/** The device check. [lines] is the result, or why the check could not run; empty before the first check. */
 data class DeviceCheckState(val isRunning: Boolean = false, val lines: List<Sentence> = emptyList())
 
-/** Runs the self-test of the chosen bundle: whether this device computes what the exporter recorded. */
+/** Runs the self-test of the chosen bundle, which shows whether this device computes what the exporter recorded. */
 class DeviceCheck(private val chat: ChatModel, private val scope: CoroutineScope) {
     private val current = MutableStateFlow(DeviceCheckState())
     val state: StateFlow<DeviceCheckState> = current.asStateFlow()

@@ -15,7 +15,7 @@ import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
 
-/** The check of the device over the fake library: what it says of each result. */
+/** The device check with the fake library: the text for each result. */
 @OptIn(ExperimentalCoroutinesApi::class)
 class DeviceCheckTest {
     @get:Rule val folder = TemporaryFolder()

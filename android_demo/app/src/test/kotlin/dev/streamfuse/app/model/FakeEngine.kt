@@ -40,7 +40,7 @@ class FakeEngine : Engine {
     var forgotten = 0
         private set
 
-    /** What a self-test finds; null: the bundle has none. */
+    /** The result of a self-test; null if the bundle has none. */
     var selfTest: SelfTest? = null
 
     override suspend fun open(folder: File, options: Options, policy: ContextPolicy): OpenModel {
