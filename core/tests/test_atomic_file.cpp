@@ -1,4 +1,4 @@
-// The order in which an atomic file reaches the disk. This program has fsync and rename of its own, which note their
+// The order in which an atomic file reaches the disk. This program defines its own fsync and rename, which record their
 // calls. Run: pytest tests/core/test_atomic_file.py builds and runs it.
 #include "../atomic_file.h"
 
@@ -64,8 +64,7 @@ struct Folder {
   ~Folder() { std::filesystem::remove_all(path); }
 };
 
-// After a power cut a file may have its name and none of its bytes, unless the bytes are on the disk before the name
-// is.
+// After a power cut, a renamed file may be empty unless its contents were on the disk before the rename.
 void bytes_are_on_the_disk_before_the_name(const std::filesystem::path& path) {
   calls.clear();
   AtomicFile file(path);

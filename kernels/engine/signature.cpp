@@ -67,8 +67,8 @@ class Outputs {
   size_t at_ = 0;
 };
 
-// The positions in a layer's caches, which may be rings. Those of int8 caches are in blocks, one of which is being
-// filled while the window reaches into its last lap.
+// The number of positions in a layer's caches, which may be ring buffers. An int8 cache consists of blocks, and the
+// block that is being filled must lie outside the window.
 int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& meta, const Shapes& shapes) {
   const std::string what = "key_cache_" + std::to_string(layer);
   const TensorFacts keys = facts_of(method, what, meta.input_tensor_meta(kPassInputs + 2 * layer));

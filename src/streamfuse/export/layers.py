@@ -345,8 +345,8 @@ class Attention(nn.Module):
     def cached(self, cache_length: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The positions in a cache of `count` positions, int [C], and whether each is valid, bool [C].
 
-        In a ring, position t is at t modulo C. The lap comes from a table, since not every delegate divides integers
-        exactly.
+        In a ring buffer, position t is at t modulo C. The position at which it last wrapped comes from a table, because
+        not every delegate divides integers exactly.
         """
         if self.laps is None or count == len(self.positions):
             return self.positions, self.positions < cache_length
@@ -356,7 +356,7 @@ class Attention(nn.Module):
 
 
 def ring_laps(capacity: int, window: int | None) -> Tensor | None:
-    """By the length of a sequence, the first position of the last lap in a ring: int64 [capacity + 1, 1].
+    """For each length of a sequence, the position at which a ring buffer last wrapped: int64 [capacity + 1, 1].
 
     None if the caches of layers with this window have positions for the whole context.
     """

@@ -59,9 +59,8 @@ def quickstart(
     Needs no GPU. Pulls the model if needed; lets it answer built-in prompts; counts an
     n-gram table in its answers; exports a bundle that drafts from that table
     and by look-up, without streams; and compares plain with speculative
-    decoding on prompts that are not among those. The output is the same, token
-    for token. A model without a chat template continues the prompts as raw
-    text.
+    decoding on other prompts. The output is the same, token for token. A model
+    without a chat template continues the prompts as raw text.
 
     Each step keeps its result: after Ctrl-C the same command continues, and
     finished steps are skipped. With more --tokens the answers are continued.

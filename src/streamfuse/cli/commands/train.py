@@ -95,7 +95,7 @@ def train(
     ] = True,
     **flags: Any,
 ) -> None:
-    """Train speculative streams, and in shared mode the base with them.
+    """Train speculative streams and, in shared mode, the base model.
 
     Prints the adapter's path. The output of the layers below the lowest trained one is computed once and
     cached. Ctrl-C writes a checkpoint after the current step, and the same

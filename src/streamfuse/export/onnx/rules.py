@@ -294,8 +294,8 @@ def _mask(
 def _cached(g: Graph, cache_length: Value, laps: Value | None, capacity: int) -> tuple[Value, Value]:
     """The positions in a cache of C positions, int32 [C], and whether each is valid, bool [C].
 
-    `laps`, int32 [context + 1, 1], has the first position of a ring's last lap by cache_length; a cache with positions
-    for the whole context is no ring.
+    `laps`, int32 [context + 1, 1], has the position at which a ring buffer last wrapped, for each cache_length. A cache
+    with positions for the whole context is not a ring buffer.
     """
     kind, shape = TensorProto.INT32, (capacity,)
     if laps is None or laps.shape[0] == capacity + 1:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# Positions by which a ring exceeds its window: at least a block, which is being filled while the window reaches into
-# its last lap. What is more lets a sequence go back, for example to generate an answer again, without reading its whole
-# text again.
+# Positions of a ring buffer in addition to its window. At least one block is needed, because the block that is being
+# filled must lie outside the window. The others let a sequence be truncated, for example to generate an answer again,
+# without prefilling it from the beginning.
 REWINDABLE = 256
 GROUP = 32  # inputs that share a scale; positions of a block of the cache
 TILE = 16  # outputs per tile

@@ -31,8 +31,8 @@ def average(
     """Average the weights of adapters with the same base and sizes.
 
     Prints the path of the result. An adapter that is fine-tuned on other data (`train --init-adapter`) learns
-    those data and forgets some of the old. The average of the adapter before
-    and after keeps most of both. The n-gram table is that of the last adapter.
+    those data and forgets some of the old. The average of the adapters before
+    and after fine-tuning keeps most of both. The n-gram table is that of the last adapter.
     Measure the result before you ship it: `streamfuse bench acceptance`.
 
     [bold]Examples[/bold]

@@ -14,7 +14,7 @@ import org.junit.jupiter.params.provider.MethodSource
 
 /**
  * The golden traces of tests/traces through the Kotlin API: the same tokens, passes and finish reasons. The core runs
- * in a Python process with the arithmetic model (tests/helpers/trace_peer.py), because the JNI functions take no engine.
+ * in a Python process with the arithmetic model (tests/helpers/trace_peer.py), as the JNI functions take no engine.
  */
 class TraceTest {
     @ParameterizedTest
