@@ -135,6 +135,7 @@ class RightToLeftTest : Device() {
         until { screen.shown(R.id.result) }
         picture(screen, "benchmark-rtl")
         screen.text(R.id.name).beginsOnTheRight()
+        screen.text(R.id.headline).isWrittenFromTheLeft()
         val rate = screen.text(R.id.value)
         rate.endsOnTheLeft()
         rate.isWrittenFromTheLeft()
