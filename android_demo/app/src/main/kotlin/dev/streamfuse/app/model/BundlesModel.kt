@@ -242,7 +242,8 @@ class BundlesModel(
         val installed = store.list()
         val states = current.value.offers.associate { it.entry.name to stateOf(it.entry, installed) }
         current.update { now ->
-            val offers = now.offers.map { it.copy(state = states[it.entry.name] ?: it.state) }
+            // A download that has begun meanwhile is newer than the disk.
+            val offers = now.offers.map { it.copy(state = running[it.entry.id] ?: states[it.entry.name] ?: it.state) }
             now.copy(installed = installed, chosen = settings.bundle, offers = offers)
         }
     }

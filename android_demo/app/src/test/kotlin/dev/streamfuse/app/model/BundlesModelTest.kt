@@ -72,6 +72,20 @@ class BundlesModelTest {
 
     private fun BundlesState.offer(name: String) = offers.single { it.entry.name == name }
 
+    @Test fun `a download that begins while the disk is read is shown as a download`() {
+        publisher.publish("demo" to demo)
+        val gate = Semaphore(0)
+        publisher.halfway = { if (it == "demo/model.pte") gate.acquire() }
+        engine.onBackends = {
+            engine.onBackends = {}
+            bundles.download(bundles.state.value.offers.single().entry)
+            until { (it.offer("demo").state as? OfferState.Downloading)?.let { state -> state.doneBytes > manifestBytes + 40_000 } == true }
+        }
+        assertTrue("${ask()}", bundles.state.value.offer("demo").state is OfferState.Downloading)
+        gate.release()
+        until { it.offer("demo").state == OfferState.Installed }
+    }
+
     @Test fun `what is downloaded is used where nothing is in use, and can be had again when it is deleted`() {
         publisher.publish("demo" to demo, "other" to Publisher.bundle(demo, "other"))
         val offers = ask()

@@ -22,7 +22,14 @@ import kotlinx.coroutines.flow.flow
  * form changes the text. A folder with manifest.json is a bundle; one that also contains `damaged` is refused.
  */
 class FakeEngine : Engine {
-    override val backends = mapOf("kernels" to null)
+    override val backends: Map<String, String?>
+        get() {
+            onBackends()
+            return mapOf("kernels" to null)
+        }
+
+    /** Called when the app asks for the backends. */
+    var onBackends: () -> Unit = {}
 
     /** Words that may be written; null: as many as wanted. */
     var gate: Channel<Unit>? = null
