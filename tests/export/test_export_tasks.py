@@ -177,7 +177,9 @@ def test_adapters_in_int8_are_half_as_large_and_texts_stay_lossless(made: Made) 
     assert 0 < float(((exact - rounded) ** 2).sum()) < 0.01 * float((exact**2).sum())
     with streamfuse.load(small) as model:
         chosen = model.adapter("tuned")
-        texts = [chosen.generate(PROMPT, max_new_tokens=16, ignore_eos=True, speculative=on).tokens for on in (0, 1)]
+        texts = [
+            chosen.generate(PROMPT, max_new_tokens=16, ignore_eos=True, speculative=on).tokens for on in (False, True)
+        ]
     assert texts[0] == texts[1]
 
 
