@@ -180,7 +180,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 def test_streams_of_a_family_learn_its_answers(family: str, trained: Callable[[str], Trained]) -> None:
     losses = trained(family).losses
     assert len(losses) == 16
-    assert losses[-1] < 0.8 * losses[0], losses
+    assert losses[-1] < 0.9 * losses[0], losses
 
 
 def calls_in(pte: Path, method: str) -> int:
