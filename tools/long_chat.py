@@ -1,11 +1,11 @@
-"""A chat longer than the context, with and without speculation: are the answers equal, what do dropped turns cost?
+"""Run a chat that is longer than the context, with and without speculation: compare answers, and time dropped turns.
 
     python tools/long_chat.py build/demo --tokens 10000
     python tools/long_chat.py build/demo --tokens 10000 --context-policy fail    # ends where the context is full
 
-Two chats of one model are asked the same questions in turns: built-in ones, or those of `--data`, from the first again
-after the last. The chat ends when its questions and answers have `--tokens` tokens, the chat template not counted. The
-context is the bundle's (`streamfuse export --max-context-len`). Prints JSON; exit code 1 if an answer differs.
+Two chats of one model get the same questions, in turns: built-in ones or those of `--data`, repeated as needed. A chat
+ends when its questions and answers have `--tokens` tokens, not counting the chat template. The context length is the
+bundle's (`streamfuse export --max-context-len`). Prints JSON; the exit code is 1 if an answer differs.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _STRIDE = 37  # between built-in questions, so that neighbours have other topics
 
 @dataclass
 class Answers:
-    """What one of the chats answered, and the seconds that each answer took."""
+    """The answers of one chat, and the wall time of each in seconds."""
 
     results: list[Result] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
     def ask(self, chat: Chat, question: str) -> None:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self.results.append(chat.send(question))
-        self.seconds.append(time.perf_counter() - begun)
+        self.seconds.append(time.perf_counter() - start)
 
     def report(self) -> dict[str, Any]:
-        """Medians; of the answers that dropped turns and of the others, in seconds."""
+        """Median times in seconds, of answers that dropped turns and of the others, and tokens per pass."""
         dropping = [result.statistics.dropped_turns > 0 for result in self.results]
         statistics = [result.statistics for result in self.results]
         passes = sum(one.target_forward_passes for one in statistics)
@@ -89,7 +89,7 @@ def compare(
                 refused = str(error)
                 break
             total += len(model.tokenizer.encode(question)) + len(plain[-1].tokens)
-    pairs = zip(plain, drafted, strict=False)  # of a question that one of them refuses there is none
+    pairs = zip(plain, drafted, strict=False)  # a question that one of them refuses has no pair
     same = sum((a.tokens, a.finish_reason) == (b.tokens, b.finish_reason) for a, b in pairs)
     reread = [one.statistics.reread_tokens for one in plain if one.statistics.dropped_turns]
     return {

@@ -109,16 +109,16 @@ def test_graphs_that_share_their_weights_run_on_a_phone_only(monkeypatch: pytest
 def test_an_onnx_bundle_says_whether_its_provider_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     present = {"cpu": None, "webgpu": None, "coreml": "only on Apple's systems"}
     monkeypatch.setattr(devices_facts, "providers", lambda: present)
-    for provider, said in {
+    for provider, expected in {
         "cpu": "runs here",
         "webgpu": "runs here; with --provider webgpu, on the device it was exported for",
         "coreml": "runs here on the CPU only; it was exported for coreml: only on Apple's systems",
     }.items():
         folder = bundle_of(tmp_path / provider, "onnxruntime", "onnx", provider=provider)
-        found = listed(folder)["bundle"]
-        assert (found["provider"], found["provider_problem"]) == (provider, present[provider])
-        page = " ".join(CliRunner().invoke(app, ["devices", str(folder)]).stdout.split())
-        assert page.endswith(said)
+        bundle = listed(folder)["bundle"]
+        assert (bundle["provider"], bundle["provider_problem"]) == (provider, present[provider])
+        output = " ".join(CliRunner().invoke(app, ["devices", str(folder)]).stdout.split())
+        assert output.endswith(expected)
 
 
 def test_a_device_that_openvino_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
