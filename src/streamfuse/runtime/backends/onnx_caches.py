@@ -67,14 +67,23 @@ class Caches(Protocol):
 
 
 class HostCaches:
-    """One array per cache, new rows in two per graph: [2 layers, Hkv, rows, D]."""
+    """Caches of one size are one array; new rows are two per graph: [2 layers, Hkv, rows, D]."""
 
     device = ""
 
     def __init__(self, layout: Layout) -> None:
         self._lower, self._dtype = layout.lower, layout.dtype
-        shapes = [(layout.heads, count, layout.dim) for count in layout.positions for _ in range(2)]
-        self._values: list[Array] = [np.zeros(shape, layout.dtype) for shape in shapes]
+        counts = [count for count in layout.positions for _ in range(2)]
+        self._values: dict[int, Array] = {}
+        # A commit is one copy for each of these: 0 below the top layers or 1 in them, indices among that part's new
+        # rows, and the caches [n, Hkv, C, D].
+        self._groups: list[tuple[int, list[int], Array]] = []
+        for part, (first, last) in enumerate(((0, self._lower), (self._lower, len(counts)))):
+            for count in dict.fromkeys(counts[first:last]):
+                members = [i for i in range(first, last) if counts[i] == count]
+                caches = np.zeros((len(members), layout.heads, count, layout.dim), layout.dtype)
+                self._values.update(zip(members, caches, strict=True))
+                self._groups.append((part, [i - first for i in members], caches))
 
     def inputs(self, session: Any) -> list[tuple[Any, Array]]:
         return [(tensor, self._values[place(tensor.name)]) for tensor in session.get_inputs() if is_cache(tensor)]
@@ -90,13 +99,12 @@ class HostCaches:
         return lower, top
 
     def write(self, new: tuple[Array, Array], positions: slice, rows: list[int], places: list[int]) -> None:
-        written = {count: in_cache(positions, count) for count in {cache.shape[1] for cache in self._values}}
-        for i, cache in enumerate(self._values):
-            taken = new[0][i][:, rows] if i < self._lower else new[1][i - self._lower][:, places]
-            cache[:, written[cache.shape[1]]] = taken
+        for part, members, caches in self._groups:
+            taken = new[part][:, :, (rows, places)[part]]
+            caches[:, :, in_cache(positions, caches.shape[2])] = taken if len(members) == len(taken) else taken[members]
 
     def close(self) -> None:
-        self._values = []
+        self._values, self._groups = {}, []
 
 
 class DeviceCaches:
