@@ -61,12 +61,14 @@ def _check_backend(bundle: Bundle) -> None:
 
 
 def threads_of(threads: Any) -> int | None:
-    """A number of threads, numpy's included, as engines take it. OptionError for one that no engine takes."""
+    """The number of threads as an int, also of numpy; None: the engine chooses. OptionError if it is out of range."""
     from streamfuse.native.library import MOST_THREADS
 
-    found = None if threads is None else int(threads) if is_integer(threads) else 0
-    demand(found is None or 1 <= found <= MOST_THREADS, "threads", f"an integer from 1 to {MOST_THREADS}", threads)
-    return found
+    if threads is None:
+        return None
+    valid = is_integer(threads) and 1 <= threads <= MOST_THREADS
+    demand(valid, "threads", f"an integer from 1 to {MOST_THREADS}", threads)
+    return int(threads)
 
 
 def check_provider(bundle: Bundle, provider: str | None) -> None:

@@ -229,9 +229,10 @@ def test_a_family_is_exported_and_run(
             config = GenerationConfig(40, speculative=source is not None, ignore_eos=True, **speculative)
             generation = session.generate(trained(family).prompt, config)
             generation.finish()
-            plain_text = plain_text or generation.token_ids
-            assert generation.token_ids == plain_text
-            # A sliding window leaves random streams of one layer little to go by, so few of their drafts may be right.
-            found = generation.statistics
-            assert source != "streams" or found.draft_tokens_proposed > 0
-            assert source != "table" or found.accepted_by_source["table"] > 0
+            if source is None:
+                plain_text = generation.token_ids
+            assert generation.token_ids == plain_text, source
+            if source == "streams":  # on the tiny models with a window few of these drafts are right
+                assert generation.statistics.draft_tokens_proposed > 0
+            if source == "table":
+                assert generation.statistics.accepted_by_source["table"] > 0

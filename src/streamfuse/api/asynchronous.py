@@ -128,6 +128,6 @@ def _step(of: Callable[[], AsyncGeneration | None]) -> Piece | None:
         return None
     if stream._generation is None:
         stream._generation = stream._start()
-        if stream._stopped:  # before or during the start, which forgets it
+        if stream._stopped:  # a stop before or during the start, which clears it
             stream._generation.stop()
     return next(stream._generation, None)

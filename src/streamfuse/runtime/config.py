@@ -51,19 +51,19 @@ class SamplingConfig:
 
 
 def demand(holds: bool, flag: str, range_: str, value: object) -> None:
-    """Raise OptionError with the option, its range and the given value, unless the value `holds`."""
+    """Raise OptionError unless `holds`: "--flag must be range_, not value"."""
     if not holds:
         raise OptionError(f"--{flag} must be {range_}, not {value if _is_number(value) else repr(value)[:40]}")
-
-
-def is_integer(value: object) -> bool:
-    """Whether it is one, numpy's included; True and False are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def demand_bool(flag: str, value: object) -> None:
     """Raise OptionError unless the value is True or False: a string such as "no" would count as True."""
     demand(isinstance(value, bool), flag, "True or False", value)
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is one, numpy's included; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:

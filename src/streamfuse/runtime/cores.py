@@ -10,8 +10,8 @@ from pathlib import Path
 def group_limit(root: str | Path = "/") -> int | None:
     """The CPU limit of this process's control group in whole cores, as in a container; None without one.
 
-    It is the least of the group's and its parents': `cpu.max` of cgroup v2, `cpu.cfs_quota_us` of v1. Fractions are
-    dropped, but one core is the least. The native engine has the same rule (kernels/ops/cores.cpp); this one is for
+    It is the least of the group's and its parents': `cpu.max` of cgroup v2, `cpu.cfs_quota_us` of v1. It is
+    rounded down, and at least 1. The native engine has the same rule (kernels/ops/cores.cpp); this one is for
     engines that choose a number of threads without it. `root` is the folder of `proc` and `sys`.
     """
     try:

@@ -67,9 +67,8 @@ def _needs(bundle: dict[str, Any]) -> str:
         kind += f", compiled for {bundle['soc']}, weight sharing {bundle['weight_sharing']}"
     if bundle["device"] is not None:
         kind += f", compiled for {bundle['device']}"
-    return (
-        f"{bundle['folder']} needs {kind}: {bundle['problem'] or _runs(bundle['provider'], bundle['provider_problem'])}"
-    )
+    state = bundle["problem"] or _runs(bundle["provider"], bundle["provider_problem"])
+    return f"{bundle['folder']} needs {kind}: {state}"
 
 
 def _runs(provider: str | None, problem: str | None) -> str:

@@ -72,7 +72,9 @@ def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str
     if problem is None and manifest.backend == "openvino":
         problem = _absent(compiled.get("device", "cpu"))
     provider = compiled.get("provider")
-    lacks = next((one["problem"] for one in rows if (one["target"], one["name"]) == ("onnx", provider)), None)
+    provider_problem = next(
+        (one["problem"] for one in rows if (one["target"], one["name"]) == ("onnx", provider)), None
+    )
     return {
         "folder": folder,
         "target": manifest.target,
@@ -81,7 +83,7 @@ def _bundle(bundle: Bundle, folder: str, rows: list[dict[str, Any]]) -> dict[str
         "weight_sharing": compiled.get("weight_sharing"),
         "device": compiled.get("device"),
         "provider": provider,
-        "provider_problem": lacks,
+        "provider_problem": provider_problem,
         "usable": problem is None,
         "problem": problem,
     }

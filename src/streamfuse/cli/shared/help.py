@@ -11,10 +11,10 @@ from typer.core import TyperCommand
 
 
 class _Common:
-    """The type of `COMMON`."""
+    """A mark in a flag's Annotated: `--help` shows the flag. A command without marks shows all of its flags."""
 
 
-COMMON = _Common()  # marks a flag for `--help`, which shows all flags if a command marks none
+COMMON = _Common()
 ALL = "--help-all"
 _EXAMPLES, _CHOICES = 3, 25  # limits of the short help: examples; characters of a list of choices
 _HEADING = re.compile(r"\[bold\].+\[/bold\]")
@@ -76,9 +76,9 @@ class Command(TyperCommand):
 
 
 def help_flag(ctx: Any) -> str:
-    """The flag that shows all flags of a context's command; without a context, of the root."""
-    left_out = getattr(getattr(ctx, "command", None), "left_out", list)
-    return ALL if left_out() else "--help"
+    """`--help-all` if the context's command has a short `--help`, else `--help`."""
+    command = getattr(ctx, "command", None)
+    return ALL if isinstance(command, Command) and command.left_out() else "--help"
 
 
 def _is_common(annotation: Any) -> bool:

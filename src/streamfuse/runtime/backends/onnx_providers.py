@@ -95,10 +95,10 @@ class Choice:
     @classmethod
     def parse(cls, text: object) -> Choice:
         """NAME, or NAME:OPTION=VALUE,OPTION=VALUE. OptionError for anything else."""
-        name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
-        if not isinstance(name, str) or name not in PROVIDERS:
+        name, _, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
+        if name not in PROVIDERS:
             *most, last = PROVIDERS
-            raise OptionError(f"--provider must be {', '.join(most)} or {last}, not {name!r:.40}")
+            raise OptionError(f"--provider must be {', '.join(most)} or {last}, not {(name or text)!r:.40}")
         options: dict[str, str] = {}
         for item in filter(None, rest.split(",")):
             key, equal, value = item.partition("=")

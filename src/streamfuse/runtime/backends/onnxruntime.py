@@ -50,11 +50,11 @@ _NOBODY: IntArray = np.zeros(0, np.int64)
 class OnnxProgram:
     """The graphs of one bundle, for any number of backends in any threads. Each is loaded when it is first asked for.
 
-    `path` is a folder, or a file in it. `num_threads` None lets ONNX Runtime choose, unless this process may not use
-    all cores of the machine: ONNX Runtime knows no limits of control groups, and its threads spin. It rearranges the
-    weights for each graph, so every loaded one has a copy; with `frugal` a backend keeps only the graph that it needs
-    next. `provider` is one of onnx_providers.py; `assignments` says of each graph that was loaded how much of it that
-    one runs.
+    `path` is a folder, or a file in it. With `num_threads` None, ONNX Runtime chooses if this process may use
+    every core; otherwise there is one thread per usable core, because ONNX Runtime ignores the CPU limits of control
+    groups. It rearranges the weights for each graph, so every loaded one has a copy; with `frugal` a backend keeps only
+    the graph that it needs next. `provider` is one of onnx_providers.py; `assignments` says of each graph that was
+    loaded how much of it that one runs.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class OnnxProgram:
     ) -> None:
         path, self.frugal, self.provider = Path(path), frugal, provider or Choice()
         self._folder = path if path.is_dir() else path.parent
-        self._num_threads = num_threads or (0 if cores() == os.cpu_count() else cores())
+        usable = cores()
+        self._num_threads = num_threads or (0 if usable == os.cpu_count() else usable)  # 0: ONNX Runtime chooses
         self._sessions: dict[str, Any] = {}
         self.assignments: dict[str, Assignment] = {}
         self._lock = threading.Lock()

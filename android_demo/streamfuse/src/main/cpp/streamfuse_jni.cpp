@@ -196,7 +196,7 @@ NATIVE(jint, start, jlong handle, jboolean results, jobjectArray all, jlongArray
     const jsize count = env->GetArrayLength(stop_ids);
     std::vector<int64_t> ids(static_cast<size_t>(count));
     env->GetLongArrayRegion(stop_ids, 0, count, reinterpret_cast<jlong*>(ids.data()));
-    sf_options& sampling = in<Options>(env, buffer)->sampling;
+    sf_options sampling = in<Options>(env, buffer)->sampling;  // a copy: `ids` ends with this call
     sampling.size = sizeof sampling;
     sampling.stop_ids = ids.data();
     sampling.stop_count = count;
