@@ -29,11 +29,13 @@ class ChatScreenTest : ChatScreen() {
         assertEquals(library(GenerationConfig(), "What is the capital of France?" to 24), listOf(answer))
         assertEquals(listOf("What is the capital of France?", answer), screen.conversation())
         assertEquals("", screen.text(R.id.input).text.toString())
-        val chip = screen.text(R.id.chip).text.toString()
-        assertTrue(chip, chip.matches(Regex("[0-9]+ tok/s · [0-9.]+×")))
+        // Whether drafts are used, and so whether there is a speed-up, depends on what passes cost on this machine.
+        val measured = Figures(screen, parts.chat.state.value.turns.last().figures!!)
+        assertEquals(measured.short, screen.text(R.id.chip).text.toString())
         screen.press(R.id.chip)
         val figures = shadowOf(ShadowAlertDialog.getLatestAlertDialog()!!).message.toString()
-        assertTrue(figures, figures.contains(Regex("First token [0-9.]+ s\n[0-9.]+ tokens/s\n[0-9.]+ times as fast as plain passes")))
+        assertEquals(measured.lines.joinToString("\n"), figures)
+        assertTrue(figures, figures.contains(Regex("First token [0-9.]+ s\n[0-9.]+ tokens/s\n")))
         assertTrue(figures, figures.contains(Regex("[0-9]+ of [0-9]+ drafted tokens accepted")))
         assertTrue(figures, figures.contains(Regex("Prompt: [0-9]+ tokens, read at [0-9]+ tokens/s")))
     }

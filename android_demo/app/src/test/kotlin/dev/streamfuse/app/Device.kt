@@ -12,6 +12,7 @@ import android.view.ViewGroup
 import android.widget.EditText
 import android.widget.TextView
 import dev.streamfuse.app.model.Field
+import dev.streamfuse.app.model.OfferState
 import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.Settings
 import dev.streamfuse.app.model.SettingsStore
@@ -115,6 +116,11 @@ abstract class Device {
         until { parts.chat.state.value.run { phase == Phase.READY && turns.size == 2 } }
         idle()
         return screen
+    }
+
+    /** How much of the only offered bundle has arrived, from 0 to 1; 0 where it is not being downloaded. */
+    protected fun downloadedShare(): Double = parts.bundles.state.value.offers.single().let { offer ->
+        ((offer.state as? OfferState.Downloading)?.doneBytes ?: 0).toDouble() / offer.entry.bytes
     }
 
     /** Presses what can be pressed soon. */

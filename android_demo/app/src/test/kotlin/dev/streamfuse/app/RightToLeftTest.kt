@@ -10,7 +10,6 @@ import dev.streamfuse.Role
 import dev.streamfuse.Source
 import dev.streamfuse.app.model.ChatRecord
 import dev.streamfuse.app.model.Field
-import dev.streamfuse.app.model.OfferState
 import dev.streamfuse.app.model.Phase
 import dev.streamfuse.app.model.Run
 import dev.streamfuse.app.model.SavedChats
@@ -39,8 +38,6 @@ class RightToLeftTest : Device() {
 
     private fun TextView.isWrittenFromTheLeft() =
         (0 until layout.lineCount).forEach { assertEquals("$text", Layout.DIR_LEFT_TO_RIGHT, layout.getParagraphDirection(it)) }
-
-    private fun offer() = parts.bundles.state.value.offers.single().state
 
     private fun chat() = answeredChat("Write a Python function that reverses a list.", maxNewTokens = 120)
 
@@ -102,7 +99,7 @@ class RightToLeftTest : Device() {
             listOf(R.id.use, R.id.title, R.id.facts).forEach { screen.text(it).beginsOnTheRight() }
             listOf(R.id.facts, R.id.catalog).forEach { screen.text(it).isWrittenFromTheLeft() }
             screen.press(R.id.download)
-            until { (offer() as? OfferState.Downloading)?.let { it.doneBytes > 50_000_000 } == true }
+            until { downloadedShare() > 1 / 3.0 }
             picture(screen, "download-rtl")
             assertTrue("${screen.text(R.id.offer_state).text}", "MB" in screen.text(R.id.offer_state).text)
             screen.pressSoon(R.id.pause)
