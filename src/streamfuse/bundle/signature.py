@@ -1,7 +1,8 @@
 """Authenticates a bundle: an ed25519 signature (RFC 8032) of its manifest, in the file `manifest.sig`.
 
-The manifest contains the hashes of all other files, so the signature covers the bundle. docs/security.md explains what
-it proves. The package `cryptography` makes keys and signatures; text/ verifies them when a bundle is opened with a key.
+The manifest contains the hashes of all other files, so the signature covers the bundle. docs/limits.md (Signatures)
+explains what it proves. The package `cryptography` makes keys and signatures; text/ verifies them when a bundle is
+opened with a key.
 """
 
 from __future__ import annotations
