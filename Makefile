@@ -3,7 +3,7 @@
 #   make demo     virtual environment, native libraries, model, bundle, and three prompts plainly and speculatively
 #   make bundles  that one, and those of the tuned models: build/e2e, build/sql (and build/dialogsum, once trained)
 #   make test     the tests, with the real model too
-#   make test TIER=slow  and those that build, emulate or simulate for long: sanitizers, ARM, the wheel (docs/extend.md)
+#   make test TIER=slow  and those that build, emulate or simulate for long: sanitizers, ARM, the wheel (tests/README.md)
 #   make test TIER=full  and the cases that repeat what another one proves
 #   make check    format, lint, types, import arrows, links between pages: what CI and pre-commit run
 #   make site     the documentation as a site in build/site

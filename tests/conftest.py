@@ -1,7 +1,7 @@
 """Every test is seeded from its own name, so that order, selection and folders change nothing.
 
 Tests marked `slow` run with --slow only, cases marked `full` with --full, and those marked `alone` run while no other
-test does (docs/extend.md). The tiny bundle of the native tests is made once.
+test does (tests/README.md). The tiny bundle of the native tests is made once.
 """
 
 from __future__ import annotations

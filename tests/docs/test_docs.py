@@ -59,7 +59,7 @@ def test_every_page_that_the_sources_name_is_there() -> None:
         for file in (ROOT / folder).rglob("*")
         if file.suffix in (".py", ".h", ".cpp", ".rs", ".kt", ".swift") and file.is_file()
         for page in re.findall(
-            r"\b(?:docs|kernels|tests/traces)/[\w-]+\.md", file.read_text(encoding="utf-8", errors="replace")
+            r"\b(?:docs|kernels|tests|tests/traces)/[\w-]+\.md", file.read_text(encoding="utf-8", errors="replace")
         )
     }
     assert len(named) > 50
@@ -67,7 +67,7 @@ def test_every_page_that_the_sources_name_is_there() -> None:
 
 
 def test_every_source_file_that_a_page_names_is_there() -> None:
-    """Names between backticks, and those of the map of folders in docs/architecture.md."""
+    """Names between backticks, and those of the map of folders in CONTRIBUTING.md."""
     suffixes = (".py", ".h", ".cpp", ".rs", ".kt", ".swift")
     files = {
         file.relative_to(ROOT).as_posix()
@@ -75,8 +75,8 @@ def test_every_source_file_that_a_page_names_is_there() -> None:
         for file in (ROOT / folder).rglob("*")
         if file.suffix in suffixes
     } | {"setup.py", "llama.cpp"}
-    folder_map = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## The folders")[2]
-    named = {("architecture.md", name) for name in re.findall(r"[\w.]+\.(?:py|h)\b", folder_map)}
+    folder_map = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The folders")[2]
+    named = {("CONTRIBUTING.md", name) for name in re.findall(r"[\w.]+\.(?:py|h)\b", folder_map)}
     for page in pages():
         if page.name != "LOG.md":  # says what was
             code = re.findall(r"`([\w./-]+)`", without_samples(page))

@@ -1,4 +1,4 @@
-"""The pages of this project and their samples, for the tests that parse or run them (docs/extend.md, Samples)."""
+"""The pages of this project and their samples, for the tests that parse or run them (tests/README.md, Samples)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def pages() -> list[Path]:
         "*_demo/README.md",
         "*_demo/streamfuse/*.md",
         "kernels/README.md",
+        "tests/README.md",
         "tests/traces/README.md",
     )
     return [page for pattern in patterns for page in sorted(ROOT.glob(pattern))]
