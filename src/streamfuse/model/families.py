@@ -1,7 +1,7 @@
 """What distinguishes the families of models: one description of each, and the form of its weights in a checkpoint.
 
 `ModelConfig` is read with a description, and everything after that reads the configuration: the model, the exporter and
-the operators do not know families by name. docs/model.md, "Add a family", lists the places to change.
+the operators do not know families by name. docs/architecture.md, "Add a family", lists the places to change.
 """
 
 from __future__ import annotations
