@@ -309,13 +309,13 @@ class Attention(nn.Module):
     as are those before a row's window."""
 
     positions: Tensor  # int64 [capacity]
-    laps: Tensor | None  # of a ring
+    lap_starts: Tensor | None
 
     def __init__(self, capacity: int, scale: float, window: int | None = None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
         self.register_buffer("positions", torch.arange(capacity))
-        self.register_buffer("laps", ring_laps(capacity, window))
+        self.register_buffer("lap_starts", lap_starts(capacity, window))
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
         return scores(query, key, key_cache)
@@ -331,37 +331,37 @@ class Attention(nn.Module):
         visible: Tensor,
         position_ids: Tensor,
     ) -> Tensor:
-        rows, capacity = query.shape[0], key_cache.shape[0]
+        rows, cache_size = query.shape[0], key_cache.shape[0]
         group = query.shape[1] // key.shape[1]
-        cached, valid = self.cached(cache_length, capacity)
+        cached, valid = self.cached(cache_length, cache_size)
         # Converted to numbers before concatenation: not every delegate can concatenate booleans.
-        seen = torch.cat([valid.to(query.dtype).unsqueeze(0).expand(rows, capacity), visible.to(query.dtype)], dim=1)
+        seen = torch.cat([valid.to(query.dtype).unsqueeze(0).expand(rows, cache_size), visible.to(query.dtype)], dim=1)
         if self.window is not None:
             seen = seen * within(position_ids, cached, self.window).to(query.dtype)
-        hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, capacity + rows)
+        hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, cache_size + rows)
         found = self.scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)
 
-    def cached(self, cache_length: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The positions in a cache of `count` positions, int [C], and whether each is valid, bool [C].
+    def cached(self, cache_length: Tensor, cache_size: int) -> tuple[Tensor, Tensor]:
+        """The positions in a cache of `cache_size` positions, int [C], and whether each is valid, bool [C].
 
-        In a ring buffer, position t is at t modulo C. The position at which it last wrapped comes from a table, because
-        not every delegate divides integers exactly.
+        In a ring buffer, position t is at t modulo C.
         """
-        if self.laps is None or count == len(self.positions):
+        if self.lap_starts is None or cache_size == len(self.positions):
             return self.positions, self.positions < cache_length
-        positions = self.positions[:count] + F.embedding(cache_length, self.laps).view(1)
-        cached = positions - (positions >= cache_length).to(positions.dtype) * count
+        positions = self.positions[:cache_size] + F.embedding(cache_length, self.lap_starts).view(1)
+        cached = positions - (positions >= cache_length).to(positions.dtype) * cache_size
         return cached, cached >= 0
 
 
-def ring_laps(capacity: int, window: int | None) -> Tensor | None:
-    """For each length of a sequence, the position at which a ring buffer last wrapped: int64 [capacity + 1, 1].
+def lap_starts(capacity: int, window: int | None) -> Tensor | None:
+    """For each `cache_length`, the position at which a ring buffer last wrapped: int64 [capacity + 1, 1].
 
-    None if the caches of layers with this window have positions for the whole context.
+    A table, because not every delegate divides integers exactly. None if the caches of layers with this window have
+    positions for the whole context.
     """
-    ring = layout.cache_positions(capacity, window)
-    return (torch.arange(capacity + 1) // ring * ring).unsqueeze(1) if ring < capacity else None
+    cache_size = layout.cache_positions(capacity, window)
+    return (torch.arange(capacity + 1) // cache_size * cache_size).unsqueeze(1) if cache_size < capacity else None
 
 
 class Activated(nn.Module):
@@ -401,10 +401,10 @@ def by_key(query: Tensor, kv_heads: int) -> Tensor:
 
 def weighed(weights: Tensor, value: Tensor, value_cache: Tensor) -> Tensor:
     """Sums of cached and new values weighted by `weights`, in the layout of `scores`: [R, Hq * D]."""
-    (kv_heads, many, _), (rows, _, dim), capacity = weights.shape, value.shape, value_cache.shape[0]
+    (kv_heads, many, _), (rows, _, dim), cache_size = weights.shape, value.shape, value_cache.shape[0]
     group = many // rows
-    attended = torch.bmm(weights[..., :capacity], value_cache.permute(1, 0, 2))
-    attended = attended + torch.bmm(weights[..., capacity:], value.permute(1, 0, 2))
+    attended = torch.bmm(weights[..., :cache_size], value_cache.permute(1, 0, 2))
+    attended = attended + torch.bmm(weights[..., cache_size:], value.permute(1, 0, 2))
     return attended.view(kv_heads, rows, group, dim).permute(1, 0, 2, 3).reshape(rows, kv_heads * group * dim)
 
 

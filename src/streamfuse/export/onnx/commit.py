@@ -29,14 +29,14 @@ def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
     inputs = [tensor("rows", whole, "n"), tensor("places", whole, "n")]
     inputs += [tensor(name, whole, 1, heads, "n", 3) for name in dict.fromkeys(names)]
     outputs, nodes = list[ValueInfoProto](), list[NodeProto]()
-    for layer, capacity in enumerate(weights.cache_positions):
+    for layer, cache_size in enumerate(weights.cache_positions):
         which, count = ("rows", "R") if layer < lower else ("places", "K")
         for kind in ("key", "value"):
             past, new, cache = (f"{name}.{layer}.{kind}" for name in ("past_key_values", "present", "cache"))
             inputs += [
-                tensor(past, float_type, 1, heads, capacity, dim), tensor(new, float_type, 1, heads, count, dim)
+                tensor(past, float_type, 1, heads, cache_size, dim), tensor(new, float_type, 1, heads, count, dim)
             ]  # fmt: skip
-            outputs.append(tensor(cache, float_type, 1, heads, capacity, dim))
+            outputs.append(tensor(cache, float_type, 1, heads, cache_size, dim))
             nodes += [
                 helper.make_node("Gather", [new, which], [f"{new}/taken"], f"{new}/Gather", axis=2),
                 helper.make_node("ScatterND", [past, names[layer], f"{new}/taken"], [cache], f"{cache}/ScatterND"),

@@ -98,8 +98,8 @@ def _float_type(dtype: str) -> int:
 def _input(graph: Graph, name: str, tensor: Any, float_type: int) -> Value:
     kind, _, rest = name.partition("_cache_")
     if rest:
-        capacity, kv_heads, dim = tensor.shape
-        return graph.input(f"past_key_values.{rest}.{kind}", float_type, 1, kv_heads, capacity, dim)
+        cache_size, kv_heads, dim = tensor.shape
+        return graph.input(f"past_key_values.{rest}.{kind}", float_type, 1, kv_heads, cache_size, dim)
     types = {"ancestors": TensorProto.BOOL, "hidden": float_type}
     return graph.input(name, types.get(name, TensorProto.INT64), *tensor.shape)
 

@@ -185,16 +185,16 @@ class TopK(layers.TopK):
 
 
 class Attention(nn.Module):
-    laps: Tensor | None  # of a ring
+    lap_starts: Tensor | None
 
     def __init__(self, capacity: int, scale: float, window: int | None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
-        self.register_buffer("laps", layers.ring_laps(capacity, window))
+        self.register_buffer("lap_starts", layers.lap_starts(capacity, window))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.window is None:
             attended: Tensor = ops.attention(*tensors[:-1], None, None, self.scale, 0)
         else:
-            attended = ops.attention(*tensors, self.laps, self.scale, self.window)
+            attended = ops.attention(*tensors, self.lap_starts, self.scale, self.window)
         return attended

@@ -48,7 +48,7 @@ def _attention(
     cache_length: Tensor,
     visible: Tensor,
     position_ids: Tensor | None,
-    laps: Tensor | None,
+    lap_starts: Tensor | None,
     scale: float,
     window: int,
 ) -> Tensor:
@@ -91,10 +91,10 @@ _define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm, lam
 _define("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rotary, lambda x, cos, sin: torch.empty_like(x))
 # As in docs/contracts.md, section 6; but a row that attends to nothing may have any finite result. With position_ids,
 # int64 [R], a row attends to `window` positions up to its own; without, `window` is not used. Caches of fewer positions
-# than the context are ring buffers, whose graph needs `laps` (layers.ring_laps).
+# than the context are ring buffers, whose graph needs layers.lap_starts.
 _define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, "
-    "Tensor visible, Tensor? position_ids, Tensor? laps, float scale, int window) -> Tensor",
+    "Tensor visible, Tensor? position_ids, Tensor? lap_starts, float scale, int window) -> Tensor",
     _attention,
     lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
 )

@@ -209,7 +209,7 @@ def _attention(
     cache_length: Value,
     visible: Value,
     position_ids: Value | None,
-    laps: Value | None,
+    lap_starts: Value | None,
     scale: float,
     window: int,
 ) -> Value:
@@ -220,7 +220,7 @@ def _attention(
     only in float64 do both sums round to the same float32 in any order. Losslessness depends on that (docs/targets.md).
     """
     rows, heads, dim = query.shape
-    _, kv_heads, capacity, _ = key_cache.shape
+    _, kv_heads, cache_size, _ = key_cache.shape
     group, kind = heads // kv_heads, query.dtype
     many, wide = group * rows, g.sums
     g.scope = f"layers.{key_cache.name.split('.')[1]}.attention"
@@ -238,18 +238,18 @@ def _attention(
     q = g.reshape(q, 1, kv_heads, many, dim)
     new_key, new_value = heads_first(g, key), heads_first(g, value)
     segments = [product(q, transposed(keys)) for keys in (key_cache, new_key)]
-    shape, one = (1, kv_heads, many, capacity + rows), (1, kv_heads, many, 1)
+    shape, one = (1, kv_heads, many, cache_size + rows), (1, kv_heads, many, 1)
     near = None if position_ids is None else (position_ids, window)
     scores = g.op("Concat", *segments, shape=shape, dtype=kind, axis=3)
-    mask = _mask(g, cache_length, visible, near, laps, capacity, group, kind)
+    mask = _mask(g, cache_length, visible, near, lap_starts, cache_size, group, kind)
     scores = g.op("Add", scores, mask, shape=shape, dtype=kind)
     scores = g.cast(scores, TensorProto.FLOAT)
     top = g.op("ReduceMax", scores, g.numbers(3), shape=one, dtype=scores.dtype, keepdims=1)
     shares = g.op("Exp", g.op("Sub", scores, top, shape=shape, dtype=scores.dtype), shape=shape, dtype=scores.dtype)
     shares = g.cast(shares, wide)
     total = g.op("ReduceSum", shares, g.numbers(3), shape=one, dtype=wide, keepdims=1)
-    sizes = [((*shape[:3], columns), wide) for columns in (capacity, rows)]
-    of_cache, of_new = g.node("Split", [shares, g.numbers(capacity, rows)], sizes, axis=3)
+    sizes = [((*shape[:3], columns), wide) for columns in (cache_size, rows)]
+    of_cache, of_new = g.node("Split", [shares, g.numbers(cache_size, rows)], sizes, axis=3)
     shape = (1, kv_heads, many, dim)
     both = product(of_cache, g.cast(value_cache, wide)), product(of_new, g.cast(new_value, wide))
     attended = g.op("Div", g.op("Add", *both, shape=shape, dtype=wide), total, shape=shape, dtype=wide)
@@ -262,20 +262,20 @@ def _mask(
     cache_length: Value,
     visible: Value,
     near: tuple[Value, int] | None,
-    laps: Value | None,
-    capacity: int,
+    lap_starts: Value | None,
+    cache_size: int,
     group: int,
     dtype: int,
 ) -> Value:
     """The mask to add to the scores [1, 1, group * R, C + R]; shared by all layers of a pass with the same window.
 
-    `near`: the rows' positions and their window; None: no window. `laps`: as in `_cached`.
+    `near`: the rows' positions and their window; None: no window. `lap_starts`: as in `_cached`.
     """
-    rows, columns, scope, g.scope = visible.shape[0], capacity + visible.shape[0], g.scope, "mask"
+    rows, columns, scope, g.scope = visible.shape[0], cache_size + visible.shape[0], g.scope, "mask"
     shown, hidden = g.scalar(0.0, dtype), g.scalar(HIDDEN, dtype)
-    positions, valid = _cached(g, cache_length, laps, capacity)
-    valid = g.op("Where", valid, shown, hidden, shape=(capacity,), dtype=dtype)
-    valid = g.op("Expand", valid, g.numbers(rows, capacity), shape=(rows, capacity), dtype=dtype)
+    positions, valid = _cached(g, cache_length, lap_starts, cache_size)
+    valid = g.op("Where", valid, shown, hidden, shape=(cache_size,), dtype=dtype)
+    valid = g.op("Expand", valid, g.numbers(rows, cache_size), shape=(rows, cache_size), dtype=dtype)
     seen = g.op("Cast", visible, shape=visible.shape, dtype=TensorProto.BOOL, to=TensorProto.BOOL)
     seen = g.op("Where", seen, shown, hidden, shape=visible.shape, dtype=dtype)
     mask = g.op("Concat", valid, seen, shape=(rows, columns), dtype=dtype, axis=1)
@@ -291,20 +291,20 @@ def _mask(
     return g.reshape(mask, 1, 1, group * rows, columns)
 
 
-def _cached(g: Graph, cache_length: Value, laps: Value | None, capacity: int) -> tuple[Value, Value]:
+def _cached(g: Graph, cache_length: Value, lap_starts: Value | None, cache_size: int) -> tuple[Value, Value]:
     """The positions in a cache of C positions, int32 [C], and whether each is valid, bool [C].
 
-    `laps`, int32 [context + 1, 1], has the position at which a ring buffer last wrapped, for each cache_length. A cache
-    with positions for the whole context is not a ring buffer.
+    `lap_starts`, int32 [capacity + 1, 1], is that of layers.py. A cache with positions for the whole context is not a
+    ring buffer.
     """
-    kind, shape = TensorProto.INT32, (capacity,)
-    if laps is None or laps.shape[0] == capacity + 1:
-        positions = g.constant(np.arange(capacity, dtype=np.int32), "positions")
+    kind, shape = TensorProto.INT32, (cache_size,)
+    if lap_starts is None or lap_starts.shape[0] == cache_size + 1:
+        positions = g.constant(np.arange(cache_size, dtype=np.int32), "positions")
         return positions, g.op("Less", positions, cache_length, shape=shape, dtype=TensorProto.BOOL)
-    lap = g.reshape(g.op("Gather", laps, cache_length, shape=(1, 1), dtype=kind, axis=0), 1)
-    places = g.constant(np.arange(capacity, dtype=np.int32), "places")
-    last = g.op("Add", places, lap, shape=shape, dtype=kind)
-    before = g.op("Sub", last, g.constant(np.array([capacity], np.int32)), shape=shape, dtype=kind)
+    lap_start = g.reshape(g.op("Gather", lap_starts, cache_length, shape=(1, 1), dtype=kind, axis=0), 1)
+    places = g.constant(np.arange(cache_size, dtype=np.int32), "places")
+    last = g.op("Add", places, lap_start, shape=shape, dtype=kind)
+    before = g.op("Sub", last, g.constant(np.array([cache_size], np.int32)), shape=shape, dtype=kind)
     is_written = g.op("Less", last, cache_length, shape=shape, dtype=TensorProto.BOOL)  # in the last lap
     positions = g.op("Where", is_written, last, before, shape=shape, dtype=kind)
     negative = g.constant(np.array([-1], np.int32))
