@@ -180,8 +180,11 @@ def test_a_ring_without_its_window_is_refused(tmp_path: Path) -> None:
     graph = onnx.load(tmp_path / "decode.onnx", load_external_data=False)
     (window,) = (prop for prop in graph.metadata_props if prop.key == "streamfuse.sliding_window")
     assert window.value == "7"
-    for value in ("0", "289"):
-        window.value = value
+    for value in ("0", "289", None):
+        if value is None:
+            graph.metadata_props.remove(window)
+        else:
+            window.value = value
         (tmp_path / "decode.onnx").write_bytes(graph.SerializeToString())
         with pytest.raises(BackendError, match=r"capacity 448, but decode\.onnx has 288"):
             OnnxBackend(tmp_path, written.spec, 1)

@@ -38,7 +38,7 @@ def reference_backend(
     next_token = bool(streams.next_token_rank)
     if weights is None:
         return ReferenceBackend(methods, spec, *sizes, next_token)
-    return ReferenceBackend(methods, spec, *sizes, next_token, weights.cache_positions, weights.ring_window or 0)
+    return ReferenceBackend(methods, spec, *sizes, next_token, weights.cache_positions, weights.ring_window)
 
 
 class Form(layers.Form):

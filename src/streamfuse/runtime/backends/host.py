@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -12,16 +13,22 @@ from streamfuse.runtime.backend import STREAMS, BackendError, IntArray, ModelSpe
 _Self = TypeVar("_Self", bound="HostBackend")
 
 
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The caches of layers with a sliding window of `window` positions: ring buffers of `positions` each."""
+
+    window: int
+    positions: int
+
+
 class HostBackend:
     """The base of a runtime.backend.Backend; a subclass adds `run`, `streams` and `_write`.
 
-    If layers with a sliding window have ring buffers as caches, `window` is their window and `ring` the positions in
-    one.
+    `ring` is None if all caches have positions for the whole context.
     """
 
-    def __init__(self, spec: ModelSpec, window: int = 0, ring: int | None = None) -> None:
-        self._spec, self._length = spec, 0
-        self._window, self._ring = window, spec.capacity if ring is None else ring
+    def __init__(self, spec: ModelSpec, ring: Ring | None = None) -> None:
+        self._spec, self._length, self._ring = spec, 0, ring
         self._oldest = 0  # the first position that every cache still has
         self._places: dict[int, int] = {}  # row of the last run -> its index in `kept`
 
@@ -43,14 +50,15 @@ class HostBackend:
         if rows:
             self._write(slice(self._length, end), list(rows), [self._places[row] for row in rows])
         self._length = end
-        self._oldest = max(self._oldest, end - self._ring)
+        if self._ring is not None:
+            self._oldest = max(self._oldest, end - self._ring.positions)
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self._length:
             raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
-        if self.truncatable(length) != length:
+        if self._ring is not None and self.truncatable(length) != length:
             raise BackendError(
-                f"cannot truncate to {length}: layers with a sliding window of {self._window} positions have only "
+                f"cannot truncate to {length}: layers with a sliding window of {self._ring.window} positions have only "
                 f"those from {self._oldest} on; truncate to 0 and run the tokens again"
             )
         self._length, self._places = length, {}
@@ -60,7 +68,7 @@ class HostBackend:
     def truncatable(self, length: int) -> int:
         """The longest prefix of at most `length` positions that `truncate` accepts."""
         length = max(0, min(length, self._length))
-        return length if self._oldest <= max(0, length - self._window) else 0
+        return length if self._ring is None or self._oldest <= max(0, length - self._ring.window) else 0
 
     def close(self) -> None:
         self._length, self._places, self._oldest = 0, {}, 0

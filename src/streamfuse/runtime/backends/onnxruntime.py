@@ -29,7 +29,7 @@ from streamfuse.runtime.backend import (
 )
 from streamfuse.runtime.cores import cores
 
-from .host import HostBackend
+from .host import HostBackend, Ring
 from .onnx_caches import (
     DTYPES,
     Array,
@@ -171,18 +171,19 @@ class OnnxBackend(HostBackend):
         facts, found = decode.get_modelmeta().custom_metadata_map, {t.name: t for t in decode.get_inputs()}
         try:
             layers, top = int(facts["streamfuse.num_layers"]), int(facts["streamfuse.num_msa_layers"])
-            window = int(facts.get("streamfuse.sliding_window", 0))
             keys = [found[f"past_key_values.{layer}.key"] for layer in range(layers)]
             _, kv_heads, _, head_dim = keys[0].shape
             positions = tuple(cache.shape[2] for cache in keys)
+            window = facts.get("streamfuse.sliding_window")
+            ring = None if window is None else Ring(int(window), min(positions))
         except (KeyError, ValueError, IndexError):
             raise BackendError(
                 "decode.onnx is no graph of streamfuse: it lacks past_key_values or its metadata"
             ) from None
         for count in positions:
-            if count != spec.capacity and not 0 < window <= count < spec.capacity:
+            if count != spec.capacity and (ring is None or not 0 < ring.window <= count < spec.capacity):
                 raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {count}")
-        super().__init__(spec, window, min(positions))
+        super().__init__(spec, ring)
         self._caches = self._program.caches(Layout(positions, top, kv_heads, head_dim, DTYPES[keys[0].type]))
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None

@@ -23,7 +23,7 @@ from streamfuse.runtime.backend import (
     PassOutput,
 )
 
-from .host import HostBackend, in_cache
+from .host import HostBackend, Ring, in_cache
 
 Method = Callable[..., tuple[Any, ...]]
 
@@ -31,8 +31,8 @@ Method = Callable[..., tuple[Any, ...]]
 class ReferenceBackend(HostBackend):
     """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order.
 
-    `next_token` says that `streams` takes it. `positions` are those in the caches of each layer, None: of the whole
-    context in all of them; fewer are a ring buffer, of layers with this `window`.
+    `next_token` says that `streams` takes it. `window` is that of the layers whose caches are ring buffers, if there
+    are any; then `positions` are those in the caches of each layer. Other caches have positions for the whole context.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class ReferenceBackend(HostBackend):
         head_dim: int,
         next_token: bool = False,
         positions: Sequence[int] | None = None,
-        window: int = 0,
+        window: int | None = None,
     ) -> None:
         needed = (*spec.methods, *([STREAMS] if spec.deferred else []))
         missing = [name for name in needed if name not in methods]
         if missing:
             raise BackendError(f"the model lacks the methods {', '.join(missing)}")
         positions = positions or [spec.capacity] * num_layers
-        super().__init__(spec, window, min(positions))
+        super().__init__(spec, None if window is None else Ring(window, min(positions)))
         self._methods, self._next_token = dict(methods), next_token
         self._num_lower = num_layers - num_msa_layers
         self._caches = [torch.zeros(count, kv_heads, head_dim) for count in positions for _ in range(2)]
