@@ -250,7 +250,7 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
                 found = (found.finish(), found.result)[1]
             assert (found.tokens, found.finish_reason) == ([], "stopped"), (ask, stop)
         assert len(chat.send("hello").tokens) == 16
-        requested = session.request()
+        requested = session.watch_stops()
         session.stop()
         generation = session.generate([1, 2, 3], stopped=requested)
         assert (list(generation), generation.statistics.finish_reason) == ([], "stopped")

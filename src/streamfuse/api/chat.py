@@ -75,7 +75,7 @@ class Chat:
         """
         whole = is_integer(max_tool_rounds) and max_tool_rounds >= 0
         demand(whole, "max-tool-rounds", "an integer of at least 0", max_tool_rounds)
-        stopped = self._session.request()
+        stopped = self._session.watch_stops()
         result = self._finish(self._stream(words, options, stopped))
         options["tool_choice"] = None  # a required call is made; without this, another one would follow it
         for _ in range(max_tool_rounds):
@@ -95,7 +95,7 @@ class Chat:
             PromptError: the conversation does not fit into the context, or with `context_policy="drop_oldest"` not even
                 the question alone; the conversation is as before, and `reset` begins anew.
         """
-        return self._stream(words, options, self._session.request())
+        return self._stream(words, options, self._session.watch_stops())
 
     def _stream(self, words: str, options: GenerationOptions, stopped: Callable[[], bool]) -> Generation:
         turn = self._turn(options)
@@ -104,7 +104,7 @@ class Chat:
 
     def astream(self, words: str, **options: Unpack[GenerationOptions]) -> AsyncGeneration:
         """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
-        stopped, turn = self._session.request(), self._turn(options)
+        stopped, turn = self._session.watch_stops(), self._turn(options)
         return AsyncGeneration(lambda: self._ask(lambda: self._conversation.ask(words), *turn, stopped), self._one)
 
     def send_tool_results(self, results: Sequence[ToolResult], **options: Unpack[GenerationOptions]) -> Result:
@@ -120,7 +120,7 @@ class Chat:
 
     def stream_tool_results(self, results: Sequence[ToolResult], **options: Unpack[GenerationOptions]) -> Generation:
         """The same; the answer comes in pieces."""
-        return self._stream_tool_results(results, options, self._session.request())
+        return self._stream_tool_results(results, options, self._session.watch_stops())
 
     def _stream_tool_results(
         self, results: Sequence[ToolResult], options: GenerationOptions, stopped: Callable[[], bool]

@@ -452,7 +452,7 @@ class Model:
         self, prompt: Any, messages: Any, system: str | None, raw: bool, options: GenerationOptions
     ) -> Callable[[], Generation]:
         """Everything checked, nothing loaded: what starts the generation."""
-        stopped = self._stops.request()
+        stopped = self._stops.watch()
         demand_bool("raw", raw)
         config, setting = self.config(**options), prompt_config_of(**options)
         is_text = isinstance(prompt, str) or messages is not None

@@ -268,10 +268,10 @@ class Session:
         closed. `observe` sees every pass. A `raw` prompt is continued, with a space before the first word where one
         belongs there; otherwise the text is one of its own. The generation takes `constraint` over, which restricts the
         text instead of the configuration's schema, regex or grammar. The answer is written to `text` instead of a new
-        stream. `dropped` is for the statistics, as in `Conversation`. `stopped` is from `StopCount.request` if the
+        stream. `dropped` is for the statistics, as in `Conversation`. `stopped` is from `watch_stops` if the
         generation was requested before this call. PromptError or ValueError leave the session as it was.
         """
-        stopped = stopped or self.request()
+        stopped = stopped or self.watch_stops()
         config = config or GenerationConfig()
         if config.stop_strings and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this session has none")
@@ -290,9 +290,10 @@ class Session:
             self._generation.stop()
         return self._generation
 
-    def request(self) -> Callable[[], bool]:
-        """A generation is requested now, to be started later. The returned function is the `stopped` of `generate`."""
-        return self._stops.request()
+    def watch_stops(self) -> Callable[[], bool]:
+        """Call this when a generation is requested that starts later. The returned function is the `stopped` of
+        `generate`: it tells whether `stop` was called since."""
+        return self._stops.watch()
 
     def stop(self) -> None:
         """End the running generation at its next token, and one that was requested before but has not started as soon

@@ -25,8 +25,8 @@ class StopCount:
         with self._lock:
             self._count += 1
 
-    def request(self) -> Callable[[], bool]:
-        """A generation is requested now. The returned function tells whether `stop` was called since."""
+    def watch(self) -> Callable[[], bool]:
+        """Call this when a generation is requested. The returned function tells whether `stop` was called since."""
         before = self._counts()
         return lambda: self._counts() != before
 
