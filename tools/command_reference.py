@@ -68,8 +68,10 @@ def _default(parameter: Any) -> str:
         return "required"
     if parameter.secondary_opts:
         return str((parameter.opts if parameter.default else parameter.secondary_opts)[0])
-    if parameter.default is None or parameter.default is False:
+    if getattr(parameter, "is_flag", False):
         return ""
+    if parameter.default is None:
+        return "none"
     return f"{parameter.default:g}" if isinstance(parameter.default, float) else str(parameter.default)
 
 

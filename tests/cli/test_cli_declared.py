@@ -29,9 +29,9 @@ class Oven:
     mode: Literal["auto", "fan", "grill"] = option("auto", "How it heats.", shown="fan")
     timer: int | None = option(None, "Minutes.", least=1)
     trays: tuple[int, ...] = option((), "Which trays.", shown="all")
-    notes: tuple[str, ...] = option((), "Notes; repeatable.", shown="none")
+    notes: tuple[str, ...] = option((), "Notes; repeatable.")
     at: int | Mapping[int, int] | Literal["all"] = option(8, "Per tray.", metavar="N|TRAY:N,...")
-    parts: Mapping[str, str] = option({}, "Parts; repeatable.", metavar="PART=SCHEME", shown="none")
+    parts: Mapping[str, str] = option({}, "Parts; repeatable.", metavar="PART=SCHEME")
     place: Path | None = option(None, "Where.")
     loud: bool = option(False, "Ring at the end.")
 
@@ -72,6 +72,7 @@ def test_the_values_of_an_instance_are_shown_and_not_passed_on() -> None:
     assert chosen == {"heat": 90}
     help_ = run("--help", defaults=Oven(share=0.75))[2]
     assert "0.75" in help_
+    assert not any(part in help_ for part in ("()", "{}", "None"))
 
 
 @pytest.mark.parametrize(

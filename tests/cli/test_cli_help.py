@@ -125,7 +125,7 @@ def test_a_flag_is_common_where_it_is_declared() -> None:
     @made.command(cls=Command)
     @with_options(Oven)
     def bake(
-        dish: Annotated[str, typer.Option(help="What. Or whom.", show_default="none"), COMMON] = "",
+        dish: Annotated[str | None, typer.Option(help="What. Or whom."), COMMON] = None,
         late: bool = False,
         **flags: Any,
     ) -> None:
@@ -139,7 +139,7 @@ def test_a_flag_is_common_where_it_is_declared() -> None:
         part in short
         for part in ("Bake.", "--heat", "Degrees. [default: 180]", "--dish", "What.", "2 more flags: bake --help-all")
     )
-    assert not any(part in short for part in ("time", "--late", "--mode", "Fahrenheit", "whom", "none", "─ Heat"))
+    assert not any(part in short for part in ("time", "--late", "--mode", "Fahrenheit", "whom", "None", "─ Heat"))
     assert all(
         part in whole for part in ("For some time.", "--late", "--mode", "Not of Fahrenheit.", "whom.", "─ Heat")
     )

@@ -67,6 +67,15 @@ def test_examples_are_blocks_and_nothing_of_the_terminals_markup_is_left() -> No
     assert "pip install 'streamfuse[llama-cpp]'" in page
 
 
+def test_a_flag_that_may_be_left_out_without_a_value_in_its_place_has_the_default_none() -> None:
+    for command, row in (
+        ("serve", "`--cors-origin ORIGIN`"),
+        ("export", "`--task NAME=FILE`"),
+        ("run", "`--regex PATTERN`"),
+    ):
+        assert f"| {row} | none | " in command_reference.table(COMMANDS[command])
+
+
 def test_arguments_have_their_names() -> None:
     assert "| `BUNDLE` | required | " in command_reference.table(COMMANDS["serve"])
     assert "| `MODEL` | " in command_reference.table(COMMANDS["quickstart"])

@@ -239,7 +239,6 @@ class ExportConfig:
         "Add a task adapter, which a session chooses by NAME. Repeatable. FILE is a shipped adapter, or a file from "
         "`streamfuse train` or `adapter convert`. Tasks share the base model's weights; only with --backend kernels.",
         TASKS,
-        shown="none",
         metavar="NAME=FILE",
         common=True,
     )
@@ -257,7 +256,6 @@ class ExportConfig:
         "Export even if results are below this parity floor (float32, float16, 16a8w, int8, int4, 8da4w, "
         "kernels); the manifest records them and `bundle inspect` shows them. Repeatable.",
         RUN,
-        shown="none",
         metavar="FLOOR",
     )
     overwrite: bool = option(False, "Replace an existing bundle.", RUN, common=True)

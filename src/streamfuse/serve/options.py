@@ -33,7 +33,6 @@ class ServeOptions:
         (),
         "Allow web pages of this origin, or of all (*). An origin is like http://localhost:3000. Repeat the flag for "
         "several.",
-        shown="none",
         metavar="ORIGIN",
         common=True,
     )

@@ -32,14 +32,12 @@ def ablations(
     examples: Annotated[int, typer.Option(min=1, help="Training examples.")] = 320,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out prompts to measure.")] = 40,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL", help="Train only this variant; repeat the flag for several.")
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Train only this variant; repeat the flag for several.", show_default="all"),
     ] = None,
     document: Annotated[
         Path | None,
-        typer.Option(
-            help="Also put the table into this Markdown file, and the plot beside it as ablations.png.",
-            show_default="none",
-        ),
+        typer.Option(help="Also put the table into this Markdown file, and the plot beside it as ablations.png."),
     ] = None,
     offline: options.Offline = False,
 ) -> None:

@@ -45,7 +45,6 @@ def acceptance(
             metavar="NAME",
             help="With BUNDLE: answer with this task adapter of the bundle. Without: measure this adapter, a file or "
             "the name of a shipped one.",
-            show_default="none",
             autocompletion=complete.adapters,
         ),
         COMMON,
@@ -77,7 +76,7 @@ def acceptance(
     template: options.DataTemplate = None,
     completion: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The reference answer, built like --template.", show_default="none"),
+        typer.Option(metavar="TEXT", help="The reference answer, built like --template."),
     ] = None,
     split: options.DataSplit = "test",
     json_: Annotated[options.Json, COMMON] = False,

@@ -34,7 +34,8 @@ def all_(
     limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread over the data.")] = 24,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each decoding mode per prompt.")] = 2,
     only: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only the benchmarks whose names contain this text.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Only the benchmarks whose names contain this text.", show_default="all"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,

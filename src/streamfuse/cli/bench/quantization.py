@@ -76,7 +76,7 @@ def quantization(
     width: Annotated[int, typer.Option(min=2, help="Nodes per tree, including the root.")] = 16,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Append one line of JSON per choice to this file.", show_default="none"),
+        typer.Option("--output", "-o", help="Append one line of JSON per choice to this file."),
     ] = None,
     format_: options.DataFormat = None,
     json_: options.Json = False,

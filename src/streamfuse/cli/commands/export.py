@@ -68,7 +68,6 @@ def export(
         typer.Option(
             metavar="FILE",
             help=options.SIGN_KEY_HELP,
-            show_default="none",
             rich_help_panel=RUN,
         ),
     ] = None,

@@ -101,7 +101,7 @@ def _flag(config: Any, name: str, completers: Mapping[str, complete.Completer]) 
     looks: dict[str, Any] = complete.among(*choices) if choices else {}
     looks |= {"metavar": facts.metavar} if facts.metavar else {}
     looks |= {"autocompletion": completers[name]} if name in completers else {}
-    shown = facts.shown or itself or value in (None, MISSING) or str(value)
+    shown = facts.shown or itself or value in (None, MISSING, (), {}) or str(value)
     names = [flag_of(name)] if kind is bool else []
     option = typer.Option(*names, help=facts.help, show_default=shown, rich_help_panel=facts.group or None, **looks)
     type_ = _form(kind).type or _scalar(kind)

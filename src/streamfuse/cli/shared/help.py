@@ -68,10 +68,7 @@ class Command(TyperCommand):
         self._view(_text(self.help or "", whole=True), self.params).format_help(ctx, formatter)
 
     def _view(self, text: str, params: list[Any], epilog: str | None = None) -> TyperCommand:
-        """A command with this help, for typer to print. It omits defaults that are "none"."""
-        params = [copy(param) for param in params]
-        for param in params:
-            param.show_default = param.show_default != "none" and param.show_default
+        """A command with this help, for typer to print."""
         return TyperCommand(self.name, help=text, params=params, epilog=epilog, rich_markup_mode=self.rich_markup_mode)
 
 

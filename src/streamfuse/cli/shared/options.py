@@ -59,7 +59,6 @@ PublicKey = Annotated[
         metavar="FILE",
         callback=_public_key,
         help="Refuse a bundle that is not signed with this key (NAME.pub from `streamfuse bundle keygen`).",
-        show_default="none",
     ),
 ]
 MaxNewTokens = Annotated[
@@ -142,7 +141,6 @@ Memory = Annotated[
         metavar="FILE",
         help="Draft from earlier answers, which are stored in this file. This speeds up similar answers. The "
         "file is readable by its owner only; delete it to discard the answers.",
-        show_default="none",
         dir_okay=False,
     ),
 ]
@@ -184,27 +182,20 @@ AnswerSchema = Annotated[
         "--schema",
         metavar="FILE|JSON",
         help="Make the answer match this JSON schema. A file, or the schema itself.",
-        show_default="none",
     ),
 ]
 Regex = Annotated[
     str | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="Make the answer match this regular expression from beginning to end.",
-        show_default="none",
-    ),
+    typer.Option(metavar="PATTERN", help="Make the answer match this regular expression from beginning to end."),
 ]
 Grammar = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Make the answer match this Lark grammar.", show_default="none"),
+    typer.Option(metavar="FILE", help="Make the answer match this Lark grammar."),
 ]
 Tools = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE",
-        help="Functions that the model may call. A JSON list of {name, description, parameters}.",
-        show_default="none",
+        metavar="FILE", help="Functions that the model may call. A JSON list of {name, description, parameters}."
     ),
 ]
 ToolChoice = Annotated[
@@ -218,11 +209,7 @@ ToolChoice = Annotated[
 ]
 TemplateVariables = Annotated[
     str | None,
-    typer.Option(
-        metavar="JSON",
-        help="Variables of the chat template, for example '{\"enable_thinking\": false}'.",
-        show_default="none",
-    ),
+    typer.Option(metavar="JSON", help="Variables of the chat template, for example '{\"enable_thinking\": false}'."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Use local files only; no network access.")]
@@ -270,9 +257,7 @@ DataFormat = Annotated[
 DataTemplate = Annotated[
     str | None,
     typer.Option(
-        metavar="TEXT",
-        help="Prompt made of a row's fields. For example '{title}: {body}', or a Jinja template.",
-        show_default="none",
+        metavar="TEXT", help="Prompt made of a row's fields. For example '{title}: {body}', or a Jinja template."
     ),
 ]
 DataSplit = Annotated[str, typer.Option(help="Split of a folder or data set.")]
@@ -281,7 +266,7 @@ ColdCaches = Annotated[
 ]
 ReportFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.html", help="Write tables and a bar chart to this file.", show_default="none"),
+    typer.Option(metavar="FILE.html", help="Write tables and a bar chart to this file."),
 ]
 
 

@@ -75,11 +75,9 @@ def compare(
     threads: options.Threads = None,
     answers: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write each method's answers in Spec-Bench's format.", show_default="none"),
+        typer.Option(metavar="FOLDER", help="Write each method's answers in Spec-Bench's format."),
     ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE.md", help="Also write the tables.", show_default="none")
-    ] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Also write the tables.")] = None,
     report: Annotated[options.ReportFile, COMMON] = None,
     json_: Annotated[options.Json, COMMON] = False,
 ) -> None:

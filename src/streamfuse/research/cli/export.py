@@ -22,15 +22,11 @@ def export(
     output_dir: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder to write.")],
     adapter: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Heads that `streamfuse research train-heads` wrote.", show_default="none"),
+        typer.Option(metavar="FILE", help="Heads that `streamfuse research train-heads` wrote."),
     ] = None,
     leave_out: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Sub-layers (attention.3,mlp.7) that the method `draft` leaves out.",
-            show_default="none",
-        ),
+        typer.Option(metavar="NAME,...", help="Sub-layers (attention.3,mlp.7) that the method `draft` leaves out."),
     ] = None,
     model: Annotated[str, typer.Option(help="Hub name, checkpoint folder or .gguf file.")] = DEFAULT_MODEL,
     max_context_len: Annotated[int, typer.Option(help="Tokens of context.")] = 1024,

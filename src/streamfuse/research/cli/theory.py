@@ -19,9 +19,7 @@ def register(research: typer.Typer) -> None:
 def theory(
     measured: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json", help="What `streamfuse research compare --json` printed.", show_default="none"
-        ),
+        typer.Option(metavar="FILE.json", help="What `streamfuse research compare --json` printed."),
     ] = None,
     round_: Annotated[
         list[str] | None,
@@ -30,7 +28,6 @@ def theory(
             metavar="NAME=[N*]BUNDLE:METHOD+...@TOKENS",
             help="Print only bytes and multiply-accumulates of these passes, which advance the text by TOKENS. Repeat "
             "the flag for several rounds.",
-            show_default="none",
         ),
     ] = None,
     context: Annotated[int, typer.Option(min=0, help="With --round: tokens in the cache.")] = 256,

@@ -41,9 +41,7 @@ def prefix(
     list_: Annotated[bool, typer.Option("--list", help="Only list the stored prefixes."), COMMON] = False,
     remove: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Remove the prefix of this name, for --adapter or the base model.", show_default="none"
-        ),
+        typer.Option(metavar="NAME", help="Remove the prefix of this name, for --adapter or the base model."),
         COMMON,
     ] = None,
     output: Annotated[
@@ -63,7 +61,6 @@ def prefix(
         typer.Option(
             metavar="FILE",
             help=options.SIGN_KEY_HELP,
-            show_default="none",
         ),
     ] = None,
     threads: options.Threads = None,

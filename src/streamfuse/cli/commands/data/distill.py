@@ -37,7 +37,6 @@ def distill(
         str | None,
         typer.Option(
             help="Answer with the base that this adapter tunes. A shipped name or a file; its chat template is used.",
-            show_default="none",
             autocompletion=complete.adapters,
         ),
         COMMON,

@@ -33,7 +33,6 @@ def synthesize(
         typer.Option(
             metavar="TEXT",
             help='Beginning of the prompts, for example "Summarize: ". Several are used in turn.',
-            show_default="none",
         ),
         COMMON,
     ] = None,
