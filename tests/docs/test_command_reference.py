@@ -19,11 +19,17 @@ import command_reference  # noqa: E402 (a program in tools/, not a package)
 from streamfuse.cli import app  # noqa: E402
 from streamfuse.export.config import ExportConfig  # noqa: E402
 from streamfuse.model.config import StreamConfig  # noqa: E402
-from streamfuse.options import declared  # noqa: E402
+from streamfuse.options import declared, flag_of  # noqa: E402
 from streamfuse.serve.options import ServeOptions  # noqa: E402
 from streamfuse.train.config import TrainConfig  # noqa: E402
 
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+
+
+def flags(row: str) -> list[str]:
+    """The names of the flag in a row of a table."""
+    cell = re.match(r"\| `(.*?)` \|", row)
+    return re.findall(r"(?:^|, )(--?[a-z][a-z-]*)", cell[1]) if cell else []
 
 
 @pytest.mark.parametrize(
@@ -35,9 +41,8 @@ def test_every_declared_option_has_a_row_with_its_help(command: str, configs: tu
     rows = command_reference.table(COMMANDS[command]).splitlines()
     for config in configs:
         for name, facts in declared(config).items():
-            flag = name.replace("_", "-")
-            (row,) = [row for row in rows if row.startswith((f"| `--{flag}`", f"| `--{flag} "))]
-            assert facts.help.replace("|", r"\|") in row
+            (row,) = [row for row in rows if flag_of(name) in flags(row)]
+            assert row.endswith(" | " + facts.help.replace("|", r"\|") + " |")
 
 
 def test_every_flag_has_a_row_whether_or_not_the_short_help_shows_it() -> None:
@@ -46,10 +51,9 @@ def test_every_flag_has_a_row_whether_or_not_the_short_help_shows_it() -> None:
     leaves = [command for group in groups for command in group.values() if not hasattr(command, "commands")]
     assert sum(len(command.left_out()) for command in leaves) > 100
     for command in leaves:
-        table = command_reference.table(command)
-        assert [
-            one.opts[-1] for one in command.params if one.opts[-1].startswith("-") and one.opts[-1] not in table
-        ] == []
+        options = [one for one in command.params if one.param_type_name == "option"]
+        found = [flag for row in command_reference.table(command).splitlines() for flag in flags(row)]
+        assert sorted(found) == sorted(flag for one in options for flag in (*one.opts, *one.secondary_opts))
 
 
 def test_every_command_has_a_section() -> None:
