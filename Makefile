@@ -44,6 +44,8 @@ ENGINE_STAMP := build/native/.built
 STEP = .ci/step build/setup.log
 # Never let a folder named runtime/ or model/ in the current directory shadow an installed package.
 export PYTHONSAFEPATH := 1
+# Some containers set it. Without bytecode each process compiles PyTorch's modules, for about as long as importing takes.
+unexport PYTHONDONTWRITEBYTECODE
 # Ninja and cargo would look for the job server of `make -j`, which only recipes that call make can reach; none does.
 unexport MAKEFLAGS
 

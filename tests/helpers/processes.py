@@ -55,6 +55,7 @@ def _run(words: Sequence[str], out: str, err: str, environment: Mapping[str, str
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(environment)
     if most_bytes is not None:  # of any file; Python ignores the signal, and writing fails as on a full disk
+        sys.dont_write_bytecode = True  # importlib would keep the part that fits
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     sys.argv = ["streamfuse", *words]
     sys.stdout = os.fdopen(1, "w", encoding="utf-8")
