@@ -421,7 +421,7 @@ def test_a_plan_for_vulkan_says_that_only_a_build_of_the_android_library_runs_it
     code, stdout, stderr = export_command(checkpoint, *flags)
     assert code == 0
     assert json.loads(stdout)
-    assert ("-DSTREAMFUSE_VULKAN=ON" in stderr) is warned
+    assert ("android_demo/tools/aar --vulkan" in stderr) is warned
 
 
 def test_sizes_follow_the_scales_and_offsets_of_the_target(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from streamfuse.native import executorch_source
 from streamfuse.native.android import maven, toolchains
-from streamfuse.native.android.__main__ import check_tools
+from streamfuse.native.android.__main__ import check_tools, main
 from streamfuse.native.android.elf import check_library, read_library
 from streamfuse.native.command import BuildError
 from streamfuse.native.executorch_source import Parts
@@ -133,7 +133,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytes
 
 def test_the_parts_of_the_library_are_switches_of_both_builds() -> None:
     cmake = (toolchains.SOURCE / "CMakeLists.txt").read_text(encoding="utf-8")
-    everything = Parts(xnnpack=True, etdump=True, qnn=Path("sdk"))
+    everything = Parts(xnnpack=True, etdump=True, qnn=Path("sdk"), vulkan=True)
     for name, value in everything.kernels_options().items():
         assert re.search(rf"option\({name} ", cmake)
         assert value == "ON"
@@ -142,6 +142,46 @@ def test_the_parts_of_the_library_are_switches_of_both_builds() -> None:
     for options in (Parts().executorch_options(), everything.executorch_options()):
         assert options["EXECUTORCH_ENABLE_PROGRAM_VERIFICATION"] == options["EXECUTORCH_ENABLE_LOGGING"] == "ON"
         assert options["EXECUTORCH_OPTIMIZE_SIZE"] == "OFF"  # no exception could pass through it
+
+
+def test_quantized_embeddings_are_built_for_what_leaves_them_to_executorch() -> None:
+    for parts, wanted in ((Parts(), "OFF"), (Parts(xnnpack=True), "ON"), (Parts(vulkan=True), "ON")):
+        assert parts.executorch_options()["EXECUTORCH_BUILD_KERNELS_QUANTIZED"] == wanted
+
+
+def test_a_checkout_without_the_sources_of_a_part_is_refused(tmp_path: Path) -> None:
+    checkout = tmp_path / "executorch"
+    for name in ("flatbuffers", "flatcc", "gflags", "json"):
+        (checkout / "third-party" / name / "include").mkdir(parents=True)
+    (checkout / "backends" / "xnnpack" / "third-party" / "FXdiv" / "include").mkdir(parents=True)
+    (checkout / "CMakeLists.txt").touch()
+    (checkout / "backends" / "vulkan" / "third-party" / "volk").mkdir(parents=True)
+    with pytest.raises(BuildError) as caught:
+        executorch_source.install(checkout, tmp_path / "build", Parts(vulkan=True), {})
+    absent = [f"backends/vulkan/third-party/{name}" for name in ("Vulkan-Headers", "VulkanMemoryAllocator", "volk")]
+    assert str(caught.value) == (
+        f"{checkout} is without sources that the library needs: "
+        f"git -C {checkout} submodule update --init --depth 1 {' '.join(absent)}"
+    )
+
+
+def test_vulkan_needs_the_compiler_of_its_shaders_and_a_build_from_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["aar", "--vulkan", "--toolchain", "linux"])
+    assert main() == 1
+    assert "ExecuTorch's wheel is without Vulkan: --vulkan needs --toolchain ndk" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("VULKAN_SDK", raising=False)
+    with pytest.raises(BuildError, match=r"glslc is not installed: install the Vulkan SDK 1\.4\.341\.1 or newer"):
+        check_tools("linux", vulkan=True)
+    with pytest.raises(BuildError) as caught:
+        check_tools("linux")
+    assert "glslc" not in str(caught.value)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "glslc").touch(mode=0o755)
+    monkeypatch.setenv("VULKAN_SDK", str(tmp_path))
+    executorch_source.need_glslc()
 
 
 def test_executorch_is_built_from_the_release_that_exports_bundles() -> None:

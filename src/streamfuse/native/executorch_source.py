@@ -19,6 +19,9 @@ _SUBMODULES = [f"third-party/{name}" for name in ("flatbuffers", "flatcc", "gfla
 _SUBMODULES += ["backends/xnnpack/third-party/FXdiv"]
 _XNNPACK_SUBMODULES = [f"backends/xnnpack/third-party/{name}" for name in ("XNNPACK", "cpuinfo", "FP16", "pthreadpool")]
 _XNNPACK_SUBMODULES += ["third-party/pocketfft"]
+_VULKAN_SUBMODULES = [
+    f"backends/vulkan/third-party/{name}" for name in ("Vulkan-Headers", "VulkanMemoryAllocator", "volk")
+]
 _GENERATOR = {"torch": "torchgen", "pyyaml": "yaml"}
 # Headers that the engine includes and that ExecuTorch's own installation leaves out.
 _MORE_HEADERS = ("extension/memory_allocator", "devtools/etdump")
@@ -31,10 +34,16 @@ class Parts:
     xnnpack: bool = False
     etdump: bool = False
     qnn: Path | None = None
+    vulkan: bool = False
 
     def kernels_options(self) -> dict[str, str]:
         """The variables of kernels/CMakeLists.txt."""
-        switches = {"XNNPACK": self.xnnpack, "ETDUMP": self.etdump, "QNN": self.qnn is not None}
+        switches = {
+            "XNNPACK": self.xnnpack,
+            "ETDUMP": self.etdump,
+            "QNN": self.qnn is not None,
+            "VULKAN": self.vulkan,
+        }
         return {f"STREAMFUSE_{name}": "ON" if on else "OFF" for name, on in switches.items()}
 
     def executorch_options(self) -> dict[str, str]:
@@ -56,15 +65,28 @@ class Parts:
             "BUILD_CPUINFO": self.xnnpack,
             "BUILD_PTHREADPOOL": self.xnnpack,
             "BUILD_KERNELS_OPTIMIZED": self.xnnpack,
-            "BUILD_KERNELS_QUANTIZED": self.xnnpack,
+            "BUILD_KERNELS_QUANTIZED": self.xnnpack or self.vulkan,
             "BUILD_XNNPACK": self.xnnpack,
             "BUILD_DEVTOOLS": self.etdump,
             "ENABLE_EVENT_TRACER": self.etdump,
             "BUILD_QNN": self.qnn is not None,
             "BUILD_EXTENSION_TENSOR": self.qnn is not None,
+            "BUILD_VULKAN": self.vulkan,
         }
         options = {f"EXECUTORCH_{name}": "ON" if on else "OFF" for name, on in switches.items()}
         return options | ({"QNN_SDK_ROOT": str(self.qnn)} if self.qnn else {})
+
+
+def need_glslc() -> None:
+    """BuildError where there is no compiler for the shaders of ExecuTorch's Vulkan backend."""
+    sdk = os.environ.get("VULKAN_SDK")
+    if sdk and shutil.which("glslc", path=str(Path(sdk) / "bin")):
+        return
+    find_program(
+        "glslc",
+        "install the Vulkan SDK 1.4.341.1 or newer (https://vulkan.lunarg.com/sdk/home) and set VULKAN_SDK to the "
+        "folder that contains its bin. ExecuTorch compiles its shaders with glslc; that of the NDK is too old",
+    )
 
 
 def clone(folder: Path, parts: Parts, more: Iterable[str] = ()) -> Path:
@@ -74,9 +96,14 @@ def clone(folder: Path, parts: Parts, more: Iterable[str] = ()) -> Path:
         if not (checkout / "CMakeLists.txt").is_file():
             shutil.rmtree(checkout, ignore_errors=True)
             _run(["git", "clone", "--depth", "1", "--branch", TAG, URL, str(checkout)])
-        wanted = [*_SUBMODULES, *(_XNNPACK_SUBMODULES if parts.xnnpack else []), *more]
+        wanted = [*_submodules(parts), *more]
         _run(["git", "-C", str(checkout), "submodule", "update", "--init", "--depth", "1", *wanted])
     return checkout
+
+
+def _submodules(parts: Parts) -> list[str]:
+    xnnpack = _XNNPACK_SUBMODULES if parts.xnnpack else []
+    return [*_SUBMODULES, *xnnpack, *(_VULKAN_SUBMODULES if parts.vulkan else [])]
 
 
 def install(
@@ -85,6 +112,11 @@ def install(
     """Compile `checkout` for the machine that `platform`, variables of CMake, describes; return the install folder."""
     if not (checkout / "CMakeLists.txt").is_file() or checkout.name != "executorch":
         raise BuildError(f"{checkout} is not a checkout of {URL}; the folder must be named executorch")
+    if absent := [name for name in _submodules(parts) if not any((checkout / name).glob("*"))]:
+        raise BuildError(
+            f"{checkout} is without sources that the library needs: "
+            f"git -C {checkout} submodule update --init --depth 1 {' '.join(absent)}"
+        )
     if missing := [name for name, module in _GENERATOR.items() if importlib.util.find_spec(module) is None]:
         raise BuildError(
             f"ExecuTorch generates its operators' table with Python packages that {sys.executable} does not have: "

@@ -20,8 +20,8 @@ from streamfuse.extras import need, need_export, need_native
 from streamfuse.model.pull import DEFAULT_MODEL
 
 NO_VULKAN = (
-    "no library of streamfuse runs --backend vulkan, unless its Android library was built with "
-    "-DSTREAMFUSE_VULKAN=ON (docs/android.md)"
+    "no library of streamfuse runs --backend vulkan, except one that android_demo/tools/aar --vulkan has built "
+    "(docs/android.md)"
 )
 
 

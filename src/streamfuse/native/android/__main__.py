@@ -27,13 +27,13 @@ from streamfuse.native.android.toolchains import (
 from streamfuse.native.build import REPOSITORY, cmake_program, find_program
 from streamfuse.native.cargo import need_cargo
 from streamfuse.native.command import BuildError, exit_status, need_all, run_tool
-from streamfuse.native.executorch_source import TAG, Parts
+from streamfuse.native.executorch_source import TAG, Parts, need_glslc
 
 OUT = REPOSITORY / "build" / "maven"
 _JAVA_NAMES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}  # os.arch, as NativeLibrary in Native.kt spells it
 
 
-def check_tools(toolchain: str) -> None:
+def check_tools(toolchain: str, *, vulkan: bool = False) -> None:
     """BuildError, which names all programs that are missing."""
     need_all(
         partial(find_program, "javac", "apt-get install openjdk-17-jdk-headless, or brew install openjdk@17"),
@@ -41,6 +41,7 @@ def check_tools(toolchain: str) -> None:
         cmake_program,
         partial(find_program, "ninja"),
         need_cargo,
+        *([need_glslc] if vulkan else []),
         *([find_ndk] if toolchain == "ndk" else []),
     )
 
@@ -85,8 +86,11 @@ def package(out: Path, natives: Mapping[str, Native], jvm: Mapping[str, Native],
 
 
 def run(given: argparse.Namespace) -> None:
-    check_tools(given.toolchain)
-    request = Request(Parts(given.xnnpack, given.etdump, given.qnn), given.executorch, given.profile, given.jobs)
+    if given.vulkan and given.toolchain == "linux" and given.executorch is None:
+        raise BuildError("ExecuTorch's wheel is without Vulkan: --vulkan needs --toolchain ndk, or --executorch")
+    check_tools(given.toolchain, vulkan=given.vulkan)
+    parts = Parts(xnnpack=given.xnnpack, etdump=given.etdump, qnn=given.qnn, vulkan=given.vulkan)
+    request = Request(parts, given.executorch, given.profile, given.jobs)
     if given.qnn and given.toolchain == "linux":
         raise BuildError("--qnn needs --toolchain ndk: Qualcomm's backend is linked for phones only")
     if given.qnn and given.abi != ["arm64-v8a"]:
@@ -124,6 +128,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--abi", action="append", choices=ABIS, help="repeat for several; default: all")
     parser.add_argument("--xnnpack", action="store_true", help="also run bundles of --backend xnnpack; needs PyTorch")
     parser.add_argument("--etdump", action="store_true", help="also profile operators (sf_engine_profile)")
+    parser.add_argument(
+        "--vulkan", action="store_true", help="also run bundles of --backend vulkan; needs the Vulkan SDK"
+    )
     parser.add_argument("--qnn", type=Path, metavar="SDK", help="also run bundles of --backend qnn; Qualcomm's SDK")
     parser.add_argument(
         "--executorch", type=Path, metavar="CHECKOUT", help=f"ExecuTorch's sources; default with ndk: a clone of {TAG}"
