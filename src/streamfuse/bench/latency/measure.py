@@ -1,6 +1,8 @@
 """What a pass costs, method by method and part by part, against what the memory allows.
 
 Methods take turns, so that a machine that slows down meets all alike; its read bandwidth is measured between them.
+In its turn a method runs until caches hold what a loop of such passes keeps there, and only then is timed: where other
+programs share the last-level cache, weights leave it during a long pass of another method and return over several.
 Times of single operators come from the engine's own profile, in passes of their own, because measuring costs time.
 """
 
@@ -40,6 +42,7 @@ _PARTS = {
 }
 WAIT = "wait"  # no operator: what the calling thread waited for others inside of operators
 _BANDWIDTH_TIMES = 5  # in one run
+_TIMED = 4  # passes in a turn
 
 Clock = Callable[[], float]  # monotonic seconds
 Progress = Callable[[str], None]
@@ -49,9 +52,9 @@ Progress = Callable[[str], None]
 class LatencySettings:
     """How to measure. OptionError names the option and its range."""
 
-    repetitions: int = 30
+    repetitions: int = 30  # timed passes per method
     context: int = 64  # tokens in the cache
-    warm_up: int = 3
+    settle: int = 8  # passes of a method before its timed ones
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -195,14 +198,18 @@ def measure(
     passes = passes_of(manifest, settings.context, random)
     samples = {one.method: _Samples() for one in passes}
     bandwidth = []
-    every = max(1, settings.repetitions // _BANDWIDTH_TIMES)
-    for repetition in range(-settings.warm_up, settings.repetitions):
-        progress(f"repetition {max(repetition, 0) + 1} of {settings.repetitions}")
-        if repetition >= 0 and repetition % every == 0:
+    turns = range(0, settings.repetitions, _TIMED)
+    every = max(1, len(turns) // _BANDWIDTH_TIMES)
+    for turn, done in enumerate(turns):
+        progress(f"repetition {done + 1} of {settings.repetitions}")
+        if turn % every == 0:
             bandwidth.append(read_bandwidth())
-        turn = repetition % len(passes)
-        for one in passes[turn:] + passes[:turn]:
-            _sample(backend, one, samples[one.method] if repetition >= 0 else _Samples(), clock)
+        first = turn % len(passes)
+        for one in passes[first:] + passes[:first]:
+            for _ in range(settings.settle):
+                _sample(backend, one, None, clock)
+            for _ in range(min(_TIMED, settings.repetitions - done)):
+                _sample(backend, one, samples[one.method], clock)
     if profiler is not None:
         for one in passes:
             progress(f"operators of {one.method}")
@@ -214,19 +221,20 @@ def measure(
     return Latency(settings, Spread.of(bandwidth), weight_bytes(manifest), methods, engine or {})
 
 
-def _sample(backend: Backend, one: Pass, samples: _Samples, clock: Clock) -> None:
-    """One timed pass and one timed commit, after a pass of its own kind as in a running loop; the cache is left as
-    it was."""
+def _sample(backend: Backend, one: Pass, samples: _Samples | None, clock: Clock) -> None:
+    """One pass and one commit, timed where `samples` are given; the cache is left as it was."""
     length = backend.length
     one.prepare(backend)
-    one.run(backend)
-    start = clock()
-    rows = one.run(backend)
-    ran = clock()
-    samples.passes.append(1000 * (ran - start))
-    if rows:
-        backend.commit(rows)
-        samples.commits.append(1000 * (clock() - ran))
+    if samples is None:
+        one.run(backend)
+    else:
+        start = clock()
+        rows = one.run(backend)
+        ran = clock()
+        samples.passes.append(1000 * (ran - start))
+        if rows:
+            backend.commit(rows)
+            samples.commits.append(1000 * (clock() - ran))
     backend.truncate(length)
 
 

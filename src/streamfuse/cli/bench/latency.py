@@ -35,8 +35,8 @@ def latency(
 ) -> None:
     """Measure the latency of every method and its parts, GB/s and GMAC/s.
 
-    GB/s are compared with the machine's read bandwidth. Runs full passes on random tokens, alternating between
-    methods. `commit` (copying accepted rows into the KV cache) and `loop` (drafting, accepting, planning) are not
+    GB/s are compared with the machine's read bandwidth. Runs full passes on random tokens; methods take turns, each
+    with several passes in a row. `commit` (copying accepted rows into the KV cache) and `loop` (drafting, accepting, planning) are not
     part of a pass. The roofline is the time to read the weights of a plain decoding pass once. With --cold-caches
     each pass reads its weights from memory, as on a device whose caches are much smaller than the weights, such as a
     phone.
@@ -60,7 +60,7 @@ def latency(
     model = options.with_adapter(whole, adapter)
     manifest = model.manifest
     with usage_errors():
-        settings = LatencySettings(repetitions=repetitions, context=context)
+        settings = LatencySettings(repetitions=repetitions, context=context, settle=1 if cold_caches else 8)
         settings.check(manifest)
     with whole, err.status("the loop") as status:
         settle(model, plan=False)
