@@ -10,8 +10,8 @@ and restored in another session. Its texts are written plainly and speculatively
 be equal, and a restricted text that ends must satisfy its constraint by another library's judgement.
 
 Each case is a line of a file, so the same command continues after Ctrl-C. The exit code is 1 if anything differs; the
-command that repeats the case is printed. With --soak, cases are written until the time is over, and the exit code is
-also 1 if memory in use grows.
+command that repeats the case is printed. With --soak, new cases are written for a fifth of the time and repeated for
+the rest, and the exit code is also 1 if memory in use grows meanwhile.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="thread counts of the engines")
     parser.add_argument("--case", type=_numbers, metavar="N", help="only this one, or N-M, without the file of results")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="watch the memory for so long, without the file")
-    parser.add_argument("--most-growth", type=float, default=16.0, help="MB by which memory may grow in a soak")
+    parser.add_argument("--most-growth", type=float, default=4.0, help="MB by which memory may grow in a soak")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     args = parser.parse_args(arguments)
     prompts = _read_prompts(args.prompts)
@@ -257,8 +257,8 @@ def _soak(args: argparse.Namespace, plan: Plan) -> int:
         raise ValueError("--soak needs Linux with glibc, which report the memory in use; leave it out")
     plan.prepare()
     soak, summary, number = Soak(args.soak, args.most_growth, plan.trim), Summary(), 0
-    while soak.goes_on(time.monotonic()):
-        case = plan.case(number)
+    while soak.goes_on(now := time.monotonic()):
+        case = plan.case(soak.case(number, now))
         summary.add(compare(plan.engines[case.engine], case))
         number += 1
         if (line := soak.sample(time.monotonic(), summary.generations)) and not args.json:

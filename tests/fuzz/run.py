@@ -89,7 +89,13 @@ def main() -> int:
     parser.add_argument("--targets", default=",".join(TARGETS), help="of program, tables (both)")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side (1)")
     options = parser.parse_args()
-    built()
+    from streamfuse.native.build import BuildError
+
+    try:
+        built()
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     fine = [fuzz(target, options.seconds, options.jobs) for target in options.targets.split(",")]
     return 0 if all(fine) else 1
 

@@ -5,6 +5,9 @@ engines drop their caches, Python collects its garbage and the heap returns its 
 so far sets the size of a cache, and what the heap keeps depends on the order of sizes: both rise for hours without a
 leak. Pages of mapped files (weights, drafting tables, libraries) are not counted: they become resident when they are
 first read, and the system may drop them.
+
+After the warm-up its cases are repeated. New ones would need new sizes of buffers for hours, which a leak cannot be
+told from.
 """
 
 from __future__ import annotations
@@ -49,11 +52,18 @@ class Soak:
     release: Callable[[], None] = lambda: None
     samples: list[tuple[float, int, float]] = field(default_factory=list)
     _start: float | None = None
+    _first_cases: int | None = None  # those of the warm-up
 
     def goes_on(self, now: float) -> bool:
         """`now` in seconds; the time begins at the first call."""
         self._start = now if self._start is None else self._start
         return now - self._start < self.seconds
+
+    def case(self, done: int, now: float) -> int:
+        """The number of the case that follows `done` others."""
+        if self._first_cases is None and done and now - (self._start or 0.0) >= WARM_UP * self.seconds:
+            self._first_cases = done
+        return done if self._first_cases is None else done % self._first_cases
 
     def sample(self, now: float, generations: int, mb: float | None = None) -> str | None:
         """Take one if it is time for it; then a line about it."""

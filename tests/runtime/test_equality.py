@@ -244,6 +244,12 @@ def test_the_program_watches_the_memory(capsys: pytest.CaptureFixture[str]) -> N
     assert len(found["soak"]["samples"]) > 1
 
 
+def test_a_soak_repeats_the_cases_of_its_warm_up() -> None:
+    soak = Soak(100, most_growth=4)
+    assert soak.goes_on(7.0)
+    assert [soak.case(done, 7.0 + 6 * done) for done in range(12)] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]
+
+
 def test_a_soak_without_a_measure_of_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
