@@ -36,10 +36,10 @@ def latency(
     """Measure the latency of every method and its parts, GB/s and GMAC/s.
 
     GB/s are compared with the machine's read bandwidth. Runs full passes on random tokens; methods take turns, each
-    with several passes in a row. `commit` (copying accepted rows into the KV cache) and `loop` (drafting, accepting, planning) are not
-    part of a pass. The roofline is the time to read the weights of a plain decoding pass once. With --cold-caches
-    each pass reads its weights from memory, as on a device whose caches are much smaller than the weights, such as a
-    phone.
+    with several passes in a row. `commit` (copying accepted rows into the KV cache) and `loop` (drafting, accepting,
+    planning) are not part of a pass. The roofline is the time to read the weights of a plain decoding pass once. With
+    --cold-caches each pass reads its weights from memory, as on a device whose caches are much smaller than the
+    weights, such as a phone.
 
     [bold]Examples[/bold]
 
