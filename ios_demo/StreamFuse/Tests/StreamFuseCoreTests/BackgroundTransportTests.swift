@@ -33,6 +33,16 @@ final class BackgroundTransportTests: StoreTestCase {
       check: { _ in })
   }
 
+  /// Starts a request of which no transport of this process knows, as the session of an earlier process has left it.
+  private func startInAnEarlierProcess(_ url: URL) -> (session: URLSession, answers: StoredAnswers, name: String) {
+    let request = URLRequest(url, from: 0), answers = StoredAnswers(folder)
+    let session = URLSession(configuration: .ephemeral, delegate: answers, delegateQueue: nil)
+    let task = session.downloadTask(with: request)
+    task.taskDescription = StoredAnswers.name(request)
+    task.resume()
+    return (session, answers, StoredAnswers.name(request))
+  }
+
   private var answers: [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }
 
   func testABundleIsDownloadedAndNoAnswerIsLeft() async throws {
@@ -67,11 +77,8 @@ final class BackgroundTransportTests: StoreTestCase {
 
   func testWhatArrivedForAProcessThatEndedIsGivenToTheNextOneWithoutARequest() async throws {
     try publisher.publish([("demo", demo)])
-    let entry = try await entry(), first = transport()
-    let url = try entry.address(of: "model.pte")
-    let name = StoredAnswers.name(URLRequest(url, from: 0))
-    let began = await first.begin(URLRequest(url, from: 0), name)
-    XCTAssertTrue(began)
+    let entry = try await entry()
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
     try await until { self.answers.contains("\(name).head") }
     publisher.change { $0.requests = [] }
     let bundle = try await store(transport()).download(entry)
@@ -84,10 +91,10 @@ final class BackgroundTransportTests: StoreTestCase {
     try publisher.publish([("demo", demo)])
     let gate = DispatchSemaphore(value: 0)
     publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
-    let entry = try await entry(), transport = transport()
-    let url = try entry.address(of: "model.pte")
-    _ = await transport.begin(URLRequest(url, from: 0), StoredAnswers.name(URLRequest(url, from: 0)))
+    let entry = try await entry()
+    let (session, answers, _) = startInAnEarlierProcess(try entry.address(of: "model.pte"))
     try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    let transport = BackgroundTransport(session, answers)
     let running = Task { [store = store(transport)] in try await store.download(entry) }
     try await until { self.publisher.requests.contains { $0.path == "demo/model.mlpackage/Data/weights #1.bin" } }
     try await Task.sleep(for: .milliseconds(100))

@@ -25,6 +25,8 @@ import Foundation
 public final class BackgroundTransport: BundleTransport {
   private let session: URLSession
   private let answers: StoredAnswers
+  /// Finds the tasks that an earlier process started.
+  private let adopting: Task<Void, Never>
 
   #if canImport(Darwin)
     /// A transport over the background session with this identifier. Create only one per identifier and process.
@@ -47,9 +49,24 @@ public final class BackgroundTransport: BundleTransport {
   #endif
 
   /// A transport over a session of any kind, also one that is not a background session.
-  init(_ configuration: URLSessionConfiguration, folder: URL) {
-    answers = StoredAnswers(folder)
-    session = URLSession(configuration: configuration, delegate: answers, delegateQueue: nil)
+  convenience init(_ configuration: URLSessionConfiguration, folder: URL) {
+    let answers = StoredAnswers(folder)
+    self.init(URLSession(configuration: configuration, delegate: answers, delegateQueue: nil), answers)
+  }
+
+  /// A transport over a session whose delegate is `answers`.
+  init(_ session: URLSession, _ answers: StoredAnswers) {
+    self.session = session
+    self.answers = answers
+    adopting = Task {
+      await withCheckedContinuation { continuation in
+        // This runs on the delegate queue, so no task of the list ends meanwhile.
+        session.getAllTasks { tasks in
+          answers.adopt(tasks)
+          continuation.resume()
+        }
+      }
+    }
   }
 
   /// Pass the handler of `application(_:handleEventsForBackgroundURLSession:completionHandler:)`. It is called on the
@@ -67,72 +84,31 @@ public final class BackgroundTransport: BundleTransport {
   ) async throws {
     let request = URLRequest(url, from: offset)
     let name = StoredAnswers.name(request)
-    let (waiter, events) = answers.wait(for: name)
-    defer { answers.leave(name, waiter) }
-    do {
-      try await withTaskCancellationHandler {
-        if await begin(request, name, isWanted: { [answers] in answers.isWaiting(name, waiter) }) {
-          for try await count in events {
-            do { try arriving(count) } catch {
-              answers.refuse(name, waiter)
-              throw error
-            }
-          }
-        }
-        try Task.checkCancellation()
-      } onCancel: {
-        end(name, waiter)
+    await adopting.value
+    try Task.checkCancellation()
+    let (call, events) = answers.join(name) { task(request, name) }
+    defer { answers.leave(name, call) }
+    for try await count in events {
+      do { try arriving(count) } catch {
+        answers.refuse(name, call)
+        throw error
       }
-    } catch {
-      end(name, waiter)
-      throw error
     }
+    try Task.checkCancellation()  // which ends the events too
     try await answers.give(name, head: head, body: body)
   }
 
-  /// Starts a request, unless an earlier call or process started it. False if its response is already stored.
-  func begin(_ request: URLRequest, _ name: String, isWanted: @escaping @Sendable () -> Bool = { true }) async -> Bool {
-    await withCheckedContinuation { continuation in
-      // This runs on the delegate queue, one call at a time. If two calls begin at once, the second finds the task of
-      // the first, and no response is stored in between.
-      session.getAllTasks { [self] tasks in
-        let isStored = answers.isStored(name)
-        let isRunning = tasks.contains { $0.taskDescription == name && $0.state == .running }
-        if !isStored && !isRunning && isWanted() { start(request, name) }
-        continuation.resume(returning: !isStored)
-      }
-    }
-  }
-
-  private func start(_ request: URLRequest, _ name: String) {
-    let task: URLSessionDownloadTask
+  /// A task for a request, which resumes an earlier one if the system has kept its resume data.
+  private func task(_ request: URLRequest, _ name: String) -> URLSessionDownloadTask {
     #if canImport(Darwin)
-      let resumed = answers.resumeData(name).map { session.downloadTask(withResumeData: $0) }
-      task = resumed ?? session.downloadTask(with: request)
-    #else
-      task = session.downloadTask(with: request)
+      if let data = answers.resumeData(name) { return session.downloadTask(withResumeData: data) }
     #endif
-    task.taskDescription = name
-    task.resume()
-  }
-
-  /// Ends a call's wait and, if no other call waits for its request, cancels the request and keeps its resume data if
-  /// the system has any.
-  private func end(_ name: String, _ waiter: UUID) {
-    answers.leave(name, waiter)
-    session.getAllTasks { [answers] tasks in
-      for task in tasks where task.taskDescription == name && answers.markCancelled(task.taskIdentifier, of: name) {
-        #if canImport(Darwin)
-          (task as? URLSessionDownloadTask)?.cancel { if let data = $0 { answers.keep(data, for: name) } }
-        #else
-          task.cancel()
-        #endif
-      }
-    }
+    return session.downloadTask(with: request)
   }
 }
 
-/// Responses on disk, and the calls that wait for them. The session calls it on its delegate queue.
+/// Responses on disk, the tasks that request them, and the calls that wait for them. The session calls it on its
+/// delegate queue.
 final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private typealias Events = AsyncThrowingStream<Int64, any Error>
 
@@ -143,14 +119,19 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     var refused: Set<String> = []
     /// Requests whose stored response is being read or has been read.
     var given: Set<String> = []
-    /// The tasks that were cancelled because no call waited for them.
-    var cancelled: Set<Int> = []
+    /// The task of each request that has no response yet.
+    var tasks: [String: URLSessionTask] = [:]
     /// The number of calls that are reading their response.
     var giving = 0
     /// The app delegate's completion handler, until it is called.
     var handler: (@Sendable () -> Void)?
     /// Whether the session has delivered all events.
     var isDelivered = false
+
+    /// Whether the task was cancelled and its request was started again.
+    func isReplaced(_ task: URLSessionTask, _ name: String) -> Bool {
+      tasks[name].map { $0.taskIdentifier != task.taskIdentifier } ?? false
+    }
   }
 
   private let folder: URL
@@ -184,44 +165,58 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   /// Whether a response is stored completely; its head is written last.
   func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
 
-  /// The number of bytes that a request has received so far, until it ends or the call leaves.
-  func wait(for name: String) -> (id: UUID, events: AsyncThrowingStream<Int64, any Error>) {
-    let id = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
+  /// Takes over the tasks that an earlier process started.
+  func adopt(_ tasks: [URLSessionTask]) {
     state.withLock {
-      $0.waiting[name, default: [:]][id] = events.continuation
+      for task in tasks where task.state == .running {
+        if let name = task.taskDescription { $0.tasks[name] = task }
+      }
+    }
+  }
+
+  /// Adds a call for a request. Unless its response is stored or a task requests it, starts the task that `makeTask`
+  /// returns. The events are the number of bytes received so far, until the response is stored, the request fails or
+  /// the call leaves.
+  func join(
+    _ name: String, _ makeTask: () -> URLSessionTask
+  ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
+    let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
+    state.withLock {
+      $0.waiting[name, default: [:]][call] = events.continuation
       $0.refused.remove(name)
+      if isStored(name) { return events.continuation.finish() }
+      if $0.tasks[name] != nil { return }
+      let task = makeTask()
+      task.taskDescription = name
+      $0.tasks[name] = task
+      task.resume()
     }
-    return (id, events.stream)
+    return (call, events.stream)
   }
 
-  func isWaiting(_ name: String, _ id: UUID) -> Bool { state.withLock { $0.waiting[name]?[id] != nil } }
-
-  /// Ends the wait of a call. A response that was read is deleted when the last call for it leaves.
-  func leave(_ name: String, _ id: UUID) {
-    state.withLock {
-      guard let events = $0.waiting[name]?.removeValue(forKey: id) else { return }
+  /// Ends the wait of a call. When the last call for a request leaves, the response that was read is deleted, or the
+  /// task is cancelled and its resume data is kept if the system has any.
+  func leave(_ name: String, _ call: UUID) {
+    let unwanted = state.withLock { state -> URLSessionTask? in
+      guard let events = state.waiting[name]?.removeValue(forKey: call) else { return nil }
       events.finish()
-      guard $0.waiting[name]?.isEmpty == true else { return }
-      $0.waiting[name] = nil
-      if $0.given.remove(name) != nil { delete(name) }
+      guard state.waiting[name]?.isEmpty == true else { return nil }
+      state.waiting[name] = nil
+      if state.given.remove(name) != nil { delete(name) }
+      return state.tasks.removeValue(forKey: name)
     }
-  }
-
-  /// Marks a request's task as cancelled, so that later calls do not mistake its end for that of their own task.
-  /// False if a call waits for the request.
-  func markCancelled(_ task: Int, of name: String) -> Bool {
-    state.withLock {
-      if $0.waiting[name] != nil { return false }
-      $0.cancelled.insert(task)
-      return true
-    }
+    #if canImport(Darwin)
+      (unwanted as? URLSessionDownloadTask)?.cancel { if let data = $0 { self.keep(data, for: name) } }
+    #else
+      unwanted?.cancel()
+    #endif
   }
 
   /// Deletes the response to a request, unless another call waits for it. A response that completes later is not
   /// stored.
-  func refuse(_ name: String, _ id: UUID) {
+  func refuse(_ name: String, _ call: UUID) {
     state.withLock {
-      guard $0.waiting[name]?.keys.contains(where: { $0 != id }) != true else { return }
+      guard $0.waiting[name]?.keys.contains(where: { $0 != call }) != true else { return }
       $0.refused.insert(name)
       delete(name)
     }
@@ -310,10 +305,11 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     do {
       let encoded = try JSONEncoder().encode(head)
       try state.withLock {
-        if $0.refused.contains(name) { return }
+        if $0.refused.contains(name) || $0.isReplaced(downloadTask, name) { return }
         remove(name, "body")
         try FileManager.default.moveItem(at: location, to: place(name, "body"))
         try encoded.write(to: place(name, "head"), options: .atomic)
+        $0.tasks[name] = nil
       }
     } catch {
       for events in events(name) { events.finish(throwing: error) }
@@ -322,10 +318,15 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
 
   func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
     guard let name = task.taskDescription else { return }
+    let isReplaced = state.withLock { state in
+      if state.isReplaced(task, name) { return true }
+      state.tasks[name] = nil
+      return false
+    }
+    if isReplaced { return }
     #if canImport(Darwin)
       if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data { keep(data, for: name) }
     #endif
-    if state.withLock({ $0.cancelled.remove(task.taskIdentifier) }) != nil { return }
     for events in events(name) { events.finish(throwing: error) }
   }
 }
