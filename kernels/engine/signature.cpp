@@ -73,14 +73,14 @@ int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& 
   const std::string what = "key_cache_" + std::to_string(layer);
   const TensorFacts keys = facts_of(method, what, meta.input_tensor_meta(kPassInputs + 2 * layer));
   if (keys.shape.size() != 3) bad_program(method, what + " must have three dimensions");
-  const int64_t found = keys.shape[shapes.int8_cache() ? 1 : 0], block = shapes.int8_cache() ? kCacheBlock : 1;
-  const int64_t least = shapes.window + (shapes.int8_cache() ? kCacheBlock : 0);
+  const bool int8 = shapes.int8_cache();
+  const int64_t found = keys.shape[int8 ? 1 : 0], least = shapes.window + (int8 ? kCacheBlock : 0);
   const bool fits = found == shapes.capacity || (found < shapes.capacity && found >= least);
-  if (!fits || found % block != 0)
+  if (!fits || (int8 && found % kCacheBlock != 0))
     bad_program(method, what + " has " + std::to_string(found) + " positions, but a cache has those of the context (" +
                             std::to_string(shapes.capacity) + "), or at least " + std::to_string(least) +
-                            " for the window of " + std::to_string(shapes.window) + ", in blocks of " +
-                            std::to_string(block));
+                            " for the window of " + std::to_string(shapes.window) +
+                            (int8 ? ", in blocks of " + std::to_string(kCacheBlock) : ""));
   return found;
 }
 
