@@ -21,6 +21,7 @@ from export_samples import (
     config_for,
     decode_rows,
     prefill,
+    text_of,
     tiny_model,
     verify_rows,
     write_checkpoint,
@@ -35,9 +36,9 @@ from streamfuse.export.executorch import native
 from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.runtime.backend import Backend, BackendError
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig
+from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.core import CoreError
-from streamfuse.runtime.session import Generation, Session
+from streamfuse.runtime.session import Session
 
 CONTEXT = 640
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -129,12 +130,6 @@ def test_every_pass_has_the_bits_that_it_has_with_whole_caches(made: Made) -> No
     np.testing.assert_array_equal(verified_after_prefill, decoded[597:])
     for one, other in zip(passes(made.rings, made.rings.adapter("same")), theirs, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def text_of(session: Session, prompt: list[int], count: int, **settings: Any) -> Generation:
-    generation = session.generate(prompt, GenerationConfig(count, ignore_eos=True, **settings))
-    generation.finish()
-    return generation
 
 
 def answer(made: Made, prompt: list[int], count: int) -> list[int]:

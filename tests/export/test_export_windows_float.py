@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from export_samples import VOCAB_SIZE, config_for, decode_rows, prefill, tiny_model, verify_rows, write_checkpoint
+from export_samples import (
+    VOCAB_SIZE,
+    config_for,
+    decode_rows,
+    prefill,
+    text_of,
+    tiny_model,
+    verify_rows,
+    write_checkpoint,
+)
 
 import streamfuse
 from streamfuse.bundle import Bundle, open_bundle
@@ -27,8 +36,8 @@ from streamfuse.export.pipeline import Report, run_export
 from streamfuse.export.preview import Preview, preview
 from streamfuse.options import converted
 from streamfuse.runtime.backend import Backend, BackendError
-from streamfuse.runtime.config import GenerationConfig, SamplingConfig
-from streamfuse.runtime.session import Generation, Session
+from streamfuse.runtime.config import SamplingConfig
+from streamfuse.runtime.session import Session
 
 CONTEXT, WINDOW, RING = 960, 7, 288
 GEMMA: dict[str, Any] = {
@@ -114,12 +123,6 @@ def test_trees_over_many_laps_are_as_plain_decoding(made: Made, backend: Backend
         np.testing.assert_array_equal(after, plain[900:])
     np.testing.assert_allclose(drafted, plain, atol=1e-4)
     np.testing.assert_allclose(after, plain[900:], atol=1e-4)
-
-
-def text_of(session: Session, prompt: list[int], count: int, **settings: Any) -> Generation:
-    generation = session.generate(prompt, GenerationConfig(count, ignore_eos=True, **settings))
-    generation.finish()
-    return generation
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

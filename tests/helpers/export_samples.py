@@ -20,7 +20,9 @@ from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import DECODE, PREFILL, Backend
+from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.tree import Tree
+from streamfuse.runtime.session import Generation, Session
 
 GROUP = 32
 SIZES: dict[str, Any] = {
@@ -129,6 +131,13 @@ def verify_rows(backend: Backend, method: str, tokens: Sequence[int], start: int
         rows += [np.array(out.logits[places[node]]) for node in survived]
         backend.commit(survived)
     return np.stack(rows)
+
+
+def text_of(session: Session, prompt: Sequence[int], count: int, **settings: Any) -> Generation:
+    """`count` tokens after the prompt; `settings` are fields of GenerationConfig."""
+    generation = session.generate(prompt, GenerationConfig(count, ignore_eos=True, **settings))
+    generation.finish()
+    return generation
 
 
 def _tree(tokens: Sequence[int], width: int, vocab_size: int) -> tuple[Tree, list[int]]:
