@@ -103,7 +103,7 @@ def test_layers_with_a_window_have_rings(made: Made) -> None:
     if made.bundle.manifest.target == "executorch":
         with engines_of(made.bundle, 1)() as backend:
             assert backend.description["cache_bytes"] == made.preview.cache_bytes  # type: ignore[attr-defined]
-        assert streamfuse.estimate(made.bundle.folder).cache_bytes == made.preview.cache_bytes
+    assert streamfuse.estimate(made.bundle.folder).cache_bytes == made.preview.cache_bytes
 
 
 def test_parity_holds_after_the_rings_have_wrapped(made: Made) -> None:

@@ -264,10 +264,13 @@ fn check_name(field: &str, name: &str) -> Result<(), String> {
     })
 }
 
+/// How the names of inputs that are caches begin; the last one is ONNX's.
+const CACHES: [&str; 3] = ["key_cache_", "value_cache_", "past_key_values."];
+
 /// The size of the caches, which are inputs of `decode`.
 fn cache_bytes(methods: &Json) -> i64 {
     let Some(decode) = methods.get("decode") else { return 0 };
-    let is_cache = |name: String| name.starts_with("key_cache_") || name.starts_with("value_cache_");
+    let is_cache = |name: String| CACHES.iter().any(|beginning| name.starts_with(beginning));
     let bytes_of = |input: &Json| {
         let element = match text(&input["dtype"]).as_str() {
             "float32" | "int32" => 4,
