@@ -1,5 +1,7 @@
 """The C++ code has no comma operator outside the header of a loop: what it would join are statements of their own.
 
+GCC has no warning for them, and the one of newer Clangs (-Wcomma) leaves out calls of void functions.
+
 Run: pytest tests/native/test_comma_operator.py
 """
 
