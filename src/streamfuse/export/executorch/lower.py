@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from executorch.exir import (
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.program._program import _default_decomposition_table, _generate_edge_program
 from torch import Tensor, nn
+from torch._export import utils as export_utils
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputSpec
@@ -88,9 +90,12 @@ def quick_graphs() -> Iterator[None]:
     """Skips repeated work in lowering.
 
     Every graph pass generates the Python code of the graph, some sixty times per method; here it is generated on
-    demand, which never happens. And for each node, passes request maps that a graph signature recomputes from all its
-    inputs; here they are cached while the inputs stay the same.
+    demand, which never happens. For each node, passes request maps that a graph signature recomputes from all its
+    inputs; here they are cached while the inputs stay the same. And each table of decompositions loads all operators of
+    the dispatcher, once per namespace; here they are loaded once.
     """
+    load_operators = export_utils._materialize_cpp_cia_ops
+    export_utils._materialize_cpp_cia_ops = cache(load_operators)
     properties = {name: vars(ExportGraphSignature)[name] for name in _MAPS}
     for name, made in properties.items():
         setattr(ExportGraphSignature, name, property(_remembered(made.fget)))
@@ -100,6 +105,7 @@ def quick_graphs() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
             yield
     finally:
+        export_utils._materialize_cpp_cia_ops = load_operators
         for name, made in properties.items():
             setattr(ExportGraphSignature, name, made)
 
