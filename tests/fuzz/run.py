@@ -23,8 +23,8 @@ FOLDER = ROOT / "build" / "fuzz"
 MEMORY = Path("/dev/shm")
 TARGETS = ("program", "tables")
 SANITIZERS = "fuzzer-no-link,address,undefined"
-# What is small enough for a pass to be tried thousands of times a second; a program begins with some 100 KB. Slow inputs
-# are those that time out, since by the clock another process can make any slow.
+# What is small enough for a pass to be tried thousands of times a second; a program begins with some 100 KB. An input
+# is slow if it times out, since another process can make any input slow.
 LIMITS = ["-timeout=30", "-report_slow_units=30", "-rss_limit_mb=4096", "-detect_leaks=0", "-print_final_stats=1"]
 
 
