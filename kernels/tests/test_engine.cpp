@@ -1,5 +1,6 @@
-// Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH,
-// for a program with prefill, decode and verify_WIDTH. tests/kernels/test_kernels_sanitizers.py makes a tiny one.
+// Tests of the C interface on a real program, for the sanitizers and for other machines: test_engine model.pte WIDTH
+// [ADAPTER], for a program, or an adapter in it, with prefill, decode and verify_WIDTH.
+// tests/kernels/test_kernels_sanitizers.py makes a tiny one.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -79,12 +80,19 @@ int64_t number_of(const std::string& description, const std::string& name) {
 struct Program {
   sf_program* handle = nullptr;
   sf_core_model* model = nullptr;
-  std::string path, description, verify;
+  std::string path, adapter, description, verify;
   int64_t prefill_rows, width, capacity, vocab_size;
 
-  Program(const std::string& path, const std::string& verify) : path(path), verify(verify) {
+  Program(const std::string& path, const std::string& verify, const std::string& adapter)
+      : path(path), adapter(adapter), verify(verify) {
     const int code = sf_program_open(path.c_str(), 2, nullptr, &handle);
     check(code, handle);
+    if (!adapter.empty()) {
+      sf_program* const base = handle;
+      const int found = sf_program_adapter(base, adapter.c_str(), &handle);
+      check(found, handle);
+      sf_program_close(base);
+    }
     const char* text;
     check(sf_program_describe(handle, &text), handle);
     description = text;
@@ -237,7 +245,7 @@ void a_session_outlives_its_neighbours(const Program& program) {
   const std::vector<int64_t> expected = text_of(program, session, 5, false);
   for (int i = 0; i < 3; ++i) (void)Session(program);
   {
-    const Program again(program.path, program.verify);
+    const Program again(program.path, program.verify, program.adapter);
   }
   expect(text_of(program, session, 5, false) == expected, "closing others changed a session");
 }
@@ -372,7 +380,8 @@ void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
   expect_refused(other, "verify_999");
 }
 
-// FNV-1a over the bits of a drafted pass, equal on every machine for graphs of this project's operators.
+// FNV-1a over the bits of a drafted pass, and of the streams after it if they have a pass of their own. Equal on every
+// machine for graphs of this project's operators.
 uint64_t digest(const Program& program) {
   const Engine session(program);
   const std::vector<int64_t> prompt = prompt_of(program, 9, 13);
@@ -385,25 +394,36 @@ uint64_t digest(const Program& program) {
       hash = (hash ^ bytes[i]) * 1099511628211ull;
   };
   sf_results r;
+  const auto add_streams = [&] {
+    check(sf_engine_read(session, &r), session);
+    const int64_t candidates = r.carrying * r.num_streams * r.top_k;
+    add(r.stream_ids, candidates);
+    add(r.stream_log_probs, candidates);
+  };
   check(sf_engine_read(session, &r), session);
-  const int64_t candidates = r.carrying * r.num_streams * r.top_k;
   add(r.logits, r.survivors * r.vocab_size);
   add(r.best, r.survivors);
   add(r.kept, r.survivors);
-  add(r.stream_ids, candidates);
-  add(r.stream_log_probs, candidates);
+  add_streams();
+  sf_spec spec;
+  check(sf_program_spec(program.handle, &spec), program.handle);
+  if (spec.deferred != 0) {
+    commit_first(session, 1);
+    check(sf_engine_streams(session, 0, 5), session);
+    add_streams();
+  }
   return hash;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: test_engine model.pte WIDTH\n");
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: test_engine model.pte WIDTH [ADAPTER]\n");
     return 2;
   }
   try {
-    const Program program(argv[1], std::string("verify_") + argv[2]);
+    const Program program(argv[1], std::string("verify_") + argv[2], argc == 4 ? argv[3] : "");
     speculation_changes_no_token(program);
     a_token_allocates_no_memory(program);
     sessions_of_one_program_do_not_disturb_each_other(program);

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from native_samples import WIDTHS, output_of
+from task_samples import write_task_bundle
 
 from streamfuse.native.arm.build import INSTALL, build_arm, missing_tools, run_command
 from streamfuse.native.build import build
@@ -68,6 +69,25 @@ def test_whole_graphs_give_the_bits_of_this_machine(
 ) -> None:
     output = emulated(arm / "test_engine", tiny_graph, width, processor=processor)
     assert digest(output) == digest(output_of([here / "test_engine", tiny_graph, str(width)]))
+
+
+@pytest.fixture(scope="session")
+def task_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program with a task adapter in int8, which acts on all rows, and streams of its own."""
+    folder = tmp_path_factory.mktemp("tasks") / "bundle"
+    write_task_bundle(folder, ["tuned"], adapter_dtype="int8")
+    return folder / "model.pte"
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_a_task_adapter_in_int8_gives_the_bits_of_this_machine(
+    arm: Path, here: Path, task_graph: Path, processor: str
+) -> None:
+    base, expected = (
+        digest(output_of([here / "test_engine", task_graph, "4", *adapter])) for adapter in ([], ["tuned"])
+    )
+    assert digest(emulated(arm / "test_engine", task_graph, 4, "tuned", processor=processor)) == expected
+    assert expected != base
 
 
 @pytest.mark.skipif(not (REAL_BUNDLE / "model.pte").is_file(), reason="build/demo is missing; run: make bundle")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,22 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_task_bundle(path: Path) -> None:
-    """Exports a bundle to the new folder `path`; each task has a chat template of its own too."""
+def write_task_bundle(path: Path, names: Iterable[str] = TASKS, **changes: Any) -> None:
+    """Exports a bundle to the new folder `path`; each task has a chat template of its own too. `changes` are of the
+    plan."""
     torch.manual_seed(7)
     model = tiny_model()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoint = write_checkpoint(folder / "checkpoint", model)
-        for task, settings in TASKS.items():
+        tasks = {task: folder / f"{task}.safetensors" for task in names}
+        for task, file in tasks.items():
+            settings = TASKS[task]
             adapter = fused(model.base, STREAM_VOCAB if settings["num_streams"] else STREAM_VOCAB[:0], **settings)
             template = CHAT_TEMPLATE.replace("assistant", task)
-            save_adapter(adapter, folder / f"{task}.safetensors", {"chat_template": template})
-        tasks = {task: folder / f"{task}.safetensors" for task in TASKS}
-        config = config_for(checkpoint, path, task=tasks, schedule="deferred", widths=(4,), default_width=4)
-        run_export(config, lambda word: None)
+            save_adapter(adapter, file, {"chat_template": template})
+        plan = {"schedule": "deferred", "widths": (4,), "default_width": 4, **changes}
+        run_export(config_for(checkpoint, path, task=tasks, **plan), lambda word: None)
     edit_manifest(path, lambda manifest: manifest["model"].update(chat_template=CHAT_TEMPLATE))
 
 
