@@ -7,6 +7,9 @@ import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
+import kotlinx.serialization.json.jsonPrimitive
 import org.junit.jupiter.api.AfterAll
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.params.ParameterizedTest
@@ -40,7 +43,6 @@ class TraceTest {
     }
 
     companion object {
-        private val json = Json { ignoreUnknownKeys = true }
         private val folder = File(Repository.root, "tests/traces")
 
         @JvmStatic
@@ -53,12 +55,14 @@ class TraceTest {
     }
 }
 
-/** The contents of a loop_*.json. */
+private val json = Json { ignoreUnknownKeys = true }
+
+/** The contents of a loop_*.json. [sampling] and [config] have the fields of a [GenerationConfig]. */
 @Serializable
 private class Trace(
     val spec: Spec,
-    val sampling: Sampling,
-    val config: Config,
+    val sampling: JsonObject,
+    val config: JsonObject,
     val prompt: List<Int>,
     val generated: List<Int>,
     val steps: List<Step>,
@@ -70,44 +74,18 @@ private class Trace(
     class Spec(val widths: Map<String, List<Int>>)
 
     @Serializable
-    class Sampling(
-        val temperature: Double,
-        @SerialName("top_k") val topK: Int,
-        @SerialName("top_p") val topP: Double,
-        @SerialName("min_p") val minP: Double,
-        @SerialName("repetition_penalty") val repetitionPenalty: Double,
-        val seed: String,
-    )
-
-    @Serializable
-    class Config(
-        @SerialName("max_new_tokens") val maxNewTokens: Int,
-        @SerialName("stop_token_ids") val stopTokenIds: List<Int>,
-        @SerialName("ignore_eos") val ignoreEos: Boolean,
-        val speculative: Boolean,
-        val width: Int?,
-    )
-
-    @Serializable
     class Step(val method: String)
 
     @Serializable
     class Stop(val run: Int? = null, val tokens: Int? = null)
 
-    val settings
-        get() = GenerationConfig(
-            maxNewTokens = config.maxNewTokens,
-            temperature = sampling.temperature,
-            topK = sampling.topK,
-            topP = sampling.topP,
-            minP = sampling.minP,
-            repetitionPenalty = sampling.repetitionPenalty,
-            seed = sampling.seed.toULong().toLong(),
-            stopTokenIds = config.stopTokenIds,
-            ignoreEos = config.ignoreEos,
-            enableSpeculativeDecoding = config.speculative,
-            width = config.width ?: spec.widths.values.map { it[0] }.sorted()[spec.widths.size / 2],
-        )
+    val settings: GenerationConfig
+        get() {
+            val seed = sampling.getValue("seed").jsonPrimitive.content.toULong() // text, as JSON has no such numbers
+            val fields = JsonObject(sampling + config + ("seed" to JsonPrimitive(seed.toLong())))
+            val settings = json.decodeFromJsonElement(GenerationConfig.serializer(), fields)
+            return settings.copy(width = settings.width ?: spec.widths.values.map { it[0] }.sorted()[spec.widths.size / 2])
+        }
 }
 
 /** The process of tests/helpers/trace_peer.py, which has one session at a time. */

@@ -78,7 +78,7 @@ class MainThreadTest : Device() {
     }
 
     @Test fun `a debug build logs what uses a file on the main thread`() {
-        assertTrue("${StrictMode.getThreadPolicy()}", StrictMode.getThreadPolicy().toString() == "${mainThreadPolicy().penaltyLog().build()}")
+        assertEquals("${mainThreadPolicy().penaltyLog().build()}", "${StrictMode.getThreadPolicy()}")
     }
 
     @Test fun `no screen uses a file on the main thread, from the first one of a process to the last`() {
