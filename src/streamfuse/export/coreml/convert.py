@@ -8,6 +8,8 @@ are stored in the weights file once.
 from __future__ import annotations
 
 import hashlib
+import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from coremltools.converters.mil.mil import Operation, Program
 from coremltools.converters.mil.mil.passes.helper import block_context_manager
 from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 from coremltools.converters.mil.mil.scope import ScopeInfo, ScopeSource
+from coremltools.proto import Model_pb2
 from torch._export.verifier import Verifier
 
 from .graphs import Graph
@@ -149,6 +152,19 @@ def save(
             else:
                 known.userDefined[key] = value
         ct.models.MLModel(spec, weights_dir=model.weights_dir, skip_model_load=True).save(str(path))
+    _make_reproducible(path)
+
+
+def _make_reproducible(package: Path) -> None:
+    """Write again what coremltools writes differently each time: maps in any order, and random identifiers of files."""
+    model, manifest = package / "Data/com.apple.CoreML/model.mlmodel", package / "Manifest.json"
+    model.write_bytes(Model_pb2.Model.FromString(model.read_bytes()).SerializeToString(deterministic=True))
+    found = json.loads(manifest.read_text(encoding="utf-8"))
+    items = found["itemInfoEntries"]
+    named = {old: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for old, item in items.items()}
+    found["itemInfoEntries"] = dict(sorted((named[old], item) for old, item in items.items()))
+    found["rootModelIdentifier"] = named[found["rootModelIdentifier"]]
+    manifest.write_text(json.dumps(found, indent=4), encoding="utf-8")
 
 
 def _description(name: str, descriptions: dict[str, str]) -> str:

@@ -1,0 +1,59 @@
+"""Graphs and tables of the same inputs have the same bytes, whatever the order of sets and the number of threads.
+
+Run: python -m pytest --slow tests/export/test_export_reproducible.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from export_samples import tiny_model, write_checkpoint
+from pages import ROOT
+
+from streamfuse.bundle import open_bundle
+
+pytestmark = pytest.mark.slow
+
+FORMS = {
+    "kernels": {},
+    "xnnpack": {"backend": "xnnpack", "quantize": "none"},
+    "onnx": {"target": "onnx"},
+    "coreml": {"target": "coreml"},
+}
+EXPORT = f"""
+import sys
+from pathlib import Path
+from export_samples import config_for
+from streamfuse.export.pipeline import run_export
+checkpoint, adapter, folder = map(Path, sys.argv[1:])
+for name, form in {FORMS!r}.items():
+    run_export(config_for((checkpoint, adapter), folder / name, schedule="deferred", **form))
+"""
+
+
+# Times and parity as they were measured; PyTorch's float32 results, whose last bit depends on the number of threads.
+MEASURED = {"export_report.json", "selftest.npz"}
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The files of a bundle by name, without those of `MEASURED`."""
+    files = open_bundle(folder).manifest.files
+    return {name: facts.sha256 for name, facts in files.items() if name not in MEASURED}
+
+
+def test_a_bundle_depends_on_its_inputs_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model())
+    helpers = os.pathsep.join([str(ROOT / "tests" / "helpers"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for number in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": helpers, "PYTHONHASHSEED": number, "OMP_NUM_THREADS": number}
+        command = [sys.executable, "-c", EXPORT, *map(str, checkpoint), str(tmp_path / number)]
+        subprocess.run(command, env=environment, check=True)
+    for name in FORMS:
+        first, second = (hashes(tmp_path / number / name) for number in ("1", "2"))
+        assert {file for file in first.keys() | second.keys() if first.get(file) != second.get(file)} == set(), name
