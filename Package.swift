@@ -46,6 +46,10 @@ let folders = (Context.environment["STREAMFUSE_LIBRARIES"] ?? "").split(separato
 
 let sources = "ios_demo/StreamFuse/Sources"
 let tests = "ios_demo/StreamFuse/Tests"
+/// What the framework calls: Core ML, Accelerate and sqlite3 only if it was built with --coreml.
+let systemLibraries: [LinkerSetting] =
+  ["c++", "sqlite3"].map { .linkedLibrary($0) }
+  + ["Accelerate", "CoreFoundation", "CoreML", "Foundation"].map { .linkedFramework($0) }
 let coreMLSettings: [SwiftSetting] = fakeApple ? [.define("FAKE_CORE_ML")] : []
 
 /// What has the modules CStreamFuse and, where bundles can be opened, CStreamFuseNative.
@@ -71,7 +75,7 @@ let package = Package(
     .target(
       name: "StreamFuseCore", dependencies: [core] + cryptoKit.map { .byName(name: $0.name) },
       path: "\(sources)/StreamFuseCore", exclude: privacy.exclude, resources: privacy.resources,
-      linkerSettings: usesFramework ? [.linkedLibrary("c++"), .linkedFramework("CoreFoundation")] : link),
+      linkerSettings: usesFramework ? systemLibraries : link),
     .target(
       name: "StreamFuseCoreML",
       dependencies: ["StreamFuseCore", core, "CTensor"] + (fakeApple ? ["FakeCoreML"] : []),

@@ -34,7 +34,8 @@ using executorch::runtime::Span;
 
 // Where to find a backend that this library was not linked with.
 std::string where_it_is(const std::string& backend) {
-  return backend == "CoreMLBackend" ? ": on Apple's systems it is ExecuTorch's backend_coreml" : "";
+  if (backend != "CoreMLBackend") return "";
+  return ": for Apple's systems ios_demo/tools/xcframework --coreml builds one that does";
 }
 
 std::string entry(const char* name, int64_t value) { return json_string(name) + ": " + std::to_string(value); }

@@ -52,7 +52,7 @@ def _check_backend(bundle: Bundle) -> None:
     apple = backend == "coreml"
     if backend in found or (apple and platform.system() == "Darwin"):
         return
-    carriers = "only the library for macOS supports" if apple else "no library of streamfuse supports"
+    carriers = "only libraries for Apple's systems support" if apple else "no library of streamfuse supports"
     available = " and ".join(name for name, reason in found.items() if reason is None)
     raise BackendError(
         f"{bundle.folder} needs ExecuTorch's delegate {backend}, which {carriers}; this machine supports {available}, "

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from executorch_sources import executorch_checkout
 
 from streamfuse.native import executorch_source
 from streamfuse.native.android import maven, toolchains
@@ -133,7 +134,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytes
 
 def test_the_parts_of_the_library_are_switches_of_both_builds() -> None:
     cmake = (toolchains.SOURCE / "CMakeLists.txt").read_text(encoding="utf-8")
-    everything = Parts(xnnpack=True, etdump=True, qnn=Path("sdk"), vulkan=True)
+    everything = Parts(xnnpack=True, etdump=True, qnn=Path("sdk"), vulkan=True, coreml=True)
     for name, value in everything.kernels_options().items():
         assert re.search(rf"option\({name} ", cmake)
         assert value == "ON"
@@ -149,20 +150,28 @@ def test_quantized_embeddings_are_built_for_what_leaves_them_to_executorch() -> 
         assert parts.executorch_options()["EXECUTORCH_BUILD_KERNELS_QUANTIZED"] == wanted
 
 
-def test_a_checkout_without_the_sources_of_a_part_is_refused(tmp_path: Path) -> None:
-    checkout = tmp_path / "executorch"
-    for name in ("flatbuffers", "flatcc", "gflags", "json"):
-        (checkout / "third-party" / name / "include").mkdir(parents=True)
-    (checkout / "backends" / "xnnpack" / "third-party" / "FXdiv" / "include").mkdir(parents=True)
-    (checkout / "CMakeLists.txt").touch()
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        (
+            Parts(vulkan=True),
+            "sources that the library needs: git -C {0} submodule update --init --depth 1 "
+            "backends/vulkan/third-party/Vulkan-Headers backends/vulkan/third-party/VulkanMemoryAllocator "
+            "backends/vulkan/third-party/volk",
+        ),
+        (
+            Parts(coreml=True),
+            f"ExecuTorch's Core ML delegate, backends/apple/coreml: take the sources of {executorch_source.TAG}",
+        ),
+    ],
+    ids=["vulkan", "coreml"],
+)
+def test_a_checkout_without_the_sources_of_a_part_is_refused(tmp_path: Path, parts: Parts, missing: str) -> None:
+    checkout = executorch_checkout(tmp_path)
     (checkout / "backends" / "vulkan" / "third-party" / "volk").mkdir(parents=True)
     with pytest.raises(BuildError) as caught:
-        executorch_source.install(checkout, tmp_path / "build", Parts(vulkan=True), {})
-    absent = [f"backends/vulkan/third-party/{name}" for name in ("Vulkan-Headers", "VulkanMemoryAllocator", "volk")]
-    assert str(caught.value) == (
-        f"{checkout} is without sources that the library needs: "
-        f"git -C {checkout} submodule update --init --depth 1 {' '.join(absent)}"
-    )
+        executorch_source.install(checkout, tmp_path / "build", parts, {})
+    assert str(caught.value) == f"{checkout} is without {missing.format(checkout)}"
 
 
 def test_vulkan_needs_the_compiler_of_its_shaders_and_a_build_from_source(

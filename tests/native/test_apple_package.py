@@ -13,11 +13,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from executorch_sources import executorch_checkout
 
-from streamfuse.native import xcframework
+from streamfuse.native import executorch_source, xcframework
 from streamfuse.native.command import BuildError
+from streamfuse.native.executorch_source import Parts
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "ios_demo" / "App" / "StreamFuseDemo"
@@ -61,14 +64,49 @@ def test_the_headers_compile_from_there(tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True).stderr == b""
 
 
-def test_what_registers_itself_is_joined_whole_and_only_the_c_interfaces_are_shown(tmp_path: Path) -> None:
+def commands_of(
+    part: xcframework.Slice, parts: Parts, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[list[str]]:
+    """The commands that build one system's library, but for those of cargo."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> str:
+        commands.append(command)
+        return "0000000000000010 T _sf_model_load\n" if "nm" in command else ""
+
+    checkout = executorch_checkout(folder, "backends/apple/coreml/CMakeLists.txt")
+    monkeypatch.setattr(xcframework, "BUILD", folder)
+    monkeypatch.setattr(xcframework, "add_rust_target", lambda target: None)
+    monkeypatch.setattr(xcframework, "cargo_build", lambda *_, **__: folder / "text.a")
+    monkeypatch.setattr(xcframework, "build", lambda *_, options, **__: run([f"-D{k}={v}" for k, v in options.items()]))
+    monkeypatch.setattr(xcframework, "run_tool", run)
+    monkeypatch.setattr(executorch_source, "run_tool", run)
+    xcframework.build_slice(part, checkout, parts)
+    return commands
+
+
+@pytest.mark.parametrize("coreml", [False, True])
+def test_what_registers_itself_is_joined_whole_and_only_the_c_interfaces_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coreml: bool
+) -> None:
     part = xcframework.SLICES[1]
-    command = xcframework.join_command(part, tmp_path, tmp_path / "text.a", tmp_path / "out.o")
-    assert {f"-Wl,-force_load,{tmp_path / name}" for name in xcframework.WHOLE} <= set(command)
-    assert "-Wl,-exported_symbol,_sf_*" in command
-    assert "-r" in command
+    configure, _, native, join, *_ = commands_of(part, Parts(coreml=coreml), tmp_path, monkeypatch)
+    folder, switch = tmp_path / part.sdk, "ON" if coreml else "OFF"
+    assert f"-DEXECUTORCH_BUILD_COREML={switch}" in configure
+    assert f"-DSTREAMFUSE_COREML={switch}" in native
+    whole = [*xcframework.WHOLE, *([xcframework.DELEGATE] if coreml else [])]
+    assert [word for word in join if "force_load" in word] == [f"-Wl,-force_load,{folder / name}" for name in whole]
+    assert {str(folder / name) in join for name in xcframework.DELEGATE_CALLS} == {coreml}
+    assert "-Wl,-exported_symbol,_sf_*" in join
+    assert "-r" in join
     assert part.clang == "arm64-apple-ios18.0-simulator"
-    assert str(tmp_path / "text.a") in command
+    assert str(tmp_path / "text.a") in join
+
+
+def test_an_app_links_the_libraries_that_the_core_ml_delegate_calls() -> None:
+    (linked,) = re.findall(r"let systemLibraries: \[LinkerSetting\] =\n(.*?)\nlet ", MANIFEST, re.DOTALL)
+    assert set(re.findall(r'"(.+?)"', linked)) >= {"Accelerate", "CoreML", "Foundation", "sqlite3"}
+    assert "linkerSettings: usesFramework ? systemLibraries : link" in MANIFEST
 
 
 def test_a_joined_library_that_shows_other_names_is_refused() -> None:

@@ -19,8 +19,14 @@ from streamfuse.native.build import cmake_program, find_program
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("c++") is None, reason="makes libraries with Linux's compiler"
 )
-REGISTERING = ("executorch", "optimized_native_cpu_ops_lib", "portable_ops_lib", "quantized_ops_lib", "vulkan_backend")
-CALLED = ("executorch_core", "extension_data_loader", "portable_kernels", "quantized_kernels")
+REGISTERING = (
+    "coremldelegate", "executorch", "optimized_native_cpu_ops_lib", "portable_ops_lib", "quantized_ops_lib",
+    "vulkan_backend",
+)  # fmt: skip
+CALLED = (
+    "coreml_inmemoryfs", "coreml_util", "executorch_core", "extension_data_loader", "portable_kernels",
+    "quantized_kernels",
+)  # fmt: skip
 TARGETS = """foreach(name {names})
   add_library(${{name}} STATIC IMPORTED GLOBAL)
   set_target_properties(${{name}} PROPERTIES IMPORTED_LOCATION ${{CMAKE_CURRENT_LIST_DIR}}/../../lib${{name}}.a)
@@ -56,6 +62,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("components", "registered"),
     [
         ("runtime kernels_portable", {"executorch", "portable_ops_lib"}),
+        ("runtime kernels_portable backend_coreml", {"coremldelegate", "executorch", "portable_ops_lib"}),
         (
             "runtime kernels_portable backend_vulkan",
             {"executorch", "portable_ops_lib", "quantized_ops_lib", "vulkan_backend"},

@@ -22,6 +22,7 @@ _XNNPACK_SUBMODULES += ["third-party/pocketfft"]
 _VULKAN_SUBMODULES = [
     f"backends/vulkan/third-party/{name}" for name in ("Vulkan-Headers", "VulkanMemoryAllocator", "volk")
 ]
+_COREML = "backends/apple/coreml"
 _GENERATOR = {"torch": "torchgen", "pyyaml": "yaml"}
 # Headers that the engine includes and that ExecuTorch's own installation leaves out.
 _MORE_HEADERS = ("extension/memory_allocator", "devtools/etdump")
@@ -35,6 +36,7 @@ class Parts:
     etdump: bool = False
     qnn: Path | None = None
     vulkan: bool = False
+    coreml: bool = False
 
     def kernels_options(self) -> dict[str, str]:
         """The variables of kernels/CMakeLists.txt."""
@@ -43,6 +45,7 @@ class Parts:
             "ETDUMP": self.etdump,
             "QNN": self.qnn is not None,
             "VULKAN": self.vulkan,
+            "COREML": self.coreml,
         }
         return {f"STREAMFUSE_{name}": "ON" if on else "OFF" for name, on in switches.items()}
 
@@ -72,6 +75,7 @@ class Parts:
             "BUILD_QNN": self.qnn is not None,
             "BUILD_EXTENSION_TENSOR": self.qnn is not None,
             "BUILD_VULKAN": self.vulkan,
+            "BUILD_COREML": self.coreml,
         }
         options = {f"EXECUTORCH_{name}": "ON" if on else "OFF" for name, on in switches.items()}
         return options | ({"QNN_SDK_ROOT": str(self.qnn)} if self.qnn else {})
@@ -117,6 +121,8 @@ def install(
             f"{checkout} is without sources that the library needs: "
             f"git -C {checkout} submodule update --init --depth 1 {' '.join(absent)}"
         )
+    if parts.coreml and not (checkout / _COREML / "CMakeLists.txt").is_file():
+        raise BuildError(f"{checkout} is without ExecuTorch's Core ML delegate, {_COREML}: take the sources of {TAG}")
     if missing := [name for name, module in _GENERATOR.items() if importlib.util.find_spec(module) is None]:
         raise BuildError(
             f"ExecuTorch generates its operators' table with Python packages that {sys.executable} does not have: "

@@ -1,11 +1,11 @@
 """Build StreamFuseNative.xcframework, the library that Package.swift takes on Apple's systems, on a Mac.
 
-    ios_demo/tools/xcframework [--zip] [--executorch FOLDER] [--jobs N]
+    ios_demo/tools/xcframework [--zip] [--coreml] [--executorch FOLDER] [--jobs N]
 
 For iPhones, the simulator and Macs, all arm64, it holds core, native/, engine, text/ (Rust) and ExecuTorch's runtime,
-joined into one object file that shows the C interfaces and nothing else. So an app links it without flags: whatever
-refers to the interface brings the operators along, which register themselves, and no name of Rust's or ExecuTorch's
-meets another library's.
+with --coreml its Core ML delegate too, joined into one object file that shows the C interfaces and nothing else. So an
+app links it without flags: whatever refers to the interface brings the operators and the delegate along, which register
+themselves, and no name of Rust's or ExecuTorch's meets another library's.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ PLAIN = (
     "native/libstreamfuse_kernels.a", "install/lib/libexecutorch_core.a", "install/lib/libextension_data_loader.a",
     "install/lib/libportable_kernels.a", "install/lib/libkernels_util_all_deps.a",
 )  # fmt: skip
+# The Core ML delegate: what registers it, with its categories of Objective-C, and what that calls.
+DELEGATE = "install/lib/libcoremldelegate.a"
+DELEGATE_CALLS = ("install/lib/libcoreml_inmemoryfs.a", "install/lib/libcoreml_util.a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +99,17 @@ def write_headers(folder: Path) -> Path:
     return folder
 
 
-def join_command(part: Slice, folder: Path, bundle: Path, out: Path) -> list[str]:
+def join_command(part: Slice, folder: Path, parts: Parts, bundle: Path, out: Path) -> list[str]:
     """The command that joins the archives below `folder` and `bundle`, that of text/, into the object file `out`."""
+    whole = [*WHOLE, *([DELEGATE] if parts.coreml else [])]
+    plain = [*PLAIN, *(DELEGATE_CALLS if parts.coreml else [])]
     command = ["xcrun", "--sdk", part.sdk, "clang++", "-target", part.clang, "-nostdlib", "-r", "-o", str(out)]
     command += ["-Wl,-exported_symbol,_sf_*"]
-    command += [f"-Wl,-force_load,{folder / name}" for name in WHOLE]
-    return [*command, *(str(folder / name) for name in PLAIN), str(bundle)]
+    command += [f"-Wl,-force_load,{folder / name}" for name in whole]
+    return [*command, *(str(folder / name) for name in plain), str(bundle)]
 
 
-def build_slice(part: Slice, checkout: Path, jobs: int | None = None) -> Path:
+def build_slice(part: Slice, checkout: Path, parts: Parts, jobs: int | None = None) -> Path:
     """Compile everything for one system and return its static library."""
     folder = BUILD / part.sdk
     add_rust_target(part.rust)
@@ -114,9 +119,8 @@ def build_slice(part: Slice, checkout: Path, jobs: int | None = None) -> Path:
         "PLATFORM": part.platform,
         "DEPLOYMENT_TARGET": part.lowest,
     }
-    parts = Parts()
     prefix = executorch_source.install(checkout, folder, parts, platform, jobs=jobs)
-    options = {"EXECUTORCH_INSTALL": str(prefix), "STREAMFUSE_BUNDLE_LIBRARY": str(bundle), "STREAMFUSE_COREML": "OFF"}
+    options = {"EXECUTORCH_INSTALL": str(prefix), "STREAMFUSE_BUNDLE_LIBRARY": str(bundle)}
     build(
         folder / "native",
         executorch=SOURCE / "executorch",
@@ -125,7 +129,7 @@ def build_slice(part: Slice, checkout: Path, jobs: int | None = None) -> Path:
         jobs=jobs,
     )
     joined, library = folder / "StreamFuseNative.o", folder / "libStreamFuseNative.a"
-    run_tool(join_command(part, folder, bundle, joined))
+    run_tool(join_command(part, folder, parts, bundle, joined))
     check_symbols(run_tool(["xcrun", "nm", "-gU", str(joined)]))
     run_tool(["xcrun", "libtool", "-static", "-o", str(library), str(joined)])
     return library
@@ -143,14 +147,16 @@ def check_symbols(listing: str) -> None:
         raise BuildError(f"the joined library exports {', '.join(stray[:5]) or 'nothing'} instead of _sf_* only")
 
 
-def build_xcframework(*, checkout: Path | None = None, archive: bool = False, jobs: int | None = None) -> list[str]:
+def build_xcframework(
+    parts: Parts, *, checkout: Path | None = None, archive: bool = False, jobs: int | None = None
+) -> list[str]:
     """Build and return lines to print: the framework's path, and with `archive` that of a zip and its checksum."""
     check_tools()
-    checkout = checkout or executorch_source.clone(REPOSITORY / "build" / "executorch", Parts(), [TOOLCHAIN])
+    checkout = checkout or executorch_source.clone(REPOSITORY / "build" / "executorch", parts, [TOOLCHAIN])
     headers = write_headers(BUILD / "headers")
     command = ["xcodebuild", "-create-xcframework"]
     for part in SLICES:
-        command += ["-library", str(build_slice(part, checkout.resolve(), jobs)), "-headers", str(headers)]
+        command += ["-library", str(build_slice(part, checkout.resolve(), parts, jobs)), "-headers", str(headers)]
     shutil.rmtree(OUT, ignore_errors=True)
     run_tool([*command, "-output", str(OUT)])
     if not archive:
@@ -166,6 +172,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of ios_demo/tools/xcframework."""
     parser = argparse.ArgumentParser(prog="ios_demo/tools/xcframework", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--zip", action="store_true", help="also a zip with its checksum, for a release")
+    parser.add_argument("--coreml", action="store_true", help="also run bundles of --backend coreml")
     parser.add_argument(
         "--executorch",
         type=Path,
@@ -176,11 +183,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def run(given: argparse.Namespace) -> list[str]:
+    parts = Parts(coreml=given.coreml)
+    return build_xcframework(parts, checkout=given.executorch, archive=given.zip, jobs=given.jobs)
+
+
 def main() -> int:
     given = make_parser().parse_args()
-    return exit_status(
-        lambda: print("\n".join(build_xcframework(checkout=given.executorch, archive=given.zip, jobs=given.jobs)))
-    )
+    return exit_status(lambda: print("\n".join(run(given))))
 
 
 if __name__ == "__main__":
