@@ -173,7 +173,16 @@ def test_every_example_of_a_help_is_a_command_that_exists_with_its_flags() -> No
 
 # Flags that the pages name of pytest, pip, cargo and this project's own test programs and modules.
 _OTHER_FLAGS = {"--bench-products", "--build-dir", "--build-option", "--config-settings", "--full", "--help", "--slow"}
-_OTHER_FLAGS |= {"--help-all", "--manifest-path", "--plat-name", "--profile", "--release", "--shape", "--tokenizer"}
+_OTHER_FLAGS |= {
+    "--help-all",
+    "--manifest-path",
+    "--most-growth",
+    "--plat-name",
+    "--profile",
+    "--release",
+    "--shape",
+    "--tokenizer",
+}
 
 
 def flags_of(command: Any) -> set[str]:
