@@ -16,16 +16,15 @@ struct CompiledPackages: Sendable {
     return FileManager.default.fileExists(atPath: place.path) ? place : nil
   }
 
-  /// Stores a compiled package and returns its path. The first process to store it wins.
+  /// Moves a compiled package here and returns its path. The first process to store it wins. `made` is gone even if this
+  /// throws.
   func keep(_ made: URL, _ identity: String) throws -> URL {
     let place = place(identity), files = FileManager.default
+    defer { try? files.removeItem(at: made) }
     try files.createDirectory(at: folder, withIntermediateDirectories: true)
     do {
       try files.moveItem(at: made, to: place)
-    } catch {
-      guard files.fileExists(atPath: place.path) else { throw error }
-      try? files.removeItem(at: made)
-    }
+    } catch where files.fileExists(atPath: place.path) {}
     return place
   }
 

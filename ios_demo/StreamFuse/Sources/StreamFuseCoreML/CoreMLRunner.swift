@@ -40,28 +40,34 @@
     }
   }
 
+  /// A compiled package that is not kept: deleted with the functions, or when they do not load.
+  private final class TemporaryPackage: Sendable {
+    private let place: URL
+
+    /// Owns the folder.
+    init(_ place: URL) { self.place = place }
+
+    deinit { try? FileManager.default.removeItem(at: place) }
+  }
+
   /// The functions of a package, loaded by Core ML.
   final class CoreMLRunner: PackageRunner, @unchecked Sendable {  // predictions take turns
     /// Everything that changes the latency of a pass.
     let device: String
     /// The loaded functions; Core ML shares their weights.
     private let functions: [String: MLModel]
-    /// A temporary compiled package, deleted with the functions.
-    private let unkept: URL?
+    /// Where they are, if that is not kept.
+    private let temporary: TemporaryPackage?
     /// One prediction at a time: a loaded function is not thread-safe.
     private let turn = NSLock()
     /// Functions that refused preallocated outputs, which Core ML does not guarantee to accept.
     private var refusing: Set<String> = []
 
     /// Keeps loaded functions.
-    private init(_ functions: [String: MLModel], device: String, unkept: URL?) {
+    private init(_ functions: [String: MLModel], device: String, _ temporary: TemporaryPackage?) {
       self.functions = functions
       self.device = device
-      self.unkept = unkept
-    }
-
-    deinit {
-      if let unkept { try? FileManager.default.removeItem(at: unkept) }
+      self.temporary = temporary
     }
 
     /// Loads the functions of a package. Compiles it if `folder` has no compiled package of this bundle, or one that
@@ -72,7 +78,7 @@
       let packages = folder.map(CompiledPackages.init)
       if let packages, let kept = packages.kept(identity) {
         do {
-          return try await load(kept, units, isNew: false, unkept: nil)
+          return try await load(kept, units, isNew: false)
         } catch let error where !(error is CancellationError) {
           packages.remove(identity)
         }
@@ -80,15 +86,15 @@
       try Task.checkCancellation()
       let made: URL
       do { made = try await MLModel.compileModel(at: package) } catch { throw explained(error, "compile \(package.path)", .badProgram) }
-      let compiled = try packages?.keep(made, identity) ?? made
-      return try await load(compiled, units, isNew: true, unkept: packages == nil ? made : nil)
+      guard let packages else { return try await load(made, units, isNew: true, TemporaryPackage(made)) }
+      return try await load(packages.keep(made, identity), units, isNew: true)
     }
 
     /// Loads all functions of a compiled package. The first load of each prepares it for the device's processors, which
     /// takes more memory than the function itself; the functions of a new package are therefore first loaded and
     /// released one by one.
     private static func load(
-      _ compiled: URL, _ units: ComputeUnits?, isNew: Bool, unkept: URL?
+      _ compiled: URL, _ units: ComputeUnits?, isNew: Bool, _ temporary: TemporaryPackage? = nil
     ) async throws -> (CoreMLRunner, PackageLayout) {
       func load(_ method: String, _ units: ComputeUnits) async throws -> MLModel {
         try Task.checkCancellation()
@@ -122,7 +128,7 @@
       if let decode { functions["decode"] = decode }
       for method in layout.methods where functions[method] == nil { functions[method] = try await load(method, chosen) }
       let device = "\(PackageEngine.machine), Core ML on \(chosen.rawValue)"
-      return (CoreMLRunner(functions, device: device, unkept: unkept), layout)
+      return (CoreMLRunner(functions, device: device, temporary), layout)
     }
 
     /// Core ML's error, with the operation that failed.

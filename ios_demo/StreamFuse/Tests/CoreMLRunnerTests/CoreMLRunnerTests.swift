@@ -76,6 +76,27 @@ final class CoreMLRunnerTests: XCTestCase {
     await refuses("Core ML cannot load decode of ", " on cpu_only: ") { [opening] in _ = try await opening(.cpuOnly)() }
   }
 
+  func testWhatIsCompiledButNotKeptIsDeletedWithTheEngineOrWhenItDoesNotLoad() async throws {
+    var engine: PackageEngine? = try await openPackage(package, spec: spec)
+    XCTAssertEqual(left.count, 1)
+    XCTAssertNotNil(engine)
+    engine = nil
+    XCTAssertEqual(left, [])
+    try Data("noise".utf8).write(to: package.appending(path: "metadata.json"))
+    await refuses("Core ML cannot load decode of ") { [package, spec] in _ = try await openPackage(package, spec: spec) }
+    try write(units: "cpu_and_ne")
+    try Data("a file in its place".utf8).write(to: kept)
+    do {
+      _ = try await open()
+      XCTFail("nothing was thrown")
+    } catch {}
+    XCTAssertEqual(events.compiled, 3)
+    XCTAssertEqual(left, [])
+  }
+
+  /// What Core ML compiled and nobody deleted or moved.
+  private var left: [URL] { events.made.filter { FileManager.default.fileExists(atPath: $0.path) } }
+
   /// Expects the code `badProgram` and all parts in the sentence.
   private func refuses(_ parts: String..., body: () async throws -> Void) async {
     do {

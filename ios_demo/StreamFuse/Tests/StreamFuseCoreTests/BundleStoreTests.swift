@@ -252,4 +252,47 @@ final class BundleStoreTests: StoreTestCase {
       XCTFail("nothing was thrown")
     } catch { XCTAssert(error is CocoaError, "\(error)") }
   }
+
+  func testWhatTheCheckStoresElsewhereGoesWithTheLastFolderOfThatBundle() async throws {
+    let stored = Mutex<Set<String>>([])
+    let manifest: @Sendable (URL) throws -> String = { folder in
+      try String(contentsOf: folder.appending(path: manifestName), encoding: .utf8)
+    }
+    let store = BundleStore(
+      directory: root, removeCaches: { folder in _ = try? stored.withLock { try $0.remove(manifest(folder)) } }
+    ) { folder in
+      let text = try manifest(folder)
+      stored.withLock { _ = $0.insert(text) }
+      if text.contains("damaged") { throw StreamFuseError(.badProgram, "it does not load") }
+      if text.contains("slow") { try await Task.sleep(for: .seconds(60)) }
+    }
+    let cancelled: (@escaping @Sendable () async throws -> InstalledBundle) async throws -> Void = { work in
+      let task = Task { try await work() }
+      try await self.until { stored.withLock { !$0.isEmpty } }
+      task.cancel()
+      _ = await task.result
+    }
+    for name in ["damaged", "slow", "mine"] { try write("{\"note\": \"\(name)\"}", "outside/\(name)/manifest.json") }
+    let source: (String) -> FolderSource = { FolderSource(self.home.appending(path: "outside/\($0)")) }
+    await refused(.badProgram, "it does not load") { _ = try await store.importBundle(source("damaged")) }
+    XCTAssertEqual(stored.withLock { $0.count }, 0)
+    try await cancelled { [slow = source("slow")] in try await store.importBundle(slow) }
+    XCTAssertEqual(stored.withLock { $0.count }, 0)
+
+    try publisher.publish([("slow", try bundle(demo, note: "slow"))])
+    let entry = try await entry()
+    for giveUp in [{ try await store.discard(entry) }, { await store.sweep(keepDays: -1) }] as [() async throws -> Void] {
+      try await cancelled { try await store.download(entry) }
+      XCTAssertEqual(stored.withLock { $0.count }, 1, "the download can go on")
+      try await giveUp()
+      XCTAssertEqual(stored.withLock { $0.count }, 0)
+    }
+
+    for _ in 0..<2 { _ = try await store.importBundle(source("mine")) }
+    try await store.delete("mine")
+    XCTAssertEqual(stored.withLock { $0.count }, 1, "mine 2 uses it")
+    try await store.delete("mine 2")
+    XCTAssertEqual(stored.withLock { $0.count }, 0)
+    XCTAssertEqual(left, [])
+  }
 }

@@ -32,7 +32,7 @@ public actor BundleStore {
   ///   - directory: where the bundles are stored; created if it is missing.
   ///   - limits: what a bundle may have at most.
   ///   - transport: makes the requests of downloads.
-  ///   - removeCaches: removes what is stored outside of the bundle's folder, which is deleted next.
+  ///   - removeCaches: removes what `check` stored outside of a bundle's folder, which is deleted next.
   ///   - checkManifest: called with the folder of a download once it contains the manifest and its signature, before
   ///     any other file is requested; throws to refuse the bundle.
   ///   - check: called with the folder of a bundle before it is installed; throws to refuse it.
@@ -122,11 +122,11 @@ public actor BundleStore {
   /// Deletes what an interrupted download has stored; does nothing if there is none. Throws `StreamFuseError` (`.busy`)
   /// while it is being downloaded, and the file system's error if it cannot be deleted.
   public func discard(_ entry: CatalogEntry) async throws {
-    try await files.run {
-      guard isFolder(downloadFolder(entry)) else { return }
-      guard let claim = try Claim(downloadFolder(entry)) else { throw busy(entry) }
-      try withExtendedLifetime(claim) { try FileManager.default.removeItem(at: claim.folder) }
-    }
+    let folder = downloadFolder(entry)
+    guard await files.run({ isFolder(folder) }) else { return }
+    guard let claim = try await files.run({ try Claim(folder) }) else { throw busy(entry) }
+    await forget(folder.appending(path: Self.content))
+    try await files.run { try withExtendedLifetime(claim) { try FileManager.default.removeItem(at: folder) } }
   }
 
   /// Copies a bundle and installs it. If it fails or is cancelled, nothing is kept.
@@ -146,9 +146,14 @@ public actor BundleStore {
         }
         try Task.checkCancellation()
         report(.checking)
-        try await self.check(content)
-        try Task.checkCancellation()
-        return try await self.install(content, source.folder.lastPathComponent)
+        do {
+          try await self.check(content)
+          try Task.checkCancellation()
+          return try await self.install(content, source.folder.lastPathComponent)
+        } catch {
+          await self.forget(content)
+          throw error
+        }
       }
     }
   }
@@ -161,7 +166,7 @@ public actor BundleStore {
     guard isPlainPath(name, depth: 1), !name.hasPrefix(".") else {
       throw StreamFuseError(.badArgument, "\(name) is not the name of a bundle")
     }
-    await removeCaches(folder(name))
+    await forget(folder(name))
     try await temporary { trash in
       try await self.files.run {
         // Renamed first: a bundle is there, or it is not.
@@ -174,14 +179,25 @@ public actor BundleStore {
   /// Deletes what interrupted imports and deletions left, and downloads that nobody continued for `keepDays`. Call it
   /// when the app starts. What runs at the moment is not touched.
   public func sweep(keepDays: Int = 7) async {
-    await files.run {
+    let claims = await files.run {
       let oldest = Date(timeIntervalSinceNow: Double(-keepDays) * 86_400)
-      for name in names() {
+      return names().compactMap { name in
         let isOld = name.hasPrefix(Self.unfinished) || name.hasPrefix(Self.partial) && newest(folder(name)) < oldest
-        guard isOld, let claim = try? Claim(folder(name)) else { continue }
-        try? withExtendedLifetime(claim) { try FileManager.default.removeItem(at: claim.folder) }
+        return isOld ? try? Claim(folder(name)) : nil
       }
     }
+    for claim in claims {
+      await forget(claim.folder.appending(path: Self.content))
+      await remove(claim.folder)
+    }
+  }
+
+  /// Removes what the check of a bundle stored outside of its folder, which is deleted next. Another bundle with the same
+  /// contents keeps it.
+  private nonisolated func forget(_ bundle: URL) async {
+    let id = await files.run { installed(at: bundle).id }
+    let isShared = await list().contains { $0.id == id && $0.folder.path != bundle.path }
+    if !isShared { await removeCaches(bundle) }
   }
 
   /// Runs `work`; what it reports is passed on by another task, which skips what is out of date.
@@ -224,11 +240,12 @@ public actor BundleStore {
     }
   }
 
-  /// Runs a check, and deletes the download if the check refuses the bundle.
+  /// Runs a check, and deletes the download in `folder` if the check refuses the bundle.
   private nonisolated func refusing(_ folder: URL, _ check: @Sendable () async throws -> Void) async throws {
     do {
       try await check()
     } catch let error as StreamFuseError where Self.refusals.contains(error.code) {
+      await forget(folder.appending(path: Self.content))
       await remove(folder)
       throw error
     }

@@ -8,8 +8,9 @@ import Synchronization
 public enum CoreMLWitness {
   /// What happened to one package.
   public struct Events: Sendable {
-    /// How often it was compiled.
+    /// How often it was compiled, and where Core ML put the results.
     public var compiled = 0
+    public var made: [URL] = []
     /// The functions that were loaded, in order, with their compute units.
     public var loaded: [String] = []
     /// Functions that are loaded now, and the most that ever were.
@@ -73,7 +74,10 @@ public final class MLModel {
     let made = FileManager.default.temporaryDirectory.appending(path: "\(UUID().uuidString).mlmodelc")
     try FileManager.default.createDirectory(at: made, withIntermediateDirectories: true)
     try FileManager.default.copyItem(at: package.appending(path: "metadata.json"), to: made.appending(path: "metadata.json"))
-    CoreMLWitness.change(package.path) { $0.compiled += 1 }
+    CoreMLWitness.change(package.path) {
+      $0.compiled += 1
+      $0.made.append(made)
+    }
     return made
   }
 
