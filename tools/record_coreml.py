@@ -17,19 +17,26 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from coreml_bundles import Made
+from coreml_bundles import RINGS, Made
 from export_samples import TEXT
 
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.session import Session
 
-# Both layouts, both float types, both schedules, logits in one piece and in three.
-KINDS = ("plain-float32", "ane-float16-int8")
 TEXTS: tuple[tuple[list[int], dict[str, Any]], ...] = (
     (TEXT[:5], {"max_new_tokens": 12, "width": 12}),
     (TEXT[:30], {"max_new_tokens": 8, "width": 12, "temperature": 0.8, "seed": 3}),
     (TEXT[:26], {"max_new_tokens": 6, "speculative": False}),
 )
+LONG = 7 * TEXT
+# Into the second lap of the ring buffers, back to a position that they still have, and back to one that they have not.
+LONG_TEXTS: tuple[tuple[list[int], dict[str, Any]], ...] = (
+    (LONG[:300], {"max_new_tokens": 12, "width": 12}),
+    (LONG[:280], {"max_new_tokens": 20, "width": 12, "temperature": 0.8, "seed": 3}),
+    (LONG[:20], {"max_new_tokens": 6, "width": 12}),
+)
+# Both layouts, both float types, both schedules, logits in one piece and in three, ring buffers.
+KINDS = {"plain-float32": TEXTS, "ane-float16-int8": TEXTS, RINGS: LONG_TEXTS}
 
 
 class Recorder:
@@ -67,7 +74,7 @@ def record(kind: str, folder: Path) -> None:
         backend.predict = recorder = Recorder(backend.predict, data)
         tables = made.bundle.tables
         with Session(backend, tables, identity=made.bundle.identity) as session:
-            for prompt, settings in TEXTS:
+            for prompt, settings in KINDS[kind]:
                 generation = session.generate(prompt, config(**settings))
                 generation.finish()
                 texts.append({"prompt": list(prompt), "config": settings, "tokens": generation.token_ids})

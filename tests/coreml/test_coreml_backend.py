@@ -162,6 +162,32 @@ def test_streams_get_the_state_of_their_node_and_the_committed_cache(channels_fi
         backend.streams(3, 0)
 
 
+@pytest.mark.parametrize("channels_first", [False, True], ids=["plain", "channels_first"])
+def test_caches_of_a_layer_with_a_window_are_ring_buffers(channels_first: bool) -> None:
+    """Layer 0 has a window of 2 and caches of 4 positions, layer 1 has the whole context."""
+    seen: list[dict[str, Any]] = []
+
+    def predict(method: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        seen.append({name: value.copy() for name, value in inputs.items()})
+        rows = 1 + 3 * len(seen) - np.arange(3, 0, -1.0)  # the positions of all rows so far, and one
+        new = rows.reshape((1, 1, 1, 3) if channels_first else (3, 1, 1))
+        return {f"new_{kind}_{layer}": new for layer in range(2) for kind in ("key", "value")}
+
+    layout = CacheLayout(2, 0, 1, 1, channels_first, window=2, positions=(4, 12))
+    backend = CoreMLBackend(predict, ModelSpec(12, 5, 0, 0, prefill_rows=3), layout)
+    for _ in range(3):
+        _chain(backend, "prefill", [1, 2, 3])
+        backend.commit([0, 1, 2])
+    assert [inputs["cache_length"].tolist() for inputs in seen] == [[0], [3], [6]]
+    assert seen[2]["key_cache_0"].ravel().tolist() == [5, 6, 3, 4]
+    assert seen[2]["value_cache_1"].ravel().tolist() == [1, 2, 3, 4, 5, 6, *[0] * 6]
+    assert [backend.truncatable(length) for length in (9, 8, 7, 6)] == [9, 8, 7, 0]
+    with pytest.raises(BackendError, match="a sliding window of 2 positions have only those from 5 on"):
+        backend.truncate(6)
+    backend.truncate(0)
+    assert backend.length == 0
+
+
 def test_logits_in_chunks_are_joined() -> None:
     chunks = {
         f"logits_{i}": np.arange(2 * n, dtype=np.float16).reshape(1, n, 1, 2) + 100 * i for i, n in ((0, 3), (1, 2))

@@ -52,6 +52,12 @@ GEMMA: dict[str, Any] = {
 FORMS: dict[str, dict[str, Any]] = {
     "onnx": {"target": "onnx", "quantize": "none"},
     "xnnpack": {"target": "executorch", "backend": "xnnpack", "quantize": "none"},
+    "core ml": {"target": "coreml", "quantize": "none", "dtype": "float32", "allow_parity_below": ("float32",)},
+}
+# Other graphs of Core ML: in the other layout and type, and with fewer rows and with streams in the top layers.
+PACKAGES: dict[str, dict[str, Any]] = {
+    "channels first": {"target": "coreml", "layout": "ane", "quantize": "none"},
+    "pruned": {**FORMS["core ml"], "schedule": "fused", "prune_keep": 3, "stream_nodes": {4: 2}},
 }
 TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 940).tolist()
 DRAFTS: list[dict[str, Any]] = [{"width": 4, "sources": ("lookup",)}, {"width": 4}]
@@ -91,8 +97,9 @@ def backend(made: Made) -> Iterator[Backend]:
 
 def positions_of(made: Made) -> list[int]:
     """Of the caches: keys and values, layer after layer."""
-    axis = 2 if made.bundle.manifest.cache.layout == "head_position_dim" else 0
-    caches = [tensor for tensor in made.bundle.manifest.methods["decode"].inputs if len(tensor.shape) >= 3]
+    axis = {"head_position_dim": 2, "channels_position": 3}.get(made.bundle.manifest.cache.layout, 0)
+    inputs = made.bundle.manifest.methods["decode"].inputs
+    caches = [tensor for tensor in inputs if "key" in tensor.name or "value" in tensor.name]
     sizes = [math.prod(cache.shape) * np.dtype(cache.dtype).itemsize for cache in caches]
     assert made.preview.cache_bytes == sum(sizes)
     return [cache.shape[axis] for cache in caches]
@@ -110,7 +117,8 @@ def test_parity_holds_after_the_rings_have_wrapped(made: Made) -> None:
     for comparison in ("lowering", "float32"):
         found = {method: row["snr_db"] for method, row in made.report.parity[comparison].items()}
         assert set(found) == {"walk", "decode", "verify_4", "streams"}
-        assert min(found.values()) > 90, comparison
+        # A package's norms and GELU are less exact, with caches for the whole context too.
+        assert min(found.values()) > (60 if made.bundle.manifest.target == "coreml" else 90), comparison
 
 
 def test_trees_over_many_laps_are_as_plain_decoding(made: Made, backend: Backend) -> None:
@@ -184,3 +192,11 @@ def test_an_engine_says_how_far_it_goes_back(backend: Any) -> None:
     backend.truncate(0)
     prefill(backend, TEXT[:200])
     assert backend.truncatable(1) == 1
+
+
+@pytest.mark.parametrize("form", PACKAGES)
+def test_parity_of_other_packages_holds_after_a_lap(tmp_path: Path, form: str) -> None:
+    made = exported(tmp_path, PACKAGES[form], walk=330)
+    assert positions_of(made) == [RING, RING, CONTEXT, CONTEXT]
+    for method, row in made.report.parity["float32"].items():
+        assert row["snr_db"] > (60 if form == "pruned" else 30), method

@@ -24,6 +24,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "ane-float32": {"layout": "ane", "dtype": "float32", "quantize": "none", "prune_keep": 12},
 }
 PLAN: dict[str, Any] = {"target": "coreml", "widths": (12,), "schedule": "deferred"}
+# Not of KINDS: a longer context, and layers whose caches are ring buffers of 288 positions.
+RINGS = "ane-float16-rings"
+RINGS_PLAN: dict[str, Any] = {"layout": "ane", "quantize": "int8", "max_context_len": 352, "prefill_len": 32}
+RINGS_MODEL: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "head_dim": 16,
+    "sliding_window": 7,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "max_position_embeddings": 352,
+}
 CHUNK = 100  # the widest dimension of the layout `ane` here: the vocabulary of 258 tokens is in three pieces
 
 
@@ -32,9 +42,11 @@ class Made:
 
     def __init__(self, kind: str, folder: Path) -> None:
         torch.manual_seed(1)
-        self.kind, self.model = kind, tiny_model({"value_rotation": 0.3} if kind == "ane-float32" else None)
-        checkpoint = write_checkpoint(folder / "checkpoint", self.model)
-        self.config = config_for(checkpoint, folder / kind, **{**PLAN, **KINDS[kind]})
+        sizes = RINGS_MODEL if kind == RINGS else {}
+        self.kind, self.model = kind, tiny_model({"value_rotation": 0.3} if kind == "ane-float32" else None, **sizes)
+        checkpoint = write_checkpoint(folder / "checkpoint", self.model, **sizes)
+        plan = RINGS_PLAN if kind == RINGS else KINDS[kind]
+        self.config = config_for(checkpoint, folder / kind, **{**PLAN, **plan})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ane, "WIDEST", CHUNK)
             self.report = run_export(self.config)

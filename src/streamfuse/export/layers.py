@@ -308,14 +308,10 @@ class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are masked,
     as are those before a row's window."""
 
-    positions: Tensor  # int64 [capacity]
-    lap_starts: Tensor | None
-
     def __init__(self, capacity: int, scale: float, window: int | None = None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
-        self.register_buffer("positions", torch.arange(capacity))
-        self.register_buffer("lap_starts", lap_starts(capacity, window))
+        self.cached = CachedPositions(capacity, window)
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
         return scores(query, key, key_cache)
@@ -342,11 +338,24 @@ class Attention(nn.Module):
         found = self.scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)
 
-    def cached(self, cache_length: Tensor, cache_size: int) -> tuple[Tensor, Tensor]:
-        """The positions in a cache of `cache_size` positions, int [C], and whether each is valid, bool [C].
 
-        In a ring buffer, position t is at t modulo C.
-        """
+class CachedPositions(nn.Module):
+    """cache_length [1] -> the positions in a cache of `cache_size` positions, int [C], and whether each is valid,
+    bool [C].
+
+    In a ring buffer, position t is at t modulo C.
+    """
+
+    positions: Tensor  # int [capacity]
+    lap_starts: Tensor | None
+
+    def __init__(self, capacity: int, window: int | None, dtype: torch.dtype = torch.int64) -> None:
+        super().__init__()
+        starts = lap_starts(capacity, window)
+        self.register_buffer("positions", torch.arange(capacity, dtype=dtype))
+        self.register_buffer("lap_starts", None if starts is None else starts.to(dtype))
+
+    def forward(self, cache_length: Tensor, cache_size: int) -> tuple[Tensor, Tensor]:
         if self.lap_starts is None or cache_size == len(self.positions):
             return self.positions, self.positions < cache_length
         positions = self.positions[:cache_size] + F.embedding(cache_length, self.lap_starts).view(1)

@@ -163,8 +163,6 @@ def _cache_bytes(config: ExportConfig, model_config: ModelConfig) -> int:
     positions = [cache_positions(context, window) for window in model_config.layer_windows]
     if config.kernels:
         return sum(cache_bytes(count, *sizes) for count in positions)
-    if config.target == "coreml":
-        positions = [context] * model_config.num_layers
     floats = config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"
     return sum(positions) * 2 * prod(sizes) * DTYPE_BITS[floats] // 8
 

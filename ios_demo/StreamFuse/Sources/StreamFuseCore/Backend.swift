@@ -17,6 +17,9 @@ public protocol Backend: AnyObject {
   func commit(rows: UnsafeBufferPointer<Int32>) throws
   /// Truncates the cache to `length` positions.
   func truncate(to length: Int) throws
+  /// The greatest value up to `length` that `truncate` accepts, less than `length` if layers with a sliding window have
+  /// overwritten positions that the next pass would need. 0 and the length before a commit of one row are always accepted.
+  func truncatable(_ length: Int) throws -> Int
   /// Size in bytes of the first `length` positions in a saved session; nil if rows cannot be saved.
   func byteCount(length: Int) throws -> Int?
   /// Writes the first `length` positions, in parts of any size.
@@ -31,6 +34,8 @@ extension Backend {
   public func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     throw StreamFuseError(.execution, "this engine computes no streams by themselves")
   }
+  /// `truncate` accepts every length.
+  public func truncatable(_ length: Int) throws -> Int { length }
   /// Rows cannot be saved; a restored session prefills its tokens again.
   public func byteCount(length: Int) throws -> Int? { nil }
   /// Never called if `byteCount` is nil.
@@ -102,6 +107,9 @@ public struct EngineTable {
       Callee.of(context).calls { try $0.commit(rows: .init(start: rows, count: Int(n))) }
     }
     table.truncate = { context, length in Callee.of(context).calls { try $0.truncate(to: Int(length)) } }
+    table.truncatable = { context, length, longest in
+      Callee.of(context).calls { longest!.pointee = Int64(try $0.truncatable(Int(length))) }
+    }
     table.error = { Callee.of($0).sentence }
     table.release = { Unmanaged<Callee>.fromOpaque($0!).release() }
     if (try? backend.byteCount(length: 0)) != nil {

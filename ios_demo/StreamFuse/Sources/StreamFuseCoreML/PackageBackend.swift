@@ -23,6 +23,8 @@ final class PackageBackend: Backend {
   private var places: [Int32: Int] = [:]
   /// Committed rows.
   private var length = 0
+  /// The first position that every cache still has.
+  private var oldest = 0
   /// The memory of the results.
   private let results = PassMemory()
 
@@ -35,7 +37,7 @@ final class PackageBackend: Backend {
       try ["key", "value"].map { kind in
         try (
           "\(kind)_cache_\(layer)", "new_\(kind)_\(layer)",
-          runner.makeTensor(layout.floats, layout.cacheShape(spec.capacity))
+          runner.makeTensor(layout.floats, layout.cacheShape(layout.rows(layer: layer, length: spec.capacity)))
         )
       }
     }
@@ -56,6 +58,7 @@ final class PackageBackend: Backend {
     let own = try tensors(method, rows: rows)
     own["input_ids"]!.fill(padded(ids, rows))
     own["position_ids"]!.fill(padded(positions, rows))
+    own["cache_length"]?.fill([Int32(length)])
     try layout.writeMask(own["mask"]!, n: n, sees: ancestors, capacity: spec.capacity, length: length)
     outputs = try predict(method, own, caches[...])
     for cache in caches { _ = try output(cache.output, of: method) }
@@ -87,6 +90,7 @@ final class PackageBackend: Backend {
     }
     layout.copyRows([survivor], of: hidden, to: own["hidden"]!, at: 0)
     own["position_ids"]!.fill([Int32(length - 1)])
+    own["cache_length"]?.fill([Int32(length)])
     own["next_token"]?.fill([Int32(nextToken)])
     let causal = (0..<depth * depth).map { UInt8($0 % depth <= $0 / depth ? 1 : 0) }
     try causal.withUnsafeBufferPointer {
@@ -117,6 +121,7 @@ final class PackageBackend: Backend {
         index < lower ? rows.map(Int.init) : survivors, of: outputs[cache.output]!, to: cache.tensor, at: length)
     }
     length += rows.count
+    oldest = max(oldest, length - ring)
   }
 
   /// Truncates the cache.
@@ -124,41 +129,66 @@ final class PackageBackend: Backend {
     guard (0...self.length).contains(length) else {
       throw StreamFuseError(.badArgument, "cannot truncate a cache of \(self.length) rows to \(length)")
     }
+    guard truncatable(length) == length else {
+      throw StreamFuseError(
+        .badArgument,
+        "cannot truncate to \(length): layers with a sliding window of \(layout.window) positions have only those from "
+          + "\(oldest) on; truncate to 0 and run the tokens again")
+    }
     self.length = length
+    if length == 0 { oldest = 0 }
     places = [:]
   }
 
-  /// Contiguous rows, cache by cache.
-  func byteCount(length: Int) -> Int? { layout.bytes(rows: length) }
+  /// The longest prefix of at most `length` positions whose windows the caches still have.
+  func truncatable(_ length: Int) -> Int { oldest <= max(0, length - layout.window) ? length : 0 }
 
-  /// Writes the first rows of every cache.
+  /// Positions in the smallest caches.
+  private var ring: Int { layout.cachePositions.min() ?? spec.capacity }
+
+  /// Contiguous rows, cache by cache; before them, if there is a window, the first position that every cache has.
+  func byteCount(length: Int) -> Int? { layout.bytes(length: length) + (layout.window > 0 ? MemoryLayout<Int64>.size : 0) }
+
+  /// Writes the rows of the first positions in every cache.
   func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {
-    try withRows(length) { rows in
-      for cache in caches {
-        layout.saveRows(length, of: cache.tensor, to: rows.baseAddress!)
-        try write(UnsafeRawBufferPointer(rows))
-      }
+    guard truncatable(length) == length else {
+      throw StreamFuseError(
+        .badArgument, "the first \(length) positions cannot be saved: the caches have those from \(oldest) on")
+    }
+    if layout.window > 0 { try withUnsafeBytes(of: Int64(oldest), write) }
+    try withRows(length) { cache, count, rows in
+      layout.saveRows(count, of: cache, to: rows.baseAddress!)
+      try write(UnsafeRawBufferPointer(rows))
     }
   }
 
-  /// Reads the first rows of every cache.
+  /// Reads the rows of the first positions in every cache.
   func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
-    try withRows(length) { rows in
-      for cache in caches {
-        try read(rows)
-        layout.loadRows(length, of: cache.tensor, from: rows.baseAddress!)
-      }
+    var oldest: Int64 = 0
+    if layout.window > 0 { try withUnsafeMutableBytes(of: &oldest, read) }
+    guard (0...Int64(max(0, length - layout.window))).contains(oldest) else {
+      throw StreamFuseError(.badArgument, "these cache rows do not fit this engine: the first one is \(oldest)")
+    }
+    try withRows(length) { cache, count, rows in
+      try read(rows)
+      layout.loadRows(count, of: cache, from: rows.baseAddress!)
     }
     self.length = length
+    self.oldest = max(Int(oldest), length - ring)
   }
 
-  /// Memory for contiguous rows of one cache.
-  private func withRows(_ length: Int, _ body: (UnsafeMutableRawBufferPointer) throws -> Void) throws {
+  /// Calls `body` with each cache, how many of the first `length` positions it has, and memory for their rows.
+  private func withRows(
+    _ length: Int, _ body: (any Tensor, _ count: Int, UnsafeMutableRawBufferPointer) throws -> Void
+  ) throws {
     if length == 0 { return }
-    let rows = UnsafeMutableRawBufferPointer.allocate(
-      byteCount: length * layout.rowSize * layout.floats.bytes, alignment: 16)
+    let bytes = layout.rowSize * layout.floats.bytes
+    let rows = UnsafeMutableRawBufferPointer.allocate(byteCount: length * bytes, alignment: 16)
     defer { rows.deallocate() }
-    try body(rows)
+    for (index, cache) in caches.enumerated() {
+      let count = layout.rows(layer: index / 2, length: length)
+      try body(cache.tensor, count, UnsafeMutableRawBufferPointer(rebasing: rows[..<(count * bytes)]))
+    }
   }
 
   /// Runs a function on its own inputs and these caches; from its second run on, the output memory is reused.
@@ -179,6 +209,7 @@ final class PackageBackend: Backend {
       "position_ids": try runner.makeTensor(.int32, [count]),
       "mask": try runner.makeTensor(layout.floats, layout.maskShape(rows, capacity: spec.capacity)),
     ]
+    if layout.window > 0 { made["cache_length"] = try runner.makeTensor(.int32, [1]) }
     if method != "streams" { made["input_ids"] = try runner.makeTensor(.int32, [count]) }
     if method == "streams", layout.nextToken { made["next_token"] = try runner.makeTensor(.int32, [1]) }
     inputs[method] = made

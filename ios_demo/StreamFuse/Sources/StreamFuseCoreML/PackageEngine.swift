@@ -25,7 +25,7 @@ public final class PackageEngine: Engine {
   public var device: String { runner.device }
 
   /// Size in bytes of the caches of one sequence.
-  public var cacheBytes: Int { layout.bytes(rows: spec.capacity) }
+  public var cacheBytes: Int { layout.bytes(length: spec.capacity) }
 
   /// An engine with empty caches.
   public func makeTable() throws -> EngineTable { EngineTable(try PackageBackend(runner, spec, layout)) }

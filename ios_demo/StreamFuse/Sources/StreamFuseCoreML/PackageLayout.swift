@@ -17,7 +17,8 @@ public enum ComputeUnits: String, Sendable, CaseIterable {
 /// How a package lays out its tensors. The layout is in its metadata (docs/targets.md).
 ///
 /// Plain: caches [C, Hkv, D], mask [R, C + R], hidden [K, h]. Channels first, for the Neural Engine: caches
-/// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows have the cache's layout.
+/// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows have the cache's layout. Caches of layers with
+/// a sliding window can have fewer positions than C, which the mask has: position t is at t modulo their number.
 public struct PackageLayout: Sendable, Equatable {
   /// Layers of the model.
   public let numLayers: Int
@@ -35,6 +36,10 @@ public struct PackageLayout: Sendable, Equatable {
   public let methods: [String]
   /// Whether `streams` takes the token after its node as input.
   public let nextToken: Bool
+  /// The window of layers with a sliding window; 0: there are none, and no function has the input `cache_length`.
+  public let window: Int
+  /// Positions in the caches of each layer, if there is a window; else empty, and all have the whole context.
+  public let cachePositions: [Int]
   /// Where it was exported to run.
   public let computeUnits: ComputeUnits
 
@@ -61,8 +66,13 @@ public struct PackageLayout: Sendable, Equatable {
     floats = try value("dtype") { ["float16": .float16, "float32": .float32][$0] }
     methods = try value("methods") { try? JSONDecoder().decode([String].self, from: Data($0.utf8)) }
     nextToken = metadata["streamfuse.next_token"] == "true"  // missing in older packages
+    let hasWindow = metadata["streamfuse.sliding_window"] != nil
+    window = hasWindow ? try value("sliding_window") { Int($0) } : 0
+    cachePositions =
+      hasWindow ? try value("cache_positions") { try? JSONDecoder().decode([Int].self, from: Data($0.utf8)) } : []
     computeUnits = try value("compute_units") { ComputeUnits(rawValue: $0) }
-    guard numLayers > 0, kvHeads > 0, headDim > 0, (0...numLayers).contains(numTopLayers) else {
+    let isWindowed = window > 0 && cachePositions.count == numLayers && cachePositions.allSatisfy { $0 > 0 }
+    guard numLayers > 0, kvHeads > 0, headDim > 0, (0...numLayers).contains(numTopLayers), isWindowed || !hasWindow else {
       throw StreamFuseError(.badProgram, "the package's metadata has sizes that no model has")
     }
   }
@@ -73,8 +83,13 @@ public struct PackageLayout: Sendable, Equatable {
   /// Elements in one row of a cache.
   var rowSize: Int { kvHeads * headDim }
 
-  /// Size in bytes of that many rows of all caches.
-  func bytes(rows: Int) -> Int { 2 * numLayers * rows * rowSize * floats.bytes }
+  /// How many of the first `length` positions of a sequence the caches of a layer have at most.
+  func rows(layer: Int, length: Int) -> Int { cachePositions.isEmpty ? length : min(length, cachePositions[layer]) }
+
+  /// Size in bytes of the first `length` positions in all caches.
+  func bytes(length: Int) -> Int {
+    2 * (0..<numLayers).map { rows(layer: $0, length: length) }.reduce(0, +) * rowSize * floats.bytes
+  }
 
   /// The shape of keys or values of that many rows.
   func cacheShape(_ rows: Int) -> [Int] { channelsFirst ? [1, rowSize, 1, rows] : [rows, kvHeads, headDim] }
@@ -104,13 +119,14 @@ public struct PackageLayout: Sendable, Equatable {
     }
   }
 
-  /// Copies rows of keys, values or hidden states of one tensor to rows of another, from `first` on.
+  /// Copies rows of keys, values or hidden states of one tensor to rows of another, from `first` on, modulo its rows.
   func copyRows(_ rows: [Int], of source: any Tensor, to target: any Tensor, at first: Int) {
     source.access { from, fromStrides in
       target.access { to, toStrides in
         let own = Lines(source.shape, fromStrides, self), other = Lines(target.shape, toStrides, self)
         for (index, row) in rows.enumerated() {
-          copy(own, from, row * fromStrides[rowAxis], other, to, (first + index) * toStrides[rowAxis])
+          let place = (first + index) % target.shape[rowAxis]
+          copy(own, from, row * fromStrides[rowAxis], other, to, place * toStrides[rowAxis])
         }
       }
     }

@@ -21,6 +21,8 @@ final class CoreMLReplayTests: XCTestCase {
     try await replay("ane-float16-int8")
   }
 
+  func testCachesThatAreRingBuffersGivePythonsBytesAndText() async throws { try await replay("ane-float16-rings") }
+
   func testAPassThatCoreMLRefusesEndsTheAnswerWithItsReasonAndTheNextSessionGivesPythonsText() async throws {
     let recording = try Recording("ane-float16-int8"), text = recording.texts[0]
     let refused = 3

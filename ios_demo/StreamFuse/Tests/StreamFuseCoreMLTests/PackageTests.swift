@@ -70,18 +70,57 @@ final class PackageTests: XCTestCase {
       let saved = try written(one, 2)
       XCTAssertEqual(saved.count, bytes)
       XCTAssertNotEqual(saved, Data(count: bytes))
-      var rest = saved
-      try other.load(length: 2) { rows in
-        rows.copyBytes(from: rest.prefix(rows.count))
-        rest = rest.dropFirst(rows.count)
-      }
-      XCTAssertEqual(rest.count, 0)
+      try read(other, saved, 2)
       XCTAssertEqual(try written(other, 2), saved)
       try commit(one, [0])
       try prefill(other, 1)
       try commit(other, [0])
       try other.truncate(to: 3)
       XCTAssertThrowsError(try commit(other, [0]))  // forgotten by truncate
+    }
+  }
+
+  func testCachesOfALayerWithAWindowAreRingBuffers() throws {
+    for layoutName in ["plain", "ane"] {
+      let layout = try PackageLayout(metadata: metadata(.float16, layoutName, window: "2", positions: "[4]"))
+      let spec = ModelSpec(capacity: 12, vocabSize: 50, prefillRows: 3, identity: "ring")
+      var lengths: [Data] = []
+      let package = FakePackage { _, inputs in
+        XCTAssertEqual(inputs["key_cache_0"]!.shape, layout.cacheShape(4))
+        XCTAssertEqual(inputs["mask"]!.shape, layout.maskShape(3, capacity: 12))
+        lengths.append(inputs["cache_length"]!.dense)
+        return ["new_key_0", "new_value_0"].reduce(into: [:]) { outputs, name in
+          let rows = FakeTensor(.float16, layout.cacheShape(3))
+          rows.dense = Data(repeating: UInt8(lengths.count), count: rows.dense.count)
+          outputs[name] = rows
+        }
+      }
+      let one = try PackageBackend(package, spec, layout), other = try PackageBackend(package, spec, layout)
+      for _ in 0..<2 {
+        try prefill(one, 3)
+        try commit(one, [0, 1, 2])
+      }
+      XCTAssertEqual(lengths, [0, 3].map { [Int32($0)].withUnsafeBytes { Data($0) } })
+      let row = 2 * 3 * 2, rows = [2, 2, 1, 2].reduce(Data()) { $0 + Data(repeating: $1, count: row) }  // positions 4, 5, 2, 3
+      let saved = try written(one, 6)
+      XCTAssertEqual(saved, [Int64(2)].withUnsafeBytes { Data($0) } + rows + rows)
+      XCTAssertEqual(one.byteCount(length: 6), saved.count)
+      XCTAssertEqual(one.byteCount(length: 3), 8 + 2 * 3 * row)
+      try read(other, saved, 6)
+      XCTAssertEqual(try written(other, 6), saved)
+      for backend in [one, other] {
+        XCTAssertEqual([6, 5, 4, 3, 0].map(backend.truncatable), [6, 5, 4, 0, 0])
+        XCTAssertThrowsError(try backend.truncate(to: 3)) {
+          XCTAssert(($0 as! StreamFuseError).message.contains("a sliding window of 2 positions"), "\($0)")
+        }
+        XCTAssertThrowsError(try written(backend, 3))
+        try backend.truncate(to: 4)
+        try backend.truncate(to: 0)
+      }
+      try prefill(one, 2)
+      try commit(one, [0, 1])
+      XCTAssertEqual(one.truncatable(1), 1)
+      XCTAssertThrowsError(try read(other, [Int64(5)].withUnsafeBytes { Data($0) } + rows + rows, 6))
     }
   }
 
@@ -117,6 +156,14 @@ final class PackageTests: XCTestCase {
     }
     XCTAssertThrowsError(try PackageLayout(metadata: metadata(.float16, "round"))) {
       XCTAssert(($0 as! StreamFuseError).message.contains("round"))
+    }
+    XCTAssertThrowsError(try PackageLayout(metadata: metadata(.float16, window: "2"))) {
+      XCTAssert(($0 as! StreamFuseError).message.contains("streamfuse.cache_positions"))
+    }
+    for positions in ["[0]", "[4, 4]", "[]"] {
+      XCTAssertThrowsError(try PackageLayout(metadata: metadata(.float16, window: "2", positions: positions))) {
+        XCTAssert(($0 as! StreamFuseError).message.contains("sizes"))
+      }
     }
     let spec = ModelSpec(
       capacity: 8, vocabSize: 50, prefillRows: 2,
@@ -227,6 +274,16 @@ private func written(_ backend: PackageBackend, _ length: Int) throws -> Data {
   return saved
 }
 
+/// Reads saved rows, all of them.
+private func read(_ backend: PackageBackend, _ saved: Data, _ length: Int) throws {
+  var rest = saved
+  try backend.load(length: length) { rows in
+    rows.copyBytes(from: rest.prefix(rows.count))
+    rest = rest.dropFirst(rows.count)
+  }
+  XCTAssertEqual(rest.count, 0)
+}
+
 /// A tensor of these small whole numbers, as floats of that type.
 private func tensor(_ floats: ElementType, _ shape: [Int], _ numbers: [Float]) -> FakeTensor {
   let tensor = FakeTensor(floats, shape)
@@ -247,11 +304,14 @@ private func integers(_ numbers: [Int32]) -> FakeTensor {
 
 /// The metadata of a package of one layer.
 private func metadata(
-  _ floats: ElementType, _ layout: String = "plain", methods: String = "[\"prefill\", \"decode\"]"
+  _ floats: ElementType, _ layout: String = "plain", methods: String = "[\"prefill\", \"decode\"]",
+  window: String? = nil, positions: String? = nil
 ) -> [String: String] {
-  let fields = [
+  var fields = [
     "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "2", "head_dim": "3", "layout": layout,
     "dtype": "\(floats)", "methods": methods, "compute_units": "cpu_and_ne",
   ]
+  fields["sliding_window"] = window
+  fields["cache_positions"] = positions
   return Dictionary(uniqueKeysWithValues: fields.map { ("streamfuse.\($0)", $1) })
 }

@@ -1,13 +1,13 @@
 """The methods with Core ML's inputs and outputs (docs/targets.md): an additive mask in, caches in, new rows out.
 
-The methods are those of `export.graphs`. Their `cache_length` is a mask here: the whole mask if the graph's rows are
-the input's rows, otherwise the part for cached rows, with `ancestors` computed from the other part.
+The methods are those of `export.graphs`. Their `cache_length` is a `Cached` here, whose mask is the whole mask if the
+graph's rows are the input's rows, otherwise the part for cached rows, with `ancestors` computed from the other part.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from streamfuse.runtime.backends.coreml_common import NO_ENTRY
 from .. import facts
 from ..config import ExportConfig
 from ..graphs import Method, Streams, Verify, build_methods
-from ..layers import within
+from ..layers import CachedPositions, within
 from ..pruning import Survivors
 from ..weights import Positions, Span, Turn, Weights
 from . import ane, plain
@@ -41,7 +41,7 @@ class MaskedWeights(Weights):
         span = super().span(*args, **options)
         if self.channels and span.turn is not None:
             span.turn = cast("Turn", ChannelsTurn(span.turn, self.config.head_dim))
-        return MaskedSpan(span, self.shapes.capacity, self.group, self.channels)
+        return MaskedSpan(span, self)
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         chosen = super().survivors(rows, keep, carrying)
@@ -51,32 +51,43 @@ class MaskedWeights(Weights):
         return {name: Graph(method, self) for name, method in build_methods(self).items()}
 
 
+class Cached(NamedTuple):
+    """What is in the caches: the mask, whole or only its part [1, C] for cached rows, and the length of the sequence,
+    int32 [1], if the model has windows."""
+
+    mask: Tensor
+    length: Tensor | None
+
+
 class MaskedSpan(nn.Module):
     """Layers with an additive mask for each window; inputs and outputs are rows [R, h], whatever the layout inside.
 
-    `mask` is the whole mask, as in the input; or [1, C], the part for cached rows, with ones and zeros in `visible`
-    [R, R] for the new rows.
+    If the mask has only the part for cached rows, `visible` [R, R] has ones and zeros for the new rows.
     """
 
     no_entry: Tensor  # [1]
-    cached: Tensor  # int32 [C]: the cache's positions
 
-    def __init__(self, span: Span, capacity: int, group: int, channels: bool) -> None:
+    def __init__(self, span: Span, weights: MaskedWeights) -> None:
         super().__init__()
-        self.span, self.capacity, self.group, self.channels = span, capacity, group, channels
-        self.windows = {cast("int | None", attention.window) for attention in span.attentions}
+        self.span, self.capacity = span, weights.shapes.capacity
+        self.group, self.channels = weights.group, weights.channels
+        windows = dict.fromkeys(cast("int | None", attention.window) for attention in span.attentions)
+        self.masks = {window: None if window is None else WindowMask(window, weights) for window in windows}
+        self.window_masks = nn.ModuleList(mask for mask in self.masks.values() if mask is not None)
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
-        self.register_buffer("cached", torch.arange(capacity, dtype=torch.int32))
 
     def forward(
-        self, x: Tensor, positions: Positions, mask: Tensor, visible: Tensor, caches: tuple[Tensor, ...]
+        self, x: Tensor, positions: Positions, cached: Cached, visible: Tensor, caches: tuple[Tensor, ...]
     ) -> tuple[Tensor, list[Tensor]]:
-        rows = x.shape[0]
+        rows, mask = x.shape[0], cached.mask
         if mask.shape[1] == self.capacity:
             hidden = self.no_entry - visible.to(x.dtype) * self.no_entry
             mask = torch.cat([mask.expand(rows, self.capacity), hidden], 1)
             mask = ane.to_channels(mask) if self.channels else mask
-        masks = {window: self._per_head(self._within(mask, window, positions.ids)) for window in self.windows}
+        masks = {
+            window: self._per_head(mask if within is None else within(mask, positions.ids, cached.length))
+            for window, within in self.masks.items()
+        }
         if self.channels:
             x = ane.to_channels(x)
             turns = tuple((_channels(cos), _channels(sin)) for cos, sin in positions.turns)
@@ -84,17 +95,35 @@ class MaskedSpan(nn.Module):
         y, new = self.span(x, positions, None, masks, caches)
         return (ane.to_rows(y) if self.channels else y), new
 
-    def _within(self, mask: Tensor, window: int | None, position_ids: Tensor) -> Tensor:
-        if window is None:
-            return mask
-        far = self.no_entry - within(position_ids, self.cached, window).to(mask.dtype) * self.no_entry
-        return torch.minimum(mask, ane.to_channels(far) if self.channels else far)
-
     def _per_head(self, mask: Tensor) -> Tensor:
         """The mask for the query heads of a key head."""
         if self.channels:
             return torch.cat([mask] * self.group, 3)
         return mask.unsqueeze(1).expand(-1, self.group, -1).reshape(mask.shape[0] * self.group, -1)
+
+
+class WindowMask(nn.Module):
+    """The mask of layers with a window, from the whole mask. It has a column for each position in their caches, which
+    may be ring buffers, then for each row."""
+
+    no_entry: Tensor  # [1]
+    nowhere: Tensor  # int32 [1]: a position that no window contains
+
+    def __init__(self, window: int, weights: MaskedWeights) -> None:
+        super().__init__()
+        self.window, self.capacity, self.channels = window, weights.shapes.capacity, weights.channels
+        self.cache_size = weights.form.cache_positions(self.capacity, window)
+        self.cached = CachedPositions(self.capacity, window, torch.int32)
+        self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
+        self.register_buffer("nowhere", torch.full((1,), -window, dtype=torch.int32))
+
+    def forward(self, mask: Tensor, position_ids: Tensor, cache_length: Tensor) -> Tensor:
+        cached, valid = self.cached(cache_length, self.cache_size)
+        seen = within(position_ids, torch.where(valid, cached, self.nowhere), self.window)
+        far = self.no_entry - seen.to(mask.dtype) * self.no_entry
+        far = ane.to_channels(far) if self.channels else far
+        new = torch.minimum(far[:, self.cache_size :], mask[:, self.capacity :])
+        return torch.cat([far[:, : self.cache_size], new], 1)
 
 
 def _channels(turn: Tensor) -> Tensor:
@@ -148,7 +177,10 @@ class Graph(nn.Module):
         named = facts.method_facts(method, weights)
         self.rows, self.keep, self.stream_nodes = named["rows"], named["keep"], named["stream_nodes"]
         rows = weights.streams_config.num_streams if self.streams else self.rows
-        self.inputs = [self._described(item, floats) for item in named["inputs"] if item["name"] not in _HOST]
+        taken = [item for item in named["inputs"] if item["name"] not in _HOST]
+        if not self.has_windows:
+            taken = [item for item in taken if item["name"] != "cache_length"]
+        self.inputs = [self._described(item, floats) for item in taken]
         at = 2  # after the ids (or the state) and the positions
         shape = [1, self.capacity + rows, 1, rows] if self.channels else [rows, self.capacity + rows]
         self.inputs.insert(at, {"name": "mask", "dtype": floats, "shape": shape})
@@ -161,14 +193,15 @@ class Graph(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         first, positions, mask, *caches = inputs
+        length = caches.pop(0) if self.has_windows else None
         if self.streams:
             first = ane.to_rows(first) if self.channels else first
-            return tuple(self.method(first, positions, mask, *caches))
+            return tuple(self.method(first, positions, Cached(mask, length), *caches))
         visible = mask
         if self.changes_rows:
             by_row = mask[0, :, 0].t() if self.channels else mask
             mask, visible = by_row[:1, : self.capacity], (by_row[:, self.capacity :] > self.half_open).to(mask.dtype)
-        outputs = list(self.method(first, positions, visible, mask, None, *caches))
+        outputs = list(self.method(first, positions, visible, Cached(mask, length), None, *caches))
         if isinstance(self.method, Verify) and not self.gives_kept:
             del outputs[sum(item["name"].startswith(("logits", "best")) for item in self.outputs)]
         if self.channels and self.outputs[-1]["name"] == "hidden":
@@ -197,4 +230,4 @@ class Graph(nn.Module):
         return [{**item, "name": f"logits_{i}", "shape": [1, size, 1, rows]} for i, size in enumerate(sizes)]
 
 
-_HOST = ("ancestors", "cache_length", "want_logits")  # inputs that the mask replaces, or that Core ML does not have
+_HOST = ("ancestors", "want_logits")  # inputs that the mask replaces, or that Core ML does not have

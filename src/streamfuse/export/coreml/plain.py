@@ -53,10 +53,6 @@ class TracedForm(Form):
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
 
-    def cache_positions(self, capacity: int, window: int | None) -> int:
-        """Always those of the context: the mask is an input, with a column for each of them."""
-        return capacity
-
 
 class Embedding(nn.Module):
     """ids [R] -> [R, h]."""

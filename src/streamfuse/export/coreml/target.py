@@ -28,6 +28,7 @@ DESCRIPTIONS = {
     "input_ids": "token per row; padding rows hold 0",
     "position_ids": "absolute position per row; padding rows hold 0",
     "mask": "added to attention scores: 0 where a row sees a position, else -10000; cached positions first, then rows",
+    "cache_length": "rows in the caches, where the model has sliding windows",
     "key_cache": "keys of this layer, after rotary embedding; the host writes accepted rows into it",
     "value_cache": "values of this layer; the host writes accepted rows into it",
     "hidden": "state below the top layers, of each surviving node (output) or of the last accepted one (input)",
@@ -52,7 +53,7 @@ class CoreMLTarget(Target):
     def lower(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
             weights = MaskedWeights(self.model, self.config, self.store).eval()
-            self.graphs, programs = weights.graphs(), {}
+            self.graphs, self.cache_positions, programs = weights.graphs(), weights.cache_positions, {}
             for name, graph in self.graphs.items():
                 self.progress(f"converting {name}")
                 programs[name] = convert.to_program(graph, self.config.minimum_deployment_target)
@@ -122,6 +123,9 @@ class CoreMLTarget(Target):
             **{key: speculation[key] for key in ("num_streams", "top_k", "num_msa_layers")},
             "next_token": bool(self.model.streams_config.next_token_rank),
         }
+        windows = [window for window in self.model.base.config.layer_windows if window is not None]
+        if windows:
+            own |= {"sliding_window": windows[0], "cache_positions": self.cache_positions}
         return {
             "author": "streamfuse",
             "license": model["license"] or "unknown: that of the base model",

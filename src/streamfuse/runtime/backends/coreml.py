@@ -5,6 +5,7 @@ The layout of its caches is in the package's metadata (its keys `streamfuse.*`).
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,8 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
             channels_first=metadata["streamfuse.layout"] == "ane",
             dtype=np.float16 if metadata["streamfuse.dtype"] == "float16" else np.float32,
             next_token=metadata.get("streamfuse.next_token") == "true",  # missing in older packages
+            window=int(window) if (window := metadata.get("streamfuse.sliding_window")) else None,
+            positions=tuple(json.loads(metadata.get("streamfuse.cache_positions", "[]"))),
         )
         units = compute_units or metadata["streamfuse.compute_units"]
     except KeyError as error:

@@ -26,7 +26,7 @@ from streamfuse.runtime.backend import (
     PassOutput,
 )
 
-from .host import HostBackend
+from .host import HostBackend, Ring, in_cache
 
 NO_ENTRY = -1e4
 _Array = npt.NDArray[Any]
@@ -43,7 +43,8 @@ class CacheLayout:
     """How a package lays out its caches and its mask.
 
     Plain: caches [C, Hkv, D], mask [R, C + R]. Channels first, for the Neural Engine: caches [1, Hkv * D, 1, C], mask
-    [1, C + R, 1, R]. New rows have the layout of the cache, with R or K instead of C.
+    [1, C + R, 1, R]. New rows have the layout of the cache, with R or K instead of C. Caches of layers with a sliding
+    window can have fewer positions than C, which the mask has: position t is at t modulo their number.
     `dtype` is the package's: float16 caches in a float32 package would round committed rows but not new ones.
     """
 
@@ -54,15 +55,17 @@ class CacheLayout:
     channels_first: bool = False
     dtype: type[Any] = np.float16
     next_token: bool = False  # whether `streams` has this input
+    window: int | None = None  # of layers with a sliding window; None: no method has the input `cache_length`
+    positions: tuple[int, ...] = ()  # in the caches of each layer, if there is a window
 
     @property
     def row_axis(self) -> int:
         return 3 if self.channels_first else 0
 
-    def empty(self, capacity: int) -> _Array:
+    def empty(self, positions: int) -> _Array:
         if self.channels_first:
-            return np.zeros((1, self.kv_heads * self.head_dim, 1, capacity), self.dtype)
-        return np.zeros((capacity, self.kv_heads, self.head_dim), self.dtype)
+            return np.zeros((1, self.kv_heads * self.head_dim, 1, positions), self.dtype)
+        return np.zeros((positions, self.kv_heads, self.head_dim), self.dtype)
 
     def mask(self, visible: BoolArray, capacity: int, length: int) -> _Array:
         """The additive mask from `visible` bool [R, R] and `length` cached rows: 0 if a row may attend, else NO_ENTRY.
@@ -81,12 +84,13 @@ class CoreMLBackend(HostBackend):
     """One sequence on a package's methods. It owns the caches; `predict` is the caller's, who may replace it."""
 
     def __init__(self, predict: Predict, spec: ModelSpec, layout: CacheLayout) -> None:
-        super().__init__(spec)
+        positions = layout.positions or (spec.capacity,) * layout.num_layers
+        super().__init__(spec, None if layout.window is None else Ring(layout.window, min(positions)))
         self._layout, self.predict = layout, predict
         self._lower = 2 * (layout.num_layers - layout.num_msa_layers)  # caches of the layers below the top ones
-        names = [f"{kind}_{{}}_{layer}" for layer in range(layout.num_layers) for kind in ("key", "value")]
-        self._caches = {name.replace("{}", "cache"): layout.empty(spec.capacity) for name in names}
-        self._new_names = [f"new_{name.replace('_{}', '')}" for name in names]
+        pairs = [(kind, layer) for layer in range(layout.num_layers) for kind in ("key", "value")]
+        self._caches = {f"{kind}_cache_{layer}": layout.empty(positions[layer]) for kind, layer in pairs}
+        self._new_names = [f"new_{kind}_{layer}" for kind, layer in pairs]
         self._hidden: _Array | None = None  # of the last run's survivors, if the schedule is deferred
         self._new: list[_Array] = []  # new keys and values of the last run, in the order of the caches
 
@@ -104,8 +108,8 @@ class CoreMLBackend(HostBackend):
         ids, positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
-        mask = self._layout.mask(visible, self.spec.capacity, self._length)
-        outputs = self.predict(method, {"input_ids": ids, "position_ids": positions, "mask": mask, **self._caches})
+        inputs = {"input_ids": ids, "position_ids": positions, **self._seen(visible), **self._caches}
+        outputs = self.predict(method, inputs)
         missing = [name for name in self._new_names if name not in outputs]
         if missing:
             raise BackendError(f"the method {method} has no output {missing[0]!r}")
@@ -139,7 +143,7 @@ class CoreMLBackend(HostBackend):
             {
                 "hidden": np.take(self._hidden, [index], self._layout.row_axis),
                 "position_ids": np.array([self._length - 1], np.int32),
-                "mask": self._layout.mask(own, self.spec.capacity, self._length),
+                **self._seen(own),
                 **({NEXT_TOKEN: np.array([next_token], np.int32)} if self._layout.next_token else {}),
                 **dict(list(self._caches.items())[self._lower :]),
             },
@@ -148,11 +152,18 @@ class CoreMLBackend(HostBackend):
         ids, log_probs = np.asarray(outputs["stream_ids"]), np.asarray(outputs["stream_log_probs"], np.float32)
         return PassOutput(None, nobody, nobody, ids.astype(np.int64), log_probs)
 
+    def _seen(self, visible: BoolArray) -> dict[str, _Array]:
+        """The inputs that say what rows attend to."""
+        inputs = {"mask": self._layout.mask(visible, self.spec.capacity, self._length)}
+        if self._layout.window is not None:
+            inputs["cache_length"] = np.array([self._length], np.int32)
+        return inputs
+
     def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
         axis = self._layout.row_axis
         for index, (cache, new) in enumerate(zip(self._caches.values(), self._new, strict=True)):
             taken = np.take(new, rows if index < self._lower else places, axis)
-            np.moveaxis(cache, axis, 0)[positions] = np.moveaxis(taken, axis, 0)
+            np.moveaxis(cache, axis, 0)[in_cache(positions, cache.shape[axis])] = np.moveaxis(taken, axis, 0)
 
     def close(self) -> None:
         super().close()
