@@ -24,6 +24,7 @@ SWIFT = ROOT / "ios_demo" / "tools" / "swift"
 LIBRARIES = default_build_dir().with_name("mobile")
 # A build of the app compiles the same modules of the package with the same options, so `make ios` has done most of it.
 SCRATCH = ROOT / "build" / "ios" / "app"
+MODULES = ["-Xswiftc", "-index-ignore-system-modules", "-Xswiftc", "-index-ignore-clang-modules"]  # as in the Makefile
 QUESTION = "Why is the sky blue?"
 TOKENS = 12
 MANIFEST = """// swift-tools-version: 6.0
@@ -71,7 +72,7 @@ def host() -> Iterator[Path]:
 
 
 def test_a_package_that_depends_on_the_repository_prints_pythons_answer(host: Path) -> None:
-    options = ["--package-path", str(host), "--scratch-path", str(SCRATCH)]
+    options = ["--package-path", str(host), "--scratch-path", str(SCRATCH), *MODULES]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFUSE_")}
     done = subprocess.run(
         [str(SWIFT), "run", *options, "Host", str(BUNDLE), QUESTION],
