@@ -68,6 +68,16 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["turns"] = config.stash[TURNS_FOLDER]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Little of what is imported becomes garbage, which the collector would look for all the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if named := [
         item.nodeid for item in items if " at 0x" in item.nodeid
