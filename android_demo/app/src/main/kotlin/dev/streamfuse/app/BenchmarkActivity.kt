@@ -20,7 +20,7 @@ import dev.streamfuse.app.model.Power
 import dev.streamfuse.app.model.report
 import dev.streamfuse.app.model.words
 
-class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark) {
+class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark, list = R.id.scroll) {
     override val state get() = parts.benchmark.state
     private var shownResult: Measurement? = null
 

@@ -22,7 +22,7 @@ import dev.streamfuse.app.model.BundlesState
 import dev.streamfuse.app.model.Offer
 import dev.streamfuse.app.model.OfferState
 
-class BundlesActivity : Screen<BundlesState>(R.layout.bundles) {
+class BundlesActivity : Screen<BundlesState>(R.layout.bundles, list = R.id.scroll) {
     override val state get() = parts.bundles.state
     private var shownBundles: Pair<List<InstalledBundle>?, String?>? = null
 

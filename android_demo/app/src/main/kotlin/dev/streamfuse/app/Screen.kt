@@ -6,6 +6,7 @@ import android.text.Editable
 import android.text.TextWatcher
 import android.view.MenuItem
 import android.view.View
+import android.view.ViewGroup
 import android.widget.EditText
 import android.widget.TextView
 import android.widget.Toolbar
@@ -25,8 +26,10 @@ private const val FRAME_MS = 33L
  * What all screens have: a bar with a way back, and a state that is shown while the screen is visible.
  *
  * The first screen of a process comes before the app's parts, which read files on another thread.
+ *
+ * @param list the id of a view that scrolls down to the lower edge of the window.
  */
-abstract class Screen<State>(private val layout: Int) : Activity() {
+abstract class Screen<State>(private val layout: Int, private val list: Int? = null) : Activity() {
     private val alive = CoroutineScope(SupervisorJob() + Dispatchers.Main.immediate)
     private var started = false
     private var showing: Job? = null
@@ -53,6 +56,7 @@ abstract class Screen<State>(private val layout: Int) : Activity() {
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
         setContentView(layout)
+        window.keepClear(view<ViewGroup>(android.R.id.content).getChildAt(0), list?.let { view(it) })
         setActionBar(view<Toolbar>(R.id.bar))
         if (parentActivityIntent != null) {
             actionBar!!.setDisplayHomeAsUpEnabled(true)

@@ -16,7 +16,7 @@ import dev.streamfuse.app.model.Settings
 import dev.streamfuse.app.model.Speculation
 
 /** Changes apply at once. Invalid input shows an error next to the field and keeps the last valid value. */
-class SettingsActivity : Screen<Settings>(R.layout.settings) {
+class SettingsActivity : Screen<Settings>(R.layout.settings, list = R.id.scroll) {
     override val state get() = parts.settings.settings
     private var rows: List<FieldRow> = emptyList()
     private val presets = mutableMapOf<Preset, RadioButton>()
