@@ -36,6 +36,7 @@ def properties() -> dict[str, str]:
     [
         ("commonmark", "commonmark.version"),
         ("coroutines", "coroutines.version"),
+        ("junit", "junit4.version"),
         ("kotlin", "kotlin.version"),
         ("streamfuse", "version"),
     ],
@@ -76,6 +77,17 @@ def test_androids_plugin_compiles_kotlin_and_the_store_takes_the_target() -> Non
     assert int(versions["agp"].strip('"').split(".")[0]) >= 9
     assert int(versions["targetSdk"].strip('"')) >= 36
     assert "allWarningsAsErrors" not in text
+
+
+def test_gradle_runs_the_tests_for_a_device_and_their_names_suit_the_oldest_one() -> None:
+    text = (DEMO / "app" / "build.gradle.kts").read_text(encoding="utf-8")
+    assert "testInstrumentationRunner" in text
+    sources = list((DEMO / "app" / "src" / "androidTest").rglob("*.kt"))
+    assert sources
+    for source in sources:
+        tests = re.findall(r"@Test fun (.+?)\(", source.read_text(encoding="utf-8"))
+        assert tests
+        assert not [name for name in tests if not name.isidentifier()], "names with spaces need Android 11"
 
 
 def test_the_wrapper_names_its_distribution_by_its_hash() -> None:
