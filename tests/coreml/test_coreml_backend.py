@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from streamfuse.runtime.backend import BackendError, ModelSpec
+from streamfuse.runtime.backends.coreml import open_package
 from streamfuse.runtime.backends.coreml_common import NO_ENTRY, CacheLayout, CoreMLBackend
 
 NAMES = [f"new_{kind}_{layer}" for layer in range(decoder.LAYERS) for kind in ("key", "value")]
@@ -220,3 +221,27 @@ def test_what_does_not_fit_is_said() -> None:
         CoreMLBackend(lambda method, inputs: {}, SPEC, _layout(False)).run(
             "decode", np.array([1]), np.array([0]), np.ones((1, 1), np.bool_)
         )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("num_layers", None, "it has no metadata key 'streamfuse.num_layers'"),
+        ("num_layers", "two", "damaged metadata: .*'two'"),
+        ("sliding_window", "x", "damaged metadata: .*'x'"),
+        ("cache_positions", "[", "damaged metadata"),
+    ],
+)
+def test_a_package_with_damaged_metadata_is_refused(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: str | None, named: str
+) -> None:
+    facts = {"num_layers": "2", "num_msa_layers": "0", "num_kv_heads": "1", "head_dim": "8", "dtype": "float32",
+             "layout": "cpu", "compute_units": "all", key: value}  # fmt: skip
+
+    class Package:
+        def __init__(self, path: str) -> None:
+            self.user_metadata = {f"streamfuse.{name}": found for name, found in facts.items() if found is not None}
+
+    monkeypatch.setattr("streamfuse.runtime.backends.coreml.CoreMLEmulator", Package)
+    with pytest.raises(BackendError, match=named):
+        open_package("model.mlpackage", SPEC)

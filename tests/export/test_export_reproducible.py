@@ -17,6 +17,8 @@ from pages import ROOT
 
 from streamfuse.bundle import open_bundle
 
+for module, extra in (("onnxruntime", "onnx"), ("coremltools", "coreml")):
+    pytest.importorskip(module, reason=f"{module} is not installed: pip install 'streamfuse[{extra}]'")
 pytestmark = pytest.mark.slow
 
 FORMS = {

@@ -27,12 +27,17 @@ NO_PATH = re.compile(
 PATH = re.compile(r"[\w./+*-]*/[\w./+*-]*")
 
 
+def listed(*flags: str) -> list[str]:
+    """What `git ls-files` lists."""
+    found = subprocess.run(["git", "ls-files", "-z", *flags], cwd=ROOT, capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip("this is not a clone")
+    return [line for line in found.stdout.split("\0") if line]
+
+
 def tracked() -> list[Path]:
     """All but this file, whose examples lead through links."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("this is not a clone")
-    return [Path(name) for name in listed.stdout.split("\0") if name and Path(name).name != Path(__file__).name]
+    return [Path(name) for name in listed() if Path(name).name != Path(__file__).name]
 
 
 def strings(source: str) -> Iterator[str]:
@@ -102,5 +107,4 @@ def test_a_path_through_a_link_is_found(name: str, source: str) -> None:
 
 
 def test_there_are_no_other_links() -> None:
-    listed = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert re.findall(r"^120000 .*\t(.*)$", listed.stdout, re.MULTILINE) == sorted(LINKS)
+    assert [line.partition("\t")[2] for line in listed("-s") if line.startswith("120000 ")] == sorted(LINKS)

@@ -41,7 +41,7 @@ _PARTS = {
     "stream_top_k": TOP_K,
 }
 WAIT = "wait"  # no operator: what the calling thread waited for others inside of operators
-_BANDWIDTH_TIMES = 5  # in one run
+_BANDWIDTH_TIMES = 5  # in one run, at most
 _TIMED = 4  # passes in a turn
 
 Clock = Callable[[], float]  # monotonic seconds
@@ -60,6 +60,8 @@ class LatencySettings:
     def __post_init__(self) -> None:
         if self.repetitions < 1:
             raise OptionError(f"--repetitions must be at least 1, not {self.repetitions}")
+        if self.settle < 0:
+            raise ValueError(f"settle must be at least 0, not {self.settle}")
         if self.context < 1:
             raise OptionError(f"--context must be at least 1, not {self.context}")
 
@@ -199,7 +201,7 @@ def measure(
     samples = {one.method: _Samples() for one in passes}
     bandwidth = []
     turns = range(0, settings.repetitions, _TIMED)
-    every = max(1, len(turns) // _BANDWIDTH_TIMES)
+    every = -(-len(turns) // _BANDWIDTH_TIMES)
     for turn, done in enumerate(turns):
         progress(f"repetition {done + 1} of {settings.repetitions}")
         if turn % every == 0:

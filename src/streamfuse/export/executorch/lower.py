@@ -95,11 +95,11 @@ def quick_graphs() -> Iterator[None]:
     the dispatcher, once per namespace; here they are loaded once.
     """
     load_operators = export_utils._materialize_cpp_cia_ops
-    export_utils._materialize_cpp_cia_ops = cache(load_operators)
     properties = {name: vars(ExportGraphSignature)[name] for name in _MAPS}
-    for name, made in properties.items():
-        setattr(ExportGraphSignature, name, property(_remembered(made.fget)))
     try:
+        export_utils._materialize_cpp_cia_ops = cache(load_operators)
+        for name, made in properties.items():
+            setattr(ExportGraphSignature, name, property(_remembered(made.fget)))
         with _use_lazy_graph_module(True), warnings.catch_warnings():
             # torch copies tree specifications in a form that it has deprecated.
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)

@@ -47,6 +47,8 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
         units = compute_units or metadata["streamfuse.compute_units"]
     except KeyError as error:
         raise BackendError(f"{path} was not exported by streamfuse: it has no metadata key {error}") from error
+    except ValueError as error:
+        raise BackendError(f"{path} has damaged metadata: {error}") from error
     predict = _core_ml(path, units) if sys.platform == "darwin" else _emulated(emulator)
     return CoreMLBackend(predict, spec, layout)
 

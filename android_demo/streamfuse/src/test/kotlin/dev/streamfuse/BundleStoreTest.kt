@@ -69,8 +69,9 @@ class BundleStoreTest : StoreTestCase() {
         assertEquals(emptyList<InstalledBundle>(), list())
         assertEquals(demoBytes - 100_000, runBlocking { store.receivedBytes(entry) })
         publisher.requests.clear()
-        val steps = download(entry, store())
-        assertEquals(demoBytes - 100_000, (steps.first { it is BundleProgress.Receiving } as BundleProgress.Receiving).doneBytes)
+        val received = download(entry, store()).filterIsInstance<BundleProgress.Receiving>().map { it.doneBytes }
+        // Any of them may be skipped for a later one.
+        assertTrue(received.all { it in demoBytes - 100_000..demoBytes }, "$received")
         assertEquals(listOf("demo/model.pte" to "bytes=200000-"), publisher.requests)
         assertEquals(listOf("demo"), left())
     }
