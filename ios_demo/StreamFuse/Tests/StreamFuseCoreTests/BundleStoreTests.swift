@@ -254,7 +254,7 @@ final class BundleStoreTests: StoreTestCase {
   }
 
   func testWhatTheCheckStoresElsewhereGoesWithTheLastFolderOfThatBundle() async throws {
-    let stored = Mutex<Set<String>>([])
+    let stored = Mutex<Set<String>>([]), checks = Mutex(0)
     let manifest: @Sendable (URL) throws -> String = { folder in
       try String(contentsOf: folder.appending(path: manifestName), encoding: .utf8)
     }
@@ -263,6 +263,7 @@ final class BundleStoreTests: StoreTestCase {
     ) { folder in
       let text = try manifest(folder)
       stored.withLock { _ = $0.insert(text) }
+      checks.withLock { $0 += 1 }
       if text.contains("damaged") { throw StreamFuseError(.badProgram, "it does not load") }
       if text.contains("slow") { try await Task.sleep(for: .seconds(60)) }
     }
@@ -278,6 +279,18 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(stored.withLock { $0.count }, 0)
     try await cancelled { [slow = source("slow")] in try await store.importBundle(slow) }
     XCTAssertEqual(stored.withLock { $0.count }, 0)
+
+    checks.withLock { $0 = 0 }
+    var copies: [Task<InstalledBundle, any Error>] = []
+    for number in 1...2 {
+      copies.append(Task { [slow = source("slow")] in try await store.importBundle(slow) })
+      try await until { checks.withLock { $0 == number } }
+    }
+    for (number, copy) in copies.enumerated() {
+      copy.cancel()
+      _ = await copy.result
+      XCTAssertEqual(stored.withLock { $0.count }, 1 - number, "of two copies that are checked at once")
+    }
 
     try publisher.publish([("slow", try bundle(demo, note: "slow"))])
     let entry = try await entry()

@@ -166,37 +166,39 @@ public actor BundleStore {
     guard isPlainPath(name, depth: 1), !name.hasPrefix(".") else {
       throw StreamFuseError(.badArgument, "\(name) is not the name of a bundle")
     }
-    await forget(folder(name))
     try await temporary { trash in
+      let content = trash.appending(path: Self.content)
       try await self.files.run {
         // Renamed first: a bundle is there, or it is not.
-        try FileManager.default.moveItem(at: self.folder(name), to: trash.appending(path: Self.content))
+        try FileManager.default.moveItem(at: self.folder(name), to: content)
         syncFolder(self.directory)
       }
+      await self.forget(content)
     }
   }
 
   /// Deletes what interrupted imports and deletions left, and downloads that nobody continued for `keepDays`. Call it
   /// when the app starts. What runs at the moment is not touched.
   public func sweep(keepDays: Int = 7) async {
-    let claims = await files.run {
-      let oldest = Date(timeIntervalSinceNow: Double(-keepDays) * 86_400)
-      return names().compactMap { name in
-        let isOld = name.hasPrefix(Self.unfinished) || name.hasPrefix(Self.partial) && newest(folder(name)) < oldest
-        return isOld ? try? Claim(folder(name)) : nil
-      }
+    let oldest = Date(timeIntervalSinceNow: Double(-keepDays) * 86_400)
+    let old = await files.run {
+      names().filter { $0.hasPrefix(Self.unfinished) || $0.hasPrefix(Self.partial) && newest(folder($0)) < oldest }
     }
-    for claim in claims {
+    for name in old {
+      guard let claim = await files.run({ try? Claim(folder(name)) }) else { continue }
       await forget(claim.folder.appending(path: Self.content))
       await remove(claim.folder)
     }
   }
 
-  /// Removes what the check of a bundle stored outside of its folder, which is deleted next. Another bundle with the same
-  /// contents keeps it.
+  /// Removes what the check of a bundle stored outside of its folder, which is deleted next. Another copy of the bundle,
+  /// installed or not, keeps it.
   private nonisolated func forget(_ bundle: URL) async {
-    let id = await files.run { installed(at: bundle).id }
-    let isShared = await list().contains { $0.id == id && $0.folder.path != bundle.path }
+    let isShared = await files.run {
+      let id = installed(at: bundle).id
+      let copies = names().map { $0.hasPrefix(".") ? folder($0).appending(path: Self.content) : folder($0) }
+      return copies.contains { $0.path != bundle.path && installed(at: $0).id == id }
+    }
     if !isShared { await removeCaches(bundle) }
   }
 
