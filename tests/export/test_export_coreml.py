@@ -14,6 +14,7 @@ from coreml_bundles import CHUNK, KINDS, Made
 from export_samples import TEXT, VOCAB_SIZE, decode_rows, prefill, verify_rows
 from typer.testing import CliRunner
 
+from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.export.coreml.target import DESCRIPTIONS
@@ -147,6 +148,13 @@ def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pa
         else:
             assert sum(found["leaves"]["float32"].values()) > 100
             assert found["trips"] == 0  # it never is there
+
+
+def test_a_package_that_coremltools_opened_is_still_the_one_of_the_manifest(made: Made) -> None:
+    import coremltools
+
+    coremltools.models.MLModel(str(made.bundle.graph), skip_model_load=True)
+    open_bundle(made.bundle.folder)
 
 
 def test_inspect_prints_the_report(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

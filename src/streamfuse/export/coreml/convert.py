@@ -164,7 +164,8 @@ def _make_reproducible(package: Path) -> None:
     named = {old: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for old, item in items.items()}
     found["itemInfoEntries"] = dict(sorted((named[old], item) for old, item in items.items()))
     found["rootModelIdentifier"] = named[found["rootModelIdentifier"]]
-    manifest.write_text(json.dumps(found, indent=4), encoding="utf-8")
+    # In coremltools' own format, because it writes the manifest again whenever it opens a package.
+    manifest.write_text(json.dumps(found, indent=4) + "\n", encoding="utf-8")
 
 
 def _description(name: str, descriptions: dict[str, str]) -> str:
