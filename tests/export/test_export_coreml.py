@@ -154,7 +154,7 @@ def test_a_package_that_coremltools_opened_is_still_the_one_of_the_manifest(made
     import coremltools
 
     coremltools.models.MLModel(str(made.bundle.graph), skip_model_load=True)
-    open_bundle(made.bundle.folder)
+    assert open_bundle(made.bundle.folder).identity == made.bundle.identity
 
 
 def test_inspect_prints_the_report(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
