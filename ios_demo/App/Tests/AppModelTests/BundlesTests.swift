@@ -46,7 +46,7 @@ final class BundlesTests: AppTestCase {
     await bundles.delete("demo").value
     XCTAssertEqual(bundles.offers.map(\.state), [.available, .installed])
     XCTAssertEqual(bundles.message, "demo is deleted.")
-    XCTAssertEqual(library.forgotten, ["demo"])
+    XCTAssertEqual(library.forgotten, [demo["manifest.json"]])
   }
 
   func testADownloadIsPausedIsStillThereInANewProcessGoesOnAndIsDiscarded() async throws {

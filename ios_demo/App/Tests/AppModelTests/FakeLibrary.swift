@@ -13,8 +13,8 @@ final class FakeLibrary: Library {
   var opened = 0
   var histories = 0
   var damagedCaches = false
-  /// Names of folders whose caches were removed.
-  var forgotten: [String] = []
+  /// Manifests of the bundles whose caches were removed.
+  var forgotten: [Data?] = []
   /// The files that answers were to be kept in.
   var memories: [URL?] = []
   var contextPolicies: [ContextPolicy] = []
@@ -39,7 +39,9 @@ final class FakeLibrary: Library {
     return FakeModel(library: self, threads: threads, memory: memory)
   }
 
-  func removeCaches(of folder: URL) async { forgotten.append(folder.lastPathComponent) }
+  func removeCaches(of folder: URL) async {
+    forgotten.append(try? Data(contentsOf: folder.appending(path: "manifest.json")))
+  }
 
   /// Lets one word be written.
   func pass() async {
