@@ -31,7 +31,9 @@ def listed(*flags: str) -> list[str]:
     """What `git ls-files` lists."""
     found = subprocess.run(["git", "ls-files", "-z", *flags], cwd=ROOT, capture_output=True, text=True)
     if found.returncode:
-        pytest.skip("this is not a clone")
+        pytest.skip(
+            "git cannot list the files of this folder: run this test in a git clone, not in an unpacked archive"
+        )
     return [line for line in found.stdout.split("\0") if line]
 
 

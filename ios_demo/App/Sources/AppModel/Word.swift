@@ -53,7 +53,7 @@ public enum Word: String, CaseIterable, Sendable {
   case chipSpeedup = "%1$s×"
   case figures = "Figures of this answer"
   case figuresOf = "Figures of this answer: %1$s"
-  case speedup = "%1$s times as fast as plain passes, by what they cost here"
+  case speedup = "%1$s times as fast as plain decoding, by the latency measured on this device"
   case sourceRow = "%1$s: %2$d tokens"
   case promptReadAt = "Prompt: %1$d tokens, read at %2$s tokens/s"
   case droppedTurns = "Turns dropped to make room: %1$d"
