@@ -16,8 +16,10 @@ constexpr double kSure = 0.5;    // share of the expected hits that counts towar
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
-constexpr int64_t kNewText =
-    64;                          // until streams are tried in a new text, at most: shorter texts cannot pay for a trial
+// Tokens until streams are tried in a new text, at most, if they cost up to kLowPrice plain passes: shorter texts cannot
+// pay for a trial. In proportion more where streams cost more, up to kMostNewText.
+constexpr int64_t kNewText = 64, kMostNewText = 512;
+constexpr double kLowPrice = 0.2;
 constexpr int64_t kTextEnd = 8;  // tokens: the end of a text is not representative
 constexpr double kLearn = 0.07;  // weight of one step in `worth`: about the last ten count
 constexpr double kRecent = 0.98;    // decay of the rate per step: about the last fifty count
@@ -136,10 +138,12 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
   return {kDecode, 1, facts.spec.num_streams == 0 && tree.size() == 1 ? kNothingToDraft : state.reason};
 }
 
-void begin_text(PlanState& state) {
+void begin_text(PlanState& state, const Facts& facts) {
   // The text before says little about this one, so streams are tried soon, if the budget can pay.
-  state.back_off = std::min(state.back_off, kNewText);
-  state.retry = std::min(state.retry, state.position + kNewText);
+  const double price = facts.costs.known() && facts.streams_usable ? cheapest_ms(facts) / facts.plain_ms() : 0.0;
+  const int64_t wait = std::clamp(static_cast<int64_t>(kNewText * price / kLowPrice), kNewText, kMostNewText);
+  state.back_off = std::min(state.back_off, wait);
+  state.retry = std::min(state.retry, state.position + wait);
 }
 
 bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {

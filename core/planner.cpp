@@ -20,7 +20,7 @@ void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint
                     const Generation& generation) {
   drafted_ahead_ = false;
   drafter_.begin(tokens, kept, constraint, generation);
-  begin_text(state_);
+  begin_text(state_, facts());
 }
 
 Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {

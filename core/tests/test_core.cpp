@@ -203,9 +203,13 @@ void streams_that_do_not_pay_are_backed_off() {
   expect(state.reason == kRejected, "the reason is that drafts were rejected");
   expect(tried > 0 && tried < 8, "trials are repeated ever more seldom");
   expect(state.budget >= -0.3, "debts are bounded");
-  const int64_t retry = state.retry;
-  begin_text(state);
-  expect(state.retry <= retry && state.retry <= state.position + 64, "a new text is tried soon");
+  state.retry = state.position + 768;
+  Situation cheap(1.0, 1.1, 1.2);
+  PlanState other = state;
+  begin_text(other, {cheap.bundle->spec, cheap.costs, true, true});
+  expect(other.retry == state.position + 64, "cheap streams are tried soon in a new text");
+  begin_text(state, facts);
+  expect(state.retry == state.position + 160, "streams that cost half a plain pass later");
 }
 
 // What an index finds, by comparing all places.
