@@ -96,9 +96,10 @@ def _record_of(line: bytes) -> Record | None:
 
 @dataclass(slots=True)
 class Summary:
-    """Counts over records."""
+    """Counts over records. A case whose number was counted before is a repetition; it counts in all but `cases`."""
 
-    cases: int = 0
+    numbers: set[int] = field(default_factory=set)
+    repetitions: int = 0
     generations: int = 0
     tokens: int = 0
     passes: int = 0
@@ -108,7 +109,8 @@ class Summary:
     differences: list[Record] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
-        self.cases += 1
+        self.repetitions += record["number"] in self.numbers
+        self.numbers.add(record["number"])
         for name in ("generations", "tokens", "passes", "plain_passes"):
             setattr(self, name, getattr(self, name) + record[name])
         self.delivered_by.update(record["delivered_by"])
@@ -117,11 +119,17 @@ class Summary:
         if record["difference"] is not None:
             self.differences.append(record)
 
+    @property
+    def cases(self) -> int:
+        """Different ones."""
+        return len(self.numbers)
+
     def to_dict(self, command: str) -> dict[str, Any]:
         """`command` repeats a case when its number is appended."""
         return {
-            "cases": self.cases, "generations": self.generations, "tokens": self.tokens, "passes": self.passes,
-            "plain_passes": self.plain_passes, "delivered_by": dict(self.delivered_by.most_common()),
+            "cases": self.cases, "repetitions": self.repetitions, "generations": self.generations,
+            "tokens": self.tokens, "passes": self.passes, "plain_passes": self.plain_passes,
+            "delivered_by": dict(self.delivered_by.most_common()),
             "by": {name: dict(counts.most_common()) for name, counts in self.by.items()},
             "differences": [
                 {"case": one["number"], "difference": one["difference"], "command": f"{command} {one['number']}"}
@@ -135,8 +143,9 @@ class Summary:
         found.append(_listed("tokens delivered by", self.delivered_by))
         for one in self.differences:
             found += [f"case {one['number']}: {one['difference']}", f"    {command} {one['number']}"]
+        repeated = f" and {self.repetitions:,} repetitions" if self.repetitions else ""
         found.append(
-            f"{self.cases:,} cases, {self.generations:,} generations, {self.tokens:,} speculative tokens in "
+            f"{self.cases:,} cases{repeated}, {self.generations:,} generations, {self.tokens:,} speculative tokens in "
             f"{self.passes:,} passes (plain: {self.plain_passes:,}), {len(self.differences)} differences"
         )
         return found

@@ -6,8 +6,8 @@ so far sets the size of a cache, and what the heap keeps depends on the order of
 leak. Pages of mapped files (weights, drafting tables, libraries) are not counted: they become resident when they are
 first read, and the system may drop them.
 
-After the warm-up its cases are repeated. New ones would need new sizes of buffers for hours, which a leak cannot be
-told from.
+After the warm-up its cases are repeated and counted apart. New ones would need new sizes of buffers for hours, which a
+leak cannot be told from.
 """
 
 from __future__ import annotations

@@ -241,6 +241,8 @@ def test_the_program_watches_the_memory(capsys: pytest.CaptureFixture[str]) -> N
     assert equality.main(["--engine", "arithmetic", "--soak", "4", "--most-growth", "999", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cases"] > 1
+    assert found["repetitions"] > 1
+    assert found["generations"] >= 2 * (found["cases"] + found["repetitions"])
     assert len(found["soak"]["samples"]) > 1
 
 
@@ -248,6 +250,13 @@ def test_a_soak_repeats_the_cases_of_its_warm_up() -> None:
     soak = Soak(100, most_growth=4)
     assert soak.goes_on(7.0)
     assert [soak.case(done, 7.0 + 6 * done) for done in range(12)] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_a_repeated_case_is_counted_apart(tmp_path: Path) -> None:
+    summary = equality.run(plan_of(ArithmeticEngine(tmp_path / "core")), [0, 1, 2, 0, 1])
+    found = summary.to_dict("")
+    assert (found["cases"], found["repetitions"], sum(found["by"]["engine"].values())) == (3, 2, 5)
+    assert summary.lines("")[-1].startswith("3 cases and 2 repetitions, ")
 
 
 def test_a_soak_without_a_measure_of_memory_is_refused(
