@@ -16,10 +16,11 @@ import torch
 from export_samples import tiny_model, write_checkpoint
 from typer.testing import CliRunner, Result
 
-from streamfuse.api import load
+from streamfuse.api import Model, load
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.runtime.session import Session
 from streamfuse.train import distill as distillation
 from streamfuse.train.general_prompts import HELD_OUT, PROMPTS
 
@@ -34,6 +35,19 @@ def model(tmp_path: Path) -> Path:
     folder, _ = write_checkpoint(tmp_path / "mine", tiny_model({"num_msa_layers": 1}, **CHANGES), **CHANGES)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _even_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All passes cost the same, so that drafts are worth a pass on every machine."""
+    measured = Model.session
+
+    def even(model: Model, **options: Any) -> Session:
+        session = measured(model, **options)
+        session.core.set_costs(dict.fromkeys(("decode", *model.bundle.spec().widths), 1.0), frozen=True)
+        return session
+
+    monkeypatch.setattr(Model, "session", even)
 
 
 @pytest.fixture(autouse=True)
