@@ -226,22 +226,38 @@ def test_what_does_not_fit_is_said() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("num_layers", None, "it has no metadata key 'streamfuse.num_layers'"),
-        ("num_layers", "two", "damaged metadata: .*'two'"),
-        ("sliding_window", "x", "damaged metadata: .*'x'"),
-        ("cache_positions", "[", "damaged metadata"),
+        ("num_layers", None, "no metadata key"),
+        ("num_layers", "two", "integer from 1 to 65536, is two"),
+        ("num_layers", "0", "integer from 1 to 65536, is 0"),
+        ("num_msa_layers", "3", "integer from 0 to 2, is 3"),
+        ("num_kv_heads", "-1", "integer from 1 to 65536, is -1"),
+        ("head_dim", "9000000000", "integer from 1 to 65536"),
+        ("layout", "round", "one of plain, ane, is round"),
+        ("dtype", "float8", "one of float16, float32, is float8"),
+        ("compute_units", "gpu", "one of all, cpu_and_ne, cpu_and_gpu, cpu_only, is gpu"),
+        ("sliding_window", "x", "integer from 1 to .*, is x"),
+        ("sliding_window", "0", "integer from 1 to .*, is 0"),
+        ("cache_positions", None, "no metadata key"),
+        ("cache_positions", "[", "list of 2 integers"),
+        ("cache_positions", "[8]", "list of 2 integers"),
+        ("cache_positions", "[8, true]", "list of 2 integers"),
+        ("cache_positions", "[8, 2]", "between that and the window of 2, is .8, 2"),
+        ("cache_positions", "[8, 9999]", "between that and the window of 2, is .8, 9999"),
     ],
 )
 def test_a_package_with_damaged_metadata_is_refused(
     monkeypatch: pytest.MonkeyPatch, key: str, value: str | None, named: str
 ) -> None:
     facts = {"num_layers": "2", "num_msa_layers": "0", "num_kv_heads": "1", "head_dim": "8", "dtype": "float32",
-             "layout": "cpu", "compute_units": "all", key: value}  # fmt: skip
+             "layout": "plain", "compute_units": "all", "sliding_window": "2", "cache_positions": "[8, 3]",
+             key: value}  # fmt: skip
 
     class Package:
         def __init__(self, path: str) -> None:
             self.user_metadata = {f"streamfuse.{name}": found for name, found in facts.items() if found is not None}
 
     monkeypatch.setattr("streamfuse.runtime.backends.coreml.CoreMLEmulator", Package)
-    with pytest.raises(BackendError, match=named):
+    with pytest.raises(
+        BackendError, match=rf"^model\.mlpackage .*streamfuse\.{key}.*{named}|{named} 'streamfuse\.{key}'"
+    ):
         open_package("model.mlpackage", SPEC)

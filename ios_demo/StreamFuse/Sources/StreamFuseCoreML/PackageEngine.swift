@@ -16,6 +16,7 @@ public final class PackageEngine: Engine {
     if let missing = needed.first(where: { !layout.methods.contains($0) }) {
       throw StreamFuseError(.badProgram, "the package has no function \(missing), which its manifest names")
     }
+    try layout.check(capacity: spec.capacity)
     self.runner = runner
     self.spec = spec
     self.layout = layout

@@ -14,6 +14,9 @@ public enum ComputeUnits: String, Sendable, CaseIterable {
   case cpuOnly = "cpu_only"
 }
 
+/// What a package may say of layers, heads and numbers per head.
+private let mostCount = 1 << 16
+
 /// How a package lays out its tensors. The layout is in its metadata (docs/targets.md).
 ///
 /// Plain: caches [C, Hkv, D], mask [R, C + R], hidden [K, h]. Channels first, for the Neural Engine: caches
@@ -54,27 +57,37 @@ public struct PackageLayout: Sendable, Equatable {
     func value<Value>(_ key: String, _ read: (String) -> Value?) throws -> Value {
       let text = try value(key)
       guard let parsed = read(text) else {
-        throw StreamFuseError(.badProgram, "the package's metadata says \(text) for streamfuse.\(key), which no version knows")
+        throw StreamFuseError(.badProgram, "the package's metadata says \(text) for streamfuse.\(key), which is not valid")
       }
       return parsed
     }
-    numLayers = try value("num_layers") { Int($0) }
-    numTopLayers = try value("num_msa_layers") { Int($0) }
-    kvHeads = try value("num_kv_heads") { Int($0) }
-    headDim = try value("head_dim") { Int($0) }
+    func count(_ key: String, in range: ClosedRange<Int> = 1...mostCount) throws -> Int {
+      try value(key) { Int($0).flatMap { range.contains($0) ? $0 : nil } }
+    }
+    let layers = try count("num_layers")
+    numLayers = layers
+    numTopLayers = try count("num_msa_layers", in: 0...layers)
+    kvHeads = try count("num_kv_heads")
+    headDim = try count("head_dim")
     channelsFirst = try value("layout") { ["plain": false, "ane": true][$0] }
     floats = try value("dtype") { ["float16": .float16, "float32": .float32][$0] }
     methods = try value("methods") { try? JSONDecoder().decode([String].self, from: Data($0.utf8)) }
     nextToken = metadata["streamfuse.next_token"] == "true"  // missing in older packages
     let hasWindow = metadata["streamfuse.sliding_window"] != nil
-    window = hasWindow ? try value("sliding_window") { Int($0) } : 0
-    cachePositions =
-      hasWindow ? try value("cache_positions") { try? JSONDecoder().decode([Int].self, from: Data($0.utf8)) } : []
-    computeUnits = try value("compute_units") { ComputeUnits(rawValue: $0) }
-    let isWindowed = window > 0 && cachePositions.count == numLayers && cachePositions.allSatisfy { $0 > 0 }
-    guard numLayers > 0, kvHeads > 0, headDim > 0, (0...numLayers).contains(numTopLayers), isWindowed || !hasWindow else {
-      throw StreamFuseError(.badProgram, "the package's metadata has sizes that no model has")
+    window = hasWindow ? try count("sliding_window", in: 1...(.max)) : 0
+    cachePositions = try !hasWindow ? [] : value("cache_positions") { text in
+      let found = try? JSONDecoder().decode([Int].self, from: Data(text.utf8))
+      return found.flatMap { $0.count == layers && $0.allSatisfy { $0 > 0 } ? $0 : nil }
     }
+    computeUnits = try value("compute_units") { ComputeUnits(rawValue: $0) }
+  }
+
+  /// Throws if the caches of a layer have more positions than the context, or fewer and not more than the window.
+  func check(capacity: Int) throws {
+    guard let wrong = cachePositions.first(where: { $0 > capacity || $0 <= min(window, capacity - 1) }) else { return }
+    throw StreamFuseError(
+      .badProgram, "the package's metadata says \(wrong) in streamfuse.cache_positions, which is neither the context of "
+        + "\(capacity) nor between that and the window of \(window)")
   }
 
   /// The axis along which rows of a cache lie.

@@ -160,9 +160,29 @@ final class PackageTests: XCTestCase {
     XCTAssertThrowsError(try PackageLayout(metadata: metadata(.float16, window: "2"))) {
       XCTAssert(($0 as! StreamFuseError).message.contains("streamfuse.cache_positions"))
     }
-    for positions in ["[0]", "[4, 4]", "[]"] {
+    for positions in ["[0]", "[4, 4]", "[]", "[true]"] {
       XCTAssertThrowsError(try PackageLayout(metadata: metadata(.float16, window: "2", positions: positions))) {
-        XCTAssert(($0 as! StreamFuseError).message.contains("sizes"))
+        XCTAssert(($0 as! StreamFuseError).message.contains("\(positions) for streamfuse.cache_positions"), "\($0)")
+      }
+    }
+    let wrong = [("num_layers", "0"), ("num_msa_layers", "2"), ("num_kv_heads", "-1"), ("head_dim", "9000000000")]
+    for (key, text) in wrong + [("sliding_window", "0")] {
+      var facts = metadata(.float16, positions: "[4]")
+      facts["streamfuse.\(key)"] = text
+      XCTAssertThrowsError(try PackageLayout(metadata: facts)) {
+        XCTAssert(($0 as! StreamFuseError).message.contains("\(text) for streamfuse.\(key)"), "\($0)")
+      }
+    }
+    let small = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "ring")
+    for (window, positions, isValid) in [(2, 2, false), (2, 9, false), (9, 7, false), (2, 3, true), (2, 8, true), (9, 8, true)] {
+      let facts = metadata(.float16, window: "\(window)", positions: "[\(positions)]")
+      let engine = { try PackageEngine(runner: FakePackage { _, _ in [:] }, spec: small, layout: PackageLayout(metadata: facts)) }
+      guard !isValid else {
+        XCTAssertNoThrow(try engine())
+        continue
+      }
+      XCTAssertThrowsError(try engine()) {
+        XCTAssert(($0 as! StreamFuseError).message.contains("\(positions) in streamfuse.cache_positions"), "\($0)")
       }
     }
     let spec = ModelSpec(

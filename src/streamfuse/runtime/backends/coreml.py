@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from streamfuse.emulator import CoreMLEmulator, EmulatorError
 from streamfuse.runtime.backend import BackendError, ModelSpec
 from streamfuse.runtime.backends.coreml_common import CacheLayout, CoreMLBackend, Predict
 
+_MOST = 1 << 16  # layers, heads, numbers per head
+_COMPUTE_UNITS = ("all", "cpu_and_ne", "cpu_and_gpu", "cpu_only")
+
 
 def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = None) -> CoreMLBackend:
     """A backend over model.mlpackage.
@@ -25,32 +29,76 @@ def open_package(path: str | Path, spec: ModelSpec, compute_units: str | None = 
         compute_units: all, cpu_and_ne, cpu_and_gpu or cpu_only; None: as exported. Only used on a Mac.
 
     Raises:
-        BackendError: the package is damaged or was not exported by streamfuse.
+        BackendError: the package is damaged or was not exported by streamfuse; names the file and the key.
     """
     try:
         emulator = CoreMLEmulator(path)
     except EmulatorError as error:
         raise BackendError(str(error)) from error
-    metadata = emulator.user_metadata
-    try:
-        layout = CacheLayout(
-            num_layers=int(metadata["streamfuse.num_layers"]),
-            num_msa_layers=int(metadata["streamfuse.num_msa_layers"]),
-            kv_heads=int(metadata["streamfuse.num_kv_heads"]),
-            head_dim=int(metadata["streamfuse.head_dim"]),
-            channels_first=metadata["streamfuse.layout"] == "ane",
-            dtype=np.float16 if metadata["streamfuse.dtype"] == "float16" else np.float32,
-            next_token=metadata.get("streamfuse.next_token") == "true",  # missing in older packages
-            window=int(window) if (window := metadata.get("streamfuse.sliding_window")) else None,
-            positions=tuple(json.loads(metadata.get("streamfuse.cache_positions", "[]"))),
-        )
-        units = compute_units or metadata["streamfuse.compute_units"]
-    except KeyError as error:
-        raise BackendError(f"{path} was not exported by streamfuse: it has no metadata key {error}") from error
-    except ValueError as error:
-        raise BackendError(f"{path} has damaged metadata: {error}") from error
+    facts = _Metadata(path, emulator.user_metadata)
+    layout = _layout(facts, spec.capacity)
+    units = compute_units or facts.one_of("compute_units", _COMPUTE_UNITS)
     predict = _core_ml(path, units) if sys.platform == "darwin" else _emulated(emulator)
     return CoreMLBackend(predict, spec, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """The keys `streamfuse.*` of a package."""
+
+    path: str | Path
+    texts: Mapping[str, str]
+
+    def text(self, key: str) -> str:
+        try:
+            return self.texts[f"streamfuse.{key}"]
+        except KeyError as error:
+            raise BackendError(f"{self.path} was not exported by streamfuse: it has no metadata key {error}") from None
+
+    def one_of(self, key: str, known: Collection[str]) -> str:
+        if (text := self.text(key)) not in known:
+            raise self.damaged(key, f"must be one of {', '.join(known)}")
+        return text
+
+    def count(self, key: str, least: int, most: int) -> int:
+        text = self.text(key)
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+            raise self.damaged(key, f"must be an integer from {least} to {most}")
+        return int(text)
+
+    def damaged(self, key: str, must: str) -> BackendError:
+        return BackendError(f"{self.path} has damaged metadata: streamfuse.{key} {must}, is {self.text(key):.80}")
+
+
+def _layout(facts: _Metadata, capacity: int) -> CacheLayout:
+    """The layout that the metadata describe. PackageLayout.swift checks the same."""
+    layers = facts.count("num_layers", 1, _MOST)
+    window = facts.count("sliding_window", 1, sys.maxsize) if "streamfuse.sliding_window" in facts.texts else None
+    return CacheLayout(
+        num_layers=layers,
+        num_msa_layers=facts.count("num_msa_layers", 0, layers),
+        kv_heads=facts.count("num_kv_heads", 1, _MOST),
+        head_dim=facts.count("head_dim", 1, _MOST),
+        channels_first=facts.one_of("layout", ("plain", "ane")) == "ane",
+        dtype=np.float16 if facts.one_of("dtype", ("float16", "float32")) == "float16" else np.float32,
+        next_token=facts.texts.get("streamfuse.next_token") == "true",  # missing in older packages
+        window=window,
+        positions=() if window is None else _positions(facts, layers, window, capacity),
+    )
+
+
+def _positions(facts: _Metadata, layers: int, window: int, capacity: int) -> tuple[int, ...]:
+    """Of each layer: those of the whole context, or fewer but more than the window."""
+    key = "cache_positions"
+    try:
+        found = json.loads(facts.text(key))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or len(found) != layers or not all(type(one) is int for one in found):
+        raise facts.damaged(key, f"must be a list of {layers} integers")
+    if not all(min(window, capacity - 1) < positions <= capacity for positions in found):
+        raise facts.damaged(key, f"must be {capacity}, the context, or between that and the window of {window}")
+    return tuple(found)
 
 
 def _emulated(emulator: CoreMLEmulator) -> Predict:
