@@ -18,5 +18,7 @@ public struct InstalledLibrary: Library {
     return LoadedModel(model, threads: threads)
   }
 
-  public func removeCaches(of folder: URL) async { await StreamFuse.removeCaches(of: folder) }
+  public func removeCaches(of folder: URL, unlessUsedBy others: [URL]) async {
+    await StreamFuse.removeCaches(of: folder, unlessUsedBy: others)
+  }
 }

@@ -11,7 +11,7 @@ public protocol Library: Sendable {
   func open(_ folder: URL, threads: Int?, memory: URL?, checkHashes: Bool) async throws -> any OpenModel
 
   /// Removes what the library keeps elsewhere for a bundle that is about to be deleted.
-  func removeCaches(of folder: URL) async
+  func removeCaches(of folder: URL, unlessUsedBy others: [URL]) async
 }
 
 /// A bundle that is open; its memory goes with the last reference.

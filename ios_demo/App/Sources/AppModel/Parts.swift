@@ -35,7 +35,7 @@ public final class Parts {
   ) {
     self.folder = folder
     let store = BundleStore(
-      directory: folder.appending(path: "bundles"), transport: transport, removeCaches: { await library.removeCaches(of: $0) },
+      directory: folder.appending(path: "bundles"), transport: transport, removeCaches: { await library.removeCaches(of: $0, unlessUsedBy: $1) },
       check: { _ = try await library.open($0, threads: nil, memory: nil, checkHashes: true) })
     settings = SettingsStore(defaults)
     let saved = ChatStore(folder: folder.appending(path: "chats"))

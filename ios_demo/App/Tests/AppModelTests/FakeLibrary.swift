@@ -39,7 +39,7 @@ final class FakeLibrary: Library {
     return FakeModel(library: self, threads: threads, memory: memory)
   }
 
-  func removeCaches(of folder: URL) async {
+  func removeCaches(of folder: URL, unlessUsedBy others: [URL]) async {
     forgotten.append(try? Data(contentsOf: folder.appending(path: "manifest.json")))
   }
 

@@ -16,7 +16,7 @@ extension BundleStore {
   ) {
     self.init(
       directory: directory, limits: limits, transport: transport,
-      removeCaches: { await StreamFuse.removeCaches(of: $0) },
+      removeCaches: { await StreamFuse.removeCaches(of: $0, unlessUsedBy: $1) },
       checkManifest: { try await verifyManifest(in: $0, publicKey: publicKey) },
       check: { folder in _ = try await load(from: folder) { $0.publicKey = publicKey } })
   }

@@ -130,18 +130,26 @@ public var backends: [String: String?] {
 }
 
 /// Removes what `load` stores outside of the bundle in `folder`: its compiled Core ML package. Call it before you
-/// delete the folder; it does nothing if there is no bundle or nothing is stored. `configure` names another
-/// `compiledFolder`.
-public func removeCaches(of folder: URL, _ configure: (inout LoadOptions) -> Void = { _ in }) async {
+/// delete the folder; it does nothing if there is no bundle or nothing is stored, or if a bundle in `others` uses the
+/// same package: bundles that differ only in their stored prefixes share it. `configure` names another `compiledFolder`.
+public func removeCaches(
+  of folder: URL, unlessUsedBy others: [URL] = [], _ configure: (inout LoadOptions) -> Void = { _ in }
+) async {
   var options = LoadOptions()
   configure(&options)
   guard let compiled = options.compiledFolder else { return }
   try? await blocking {
-    var options = LoadOptions()
-    options.checkHashes = false
-    let bundle = try NativeModel(folder: folder, options, ownEngine: 1, progress: nil)
-    removeCompiledPackage(identity: bundle.spec.identity, in: compiled)
+    let removed = try identity(of: folder)
+    if others.contains(where: { (try? identity(of: $0)) == removed }) { return }
+    removeCompiledPackage(identity: removed, in: compiled)
   }
+}
+
+/// The identity of the bundle in `folder`, whose files are not checked.
+private func identity(of folder: URL) throws -> String {
+  var options = LoadOptions()
+  options.checkHashes = false
+  return try NativeModel(folder: folder, options, ownEngine: 1, progress: nil).spec.identity
 }
 
 /// Reads files, loads graphs and runs passes outside Swift's shared thread pool.

@@ -29,7 +29,7 @@ final class BackgroundTransportTests: StoreTestCase {
   private func store(_ transport: BackgroundTransport) -> BundleStore {
     let downloader = Downloader(transport: transport, retries: [.milliseconds(5), .milliseconds(5)])
     return BundleStore(
-      root, BundleLimits(), downloader, freeBytes: { _ in 1 << 40 }, removeCaches: { _ in }, checkManifest: { _ in },
+      root, BundleLimits(), downloader, freeBytes: { _ in 1 << 40 }, removeCaches: { _, _ in }, checkManifest: { _ in },
       check: { _ in })
   }
 

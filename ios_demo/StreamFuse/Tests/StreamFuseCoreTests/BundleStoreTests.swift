@@ -253,13 +253,18 @@ final class BundleStoreTests: StoreTestCase {
     } catch { XCTAssert(error is CocoaError, "\(error)") }
   }
 
-  func testWhatTheCheckStoresElsewhereGoesWithTheLastFolderOfThatBundle() async throws {
+  func testWhatTheCheckStoresElsewhereGoesWithTheLastBundleThatUsesIt() async throws {
     let stored = Mutex<Set<String>>([]), checks = Mutex(0)
-    let manifest: @Sendable (URL) throws -> String = { folder in
-      try String(contentsOf: folder.appending(path: manifestName), encoding: .utf8)
+    let manifest: @Sendable (URL) throws -> String = { folder in  // a prefix has no part in what is stored
+      let text = try String(contentsOf: folder.appending(path: manifestName), encoding: .utf8)
+      return text.replacing(", \"prefix\": true", with: "")
     }
     let store = BundleStore(
-      directory: root, removeCaches: { folder in _ = try? stored.withLock { try $0.remove(manifest(folder)) } }
+      directory: root,
+      removeCaches: { folder, others in
+        guard let text = try? manifest(folder), !others.contains(where: { (try? manifest($0)) == text }) else { return }
+        stored.withLock { _ = $0.remove(text) }
+      }
     ) { folder in
       let text = try manifest(folder)
       stored.withLock { _ = $0.insert(text) }
@@ -304,7 +309,11 @@ final class BundleStoreTests: StoreTestCase {
     for _ in 0..<2 { _ = try await store.importBundle(source("mine")) }
     try await store.delete("mine")
     XCTAssertEqual(stored.withLock { $0.count }, 1, "mine 2 uses it")
+    try write("{\"note\": \"mine\", \"prefix\": true}", "outside/prefixed/manifest.json")
+    _ = try await store.importBundle(source("prefixed"))
     try await store.delete("mine 2")
+    XCTAssertEqual(stored.withLock { $0.count }, 1, "a bundle with another manifest uses it")
+    try await store.delete("prefixed")
     XCTAssertEqual(stored.withLock { $0.count }, 0)
     XCTAssertEqual(left, [])
   }

@@ -22,7 +22,7 @@ class StoreTestCase: XCTestCase {
   ) -> BundleStore {
     let downloader = Downloader(transport: URLSessionTransport(), retries: [.milliseconds(5), .milliseconds(5)])
     let checks = checks
-    return BundleStore(root, limits, downloader, freeBytes: freeBytes, removeCaches: { _ in }, checkManifest: { _ in }) { folder in
+    return BundleStore(root, limits, downloader, freeBytes: freeBytes, removeCaches: { _, _ in }, checkManifest: { _ in }) { folder in
       checks.count.withLock { $0 += 1 }
       if FileManager.default.fileExists(atPath: folder.appending(path: "damaged").path) {
         throw StreamFuseError(.badFile, "model.pte is damaged")

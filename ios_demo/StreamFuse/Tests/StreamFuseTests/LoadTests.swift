@@ -49,6 +49,23 @@ final class LoadTests: XCTestCase {
     }
   }
 
+  func testACompiledPackageStaysWhileABundleThatDiffersInItsPrefixUsesIt() async throws {
+    let demo = try made("build/demo"), prefixed = try made("build/ios/prefix"), compiled = temporaryFolder()
+    let identity = Mutex("")
+    _ = try? await StreamFuse.load(
+      from: demo,
+      engine: { spec, _ -> ArithmeticEngine in
+        identity.withLock { $0 = spec.identity }
+        throw CancellationError()
+      })
+    let kept = compiled.appending(path: identity.withLock { $0.prefix(64) } + ".mlmodelc")
+    try FileManager.default.createDirectory(at: kept, withIntermediateDirectories: true)
+    await StreamFuse.removeCaches(of: demo, unlessUsedBy: [compiled, prefixed]) { $0.compiledFolder = compiled }
+    XCTAssert(FileManager.default.fileExists(atPath: kept.path))
+    await StreamFuse.removeCaches(of: demo, unlessUsedBy: [compiled]) { $0.compiledFolder = compiled }
+    XCTAssertFalse(FileManager.default.fileExists(atPath: kept.path))
+  }
+
   func testTheSelfTestOfTheRealBundleGivesTheRecordedBits() async throws {
     let found = try await opened("build/demo").selfTest()
     XCTAssert(found.passed && found.equal && found.tokensEqual, "\(found.differences)")

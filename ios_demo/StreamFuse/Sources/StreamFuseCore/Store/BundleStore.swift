@@ -21,7 +21,7 @@ public actor BundleStore {
   private let limits: BundleLimits
   private let downloader: Downloader
   private let freeBytes: @Sendable (URL) throws -> Int64
-  private let removeCaches: @Sendable (URL) async -> Void
+  private let removeCaches: @Sendable (URL, [URL]) async -> Void
   private let checkManifest: @Sendable (URL) async throws -> Void
   private let check: @Sendable (URL) async throws -> Void
   let files = FileWorker()
@@ -32,13 +32,14 @@ public actor BundleStore {
   ///   - directory: where the bundles are stored; created if it is missing.
   ///   - limits: what a bundle may have at most.
   ///   - transport: makes the requests of downloads.
-  ///   - removeCaches: removes what `check` stored outside of a bundle's folder, which is deleted next.
+  ///   - removeCaches: removes what `check` stored outside of a bundle's folder, which is deleted next, unless the bundle
+  ///     in one of the other folders uses it too. A folder may have an incomplete bundle, or none.
   ///   - checkManifest: called with the folder of a download once it contains the manifest and its signature, before
   ///     any other file is requested; throws to refuse the bundle.
   ///   - check: called with the folder of a bundle before it is installed; throws to refuse it.
   public init(
     directory: URL, limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
-    removeCaches: @escaping @Sendable (URL) async -> Void = { _ in },
+    removeCaches: @escaping @Sendable (URL, [URL]) async -> Void = { _, _ in },
     checkManifest: @escaping @Sendable (URL) async throws -> Void = { _ in },
     check: @escaping @Sendable (URL) async throws -> Void
   ) {
@@ -50,7 +51,7 @@ public actor BundleStore {
   init(
     _ directory: URL, _ limits: BundleLimits, _ downloader: Downloader,
     freeBytes: @escaping @Sendable (URL) throws -> Int64,
-    removeCaches: @escaping @Sendable (URL) async -> Void,
+    removeCaches: @escaping @Sendable (URL, [URL]) async -> Void,
     checkManifest: @escaping @Sendable (URL) async throws -> Void,
     check: @escaping @Sendable (URL) async throws -> Void
   ) {
@@ -191,15 +192,14 @@ public actor BundleStore {
     }
   }
 
-  /// Removes what the check of a bundle stored outside of its folder, which is deleted next. Another copy of the bundle,
+  /// Removes what the check of a bundle stored outside of its folder, which is deleted next. Another bundle that uses it,
   /// installed or not, keeps it.
   private nonisolated func forget(_ bundle: URL) async {
-    let isShared = await files.run {
-      let id = installed(at: bundle).id
-      let copies = names().map { $0.hasPrefix(".") ? folder($0).appending(path: Self.content) : folder($0) }
-      return copies.contains { $0.path != bundle.path && installed(at: $0).id == id }
+    let others = await files.run {
+      let all = names().map { $0.hasPrefix(".") ? folder($0).appending(path: Self.content) : folder($0) }
+      return all.filter { $0.path != bundle.path }
     }
-    if !isShared { await removeCaches(bundle) }
+    await removeCaches(bundle, others)
   }
 
   /// Runs `work`; what it reports is passed on by another task, which skips what is out of date.
