@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,39 @@ class StoppedBackend(ArithmeticBackend):
         if self._left == 0:
             self._stop()
         return super().run(*arguments)
+
+
+LOOP_FIELDS = {
+    "": "format about spec accuracy sampling config prompt steps generated finish_reason",
+    "spec": "capacity vocab_size num_streams top_k prefill_rows widths eos_token_ids default_width",
+    "sampling": "temperature top_k top_p min_p repetition_penalty seed",
+    "config": "max_new_tokens stop_token_ids stop_strings ignore_eos speculative width",
+}  # of a loop's trace and its objects; OPTIONAL_FIELDS may be missing, each line together
+OPTIONAL_FIELDS = {"": ("constraint", "stop cached"), "spec": ("deferred stream_nodes",), "sampling": (), "config": ()}
+STEP_FIELDS = "method tree kept stream_ids stream_log_probs chosen path emitted length"
+
+
+def read_loop(path: Path) -> dict[str, Any]:
+    """A loop's trace. ValueError if a field is unknown or missing."""
+    trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for name, fields in LOOP_FIELDS.items():
+        found = trace if not name else trace[name]
+        known = fields.split()
+        for together in (words.split() for words in OPTIONAL_FIELDS[name]):
+            known += together if any(field in found for field in together) else ()
+        _need(path, name or "trace", found, known)
+    for step in trace["steps"]:
+        _need(path, "step", step, STEP_FIELDS.split())
+    if "stop" in trace and list(trace["stop"]) not in (["run"], ["tokens"]):
+        raise ValueError(f"{path}: stop must have run or tokens")
+    if trace["format"] != FORMAT:
+        raise ValueError(f"{path}: format {trace['format']}, this reader knows {FORMAT}")
+    return trace
+
+
+def _need(path: Path, place: str, found: Mapping[str, Any], known: Sequence[str]) -> None:
+    if different := sorted(set(found) ^ set(known)):
+        raise ValueError(f"{path}: {place} has unknown or missing fields: {', '.join(different)}")
 
 
 def spec_of(trace: dict[str, Any]) -> ModelSpec:

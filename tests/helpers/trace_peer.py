@@ -45,8 +45,7 @@ class Watched(ArithmeticBackend):
 
 
 def read(name: str) -> dict[str, Any]:
-    trace: dict[str, Any] = json.loads((TRACES / f"{name}.json").read_text(encoding="utf-8"))
-    return trace
+    return make_traces.read_loop(TRACES / f"{name}.json")
 
 
 def config_of(given: dict[str, Any]) -> GenerationConfig:

@@ -33,13 +33,31 @@ LOOPS = sorted(path.stem for path in FOLDER.glob("loop_*.json"))
 
 
 def read(name: str) -> dict[str, Any]:
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    path = FOLDER / f"{name}.json"
+    found: dict[str, Any] = (
+        make_traces.read_loop(path) if name in LOOPS else json.loads(path.read_text(encoding="utf-8"))
+    )
+    return found
 
 
 def config_of(trace: dict[str, Any]) -> GenerationConfig:
     sampling = SamplingConfig(**{**trace["sampling"], "seed": int(trace["sampling"]["seed"])})
     config = {key: tuple(value) if isinstance(value, list) else value for key, value in trace["config"].items()}
     return GenerationConfig(sampling=sampling, **config)
+
+
+@pytest.mark.parametrize("place", ["", "spec", "sampling", "config", "step"])
+def test_a_trace_with_an_unknown_or_a_missing_field_is_refused(place: str, tmp_path: Path) -> None:
+    whole, changed = read("loop_deferred"), tmp_path / "changed.json"
+    part = whole["steps"][-1] if place == "step" else whole[place] if place else whole
+    for field in [*part, "other"]:
+        before = part.pop(field, None)
+        if field == "other":
+            part[field] = 1
+        changed.write_text(json.dumps(whole), encoding="utf-8")
+        with pytest.raises(ValueError, match=field):
+            make_traces.read_loop(changed)
+        part[field] = before
 
 
 def assert_same_tree(tree: Tree, expected: dict[str, Any]) -> None:

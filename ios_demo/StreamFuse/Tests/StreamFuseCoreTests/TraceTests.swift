@@ -59,11 +59,44 @@ final class TraceTests: XCTestCase {
     }
   }
 
-  /// One of the traces.
-  private func read<T: Decodable>(_ type: T.Type, _ name: String) throws -> T {
-    let traces = repository.appending(path: "tests/traces/\(name).json")
-    return try JSONDecoder().decode(type, from: Data(contentsOf: traces))
+  func testATraceWithAnUnknownOrAMissingFieldIsRefused() throws {
+    let whole = try JSONSerialization.jsonObject(with: data("loop_deferred")) as! [String: Any]
+    for name in ["", "spec", "sampling", "config"] {
+      let part = name.isEmpty ? whole : whole[name] as! [String: Any]
+      for field in Array(part.keys) + ["other"] {
+        var changed = part
+        changed[field] = field == "other" ? 1 : nil
+        XCTAssertThrowsError(try Trace.checkFields(name.isEmpty ? changed : whole.merging([name: changed]) { $1 }), field)
+      }
+    }
+    XCTAssertNoThrow(try Trace.checkFields(whole))
   }
+
+  /// One of the traces.
+  private func read<T: Golden>(_ type: T.Type, _ name: String) throws -> T {
+    let text = try data(name)
+    try T.checkFields(JSONSerialization.jsonObject(with: text))
+    return try JSONDecoder().decode(type, from: text)
+  }
+
+  private func data(_ name: String) throws -> Data {
+    try Data(contentsOf: repository.appending(path: "tests/traces/\(name).json"))
+  }
+}
+
+/// A file of golden traces.
+private protocol Golden: Decodable {
+  /// Throws if an object of the file has unknown fields or lacks some.
+  static func checkFields(_ file: Any) throws
+}
+
+/// Throws unless `object` has the fields, and no others; those of a line in `optional` may be missing together.
+private func need(_ object: Any?, _ fields: String, optional: [String] = []) throws {
+  func names(_ line: String) -> [String] { line.split(separator: " ").map(String.init) }
+  let found = Set((object as? [String: Any] ?? [:]).keys)
+  let known = optional.map(names).filter { !found.isDisjoint(with: $0) }.reduce(names(fields), +)
+  let different = found.symmetricDifference(known)
+  if !different.isEmpty { throw StreamFuseError(.badArgument, "unknown or missing: \(different.sorted())") }
 }
 
 /// The folder that holds core/, tests/ and this package.
@@ -71,6 +104,11 @@ let repository = URL(filePath: #filePath).appending(path: "../../../../..").stan
 
 /// Facts of the arithmetic model, as traces say them.
 private struct Spec: Decodable {
+  static func checkFields(_ spec: Any?) throws {
+    try need(
+      spec, "capacity vocab_size num_streams top_k prefill_rows widths eos_token_ids default_width",
+      optional: ["deferred stream_nodes"])
+  }
   let capacity, vocab_size, num_streams, top_k, prefill_rows: Int
   let widths: [String: [Int]]
   let eos_token_ids: [Int]
@@ -102,7 +140,19 @@ private final class StopButton: @unchecked Sendable {
 }
 
 /// A loop_*.json.
-private struct Trace: Decodable {
+private struct Trace: Golden {
+  static func checkFields(_ file: Any) throws {
+    try need(
+      file, "format about spec accuracy sampling config prompt steps generated finish_reason",
+      optional: ["constraint", "stop cached"])
+    let parts = file as! [String: Any]
+    try Spec.checkFields(parts["spec"])
+    try need(parts["sampling"], "temperature top_k top_p min_p repetition_penalty seed")
+    try need(parts["config"], "max_new_tokens stop_token_ids stop_strings ignore_eos speculative width")
+    for step in parts["steps"] as! [Any] {
+      try need(step, "method tree kept stream_ids stream_log_probs chosen path emitted length")
+    }
+  }
   struct Stop: Decodable { let run, tokens: Int? }
   struct Step: Decodable { let method: String }
   struct Sampling: Decodable {
@@ -144,7 +194,15 @@ private struct Trace: Decodable {
 }
 
 /// plan.json.
-private struct PlanTrace: Decodable {
+private struct PlanTrace: Golden {
+  static func checkFields(_ file: Any) throws {
+    try need(file, "format about spec cost_ms ngram_keys ngram_starts ngram_ids ngram_log_probs texts")
+    let parts = file as! [String: Any]
+    try Spec.checkFields(parts["spec"])
+    for text in parts["texts"] as! [Any] {
+      try need(text, "accuracy prompt max_new_tokens steps generated streams_passes")
+    }
+  }
   struct Cost: Decodable {
     let first, last: Double
     init(from decoder: any Decoder) throws {

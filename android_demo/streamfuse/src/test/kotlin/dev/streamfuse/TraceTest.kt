@@ -8,10 +8,11 @@ import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonObject
-import kotlinx.serialization.json.JsonPrimitive
-import kotlinx.serialization.json.jsonPrimitive
+import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.AfterAll
 import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertThrows
+import org.junit.jupiter.api.Test
 import org.junit.jupiter.params.ParameterizedTest
 import org.junit.jupiter.params.provider.MethodSource
 
@@ -23,7 +24,7 @@ class TraceTest {
     @ParameterizedTest
     @MethodSource("loops")
     fun `a loop gives the tokens and passes of its trace`(name: String) = runBlocking<Unit> {
-        val trace = json.decodeFromString<Trace>(File(folder, "$name.json").readText())
+        val trace = Json.decodeFromString<Trace>(File(folder, "$name.json").readText())
         val native = TracedSession(name)
         val model = Model(TracedModel(native), File(name), Options())
         val session = model.completion()
@@ -42,6 +43,15 @@ class TraceTest {
         model.close()
     }
 
+    @Test
+    fun `a trace with an unknown or a missing field is refused`() {
+        val whole = Json.parseToJsonElement(File(folder, "loop_greedy.json").readText()).jsonObject
+        val fields = whole.keys.map { JsonObject(whole - it) } + JsonObject(whole + ("other" to whole.getValue("format")))
+        for (changed in fields) {
+            assertThrows(IllegalArgumentException::class.java) { Json.decodeFromString<Trace>("$changed") }
+        }
+    }
+
     companion object {
         private val folder = File(Repository.root, "tests/traces")
 
@@ -55,37 +65,111 @@ class TraceTest {
     }
 }
 
-private val json = Json { ignoreUnknownKeys = true }
-
-/** The contents of a loop_*.json. [sampling] and [config] have the fields of a [GenerationConfig]. */
+/**
+ * The contents of a loop_*.json. Unknown fields are refused, and only those that tests/traces/README.md calls optional
+ * may be missing.
+ */
 @Serializable
 private class Trace(
+    val format: Int,
+    val about: String,
     val spec: Spec,
-    val sampling: JsonObject,
-    val config: JsonObject,
+    val accuracy: Int,
+    val sampling: Sampling,
+    val config: Config,
     val prompt: List<Int>,
-    val generated: List<Int>,
-    val steps: List<Step>,
-    @SerialName("finish_reason") val finishReason: String,
+    val constraint: Constraint? = null,
     val stop: Stop? = null,
+    val steps: List<Step>,
+    val generated: List<Int>,
+    @SerialName("finish_reason") val finishReason: String,
     val cached: Int? = null,
 ) {
-    @Serializable
-    class Spec(val widths: Map<String, List<Int>>)
+    init {
+        require(format == 1) { "format $format" }
+        require((stop == null) == (cached == null)) { "stop and cached go together" }
+    }
 
     @Serializable
-    class Step(val method: String)
+    class Spec(
+        val capacity: Int,
+        @SerialName("vocab_size") val vocabSize: Int,
+        @SerialName("num_streams") val numStreams: Int,
+        @SerialName("top_k") val topK: Int,
+        @SerialName("prefill_rows") val prefillRows: Int,
+        val widths: Map<String, List<Int>>,
+        @SerialName("eos_token_ids") val eosTokenIds: List<Int>,
+        @SerialName("default_width") val defaultWidth: Int?,
+        val deferred: Boolean = false,
+        @SerialName("stream_nodes") val streamNodes: Map<String, Int> = emptyMap(),
+    ) {
+        init {
+            require(deferred == streamNodes.isNotEmpty()) { "deferred and stream_nodes go together" }
+        }
+    }
 
     @Serializable
-    class Stop(val run: Int? = null, val tokens: Int? = null)
+    class Sampling(
+        val temperature: Double,
+        @SerialName("top_k") val topK: Int,
+        @SerialName("top_p") val topP: Double,
+        @SerialName("min_p") val minP: Double,
+        @SerialName("repetition_penalty") val repetitionPenalty: Double,
+        val seed: String, // text, as JSON has no such numbers
+    )
+
+    @Serializable
+    class Config(
+        @SerialName("max_new_tokens") val maxNewTokens: Int,
+        @SerialName("stop_token_ids") val stopTokenIds: List<Int>,
+        @SerialName("stop_strings") val stopStrings: List<String>,
+        @SerialName("ignore_eos") val ignoreEos: Boolean,
+        val speculative: Boolean,
+        val width: Int?,
+    )
+
+    @Serializable
+    class Constraint(val edges: List<List<List<Int>>>, @SerialName("may_end") val mayEnd: List<Int>)
+
+    @Serializable
+    class Stop(val run: Int? = null, val tokens: Int? = null) {
+        init {
+            require((run == null) != (tokens == null)) { "stop has run or tokens" }
+        }
+    }
+
+    @Serializable
+    class Step(
+        val method: String,
+        val tree: Tree,
+        val kept: List<Int>,
+        @SerialName("stream_ids") val streamIds: List<List<List<Int>>>,
+        @SerialName("stream_log_probs") val streamLogProbs: List<List<List<Double>>>,
+        val chosen: List<Int>,
+        val path: List<Int>,
+        val emitted: List<Int>,
+        val length: Int,
+    )
+
+    @Serializable
+    class Tree(val tokens: List<Int>, val parents: List<Int>, @SerialName("log_probs") val logProbs: List<Double>)
 
     val settings: GenerationConfig
-        get() {
-            val seed = sampling.getValue("seed").jsonPrimitive.content.toULong() // text, as JSON has no such numbers
-            val fields = JsonObject(sampling + config + ("seed" to JsonPrimitive(seed.toLong())))
-            val settings = json.decodeFromJsonElement(GenerationConfig.serializer(), fields)
-            return settings.copy(width = settings.width ?: spec.widths.values.map { it[0] }.sorted()[spec.widths.size / 2])
-        }
+        get() =
+            GenerationConfig(
+                maxNewTokens = config.maxNewTokens,
+                temperature = sampling.temperature,
+                topK = sampling.topK,
+                topP = sampling.topP,
+                minP = sampling.minP,
+                repetitionPenalty = sampling.repetitionPenalty,
+                seed = sampling.seed.toULong().toLong(),
+                stop = config.stopStrings,
+                stopTokenIds = config.stopTokenIds,
+                ignoreEos = config.ignoreEos,
+                enableSpeculativeDecoding = config.speculative,
+                width = config.width ?: spec.widths.values.map { it[0] }.sorted()[spec.widths.size / 2],
+            )
 }
 
 /** The process of tests/helpers/trace_peer.py, which has one session at a time. */
