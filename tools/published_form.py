@@ -6,9 +6,15 @@ An exact replay of an adapter's own greedy answers, in PyTorch. With k candidate
     python tools/published_form.py e2e-published --data e2e_nlg/test.jsonl --limit 60 --top-k 1 2 3 4 \\
         --prune-threshold 0 0.01 0.1
 
-Streams that are told the next token, as a pass of streams alone tells them and as a pass that verifies cannot:
+Streams that are told the next token, as a pass of streams alone tells them, and not told, as in a pass that verifies:
 
-    python tools/published_form.py sql-both --data sql_context/test.jsonl --limit 60 --top-k 32 --most-nodes 16 --untold
+    python tools/published_form.py sql-lossless --data sql_context/test.jsonl --limit 60 --top-k 32 --most-nodes 16 \\
+        --untold
+
+The same on a tuned base whose weights are merged and quantized again, as bundles of the fused schedule have them:
+
+    python tools/published_form.py sql-lossless --data sql_context/test.jsonl --limit 60 --top-k 32 --most-nodes 16 \\
+        --untold --requantized q4_1
 
 Speed over plain decoding, streams alone, always in the widest verify pass of bundles of that adapter:
 
@@ -26,17 +32,21 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from streamfuse import load
 from streamfuse.adapters import find
 from streamfuse.bench.ablations.measures import PrunedTree
 from streamfuse.bench.quality.scores import quality
+from streamfuse.bench.quantization import rounded
 from streamfuse.cli.shared.options import DEFAULT_MODEL
+from streamfuse.export.schemes import GRIDS
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.pull import resolve_model
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.reference.tree import Tree
-from streamfuse.train.evaluate import Proposals, draft_tables, own_text, proposals, replay_proposals
+from streamfuse.train.evaluate import draft_tables, own_text, proposals, replay_proposals
 from streamfuse.train.formats import Example
 from streamfuse.train.prompts import open_text
 from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
@@ -59,11 +69,22 @@ def full_tree(top_k: int, streams: int) -> int:
     return sum(top_k**depth for depth in range(streams + 1))
 
 
+def requantized(model: StreamFused, grid: str) -> StreamFused:
+    """This model with the base's adapters merged and the weights of all layers on a grid of the kernels."""
+    model = model.merged()
+    for block in model.base.blocks:
+        for name in PROJECTIONS:
+            layer = projection(block, name)
+            layer.weight = nn.Parameter(rounded(layer.weight, grid)[0], requires_grad=False)
+    return model
+
+
 def rows(
-    model: StreamFused, found: Sequence[Proposals], top_ks: Sequence[int], most: int, thresholds: Sequence[float]
-) -> list[dict[str, Any]]:
-    """A row per k and threshold."""
-    result, tables = [], draft_tables(model)
+    model: StreamFused, answers: Sequence[Example], top_ks: Sequence[int], most: int, thresholds: Sequence[float],
+    told: bool,
+) -> None:  # fmt: skip
+    """Print a row per k and threshold."""
+    found, tables = list(proposals(model, answers, max(top_ks), told=told)), draft_tables(model)
     for top_k in top_ks:
         width = min(most, full_tree(top_k, model.streams_config.num_streams))
         best = [replace(one, stream_ids=one.stream_ids[..., :top_k], stream_log_probs=one.stream_log_probs[..., :top_k])
@@ -71,14 +92,13 @@ def rows(
         for threshold in thresholds:
             cut = Counted(PrunedTree(model, width, threshold)) if threshold else None
             one = replay_proposals(best, tables, (width,), cut)[width]
-            result.append({
-                "top_k": top_k, "nodes": width, "prune_threshold": threshold,
+            row = {
+                "told": told, "top_k": top_k, "nodes": width, "prune_threshold": threshold,
                 "kept": round(cut.nodes / cut.trees, 1) if cut else width,
                 "call_reduction_ratio": round(one.call_reduction_ratio, 3),
                 "acceptance_per_depth": [round(share, 2) for share in one.acceptance_per_depth],
-            })  # fmt: skip
-            print(json.dumps(result[-1]), flush=True)
-    return result
+            }  # fmt: skip
+            print(json.dumps(row), flush=True)
 
 
 def by_the_clock(bundle: str, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> dict[str, Any]:
@@ -115,7 +135,8 @@ def main() -> None:
     parser.add_argument("--most-nodes", type=int, default=64)
     parser.add_argument("--prune-threshold", type=float, nargs="+", default=[0.0])
     parser.add_argument("--clock", nargs="+", metavar="BUNDLE", help="measure the speed of these bundles only")
-    parser.add_argument("--untold", action="store_true", help="do not tell the streams the next token")
+    parser.add_argument("--untold", action="store_true", help="measure streams that are not told the next token too")
+    parser.add_argument("--requantized", choices=list(GRIDS), help="merge the base's adapters, then round to this grid")
     args = parser.parse_args()
     folder = resolve_model(DEFAULT_MODEL)
     adapter = find(args.adapter)
@@ -126,15 +147,15 @@ def main() -> None:
             print(json.dumps(by_the_clock(bundle, prompts, args.max_new_tokens)), flush=True)
         return
     model = load_stream_fused(load_base(folder), adapter)
+    model = requantized(model, args.requantized) if args.requantized else model
     text = open_text(folder, read_adapter(adapter)[2].get("chat_template"))
     samples = spread(merged(read_samples(args.data)), args.limit)
     answers = own_text(model, [encode_prompt(sample, text) for sample in samples], args.max_new_tokens)
     words = [text.decode(answer.input_ids[answer.start :]) for answer in answers]
     print(json.dumps({"answers": len(answers), "quality": quality(samples, words)}), flush=True)
-    most = max(args.top_k)
     with torch.inference_mode():
-        found = list(proposals(model, answers, most, told=not args.untold))
-        rows(model, found, args.top_k, args.most_nodes, args.prune_threshold)
+        for told in (True, False) if args.untold else (True,):
+            rows(model, answers, args.top_k, args.most_nodes, args.prune_threshold, told)
 
 
 if __name__ == "__main__":
