@@ -29,6 +29,7 @@ from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ARCHITECTURES, StreamConfig
 from streamfuse.options import converted
+from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 from streamfuse.train.config import DistillConfig, TrainConfig
@@ -92,6 +93,9 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
+# Four bits may cost the streams of 64 features, trained for a few steps, more than this floor allows. The rows of a
+# text, which tell a model from noise too, are held to more than it by each test.
+HELD_TO_INT4 = ("kernels", "xnnpack", "core ml delegate", "openvino", "core ml", "core ml, layout ane", "onnx")
 # Two families have tied embeddings; a random model with these repeats a token, so there is little to learn.
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "tie_word_embeddings": False}
 COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth their passes
@@ -192,16 +196,26 @@ def calls_in(pte: Path, method: str) -> int:
     return len(chain.instructions)
 
 
+def gap_where_texts_part(backend: Backend, prompt: list[int], plain: list[int], other: list[int]) -> float:
+    """By how much plain decoding prefers its token to that of the other text, where they first differ."""
+    assert len(plain) == len(other)
+    at = next(i for i, (a, b) in enumerate(zip(plain, other, strict=True)) if a != b)
+    logits = decode_rows(backend, [*prompt, *plain[:at]])[-1]
+    return float(logits[plain[at]] - logits[other[at]])
+
+
 @pytest.mark.parametrize(("family", "form"), CASES)
 def test_a_family_is_exported_and_run(
     family: str, form: str, trained: Callable[[str], Trained], tmp_path: Path
 ) -> None:
     """The export holds every method to its floor, through the target's engine or what stands for it here.
 
-    The trained streams draft, drafts of the counted n-grams are accepted, and the text equals the plain one.
+    The trained streams draft, drafts of the counted n-grams are accepted, and the text equals the plain one: in all
+    tokens where rows have the same bits in all methods, else up to a near tie.
     """
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    options = converted(ExportConfig, {**one_width, "schedule": "deferred", **FORMS[form]})
+    floors = {"allow_parity_below": ("int4",)} if form in HELD_TO_INT4 else {}
+    options = converted(ExportConfig, {**one_width, **floors, "schedule": "deferred", **FORMS[form]})
     plan = config_for(trained(family).checkpoint, tmp_path / "bundle", **options)
     planned = preview(plan)
     report = run_export(plan)
@@ -222,6 +236,7 @@ def test_a_family_is_exported_and_run(
         if form in EXACT:
             np.testing.assert_array_equal(drafted, plain)
         assert (drafted.argmax(1) == plain.argmax(1)).mean() > 0.9
+        noise = float(np.abs(drafted - plain).max())
     with Session(make(), bundle.tables, costs=COSTS) as session:
         plain_text: list[int] | None = None
         for source in (None, "streams", "table"):
@@ -231,7 +246,11 @@ def test_a_family_is_exported_and_run(
             generation.finish()
             if source is None:
                 plain_text = generation.token_ids
-            assert generation.token_ids == plain_text, source
+            if generation.token_ids != plain_text:
+                assert form not in EXACT, source
+                with make() as backend:
+                    gap = gap_where_texts_part(backend, trained(family).prompt, plain_text, generation.token_ids)
+                assert abs(gap) <= 2 * noise, source
             if source == "streams":  # on the tiny models with a window few of these drafts are right
                 assert generation.statistics.draft_tokens_proposed > 0
             if source == "table":
