@@ -413,6 +413,15 @@ def test_what_is_not_supported_is_named(skip: set[str], fields: dict[str, Any], 
     assert not (tmp_path / "hf").exists()
 
 
+def test_a_gguf_that_ends_early_is_to_be_downloaded_again(tmp_path: Path) -> None:
+    whole = Source().write(tmp_path / "whole.gguf").read_bytes()
+    cut = tmp_path / "m.gguf"
+    for share in (0.0005, 0.01, 0.1, 0.5, 0.99):
+        cut.write_bytes(whole[: max(8, int(len(whole) * share))])
+        with pytest.raises(CheckpointError, match="bytes are incomplete or damaged, so copy or download it again"):
+            convert(cut, tmp_path / "hf")
+
+
 def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
     writer.write_header_to_file()
@@ -428,5 +437,5 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a readable GGUF file"):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"nothing of the kind, but long enough")
-    with pytest.raises(CheckpointError, match="not a readable GGUF file"):
+    with pytest.raises(CheckpointError, match="not a GGUF file, which begins with the letters GGUF"):
         convert(tmp_path / "m.gguf", tmp_path / "hf")

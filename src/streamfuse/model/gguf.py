@@ -103,11 +103,18 @@ def _reader(path: Path) -> Any:
                 f"{path}: a big-endian GGUF, which is not supported; `gguf-convert-endian {path.name} little` "
                 "(of the Python package gguf) converts it"
             )
+        if start[:4] != b"GGUF":
+            raise CheckpointError(f"{path}: not a GGUF file, which begins with the letters GGUF")
         return gguf.GGUFReader(path)
-    except (ValueError, OSError, IndexError, KeyError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: not a readable GGUF file ({error})") from None
+    except (ValueError, IndexError, KeyError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path}: not a readable GGUF file ({error})") from None
+        raise CheckpointError(
+            f"{path}: not a readable GGUF file; its {path.stat().st_size} bytes are incomplete or damaged, so copy or "
+            f"download it again ({error})"
+        ) from None
 
 
 def _source(fields: Metadata, files: list[Path], out_dir: Path) -> dict[str, Any]:
