@@ -63,6 +63,20 @@ HOST_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   </build>
 </project>
 """
+# R8, which shrinks Android apps, is only in Google's repository; ProGuard reads the same rules.
+SHRINKER_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>shrinker</groupId><artifactId>shrinker</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>com.guardsquare</groupId><artifactId>proguard-base</artifactId><version>7.8.1</version>
+  </dependency></dependencies>
+</project>
+"""
+# Its optimizer writes bytecode of coroutines that the JVM refuses; what the rules keep does not depend on it.
+SHRINKER_RULES = """-keep class MainKt { public static void main(java.lang.String[]); }
+-ignorewarnings
+-dontoptimize
+"""
 
 
 def packaged(out: Path, *options: str) -> Path:
@@ -124,6 +138,44 @@ def test_a_project_prints_a_text_with_the_jar_from_the_repository(
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected(chat_bundle)
     assert list(tmp_path.iterdir()) == []  # what the jar unpacks is gone with the process
+
+
+def test_a_shrunk_and_renamed_project_prints_the_same_text(
+    host: list[str], repository: Path, chat_bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "pom.xml").write_text(SHRINKER_POM)
+    resolve = ["mvn", "--batch-mode", "--quiet", CLASSPATH, "-Dmdep.outputFile=classpath"]
+    subprocess.run(resolve, cwd=tmp_path, check=True)
+    (aar,) = repository.glob("dev/streamfuse/streamfuse-android/*/*.aar")
+    # The rules of the library, and those that Kotlin's libraries carry for the apps that shrink them.
+    rules = [SHRINKER_RULES, zipfile.ZipFile(aar).read("proguard.txt").decode()]
+    for jar in (path for path in host if path.endswith(".jar")):
+        with zipfile.ZipFile(jar) as archive:
+            carried = [name for name in archive.namelist() if re.fullmatch(r"META-INF/proguard/.*\.pro", name)]
+            rules += [archive.read(name).decode() for name in carried]
+    injars = [f'-injars "{path}"(!**/module-info.class)' for path in host]
+    shrunk, renamed = tmp_path / "shrunk.jar", tmp_path / "renamed.txt"
+    libraries = "-libraryjars <java.home>/jmods(java.base.jmod;!**.jar;!module-info.class)"
+    lines = [*injars, f'-outjars "{shrunk}"', libraries, f'-printmapping "{renamed}"', *rules]
+    (tmp_path / "rules.pro").write_text("\n".join(lines))
+    shrink = [
+        "java",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        (tmp_path / "classpath").read_text(),
+        "proguard.ProGuard",
+        f"@{tmp_path / 'rules.pro'}",
+    ]
+    done = subprocess.run(shrink, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    command = ["java", "-cp", str(shrunk), "MainKt", str(chat_bundle), QUESTION]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=os.environ | {"LC_ALL": "C.UTF-8"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected(chat_bundle)
+    names = dict(re.findall(r"^(\S+) -> (\S+):$", renamed.read_text(), re.MULTILINE))
+    assert names["dev.streamfuse.Native"] == "dev.streamfuse.Native"
+    assert names["dev.streamfuse.Model"] != "dev.streamfuse.Model"
 
 
 @pytest.mark.parametrize("abi", ABIS)
