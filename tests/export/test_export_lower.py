@@ -13,7 +13,7 @@ from executorch.exir.pass_base import ExportPass
 from torch import Tensor, nn
 from torch.export import Dim
 
-from streamfuse.export.executorch.lower import _CHANGED, edge_dialect, quick_graphs
+from streamfuse.export.executorch.lower import CHANGED, edge_dialect, quick_graphs
 
 CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
@@ -68,6 +68,6 @@ def test_idle_passes_do_not_trace_the_graph_again(monkeypatch: pytest.MonkeyPatc
     call = ExportPass.call
     monkeypatch.setattr(ExportPass, "call", lambda self, graph: runs.update([type(self)]) or call(self, graph))
     _edge(Plain(), True, False)
-    assert not runs.keys() & _CHANGED.keys()
+    assert not runs.keys() & CHANGED.keys()
     _edge(Plain(), False, False)
-    assert runs.keys() >= _CHANGED.keys()
+    assert runs.keys() >= CHANGED.keys()

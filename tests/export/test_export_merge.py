@@ -167,3 +167,20 @@ def test_a_tuned_bundle_keeps_the_law_and_the_grid(
             assert np.array_equal(verify_rows(engine, method, TEXT)[: len(plain)], plain)
         prefill(engine, TEXT[:9])
         assert np.array_equal(decode_rows(engine, TEXT[9:], 9), plain[9:])
+
+
+@pytest.mark.parametrize(
+    ("streams", "options", "warned"),
+    [
+        (BOTH, {"schedule": "fused"}, True),
+        (BOTH, {"schedule": "fused", "quantize": "q8_0"}, False),
+        (BOTH, DEFERRED, False),
+        ({"base_rank": 0, "base_layers": 0, "adapter_rank": 2}, {"schedule": "fused"}, False),
+    ],
+)
+def test_a_preview_warns_where_the_tuning_is_rounded_to_four_bits(
+    streams: dict[str, int], options: dict[str, Any], warned: bool, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path, tiny_model(streams))
+    found = preview(config_for(checkpoint, tmp_path / "bundle", **{"quantize": "q4_1"} | options)).warning
+    assert (found is not None) is warned

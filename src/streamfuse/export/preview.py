@@ -25,6 +25,12 @@ from .sampling import SamplingDefaults, sampling_defaults
 from .schemes import DTYPE_BITS, GROUP_SIZES, PARTS
 from .sizes import PartSize, part_sizes, sizes_of
 
+TUNING_ROUNDED = (
+    "the adapter tunes the base model, and rounding the sum of both to 4 bits can lose much of the tuning "
+    "(docs/export.md); 8 bits keep it (--quantize q8_0 with the kernels, else int8), and so does --merge-adapter off "
+    "where it is possible"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Preview:
@@ -40,6 +46,7 @@ class Preview:
         delegates: delegates of each method, XNNPACK only.
         calls: calls of operators (kernels) or delegates (XNNPACK) of each method, without the pruner's.
         cost: of the export itself; None if it was never measured.
+        warning: what the options cost, if anything.
         tasks: a description of each task adapter, by name; `graph_bytes`, `files`, `delegates` and `calls` include
             them.
     """
@@ -53,6 +60,7 @@ class Preview:
     delegates: dict[str, int]
     calls: dict[str, int]
     cost: Cost | None = None
+    warning: str | None = None
     tasks: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -69,6 +77,7 @@ class Preview:
         return {
             "adapter_facts": self.adapter,
             "sampling_defaults": self.sampling.values,
+            "warning": self.warning,
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "weight_bytes": self.weight_bytes,
             "files": self.files,
@@ -139,6 +148,7 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
     model = with_streams(config, base)
     check_fit(config, model)
     streams, stream_vocab = model.streams_config, len(model.stream_vocab)
+    warning = TUNING_ROUNDED if streams.base_rank and config.four_bits and config.merges(streams) else None
     if config.merges(streams):
         streams = replace(streams, base_rank=0, base_layers=0)
     parts = part_sizes(model_config, streams, stream_vocab, config)
@@ -154,6 +164,7 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
         cache_bytes=_cache_bytes(config, model_config),
         delegates=delegates,
         calls=delegates if config.backend == "xnnpack" else _operator_calls(config, model_config, layers),
+        warning=warning,
     )
 
 

@@ -128,6 +128,8 @@ def export(
     expected = preview(asked)
     if expected.sampling.note is not None:
         say(expected.sampling.note)
+    if expected.warning is not None:
+        say(expected.warning, "yellow")
     if asked.backend == "vulkan":
         say(NO_VULKAN, "yellow")
     if dry_run:

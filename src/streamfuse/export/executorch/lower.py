@@ -98,7 +98,7 @@ _PROMOTING = [
 ]
 
 # Which nodes a pass of the edge dialect changes; passes that are not named here always run.
-_CHANGED: dict[type, Callable[[Node], bool]] = {
+CHANGED: dict[type, Callable[[Node], bool]] = {
     NormalizeTransposePass: lambda node: node.target == torch.ops.aten.t.default,
     ReplaceBrokenOpsWithFunctionalOpsPass: lambda node: isinstance(node.target, OpOverload) and node.target.is_view,
     SymToTensorPass: lambda node: isinstance(node.meta.get("val"), (SymInt, SymFloat, SymBool)),
@@ -114,7 +114,7 @@ def _is_float32(node: Node) -> bool:
 
 def _where_needed(graph_pass: _Pass) -> _Pass:
     """The pass, but a graph that it would not change is returned as it is, not traced again."""
-    changes = _CHANGED.get(type(inspect.unwrap(graph_pass)))
+    changes = CHANGED.get(type(inspect.unwrap(graph_pass)))
     if changes is None:
         return graph_pass
 
@@ -137,7 +137,7 @@ def quick_graphs() -> Iterator[None]:
     demand, which never happens. For each node, passes request maps that a graph signature recomputes from all its
     inputs; here they are cached while the inputs stay the same. And each table of decompositions loads all operators of
     the dispatcher, once per namespace; here they are loaded once. Passes of the edge dialect trace the graph again even
-    if they change nothing; here those in `_CHANGED` run only if they change something. And nodes do not record the
+    if they change nothing; here those in `CHANGED` run only if they change something. And nodes do not record the
     Python stack of the code that created them.
     """
     load_operators, edge_passes = export_utils._materialize_cpp_cia_ops, _program._get_aten_to_edge_passes
