@@ -159,7 +159,7 @@ void score(const AttentionWork& w) {
     memcpy(padded, w.a.query + w.head(q), (size_t)dim * sizeof(float));
     kProducts.round(padded, buffers.query, q);
   }
-  const Packed cached = {w.keys, 0, groups, true};
+  const Packed cached = Packed::of_cache(w.keys, 0, groups);
   for (int64_t t = 0; t < length; t += kTileRows) {
     const int64_t place = w.place(t);
     prefetch_values(w.values, w.a.cache.value_tiles(), w.blocks, place);
@@ -172,7 +172,7 @@ void score(const AttentionWork& w) {
   for (int64_t r = 0; r < w.task.rows; ++r)
     if (w.seen(r) > 0) last = w.visible(r)[w.seen(r) - 1] > last ? w.visible(r)[w.seen(r) - 1] : last;
   for (int64_t j = 0; j <= last; ++j) store_key_head(w.fresh(w.a.key, j), dim, j, buffers.fresh_keys);
-  const Packed fresh = {buffers.fresh_keys, 0, groups, true};
+  const Packed fresh = Packed::of_cache(buffers.fresh_keys, 0, groups);
   for (int64_t tile = 0; tile * kTileRows <= last; ++tile) {
     kProducts.product(fresh, tile, buffers.query, 0, w.queries, buffers.tile, false);
     for (int64_t q = 0; q < w.queries; ++q) {
@@ -199,7 +199,8 @@ void mix_cached(const AttentionWork& w) {
       scale_by(line, w.scales + place * kCacheBlock, weights.groups * kCacheBlock);
       kProducts.round(line, weights, q);
     }
-    const Packed cached = {w.values + place * kQ8TileBytes, tiles, w.blocks, true};  // groups of zeros add nothing
+    // Groups of zeros add nothing.
+    const Packed cached = Packed::of_cache(w.values + place * kQ8TileBytes, tiles, w.blocks);
     for (int64_t tile = 0; tile < tiles; ++tile)
       kProducts.product(cached, tile, weights, 0, w.queries, buffers.sums + tile * w.queries * kLanes, first > 0);
     first += weights.groups;
@@ -238,7 +239,7 @@ void mix_tails(const AttentionWork& w) {
       for (int64_t t = length; t < padded; ++t) line[t] = 0.0f;  // positions with values of other rows
       kProducts.round(line, weights, g);
     }
-    const Packed tail = {buffers.tail, tiles, blocks, true};
+    const Packed tail = Packed::of_cache(buffers.tail, tiles, blocks);
     for (int64_t tile = 0; tile < tiles; ++tile)
       kProducts.product(tail, tile, weights, 0, w.group, buffers.sums + (tile * w.queries + r * w.group) * kLanes,
                         true);

@@ -15,6 +15,15 @@ SF_INLINE int32_t quad_at(const int8_t* q) {
   return quad;
 }
 
+// Prefetches as many bytes as the group at w has, at both distances.
+template <bool Q8, bool IsWeight>
+SF_INLINE void prefetch_ahead(const uint8_t* w) {
+  constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes;
+  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(w + kAhead + line);
+  if (!IsWeight) return;
+  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(w + kAheadL2 + line, 0, 2);
+}
+
 #if defined(__AVX512VNNI__)
 
 template <bool Q8>

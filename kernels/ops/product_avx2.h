@@ -102,7 +102,7 @@ SF_INLINE void add_bytes(const uint8_t* w, const int8_t* q, __m256i (*sums)[kPar
   add_products<Rows, 2>(quarter, q + 8 * Quarter, sums);
 }
 
-template <bool Q8, int Rows>
+template <bool Q8, bool IsWeight, int Rows>
 void product_block(const uint8_t* w, const Rounded& x, int64_t row0, float* out, bool onto) {
   constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes, kScales = Q8 ? 512 : 256;
   Native acc[Rows][kParts];
@@ -113,7 +113,7 @@ void product_block(const uint8_t* w, const Rounded& x, int64_t row0, float* out,
   const float *scale = x.scale + row0, *share = x.share + row0;
   const int32_t* start = x.start + row0;
   for (int64_t g = 0; g < x.groups; ++g) {
-    for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(w + kAhead + line);
+    prefetch_ahead<Q8, IsWeight>(w);
     __m256i sums[Rows][kParts];
     for (int r = 0; r < Rows; ++r)
       for (int p = 0; p < kParts; ++p) sums[r][p] = Q8 ? Bytes::begin(start[r]) : Nibbles::begin(start[r]);

@@ -76,7 +76,7 @@ SF_INLINE void add_group(const Dots& dots, Native d, Native m, const int8_t* q, 
   if constexpr (First + n < Rows) add_group<Q8, Rows, First + n>(dots, d, m, q, scale, share, start, acc);
 }
 
-template <bool Q8, int Rows>
+template <bool Q8, bool IsWeight, int Rows>
 void product_block(const uint8_t* tile, const Rounded& x, int64_t row0, float* out, bool onto) {
   constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes, kScales = Q8 ? 512 : 256;
   for (int part = 0; part < kParts; ++part) {
@@ -88,8 +88,7 @@ void product_block(const uint8_t* tile, const Rounded& x, int64_t row0, float* o
     const float *scale = x.scale + row0, *share = x.share + row0;
     const int32_t* start = x.start + row0;
     for (int64_t g = 0; g < x.groups; ++g) {
-      if (part == 0)
-        for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(w + kAhead + line);
+      if (part == 0) prefetch_ahead<Q8, IsWeight>(w);
       RowDots<Q8, kPairs && (Rows > 1)> dots;
       dots.load(w, part);
       const Native d = halves(w + kScales + 2 * kPartLanes * part);

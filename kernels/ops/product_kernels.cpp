@@ -13,7 +13,7 @@ namespace streamfuse {
 namespace STREAMFUSE_ISA {
 namespace {
 
-template <bool Q8>
+template <bool Q8, bool IsWeight>
 void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t rows, float* out, bool onto) {
   constexpr int64_t kRows = Q8 ? kRowBlock : kNibbleRowBlock;
   // Blocks of about the same size: 16 rows as 8 + 8, not 12 + 4.
@@ -21,9 +21,9 @@ void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t r
     int64_t n = (left + blocks - 1) / blocks;
     if (kPairs && n % 2 != 0 && n < left) ++n;  // only the very last row may be unpaired
     switch (n) {
-#define SF_ROWS(N)                                                   \
-  case N:                                                            \
-    product_block<Q8, N <= kRows ? N : 1>(tile, x, row0, out, onto); \
+#define SF_ROWS(N)                                                             \
+  case N:                                                                      \
+    product_block<Q8, IsWeight, N <= kRows ? N : 1>(tile, x, row0, out, onto); \
     break;
       SF_ROWS(1)
       SF_ROWS(2)
@@ -38,10 +38,12 @@ void product_rows(const uint8_t* tile, const Rounded& x, int64_t row0, int64_t r
 
 void product(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0, int64_t rows, float* out, bool onto) {
   const uint8_t* data = weight.data + tile * weight.groups * weight.group_bytes();
-  if (weight.is_q8)
-    product_rows<true>(data, x, row0, rows, out, onto);
+  if (!weight.is_q8)
+    product_rows<false, true>(data, x, row0, rows, out, onto);
+  else if (weight.is_weight)
+    product_rows<true, true>(data, x, row0, rows, out, onto);
   else
-    product_rows<false>(data, x, row0, rows, out, onto);
+    product_rows<true, false>(data, x, row0, rows, out, onto);
 }
 
 }  // namespace
