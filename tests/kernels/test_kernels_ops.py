@@ -21,7 +21,7 @@ import torch
 import streamfuse.export.operators.aot  # registers torch.ops.streamfuse
 from streamfuse.export.operators import reference
 from streamfuse.export.operators.layout import cache_shapes
-from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, pack_q8_0
+from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, pack_q4_1, pack_q8_0, unpack
 
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
@@ -162,6 +162,43 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
     assert (out[3] == 0).all()
     assert torch.isfinite(out).all()
     assert out[2].abs().sum() > 0
+
+
+def packed_weight(scheme: str, outputs: int, inputs: int) -> torch.Tensor:
+    d = (torch.rand(outputs, inputs // 32) / 100).half()
+    if scheme == "q8_0":
+        return pack_q8_0(torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8), d)
+    return pack_q4_1(torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8), d, -8 * d)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("scheme", ["q4_1", "q8_0"])
+def test_a_product_adds_its_groups_in_order(scheme: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = packed_weight(scheme, 36, 96), torch.randn(rows, 96)
+    w, r = unpack(weight), reference.Rounded.of(x)
+    wanted = torch.zeros(rows, 48)
+    for g in range(3):
+        dots = r.q[:, g] @ w.q[:, 32 * g : 32 * (g + 1)].float().T
+        steps = [(dots, w.d[:, g] * r.scale[:, g, None])]
+        steps += [] if w.m is None else [(r.scale[:, g, None] * r.q[:, g].sum(1, keepdim=True), w.m[:, g])]
+        for a, b in steps:
+            wanted = (a.double() * b.double() + wanted.double()).float()
+    for at_once in (1 << 18, 40 * rows):  # all outputs together, and in four blocks
+        monkeypatch.setattr(reference, "_AT_ONCE", at_once)
+        assert torch.equal(reference.product(x, weight, 36), wanted[:, :36])
+
+
+def test_a_weight_is_unpacked_once_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = packed_weight("q8_0", 32, 64), torch.randn(2, 64)
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(reference, "unpack", lambda weight: (seen.append(weight), unpack(weight))[1])
+    wanted = reference.product(x, weight, 32)
+    with reference.unpacked_once():
+        assert all(torch.equal(reference.product(x, weight, 32), wanted) for _ in range(3))
+        assert torch.equal(reference.product(x, weight[:1], 16), wanted[:, :16])  # at the same address
+        assert len(seen) == 3
+    reference.product(x, weight, 32)
+    assert len(seen) == 4
 
 
 def test_top_k_breaks_ties_by_the_smaller_column() -> None:

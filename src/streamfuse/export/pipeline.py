@@ -31,6 +31,7 @@ from .calibrate import calibrate, prompts_of
 from .config import ExportConfig
 from .draft import draft_arrays, write_tensors
 from .graphs import Method, Weights, build_methods
+from .operators.reference import unpacked_once
 from .preview import Preview, check_fit, check_text, with_streams
 from .reference import Form, reference_backend
 from .sampling import sampling_defaults
@@ -138,7 +139,7 @@ def run_export(
             for part in parts:
                 part.run_reference()
 
-        with report.timed("quantize"):  # the same on the weights as the target will store them
+        with report.timed("quantize"), unpacked_once():  # the same on the weights as the target will store them
             progress("quantizing")
             for part in parts:
                 part.quantize(selftest.FLOORS[floor])

@@ -7,6 +7,9 @@ units in the last place.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +20,7 @@ from streamfuse.export.operators.layout import GROUP, TILE
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, float_adapters, unpack
 
 _LANES = 16
+_AT_ONCE = 1 << 18  # products in float64, which stay in a processor's cache
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations is stored as zeros
 
 
@@ -257,21 +261,62 @@ class Rounded:
         return cls(torch.round(groups * inverse[..., None]), scale)
 
 
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """A packed weight, its groups of inputs apart: w[n, 32 g + k] = d[g, n] * q[g, k, n] + m[g, n]."""
+
+    q: Tensor  # int8 [G, 32, N'], N' a multiple of 16
+    d: Tensor  # float32 [G, N']
+    m: Tensor | None  # float32 [G, N']; None for Q8_0
+
+    @classmethod
+    def of(cls, weight: Tensor) -> _Groups:
+        w = unpack(weight)
+        q = w.q.to(torch.int8).unflatten(1, (-1, GROUP)).permute(1, 2, 0)
+        return cls(q.contiguous(), w.d.T.contiguous(), None if w.m is None else w.m.T.contiguous())
+
+
+_once: ContextVar[dict[tuple[int, torch.Size], tuple[Tensor, _Groups]] | None] = ContextVar("_once", default=None)
+
+
+@contextmanager
+def unpacked_once() -> Iterator[None]:
+    """Inside, a weight is unpacked for its first product only: a byte per parameter is kept. No weight may change."""
+    token = _once.set({})
+    try:
+        yield
+    finally:
+        _once.reset(token)
+
+
+def _groups_of(weight: Tensor) -> _Groups:
+    if (known := _once.get()) is None:
+        return _Groups.of(weight)
+    place = weight.data_ptr(), weight.shape
+    if place not in known:
+        known[place] = weight, _Groups.of(weight)  # with the weight, whose address is nobody else's then
+    return known[place][1]
+
+
 def product(x: Tensor, weight: Tensor, out_features: int) -> Tensor:
     """W . round(x): x float32 [R, K], weight packed -> float32 [R, N]. Groups in order, two fused steps each."""
-    w, r = unpack(weight), Rounded.of(x)
-    rows, groups = r.scale.shape
-    if w.d.shape[1] != groups or not w.q.shape[0] - TILE < out_features <= w.q.shape[0]:
+    w, r = _groups_of(weight), Rounded.of(x)
+    groups, outputs = w.d.shape
+    if r.scale.shape[1] != groups or not outputs - TILE < out_features <= outputs:
         raise ValueError(f"a packed weight of {list(weight.shape)} does not map {list(x.shape)} to {out_features}")
-    by_group = w.q.view(-1, groups, GROUP).float().permute(1, 2, 0)
-    dots = torch.bmm(r.q.transpose(0, 1), by_group)  # [G, R, N'], exact
-    shares = r.scale * r.q.sum(dim=2)
-    acc = dots.new_zeros(rows, w.q.shape[0])
-    for g in range(groups):
-        acc = _fma(dots[g], w.d[:, g] * r.scale[:, g, None], acc)
+    q, scale, shares = r.q.transpose(0, 1), r.scale.T[..., None], (r.scale * r.q.sum(dim=2)).T[..., None]
+    columns = max(_AT_ONCE // max(r.scale.numel(), 1), 1)
+    blocks = []
+    for at in (slice(start, start + columns) for start in range(0, outputs, columns)):
+        dots = torch.bmm(q, w.q[:, :, at].float())  # [G, R, N'], exact
+        factors = [(dots, w.d[:, None, at] * scale)]
         if w.m is not None:
-            acc = _fma(w.m[:, g], shares[:, g, None], acc)
-    return acc[:, :out_features].contiguous()
+            factors.append((shares, w.m[:, None, at]))
+        steps = dots.new_empty(groups, len(factors), *dots.shape[1:], dtype=torch.float64)
+        for i, (a, b) in enumerate(factors):
+            torch.mul(a.double(), b.double(), out=steps[:, i])
+        blocks.append(_summed(steps.flatten(0, 1), torch.zeros_like(dots[0])))
+    return torch.cat(blocks, 1)[:, :out_features].contiguous()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -314,14 +359,19 @@ def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return (a.double() * b.double() + c.double()).float()
 
 
+def _summed(steps: Tensor, total: Tensor) -> Tensor:
+    """`total`, in place, with exact products of float32, float64 [n, ...], added in order: n times `_fma`."""
+    for step in steps:
+        total.copy_(step.add_(total))
+    return total
+
+
 def _lane_dot(a: Tensor, b: Tensor) -> Tensor:
     """Dot products over the last dimension: 16 lanes, each in order, then a pairwise reduction."""
     padding = (0, -a.shape[-1] % _LANES)
     a, b = torch.broadcast_tensors(F.pad(a, padding), F.pad(b, padding))
     a, b = (t.reshape(*t.shape[:-1], -1, _LANES) for t in (a, b))
-    acc = torch.zeros_like(a[..., 0, :])
-    for i in range(a.shape[-2]):
-        acc = _fma(a[..., i, :], b[..., i, :], acc)
+    acc = _summed((a.double() * b.double()).movedim(-2, 0), torch.zeros_like(a[..., 0, :]))
     for half in (8, 4, 2, 1):
         acc = acc[..., :half] + acc[..., half : 2 * half]
     return acc[..., 0]
