@@ -20,7 +20,7 @@ from streamfuse.export.operators.layout import GROUP, TILE
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, float_adapters, unpack
 
 _LANES = 16
-_AT_ONCE = 1 << 18  # products in float64, which stay in a processor's cache
+AT_ONCE = 1 << 18  # products in float64, which stay in a processor's cache
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it a group of activations is stored as zeros
 
 
@@ -305,7 +305,7 @@ def product(x: Tensor, weight: Tensor, out_features: int) -> Tensor:
     if r.scale.shape[1] != groups or not outputs - TILE < out_features <= outputs:
         raise ValueError(f"a packed weight of {list(weight.shape)} does not map {list(x.shape)} to {out_features}")
     q, scale, shares = r.q.transpose(0, 1), r.scale.T[..., None], (r.scale * r.q.sum(dim=2)).T[..., None]
-    columns = max(_AT_ONCE // max(r.scale.numel(), 1), 1)
+    columns = max(AT_ONCE // max(r.scale.numel(), 1), 1)
     blocks = []
     for at in (slice(start, start + columns) for start in range(0, outputs, columns)):
         dots = torch.bmm(q, w.q[:, :, at].float())  # [G, R, N'], exact
