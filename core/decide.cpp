@@ -16,8 +16,8 @@ constexpr double kSure = 0.5;    // share of the expected hits that counts towar
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
-// Tokens until streams are tried in a new text, at most, if they cost up to kLowPrice plain passes: shorter texts cannot
-// pay for a trial. In proportion more where streams cost more, up to kMostNewText.
+// A new text waits at most kNewText tokens before streams are tried, because shorter texts cannot pay for a trial. If
+// streams cost more than kLowPrice plain passes, it waits longer in proportion, at most kMostNewText tokens.
 constexpr int64_t kNewText = 64, kMostNewText = 512;
 constexpr double kLowPrice = 0.2;
 constexpr int64_t kTextEnd = 8;  // tokens: the end of a text is not representative

@@ -84,6 +84,7 @@ struct Outcome {
   int64_t room;          // tokens left to generate
 };
 
+// To be called when a generation begins; shortens the back-off.
 void begin_text(PlanState&, const Facts&);
 // Returns true if a new trial of streams begins; earlier observations of streams should then count less.
 bool record(PlanState&, const Facts&, const Outcome&);

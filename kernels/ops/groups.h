@@ -15,7 +15,7 @@ SF_INLINE int32_t quad_at(const int8_t* q) {
   return quad;
 }
 
-// Prefetches as many bytes as the group at w has, at both distances.
+// Prefetches the bytes of one group: kAhead after w into L1 and, for weights, kAheadL2 after w into L2.
 template <bool Q8, bool IsWeight>
 SF_INLINE void prefetch_ahead(const uint8_t* w) {
   constexpr int64_t kBytes = Q8 ? kQ8TileBytes : kQ4TileBytes;

@@ -11,7 +11,7 @@ constexpr int64_t kTileRows = 16, kGroupSize = 32;
 constexpr int64_t kQ4TileBytes = 320, kQ8TileBytes = 544;  // of one group of one tile
 
 // Prefetch distances in bytes of weights, into the L1 and into the L2 cache. With both, weights from memory are read
-// faster than with either. The distances are short, since every product also prefetches this much behind its end.
+// faster than with either alone. The distances are short, since every product also prefetches this far beyond its end.
 constexpr int64_t kAhead = 5120, kAheadL2 = 8192;
 
 struct Packed {

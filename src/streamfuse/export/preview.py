@@ -26,9 +26,9 @@ from .schemes import DTYPE_BITS, GROUP_SIZES, PARTS
 from .sizes import PartSize, part_sizes, sizes_of
 
 TUNING_ROUNDED = (
-    "the adapter tunes the base model, and rounding the sum of both to 4 bits can lose much of the tuning "
-    "(docs/export.md); 8 bits keep it (--quantize q8_0 with the kernels, else int8), and so does --merge-adapter off "
-    "where it is possible"
+    "this adapter fine-tunes the base model; merging that into weights that are then rounded to 4 bits can lower the "
+    "quality of answers and the number of accepted drafts. 8 bits avoid it with the kernels (--quantize q8_0); "
+    "docs/export.md, A tuned base with 4-bit weights"
 )
 
 
@@ -46,7 +46,7 @@ class Preview:
         delegates: delegates of each method, XNNPACK only.
         calls: calls of operators (kernels) or delegates (XNNPACK) of each method, without the pruner's.
         cost: of the export itself; None if it was never measured.
-        warning: what the options cost, if anything.
+        warning: to be printed before the export, or None.
         tasks: a description of each task adapter, by name; `graph_bytes`, `files`, `delegates` and `calls` include
             them.
     """
