@@ -295,3 +295,11 @@ def test_the_manifest_knows_the_operators_of_the_engine() -> None:
     from streamfuse.bundle.manifest import OPERATORS as KNOWN
 
     assert set(KNOWN) == set(streamfuse.export.operators.aot.OPERATORS)
+
+
+def test_the_reference_takes_inputs_that_are_trained() -> None:
+    weight, x = packed_weight("q4_1", 36, 96), torch.randn(3, 96, requires_grad=True)
+    assert torch.equal(reference.product(x, weight, 36), reference.product(x.detach(), weight, 36))
+    assert torch.equal(
+        reference.rms_norm(x, torch.ones(96), 1e-5), reference.rms_norm(x.detach(), torch.ones(96), 1e-5)
+    )

@@ -300,7 +300,7 @@ def _groups_of(weight: Tensor) -> _Groups:
 
 def product(x: Tensor, weight: Tensor, out_features: int) -> Tensor:
     """W . round(x): x float32 [R, K], weight packed -> float32 [R, N]. Groups in order, two fused steps each."""
-    w, r = _groups_of(weight), Rounded.of(x)
+    w, r = _groups_of(weight), Rounded.of(x.detach())
     groups, outputs = w.d.shape
     if r.scale.shape[1] != groups or not outputs - TILE < out_features <= outputs:
         raise ValueError(f"a packed weight of {list(weight.shape)} does not map {list(x.shape)} to {out_features}")
@@ -360,8 +360,11 @@ def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _summed(steps: Tensor, total: Tensor) -> Tensor:
-    """`total`, in place, with exact products of float32, float64 [n, ...], added in order: n times `_fma`."""
-    for step in steps:
+    """`total`, in place, with exact products of float32, float64 [n, ...], added in order: n times `_fma`.
+
+    No gradients: sums in place have none, and nothing trains through rounded products.
+    """
+    for step in steps.detach():
         total.copy_(step.add_(total))
     return total
 
