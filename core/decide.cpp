@@ -139,7 +139,7 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
 }
 
 void begin_text(PlanState& state, const Facts& facts) {
-  // The text before says little about this one, so streams are tried soon, if the budget can pay.
+  // The text before says little about this one, so streams are tried soon if they are cheap and the budget can pay.
   const double price = facts.costs.known() && facts.streams_usable ? cheapest_ms(facts) / facts.plain_ms() : 0.0;
   const int64_t wait = std::clamp(static_cast<int64_t>(kNewText * price / kLowPrice), kNewText, kMostNewText);
   state.back_off = std::min(state.back_off, wait);

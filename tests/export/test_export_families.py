@@ -93,9 +93,11 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
-# Four bits may cost the streams of 64 features, trained for a few steps, more than this floor allows. The rows of a
-# text, which tell a model from noise too, are held to more than it by each test.
-HELD_TO_INT4 = ("kernels", "xnnpack", "core ml delegate", "openvino", "core ml", "core ml, layout ane", "onnx")
+# Its streams of 64 features, trained for a few steps, lose more to four bits than the floor int4 allows (4.9 dB of 5);
+# the rows of a text, which tell a model from noise too, are held to more by the test.
+BELOW_INT4 = ("Qwen3ForCausalLM", "xnnpack")
+# Where the two best tokens of a step are closer than the rounding of a method's rows, texts may part (docs/limits.md).
+NEAR_TIES = {("Phi3ForCausalLM", "core ml"), ("GraniteMoeHybridForCausalLM", "core ml, layout ane")}
 # Two families have tied embeddings; a random model with these repeats a token, so there is little to learn.
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "tie_word_embeddings": False}
 COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth their passes
@@ -210,11 +212,11 @@ def test_a_family_is_exported_and_run(
 ) -> None:
     """The export holds every method to its floor, through the target's engine or what stands for it here.
 
-    The trained streams draft, drafts of the counted n-grams are accepted, and the text equals the plain one: in all
-    tokens where rows have the same bits in all methods, else up to a near tie.
+    The trained streams draft, drafts of the counted n-grams are accepted, and the text equals the plain one; those of
+    NEAR_TIES do up to a near tie.
     """
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    floors = {"allow_parity_below": ("int4",)} if form in HELD_TO_INT4 else {}
+    floors = {"allow_parity_below": ("int4",)} if (family, form) == BELOW_INT4 else {}
     options = converted(ExportConfig, {**one_width, **floors, "schedule": "deferred", **FORMS[form]})
     plan = config_for(trained(family).checkpoint, tmp_path / "bundle", **options)
     planned = preview(plan)
@@ -247,7 +249,7 @@ def test_a_family_is_exported_and_run(
             if source is None:
                 plain_text = generation.token_ids
             if generation.token_ids != plain_text:
-                assert form not in EXACT, source
+                assert (family, form) in NEAR_TIES, source
                 with make() as backend:
                     gap = gap_where_texts_part(backend, trained(family).prompt, plain_text, generation.token_ids)
                 assert abs(gap) <= 2 * noise, source

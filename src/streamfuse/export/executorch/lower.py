@@ -92,10 +92,15 @@ def required_operators(program: ExecutorchProgramManager) -> list[str]:
 
 _Pass: TypeAlias = Callable[[GraphModule], PassResult]
 
-_PROMOTING = [
-    *(torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor, torch.ops.aten.sub.Tensor, torch.ops.aten.div.Tensor),
-    *(torch.ops.aten.div.Tensor_mode, torch.ops.aten.minimum.default),
-]
+# Operators whose operands RemoveMixedTypeOperators converts to one type.
+_PROMOTING = {
+    torch.ops.aten.add.Tensor,
+    torch.ops.aten.mul.Tensor,
+    torch.ops.aten.sub.Tensor,
+    torch.ops.aten.div.Tensor,
+    torch.ops.aten.div.Tensor_mode,
+    torch.ops.aten.minimum.default,
+}
 
 # Which nodes a pass of the edge dialect changes; passes that are not named here always run.
 CHANGED: dict[type, Callable[[Node], bool]] = {
