@@ -159,7 +159,7 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
                 "prefilled_tokens": 10,
                 "accept_lengths": [2, 4, 4],
             }
-            return Answer((7,) * 10, self.ms_per_token * 10, statistics, cpu_ms=16.0)
+            return Answer((7,) * 10, self.ms_per_token * 10, statistics, cpu_ms=16.0, joules=0.4 if plain else 0.32)
 
     result = run(Counted(PLAIN, 1.0, []), Counted(SPECULATIVE, 9.0, []))
     assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
@@ -167,7 +167,9 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
     assert drafted["accepted_by_source"] == {"streams": 6, "lookup": 4, "table": 0}  # of two prompts
     times = [drafted[name] for name in ("first_token_ms", "prefill_token_per_sec", "cpu_ms_per_token")]
     assert times == pytest.approx([8.0, 2000.0, 2.0])
+    assert drafted["joules_per_token"] == pytest.approx(0.04)
     assert "accepted drafts came from streams 60%, lookup 40%" in summary(result)
+    assert "energy per token: plain 0.050 J, speculative 0.040 J" in summary(result)
 
 
 def test_a_folder_of_one_file_is_data(tmp_path: Path) -> None:
@@ -362,6 +364,7 @@ def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     facts = json.loads(stdout)
     assert (facts["equal"], facts["cold_caches"]) == (True, True)
     assert facts["systems"]["plain"]["cpu_ms_per_token"] is None, "evictions take processor time too"
+    assert facts["systems"]["plain"]["joules_per_token"] is None
     assert not engines.cost_folder().exists(), "what `run` reads there is of warm caches"
     assert len(fake_engine) == 2, "one that plain and speculative share, and that of the memory"
     code, _, stderr = command(bundle, *flags, "--systems", "plain,llama.cpp")

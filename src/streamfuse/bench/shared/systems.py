@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from streamfuse.api import Generation, Model, load
+from streamfuse.bench.shared.energy import EnergyCounter
 from streamfuse.runtime.config import DRAFT_SOURCES
 from streamfuse.runtime.session import Session
 
@@ -55,16 +56,18 @@ class Answer:
     Attributes:
         statistics: of our own runtime.
         cpu_ms: processor time of all threads after the first pass; None: not measured, or of another program.
+        joules: energy of the whole processor in that time; None: not measured, or not counted by this machine.
     """
 
     token_ids: tuple[int, ...]
     decode_ms: float
     statistics: dict[str, Any] | None = None
     cpu_ms: float | None = None
+    joules: float | None = None
 
     @property
-    def cpu_tokens(self) -> int:
-        """The tokens that `cpu_ms` was spent on: all but those of the first pass."""
+    def later_tokens(self) -> int:
+        """The tokens that `cpu_ms` and `joules` were spent on: all but those of the first pass."""
         lengths = (self.statistics or {}).get("accept_lengths") or [0]
         return len(self.token_ids) - int(lengths[0])
 
@@ -103,7 +106,7 @@ class OwnRuntime:
             return finished(self._model.stream(request.prompt_ids, **options))
         self._session.reset()
         answer = finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
-        return replace(answer, cpu_ms=None)  # the evictions of --cold-caches take processor time too
+        return replace(answer, cpu_ms=None, joules=None)  # the evictions of --cold-caches take both
 
 
 def open_own(name: str, bundle: str, adapter: str | None, threads: int | None, provider: str | None) -> OwnRuntime:
@@ -114,23 +117,44 @@ def open_own(name: str, bundle: str, adapter: str | None, threads: int | None, p
 
 def finished(generation: Generation) -> Answer:
     """What a generation of this project delivers, to its end."""
-    drafted, began = [], None
+    drafted, spent = [], None
     for piece in generation:
-        began = time.process_time() if began is None else began  # the prompt has been read
+        spent = _Spent() if spent is None else spent  # the prompt has been read
         if piece.token is not None:
             drafted.append(piece.drafted)
-    cpu_ms = None if began is None else 1000 * (time.process_time() - began)
+    cpu_ms, joules = (None, None) if spent is None else spent.so_far()
     found = generation.statistics
     lengths = accept_lengths(drafted, found.target_forward_passes)
     decode_ms = sum(ms for phase, ms in found.time_ms.items() if phase != "prefill")
-    return Answer(tuple(generation.token_ids), decode_ms, {**found.to_dict(), "accept_lengths": lengths}, cpu_ms)
+    statistics = {**found.to_dict(), "accept_lengths": lengths}
+    return Answer(tuple(generation.token_ids), decode_ms, statistics, cpu_ms, joules)
+
+
+class _Spent:
+    """Processor time of this process and energy of the processor since this object was made."""
+
+    def __init__(self) -> None:
+        self._energy, self._began = EnergyCounter(), time.process_time()
+
+    def so_far(self) -> tuple[float, float | None]:
+        """Milliseconds of all threads; joules, if the machine counts them."""
+        return 1000 * (time.process_time() - self._began), self._energy.joules()
 
 
 def cpu_ms_per_token(answers: Iterable[Answer]) -> float | None:
     """Processor time of all threads per token, without the prompt and the first pass; None if none was measured."""
-    timed = [(answer.cpu_ms, answer.cpu_tokens) for answer in answers if answer.cpu_ms is not None]
-    tokens = sum(count for _, count in timed)
-    return sum(ms for ms, _ in timed) / tokens if tokens else None
+    return _per_token((answer.cpu_ms, answer.later_tokens) for answer in answers)
+
+
+def joules_per_token(answers: Iterable[Answer]) -> float | None:
+    """Energy of the processor per token, without the prompt and the first pass; None if none was measured."""
+    return _per_token((answer.joules, answer.later_tokens) for answer in answers)
+
+
+def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
+    measured = [(value, tokens) for value, tokens in spent if value is not None]
+    tokens = sum(count for _, count in measured)
+    return sum(value for value, _ in measured) / tokens if tokens else None
 
 
 def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:

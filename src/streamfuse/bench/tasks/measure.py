@@ -30,6 +30,7 @@ from streamfuse.bench.shared.systems import (
     Request,
     System,
     cpu_ms_per_token,
+    joules_per_token,
 )
 
 _WARM_UP_TOKENS = 8
@@ -94,6 +95,7 @@ class SystemResult:
             "first_token_ms": float(np.median([one["first_token_ms"] for one in read])),
             "prefill_token_per_sec": sum(one["prefilled_tokens"] for one in read) / prefill_s if prefill_s else None,
             "cpu_ms_per_token": cpu_ms_per_token(answers),
+            "joules_per_token": joules_per_token(answers),
         }
 
 

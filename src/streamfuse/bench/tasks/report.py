@@ -53,6 +53,9 @@ def summary(result: TaskResult) -> list[str]:
         f"roofline of plain decoding {result.roofline_token_per_sec:.0f} tokens/s: "
         f"{result.weight_bytes / 1e6:.1f} MB per token at {bandwidth.median:.1f} GB/s"
     )
+    joules = {name: system.statistics.get("joules_per_token") for name, system in result.systems.items()}
+    if counted := [f"{name} {energy:.3f} J" for name, energy in joules.items() if energy is not None]:
+        lines.append(f"energy per token: {', '.join(counted)}")
     if result.equal is not None:
         lines.append(equality_line(result.equal))
     drafting = result.systems[SPECULATIVE].statistics if SPECULATIVE in result.systems else {}
