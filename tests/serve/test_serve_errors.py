@@ -54,6 +54,7 @@ def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any
         ({"functions": [{"name": "f"}]}, "functions", "use tools"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "use chat_template_kwargs"),
         ({"max_token": 5}, "max_token", "there is no field max_token"),
+        ({"\ud800": 5}, "\\ud800", "there is no field \\ud800"),
         ({"temperature": "hot"}, "temperature", "temperature must be a number, not 'hot'"),
         ({"temperature": -1}, "temperature", "temperature must be at least 0"),
         ({"top_p": 0}, "top_p", "top_p must be above 0 and at most 1"),
@@ -78,6 +79,10 @@ def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "snow"}}},
             "tool_choice", "tool_choice must be one of auto, required, none, get_weather, now, not 'snow'",
+        ),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "\ud800"}}},
+            "tool_choice", "tool_choice \\ud800 needs tools",
         ),
         ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "needs a tool_choice other than auto"),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "set tool_choice to none"),

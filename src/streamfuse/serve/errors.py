@@ -38,7 +38,8 @@ class RequestError(Exception):
         """The error object."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = "rate_limit_error" if self.status == 429 else kind
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else _utf8(self.param)
+        return {"error": {"message": _utf8(self.message), "type": kind, "param": param, "code": self.code}}
 
 
 def request_error(error: Exception, limit: str = "max_tokens") -> RequestError | None:
@@ -57,6 +58,11 @@ def request_error(error: Exception, limit: str = "max_tokens") -> RequestError |
     if isinstance(error, BackendError):
         return RequestError(500, str(error))
     return None
+
+
+def _utf8(text: str) -> str:
+    """JSON can name lone surrogates, which UTF-8 cannot: those that a request has are shown as `\\ud800`."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _field(flag: str, limit: str) -> str:
