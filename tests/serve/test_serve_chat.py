@@ -207,6 +207,12 @@ def test_results_of_tools_go_back_in_and_the_model_answers(served: Served) -> No
         chat.send("hi", tool_choice="required")
         expected = chat.send_tool_results(["done"], max_new_tokens=12)
     assert last.choices[0].message.content == expected.text
+    plain: Any = [{**first.message.model_dump(), "content": ""}]  # this template joins texts
+    with_text, with_null = (
+        served.client.chat.completions.create(model=NAME, messages=[*before, messages[2]], max_tokens=12)
+        for before in ([messages[0], *plain], messages[:2])
+    )
+    assert with_null.choices[0].message.content == with_text.choices[0].message.content
     again = served.client.chat.completions.create(
         model=NAME, messages=messages, tools=[CHOOSE], tool_choice="required"
     ).choices[0]

@@ -273,7 +273,9 @@ def _message(message: object, param: str) -> dict[str, Any]:
         raise _wrong(f"{param}.role", f"one of {', '.join(_ROLES)}", message.get("role"))
     calls = message.get("tool_calls") or []
     content = message.get("content")
-    made: dict[str, Any] = {"role": role, "content": None if content is None and calls else _text(content, param)}
+    # An answer of calls alone comes back with the null that it was sent with; a chat keeps an empty text there, which
+    # every template can write.
+    made: dict[str, Any] = {"role": role, "content": "" if content is None and calls else _text(content, param)}
     for name in ("audio", "function_call"):
         if message.get(name) is not None:
             raise RequestError(400, f"{param}.{name} is not supported", f"{param}.{name}", "unsupported_parameter")
