@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +26,7 @@ from served import NAME, SECONDS, Served, serving, until
 import streamfuse
 from streamfuse.serve.app import application
 from streamfuse.serve.options import ServeOptions
+from streamfuse.serve.server import Server
 from streamfuse.serve.service import Service
 
 PASS_SECONDS = 0.005
@@ -153,11 +156,11 @@ def test_an_answer_may_end_after_the_signal_and_those_who_wait_are_sent_away(
         until(lambda: served.server.waiting == 1)
         served.server.stop()
         until(lambda: _refuses(served))
+        with pytest.raises(openai.InternalServerError) as caught:
+            second.result(SECONDS)
+        assert (caught.value.status_code, caught.value.code) == (503, "shutting_down")
         GatedBackend.gate.set()
         assert first.result().usage.completion_tokens == 6
-        with pytest.raises(openai.InternalServerError) as caught:
-            second.result()
-        assert (caught.value.status_code, caught.value.code) == (503, "shutting_down")
 
 
 def _refuses(served: Served) -> bool:
@@ -185,6 +188,30 @@ def test_an_answer_that_takes_longer_is_ended_and_its_client_told(tmp_path: Path
             status, last = found.result()
             assert status == 503
         assert (last["error"]["code"], last["error"]["type"]) == ("shutting_down", "server_error")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_second_ctrl_c_ends_the_answer_and_its_client_is_told(
+    tmp_path: Path, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    def ask(served: Served) -> Any:
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1500, "speculative": False}
+        found = pool.submit(served.events if stream else lambda body: [served.post("/chat/completions", body)[1]], body)
+        assert GatedBackend.waiting.wait(SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: _refuses(served))
+        os.kill(os.getpid(), signal.SIGINT)
+        GatedBackend.gate.set()
+        return found.result()[-2 if stream else -1]
+
+    with serving(tmp_path, GatedBackend) as served:
+        served.ask(max_tokens=1)
+        close_gate()
+        server = Server(served.model, ServeOptions(port=0, grace=SECONDS))
+        last = pool.submit(ask, Served(served.model, server, served.engines, None))
+        server.run()
+        assert last.result()["error"]["code"] == "shutting_down"
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:

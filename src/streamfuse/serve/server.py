@@ -17,6 +17,7 @@ from streamfuse.serve.options import ServeOptions
 from streamfuse.serve.service import Service
 
 _LAST_SECONDS = 5  # of an answer that was ended, to be sent
+_FORCED_SECONDS = 1  # the same after a second Ctrl-C
 
 
 class Server:
@@ -63,7 +64,8 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn waits for the answers that are being sent; here those that wait end at once, the others after `grace`."""
+    """uvicorn waits for the answers that are being sent; here those that wait end at once, the others after `grace`, or
+    with a second Ctrl-C."""
 
     def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
         super().__init__(config)
@@ -74,6 +76,9 @@ class _Uvicorn(uvicorn.Server):
         ending = asyncio.get_running_loop().call_later(self._grace, self._service.stop)
         try:
             await super().shutdown(sockets)
+            if self.force_exit and self.server_state.tasks:
+                self._service.stop()
+                await asyncio.wait(self.server_state.tasks, timeout=_FORCED_SECONDS)
         finally:
             ending.cancel()
 

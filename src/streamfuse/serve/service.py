@@ -21,7 +21,7 @@ class Service:
     task adapter of its bundle is a model too, NAME:ADAPTER, with a sequence of its own.
 
     `queue` requests may wait, `max_new_tokens` is the limit of those that have none (None: what the context holds), and
-    `speculative` is False for plain decoding. For one event loop, but for `close`.
+    `speculative` is False for plain decoding. For one event loop, but for `stop`.
     """
 
     def __init__(
@@ -71,8 +71,10 @@ class Service:
         return max(len(self._line) - 1, 0)
 
     def close(self) -> None:
-        """Refuse requests from now on, those who wait included."""
+        """Refuse requests from now on, those who wait included: they are told at once."""
         self._closed = True
+        for turn in self._line:
+            turn.set()
 
     def stop(self) -> None:
         """End the answer that is written."""
