@@ -287,6 +287,10 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
     assert "PROMPT" in refusal("run", bundle, code=2)
     assert "--source" in refusal("pull", "--source", "moon", code=2)
     assert "frobnicate" in refusal("frobnicate", code=2)
+    for group in ("bundle", "bench", "data"):
+        code, stdout, stderr = streamfuse_command(group)
+        assert (code, stderr) == (2, f"error: Missing command (see streamfuse {group} --help)\n")
+        assert f"Usage: streamfuse {group}" in stdout
 
 
 def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Path) -> None:

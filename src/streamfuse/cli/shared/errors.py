@@ -77,7 +77,7 @@ def describe(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # typer's own: an unknown flag, a value out of range, a missing argument
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "streamfuse")
-        text = _one_line(error.format_message())
+        text = _one_line(error.format_message()) or "Missing command"  # typer has printed the group's help, no sentence
         return f"{text.rstrip('.')} (see {command} {help_flag(context)})", int(getattr(error, "exit_code", 2))
     system = os_error(error)
     if system is not None and system.strerror:
