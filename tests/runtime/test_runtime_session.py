@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
+from typing import Any
 
 import pytest
 from fakes import ArithmeticBackend, decode_letters, spec
 from tokenizer_samples import letters, opened, words_of
 
+from streamfuse.runtime import handle, stops
 from streamfuse.runtime.config import GenerationConfig, PromptError
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Tokenizer
@@ -192,3 +197,30 @@ def test_a_special_token_can_be_a_stop_string() -> None:
     stopped = session.generate([4, 2, 3], GenerationConfig(40, stop_strings=(spelt(whole.token_ids[place]),)))
     assert stopped.finish() == decode_words(whole.token_ids[: whole.token_ids.index(whole.token_ids[place])])
     assert stopped.statistics.finish_reason == "stop"
+
+
+def test_a_signal_handler_may_stop_at_any_line() -> None:
+    session = Session(ArithmeticBackend(spec()))
+    config = GenerationConfig(10)
+    session.generate([5, 6, 7], config).finish()
+    lines = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        """As Python runs a handler between two lines of the main thread."""
+        if frame.f_code.co_filename not in (handle.__file__, stops.__file__):
+            return trace if event == "call" else None
+        if event == "line":
+            lines.add(frame.f_lineno)
+            session.stop()
+        return trace
+
+    def run() -> None:
+        sys.settrace(trace)
+        list(session.generate([5, 6, 7], config))
+        session.stop()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "it waits for itself"
+    assert len(lines) > 5

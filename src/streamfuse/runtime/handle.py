@@ -24,7 +24,8 @@ class Handle:
         one_thread: bool = False,
     ) -> None:
         self._pointer, self._free, self._what, self._error = pointer, free, what, error
-        self._one_thread, self._lock = one_thread, threading.Lock()
+        # A signal handler, which may call `signal`, runs between two lines of a thread that may hold the lock.
+        self._one_thread, self._lock = one_thread, threading.RLock()
         self._inside, self._thread, self._closed = 0, 0, False
         self._closing: int | None = None  # the thread that still asks for last things before it closes
 
@@ -52,7 +53,8 @@ class Handle:
             self._free(self._pointer)
 
     def signal(self, function: Callable[[c_void_p], None]) -> None:
-        """Call what any thread may call at any time and what returns at once. Nothing happens once it is closed."""
+        """Call what any thread and any signal handler may call at any time and what returns at once. Nothing happens
+        once it is closed."""
         with self._lock:
             if not self._closed:
                 function(self._pointer)

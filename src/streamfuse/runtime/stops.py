@@ -11,14 +11,14 @@ class StopCount:
 
     The core forgets stops when it starts a text. Between the request of a generation and its start, an engine may be
     loaded or another generation may run. What was counted in that time has to be repeated after the start. Any thread
-    may call the methods.
+    may call the methods, and a signal handler `add`.
 
     Args:
         outer: another count that includes this one: that of the model of a session, for example.
     """
 
     def __init__(self, outer: StopCount | None = None) -> None:
-        self._outer, self._count, self._lock = outer, 0, threading.Lock()
+        self._outer, self._count, self._lock = outer, 0, threading.RLock()
 
     def add(self) -> None:
         """`stop` was called."""
