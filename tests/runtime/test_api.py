@@ -278,7 +278,6 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"width": 4.0}, "width must be an integer, not 4.0"),
         ({"ignore_eos": 5}, "ignore_eos must be True or False, not 5"),
         ({"speculative": "no"}, "speculative must be True or False, not 'no'"),
-        ({"speculative": None}, "speculative must be True or False, not None"),
         ({"sources": {"lookup": True}}, "sources must be a list of names, not {'lookup': True}"),
         ({"template_variables": 0}, "template_variables must hold names and values, not 0"),
         ({"documents": ""}, "documents must be a list of dicts, not ''"),
@@ -291,7 +290,6 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"stop_token_ids": b"ab"}, "stop_token_ids must be a list of token ids, not b'ab'"),
         ({"stop": b"x"}, "stop must be text, or a list of texts, not b'x'"),
         ({"stop": [b"x"]}, "stop must be text, or a list of texts, not b'x'"),
-        ({"stop": None}, "stop must be text, or a list of texts, not None"),
         ({"width": 5}, "width must be one of 4, 8 for this bundle, not 5"),
         ({"stop": [""]}, "stop must not be empty; leave it out to stop at the model's own end only"),
     ],
@@ -426,6 +424,21 @@ def test_what_is_no_message_is_refused_in_a_sentence(model: streamfuse.Model) ->
 def test_numpy_integers_are_token_ids(model: streamfuse.Model) -> None:
     ids = model.tokenizer.encode("yo")
     assert model.generate(np.array(ids), max_new_tokens=3).tokens == model.generate(ids, max_new_tokens=3).tokens
+
+
+@pytest.mark.parametrize("limit", [1 << 63, 1 << 64, (1 << 64) + 5, 1 << 70])
+def test_a_limit_that_no_text_reaches_is_none(model: streamfuse.Model, limit: int) -> None:
+    found = model.generate("hello", max_new_tokens=limit)
+    assert (found.tokens, found.finish_reason) == (model.generate("hello", max_new_tokens=1000).tokens, "context")
+
+
+def test_an_option_that_is_none_has_the_default(model: streamfuse.Model) -> None:
+    names = streamfuse.api.GenerationOptions.__annotations__
+    nothing: Any = dict.fromkeys(names)
+    assert model.config(**nothing) == model.config()
+    assert model.generate("hello", **nothing).tokens == model.generate("hello").tokens
+    with model.chat(**nothing) as chat:
+        assert chat.send("hello", **nothing).tokens == model.generate("hello").tokens
 
 
 def test_one_stop_string_needs_no_list(model: streamfuse.Model) -> None:
@@ -685,6 +698,7 @@ def test_after_close_everything_is_one_sentence(
         lambda: model.session(),
         lambda: model.save(tmp_path / "saved"),
         lambda: model.restore(tmp_path / "saved"),
+        model.forget,
     ):
         with pytest.raises(CoreError, match=r"^this model is closed; open its bundle again$"):
             use()

@@ -154,6 +154,12 @@ def test_a_question_waits_for_its_answer_and_an_answer_without_a_question_is_no_
     assert conversation.messages == []
 
 
+@pytest.mark.parametrize("token", [-1, 1 << 40, 1 << 63, (1 << 64) + 5])
+def test_a_number_that_is_no_token_is_named(token: int) -> None:
+    with pytest.raises(TextError, match=f"^{token} is not a token id$"):
+        opened(sentencepiece_like(), CHAT_TEMPLATE, 1, [2]).decode([token])
+
+
 def test_a_tokenizer_that_breaks_is_a_sentence_and_a_conversation_outlives_it() -> None:
     tokenizer = sentencepiece_like()
     tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip("▁", 1, 1)])  # panics at one that is alone

@@ -215,11 +215,9 @@ class Model:
         and what it finds is not remembered on this device. CoreError where the model is closed.
         """
         from streamfuse.engines import cost_folder, device_of
-        from streamfuse.runtime.core import CoreError
         from streamfuse.runtime.session import Session
 
-        if self._closed:
-            raise CoreError("this model is closed; open its bundle again")
+        self._check_open()
         started = time.perf_counter()
         backend = self._engine()
         try:
@@ -350,7 +348,8 @@ class Model:
 
     def forget(self) -> None:
         """Remove the answers that `load(memory=)` stores, from RAM and file, those of task adapters too. An answer that
-        is still being generated is added when it ends. CoreError where the file cannot be written."""
+        is still being generated is added when it ends. CoreError where the file cannot be written, or the model is
+        closed."""
         self._core_model().forget()
         for name in self.adapters if self._whole is self and self._memory is not None else ():
             self.adapter(name).forget()
@@ -371,7 +370,7 @@ class Model:
         Raises:
             BundleError: the bundle has no self-test, or it is damaged.
             BackendError: the engine cannot be loaded, or fails.
-            CoreError: the self-test does not fit the bundle.
+            CoreError: the self-test does not fit the bundle, or the model is closed.
         """
         from streamfuse.runtime.self_test import SelfTest
 
@@ -413,6 +412,12 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        from streamfuse.runtime.core import CoreError
+
+        if self._closed:
+            raise CoreError("this model is closed; open its bundle again")
+
     def _engine(self) -> Backend:
         from streamfuse import engines
 
@@ -430,6 +435,7 @@ class Model:
         """What all sequences share: tables, measured costs, and the memory of answers."""
         from streamfuse.runtime.core import CoreError, CoreModel, TablesError
 
+        self._check_open()
         if self._core is None:
             try:
                 core = CoreModel(self.bundle.spec(), self.bundle.tables, self.bundle.identity)

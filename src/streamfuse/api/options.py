@@ -34,13 +34,13 @@ class GenerationOptions(TypedDict, total=False):
     top_p: float | None  # sample among the likeliest tokens of this total probability; 1: off
     min_p: float | None  # drop tokens below this share of the likeliest one; 0: off
     repetition_penalty: float | None  # above 1, tokens seen before are less likely; 1: off
-    seed: int  # the same seed gives the same text, with and without speculation
-    stop: str | Sequence[str]  # the text ends before this, or before any of these
-    stop_token_ids: Sequence[int]  # tokens that end the text, in addition to the model's own
-    ignore_eos: bool  # the model's end-of-sequence tokens do not end the text
-    speculative: bool  # False decodes one token per pass, the baseline
+    seed: int | None  # the same seed gives the same text, with and without speculation
+    stop: str | Sequence[str] | None  # the text ends before this, or before any of these
+    stop_token_ids: Sequence[int] | None  # tokens that end the text, in addition to the model's own
+    ignore_eos: bool | None  # the model's end-of-sequence tokens do not end the text
+    speculative: bool | None  # False decodes one token per pass, the baseline
     width: int | None  # nodes per verify pass; None: chosen by the cost measured on this device
-    sources: Sequence[str]  # what may draft, of "streams", "lookup", "table", "memory"; all by default
+    sources: Sequence[str] | None  # what may draft, of "streams", "lookup", "table", "memory"; all by default
     schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
     regex: str | None  # the whole answer matches this regular expression
     grammar: str | None  # the answer is in the language of this Lark grammar
@@ -83,26 +83,22 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         if name not in GenerationOptions.__annotations__:
             listed = ", ".join(GenerationOptions.__annotations__)
             raise TypeError(f"there is no option {name}; the options are {listed}")
-    defaults = manifest.sampling_defaults
-
-    def given(name: str) -> Any:
-        value = options.get(name)
-        return getattr(defaults, name) if value is None else value
-
-    stop, speculative, width = options.get("stop", ()), options.get("speculative", True), options.get("width")
-    schema = options.get("schema")
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    defaults = {name: getattr(manifest.sampling_defaults, name) for name in ("max_new_tokens", *SAMPLING)}
+    sampling = {name: given.get(name, defaults[name]) for name in SAMPLING}
+    stop, speculative, schema = given.get("stop", ()), given.get("speculative", True), given.get("schema")
     config = GenerationConfig(
-        max_new_tokens=given("max_new_tokens"),
-        sampling=SamplingConfig(seed=options.get("seed", 0), **{name: given(name) for name in SAMPLING}),
-        stop_token_ids=several("stop-token-ids", options.get("stop_token_ids", ()), "a list of token ids"),
+        max_new_tokens=given.get("max_new_tokens", defaults["max_new_tokens"]),
+        sampling=SamplingConfig(seed=given.get("seed", 0), **sampling),
+        stop_token_ids=several("stop-token-ids", given.get("stop_token_ids", ()), "a list of token ids"),
         stop_strings=(stop,) if isinstance(stop, str) else several("stop", stop, "text, or a list of texts"),
-        ignore_eos=options.get("ignore_eos", False),
+        ignore_eos=given.get("ignore_eos", False),
         speculative=speculative,
-        width=width if speculative else None,
-        sources=several("sources", options.get("sources", ()), "a list of names"),
+        width=given.get("width") if speculative else None,
+        sources=several("sources", given.get("sources", ()), "a list of names"),
         schema=None if schema is None else _schema_of(schema),
-        regex=options.get("regex"),
-        grammar=options.get("grammar"),
+        regex=given.get("regex"),
+        grammar=given.get("grammar"),
     )
     config.check_width(sorted(method.rows for method in manifest.verify_methods.values() if method.rows > 1))
     return config

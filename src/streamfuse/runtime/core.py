@@ -215,12 +215,12 @@ class CoreSession:
         were dropped for this text, and their length in tokens."""
         ids = np.array(token_ids_of(token_ids), np.int64)
         stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
-        options = Options(
-            max_new_tokens=config.max_new_tokens, temperature=sampling.temperature, top_k=min(sampling.top_k, 1 << 62),
-            top_p=sampling.top_p, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
-            seed=sampling.seed, stop_ids=stops.ctypes.data, stop_count=len(stops), ignore_eos=config.ignore_eos,
-            speculative=config.speculative, width=config.width or 0,
-            sources=sum(1 << SOURCES.index(source) for source in config.sources),
+        options = Options(  # the core counts in 64 bits; no text is longer
+            max_new_tokens=min(config.max_new_tokens, 1 << 62), temperature=sampling.temperature,
+            top_k=min(sampling.top_k, 1 << 62), top_p=sampling.top_p, min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty, seed=sampling.seed, stop_ids=stops.ctypes.data,
+            stop_count=len(stops), ignore_eos=config.ignore_eos, speculative=config.speculative,
+            width=config.width or 0, sources=sum(1 << SOURCES.index(source) for source in config.sources),
             dropped_turns=dropped[0], dropped_tokens=dropped[1],
         )  # fmt: skip
         restricted = None if constraint is None else table_of_constraint(constraint, self.failure)

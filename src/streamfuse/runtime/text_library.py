@@ -256,5 +256,8 @@ class TextHandle:
 
 
 def ids_argument(ids: Sequence[int]) -> tuple[Any, int]:
-    """Token ids as two arguments: the numbers and their count."""
+    """Token ids as two arguments: the numbers and their count. TextError for one of more than 64 bits."""
+    for one in ids:
+        if not -(1 << 63) <= one < 1 << 63:
+            raise TextError(f"{one} is not a token id")
     return (c_int64 * len(ids))(*ids), len(ids)
