@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "error.h"
 #include "streamfuse_core.h"
@@ -73,6 +75,38 @@ int guarded(std::string& error, Body body) noexcept {
     keep(error, "an error of an unknown kind");
     return SF_BROKEN;
   }
+}
+
+// The error message of a handle that several threads may use at the same time.
+class SharedError {
+ public:
+  void set(std::string message) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    message_.swap(message);
+  }
+  // A copy, which is valid until this thread calls `get` again.
+  const char* get() const noexcept {
+    thread_local std::string copy;
+    try {
+      const std::lock_guard<std::mutex> guard(lock_);
+      copy = message_;
+    } catch (const std::exception&) {
+      return "out of memory";
+    }
+    return copy.c_str();
+  }
+
+ private:
+  mutable std::mutex lock_;
+  std::string message_;
+};
+
+template <typename Body>
+int guarded(SharedError& error, Body body) noexcept {
+  std::string message;
+  const int code = guarded(message, body);
+  if (!message.empty()) error.set(std::move(message));
+  return code;
 }
 
 // Copies a structure from a caller of any version: its first `size` bytes, and defaults for the rest.

@@ -23,7 +23,7 @@ struct sf_core_model {
   std::shared_ptr<const streamfuse::Model> model;  // null if opening failed
   std::shared_ptr<streamfuse::Memory> memory;      // null: none
   std::shared_ptr<streamfuse::Prefixes> prefixes;  // null: none
-  std::string error;
+  streamfuse::SharedError error;
 };
 
 struct sf_sequence {
@@ -153,7 +153,7 @@ int sf_core_model_add_prefix(sf_core_model* model, const char* path) {
 }
 
 const char* sf_core_model_error(const sf_core_model* model) {
-  return model == nullptr ? "out of memory" : model->error.c_str();
+  return model == nullptr ? "out of memory" : model->error.get();
 }
 
 int sf_sequence_new(sf_core_model* model, const sf_backend* backend, const sf_sequence_options* options,

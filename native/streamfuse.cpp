@@ -19,7 +19,8 @@ using streamfuse::native::Session;
 
 struct sf_model {
   std::shared_ptr<const streamfuse::native::Model> model;  // null where loading failed
-  std::string error, report;                               // of the last self-test
+  streamfuse::SharedError error;
+  std::string report;  // of the last self-test
 };
 
 struct sf_session {
@@ -115,7 +116,7 @@ int sf_model_self_test(sf_model* model, const sf_backend* backend, const char** 
   });
 }
 
-const char* sf_model_error(const sf_model* model) { return model == nullptr ? "out of memory" : model->error.c_str(); }
+const char* sf_model_error(const sf_model* model) { return model == nullptr ? "out of memory" : model->error.get(); }
 
 const char* sf_model_manifest(const sf_model* model) {
   return loaded(model) == nullptr ? "" : sf_bundle_manifest(loaded(model)->bundle());

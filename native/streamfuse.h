@@ -23,7 +23,8 @@
  *   - There are no callbacks: the caller asks for the next piece, and nothing is computed between two calls. The
  *     progress of a long call is read from another thread (sf_progress).
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Returned pointers belong to the
- *     handle: those of a model are valid as long as the model, those of a session until the next call on that session.
+ *     handle: those of a model are valid as long as the model (except sf_model_error), those of a session until the
+ *     next call on that session.
  *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
  *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults. Functions copy
  *     options, strings and lists; the `context` of a backend or constraint must stay valid until its `release`.
@@ -99,7 +100,9 @@ SF_EXPORT int sf_model_estimate(const char* folder, sf_estimate* out, char* mess
  * bytes. */
 SF_EXPORT int sf_model_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity);
 
-SF_EXPORT const char* sf_model_error(const sf_model*); /* never NULL */
+/* Never NULL. A copy of the message: valid until the calling thread's next call of this function. If several threads use
+ * the model, it may be that of another thread's failure. */
+SF_EXPORT const char* sf_model_error(const sf_model*);
 
 SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of manifest.json */
 SF_EXPORT const char* sf_model_graph(const sf_model*);    /* the path of the graphs, for a custom engine */

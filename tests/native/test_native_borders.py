@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,16 @@ from typing import Any
 
 import fakes
 import pytest
-from app_library import BAD_ARGUMENT, AppModel, AppSession, LibraryFailure, SessionOptions, library, needs_library
+from app_library import (
+    BAD_ARGUMENT,
+    BUILT,
+    AppModel,
+    AppSession,
+    LibraryFailure,
+    SessionOptions,
+    library,
+    needs_library,
+)
 from bundle_samples import edit_manifest, fake_engines, write_bundle
 from pages import ROOT
 
@@ -62,6 +73,50 @@ def test_a_session_outlives_its_model(chat_bundle: Path) -> None:
     chat.reset()
     assert chat.ask("Who keeps the lamp?") == expected
     chat.free()
+
+
+FAILURES = """
+#include <cstdio>
+#include <thread>
+#include <vector>
+#include "streamfuse.h"
+
+int main(int, char** arguments) {
+  sf_model_options options{sizeof options};
+  options.memory_file = arguments[2];
+  sf_model* model;
+  if (sf_model_load(arguments[1], &options, &model) != SF_OK) return 1;
+  std::remove(arguments[2]);
+  std::remove(arguments[3]);
+  size_t read = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([=, at = i == 0 ? &read : nullptr] {
+      size_t bytes = 0;
+      for (int repeat = 0; repeat < 20000; ++repeat) {
+        int64_t n;
+        const int code = i % 2 == 0 ? sf_model_count_tokens(model, "\\xff", 1, &n) : sf_model_forget(model);
+        if (code == SF_OK) return;
+        for (const char* letter = sf_model_error(model); *letter != 0; ++letter) ++bytes;
+      }
+      if (at != nullptr) *at = bytes;
+    });
+  for (std::thread& thread : threads) thread.join();
+  sf_model_free(model);
+  return read > 0 ? 0 : 2;
+}
+"""
+
+
+def test_calls_of_a_model_that_fail_in_several_threads_have_their_messages(chat_bundle: Path, tmp_path: Path) -> None:
+    source, program, folder = tmp_path / "failures.cpp", tmp_path / "failures", tmp_path / "memory"
+    source.write_text(FAILURES, encoding="utf-8")
+    folder.mkdir()
+    flags = ["-std=c++20", "-O1", "-pthread", "-I", str(ROOT / "native"), "-I", str(ROOT / "core")]
+    link = [str(BUILT), f"-Wl,-rpath,{BUILT.parent}"]
+    subprocess.run([os.environ.get("CXX", "c++"), *flags, str(source), *link, "-o", str(program)], check=True)
+    done = subprocess.run([program, chat_bundle, folder / "answers", folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_facts_of_a_model(model: AppModel, chat_bundle: Path) -> None:
