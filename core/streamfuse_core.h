@@ -215,10 +215,10 @@ enum {
  * `error` returns the message. A function that fails must leave the state unchanged. They are called on the thread that
  * calls the sequence.
  *
- * End tokens (the model's own and sf_options.stop_ids) are allowed where `state` has SF_MAY_END. They are never passed
- * to `accept`, and the results of `allows` and `mask` for them are ignored. If a function fails while drafting, only
- * the draft ends there, because the model may choose another token. If it fails for the token that the model chooses,
- * the text ends before that token with the error. */
+ * End tokens (sf_options.stop_ids and, unless ignore_eos is set, the model's own) are allowed where `state` has
+ * SF_MAY_END. They are never passed to `accept`, and the results of `allows` and `mask` for them are ignored. If a
+ * function fails while drafting, only the draft ends there, because the model may choose another token. If it fails for
+ * the token that the model chooses, the text ends before that token with the error. */
 typedef struct sf_constraint {
   size_t size;
   void* context;

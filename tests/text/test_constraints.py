@@ -210,6 +210,14 @@ def test_a_grammar_may_name_a_control_token() -> None:
     assert constraint.mask()[forced[0]]
 
 
+@pytest.mark.parametrize("given", [{"regex": ""}, {"grammar": 'start: ""'}])
+def test_a_text_that_can_only_be_empty_must_end_at_once(tokenizer: Tokenizer, given: dict[str, str]) -> None:
+    constraint = tokenizer.constraint(**given)
+    assert constraint.state() == MAY_END | MUST_END
+    assert not constraint.mask().any()
+    assert constraint.forced(8) == []
+
+
 def test_options_with_a_constant_property_may_be_alternatives() -> None:
     """As pydantic writes a union with a discriminator."""
     kinds = {name: {"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]} for name in "ab"}

@@ -94,6 +94,18 @@ def test_a_call_that_is_required_is_one_valid_call(name: str, choice: str) -> No
         jsonschema.validate(call[1], SCHEMAS[call[0]])
 
 
+@pytest.mark.parametrize("before", ["so", "<think>so"])
+def test_where_anything_may_be_written_an_end_token_that_the_caller_ignores_is_accepted(before: str) -> None:
+    text, conversation = asked(HERMES + "{# <think> </think> #}")
+    constraint = conversation.call_constraint("auto")
+    end = 2
+    for token in [*text.encode_rendered(before), end]:
+        constraint.accept(token)
+    assert constraint.state() == MAY_END | UNRESTRICTED
+    with pytest.raises(TextError, match="no token of a text"):
+        conversation.call_constraint("none").accept(end)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("choice", ["required", "auto"])
 def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> None:

@@ -59,6 +59,7 @@ fn compiled(vocabulary: &Vocabulary, grammar: TopLevelGrammar) -> std::result::R
     parser.start_without_prompt();
     let spec = parser.parser.grammar().lexer_spec();
     spec.check_rollback().map_err(|error| one_line(&error))?;
+    parser.check_stop().map_err(|error| one_line(&error))?; // only the empty text may fit
     Ok(parser)
 }
 

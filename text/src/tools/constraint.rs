@@ -255,8 +255,20 @@ impl ToolConstraint {
         }
     }
 
+    /// Whether anything may be written here, end tokens too: they are like others where the caller ignores them.
+    fn is_unrestricted(&self) -> bool {
+        match self.phase() {
+            Phase::Thoughts { .. } | Phase::Arguments { .. } => true,
+            Phase::Free { .. } => self.choice != Choice::None,
+            _ => false,
+        }
+    }
+
     fn known(&self, token: i64) -> Option<u32> {
-        u32::try_from(token).ok().filter(|&token| self.vocabulary.has(token))
+        let is_known = |token: u32| {
+            self.vocabulary.has(token) || (self.is_unrestricted() && (token as usize) < self.vocabulary.size)
+        };
+        u32::try_from(token).ok().filter(|&token| is_known(token))
     }
 }
 
