@@ -25,6 +25,7 @@ from streamfuse.train.data import (
     choose_stream_vocab,
     collate,
     digest_of,
+    draw_anchors,
     split_held_out,
 )
 
@@ -54,17 +55,21 @@ def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path) -> N
     assert seen == [], "nothing is computed again"
 
 
-def test_frozen_states_of_other_data_layers_or_weights_have_another_file(tmp_path: Path) -> None:
+def test_frozen_states_of_other_data_layers_weights_or_dtypes_have_another_file(tmp_path: Path) -> None:
     base, examples = tiny.base(), examples_of(3)
     paths = {FrozenStates(tiny.fused(base), examples, tmp_path / "frozen").path}
     paths.add(FrozenStates(tiny.fused(base), examples[:2], tmp_path / "frozen").path)
     paths.add(FrozenStates(tiny.fused(base, num_msa_layers=1), examples, tmp_path / "frozen").path)
     paths.add(FrozenStates(tiny.fused(tiny.base()), examples, tmp_path / "frozen").path)
+    base.bfloat16()
+    paths.add(FrozenStates(tiny.fused(base), examples, tmp_path / "frozen").path)
+    base.float()  # the same values as in bfloat16
+    paths.add(FrozenStates(tiny.fused(base), examples, tmp_path / "frozen").path)
     paths.add(FrozenStates(tiny.fused(base, base_rank=2, base_layers=3), examples, tmp_path / "frozen").path)
     tuned_before = tiny.fused(base, base_rank=2, base_layers=3)
     tuned_before.base_adapters.requires_grad_(False)
     paths.add(FrozenStates(tuned_before, examples, tmp_path / "frozen").path)
-    assert len(paths) == 6
+    assert len(paths) == 8
 
 
 def test_states_of_a_base_that_was_tuned_before_are_the_tuned_ones(tmp_path: Path) -> None:
@@ -150,9 +155,9 @@ def test_a_batch_carries_streams_from_the_last_prompt_token_on(tmp_path: Path) -
 def test_anchors_are_drawn_anew_and_stand_on_completion_tokens(tmp_path: Path) -> None:
     model, examples = tiny.fused(tiny.base()), [Example(list(range(1, 25)), 4), Example([6, 7, 8, 9], 3)]
     dataset = StreamDataset(examples, FrozenStates(model, examples, tmp_path / "frozen"))
-    rows, all_of_them = [dataset[0], dataset[1]], collate([dataset[0], dataset[1]])
+    all_of_them = collate([dataset[0], dataset[1]])
     torch.manual_seed(0)
-    drawn = [collate(rows, anchors=0.3) for _ in range(20)]
+    drawn = [draw_anchors(all_of_them, 0.3) for _ in range(20)]
     left_of = dict(zip(all_of_them["at"].tolist(), all_of_them["left"].tolist(), strict=True))
     for batch in drawn:
         at = batch["at"].tolist()

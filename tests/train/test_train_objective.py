@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from streamfuse.model.streams import Segments, StreamFused
 from streamfuse.runtime.reference.draft import grow
-from streamfuse.train.data import Example, FrozenStates, StreamDataset, collate
+from streamfuse.train.data import Example, FrozenStates, StreamDataset, collate, draw_anchors
 from streamfuse.train.evaluate import draft_tables
 from streamfuse.train.objective import NGramObjective
 
@@ -97,7 +97,7 @@ def test_anchors_lose_what_they_lose_among_all_tokens(tmp_path: Path) -> None:
     dataset = StreamDataset(EXAMPLES, FrozenStates(model, EXAMPLES, tmp_path / "frozen"))
     objective, rows = NGramObjective(model, stream_decay=0.5), [dataset[0]]
     torch.manual_seed(1)
-    some = collate(rows, anchors=0.5)
+    some = draw_anchors(collate(rows), 0.5)
     single = [collate(rows) for _ in some["at"]]
     for batch, place, left in zip(single, some["at"], some["left"], strict=True):
         batch["at"], batch["left"], batch["segments"] = place[None], left[None], [(len(batch["ids"]), 1)]

@@ -171,6 +171,7 @@ def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(
     [
         (6, "lossless"),
         (13, "shared"),
+        (6, "anchors"),
         pytest.param(6, "shared", marks=pytest.mark.full),
         pytest.param(13, "lossless", marks=pytest.mark.full),
     ],
@@ -180,6 +181,9 @@ def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, mode: str, fini
     if mode == "shared":
         config = prepared(tmp_path)
         config = replace(config, mode=mode, streams=replace(config.streams, base_rank=2, base_layers=3))
+        whole, expected = trained(config)
+    elif mode == "anchors":
+        config = replace(prepared(tmp_path), anchors=0.5, next_token_dropout=0.5)
         whole, expected = trained(config)
     other = replace(config, out_dir=tmp_path / "again", adapter=tmp_path / "again" / "adapter.safetensors")
     killed = Losses(kill_at)

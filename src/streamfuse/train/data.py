@@ -73,9 +73,9 @@ class Share:
 class FrozenStates:
     """Hidden states after the frozen layers for every token of the examples, [tokens, hidden_size], in a reused file.
 
-    The file's name contains a digest of the examples and of those layers' weights, so it is never reused for other data
-    or another model. Rows are float16 if the states fit (some models exceed its range), else float32. An unfinished
-    file (`.tmp.npy`) of an interrupted run is continued.
+    The file's name contains a digest of the examples and of those layers' weights and dtype, so it is never reused for
+    other data, another model or another precision. Rows are float16 if the states fit (some models exceed its range),
+    else float32. An unfinished file (`.tmp.npy`) of an interrupted run is continued.
 
     Args:
         progress: called with the estimated number of tokens done by all processes.
@@ -165,6 +165,7 @@ def _digest_below(model: StreamFused) -> str:
     adapters = [model.base_adapters[i] for i in range(below)]  # those of a previously tuned base
     for module in (model.base.embed_tokens, *model.base.blocks[:frozen], *adapters):
         for parameter in module.parameters():
+            digest.update(str(parameter.dtype).encode())  # the weights may be the same in two
             digest.update(parameter.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()
 
@@ -183,15 +184,12 @@ class StreamDataset(Dataset[dict[str, Any]]):
         return {"ids": torch.tensor(example.input_ids), "frozen": self.states[i], "start": example.start}
 
 
-def collate(rows: list[dict[str, Any]], anchors: float = 1.0) -> dict[str, Any]:
+def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Pack a batch of `StreamDataset` rows: texts are concatenated, without padding.
 
     Returns ids int64 [T], frozen float32 [T, h], at int64 [P] (positions of the tokens with streams, the anchors), left
     int64 [P] (how many tokens follow each in its text) and segments (per text its number of tokens, and of anchors).
     Only the last prompt token and completion tokens have streams (segment attention, paper appendix C).
-
-    Args:
-        anchors: fraction of those tokens that have streams, at least one per text, drawn anew for each batch; 1 is all.
     """
     at: list[Tensor] = []
     left: list[Tensor] = []
@@ -200,12 +198,10 @@ def collate(rows: list[dict[str, Any]], anchors: float = 1.0) -> dict[str, Any]:
     for row in rows:
         tokens, most = len(row["ids"]), len(row["ids"]) - row["start"]
         some = torch.arange(most)
-        if anchors < 1:
-            some = torch.randperm(most)[: max(1, round(anchors * most))].sort().values
         end += tokens
         at.append(end - 1 - most + some)
         left.append(most - some)
-        segments.append((tokens, len(some)))
+        segments.append((tokens, most))
     return {
         "ids": torch.cat([row["ids"] for row in rows]),
         "frozen": torch.cat([row["frozen"] for row in rows]),
@@ -213,3 +209,17 @@ def collate(rows: list[dict[str, Any]], anchors: float = 1.0) -> dict[str, Any]:
         "left": torch.cat(left),
         "segments": segments,
     }
+
+
+def draw_anchors(batch: dict[str, Any], share: float) -> dict[str, Any]:
+    """A batch of `collate` with a random share of its anchors, at least one per text. It belongs to the training step:
+    batches are collated ahead, so a run that resumes would draw from another state of the random numbers there."""
+    kept: list[Tensor] = []
+    segments: list[tuple[int, int]] = []
+    first = 0
+    for tokens, count in batch["segments"]:
+        kept.append(first + torch.randperm(count)[: max(1, round(share * count))].sort().values)
+        segments.append((tokens, len(kept[-1])))
+        first += count
+    places = torch.cat(kept).to(batch["at"].device)
+    return {**batch, "at": batch["at"][places], "left": batch["left"][places], "segments": segments}

@@ -12,7 +12,6 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -133,7 +132,7 @@ def run(
         args=arguments,
         train_dataset=StreamDataset(examples, states),
         eval_dataset=held_out,
-        data_collator=partial(collate, anchors=config.anchors),
+        data_collator=collate,
         callbacks=[
             MetricsFile(config.out_dir / "metrics.jsonl"),
             AdapterFile(model, config.adapter, facts),
@@ -144,6 +143,7 @@ def run(
         ],
         embedding_learning_rate=config.embedding_learning_rate,
         held_out_text=_held_out_text(model, held_out),
+        anchors=config.anchors,
     )
     trainer.remove_callback(PrinterCallback)
     try:

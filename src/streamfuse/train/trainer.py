@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from .data import Example, StreamDataset
+from .data import Example, StreamDataset, draw_anchors
 from .evaluate import replay
 from .objective import NGramObjective
 
@@ -50,9 +50,15 @@ class StreamTrainer(Trainer):
     train_dataset: StreamDataset
 
     def __init__(
-        self, *args: Any, embedding_learning_rate: float, held_out_text: Callable[[], list[Example]], **kwargs: Any
+        self,
+        *args: Any,
+        embedding_learning_rate: float,
+        held_out_text: Callable[[], list[Example]],
+        anchors: float = 1.0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.anchors = anchors
         self.embedding_learning_rate = embedding_learning_rate
         self.held_out_text = held_out_text
         self._sums: dict[str, Tensor] = {}  # since the last log
@@ -77,7 +83,7 @@ class StreamTrainer(Trainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss per completion token of the global batch: processes with more tokens have more weight."""
-        out = model(**inputs)
+        out = model(**(inputs if self.anchors == 1 else draw_anchors(inputs, self.anchors)))
         # Accelerate averages the processes' gradients, so their sums are divided by the mean count.
         mean_tokens = self.accelerator.reduce(out["tokens"].float(), "mean")
         loss = out["loss"] * (out["tokens"] / mean_tokens)
