@@ -63,6 +63,29 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
   }
 
+  func testAFileThatIsIncompleteOnTheServerIsNotRequestedForEver() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), whole = demo["model.pte"]!
+    publisher.change {
+      $0.tellsSize = false
+      $0.files["demo/model.pte"] = whole.prefix(100_000)
+    }
+    await refused(.network, "the connection ended early") { _ = try await self.store().download(entry) }
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [nil, "bytes=100000-", nil])
+    publisher.change {
+      $0.statuses["demo/model.pte"] = Array(repeating: 416, count: 9)
+      $0.requests = []
+    }
+    await refused(.network, "416") { _ = try await self.store().download(entry) }
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), ["bytes=100000-", nil])
+    publisher.change {
+      $0.statuses = [:]
+      $0.files["demo/model.pte"] = whole
+    }
+    _ = try await store().download(entry)
+    XCTAssertEqual(left, ["demo"])
+  }
+
   func testADownloadThatIsCancelledGoesOnFromThereOrIsDiscarded() async throws {
     try publisher.publish([("demo", demo)])
     let gate = DispatchSemaphore(value: 0)

@@ -66,6 +66,7 @@ struct Downloader: Sendable {
   /// Requests what is missing until it is there.
   private func fill(_ part: Part, _ url: URL, _ expected: CatalogFile) async throws {
     var attempt = 0
+    var most = part.done  // a file that is started again and again makes no progress
     while part.done < expected.bytes {
       let before = part.done
       do {
@@ -74,15 +75,16 @@ struct Downloader: Sendable {
         } head: { head in
           switch head.status {
           case 206: try needRange(head, from: before, url, expected)
-          case 416: try part.restart()  // the file was another one before
+          case 416 where before > 0:
+            try part.restart()  // the file was another one before, or is incomplete on the server
+            throw Broken(reason: "the server has no byte \(before)")
           case 200:
             if before > 0 { try part.restart() }  // a server without ranges
             if let there = head.contentLength, there != expected.bytes { throw otherSize(url, "\(there)", expected) }
           default: throw Status(code: head.status)
           }
-          part.takes = head.status != 416
         } body: { try part.append($0) }
-        if part.takes && part.done < expected.bytes { throw Broken(reason: "the connection ended early") }
+        if part.done < expected.bytes { throw Broken(reason: "the connection ended early") }
       } catch {
         try Task.checkCancellation()
         switch error {
@@ -90,7 +92,8 @@ struct Downloader: Sendable {
         case let error as Status where !error.again: throw unreachable(url, error)
         default: break
         }
-        if part.done > before { attempt = 0 }
+        if part.done > most { attempt = 0 }
+        most = max(most, part.done)
         if attempt == retries.count { throw unreachable(url, error) }
         try await Task.sleep(for: retries[attempt])
         attempt += 1
@@ -137,8 +140,6 @@ private final class Part: @unchecked Sendable {
   private(set) var done: Int64 = 0
   /// The number of bytes reported as progress, at least `done`.
   private var shown: Int64 = 0
-  /// Whether the bytes of the answer are the file's.
-  var takes = true
 
   init(_ file: URL, url: URL, expected: CatalogFile, report: @escaping @Sendable (Int64) -> Void) throws {
     (self.file, self.url, self.expected, self.report) = (file, url, expected, report)
@@ -181,7 +182,6 @@ private final class Part: @unchecked Sendable {
   }
 
   func append(_ block: Data) throws {
-    guard takes else { return }
     try needRoom(done + Int64(block.count) > expected.bytes)
     try onDisk { try handle.write(contentsOf: block) }
     hash.update(block)

@@ -94,18 +94,21 @@ internal class Http(
         take: (ByteArray, Int) -> Unit,
     ) {
         var attempt = 0
+        var most = done() // a file that is started again and again makes no progress
         while (done() < facts.bytes) {
             val before = done()
             try {
                 request(uri, before) { connection ->
-                    when (connection.responseCode) {
-                        HttpURLConnection.HTTP_PARTIAL -> connection.needRange(before, facts.bytes, uri.path)
-                        HTTP_NOT_SATISFIABLE -> return@request restart() // the file was another one before
-                        else -> {
-                            connection.need(HttpURLConnection.HTTP_OK)
-                            if (before > 0) restart() // a server without ranges
-                            connection.needLength(facts.bytes, uri.path)
+                    if (connection.responseCode == HttpURLConnection.HTTP_PARTIAL) {
+                        connection.needRange(before, facts.bytes, uri.path)
+                    } else {
+                        if (before > 0 && connection.responseCode == HTTP_NOT_SATISFIABLE) {
+                            restart() // the file was another one before, or is incomplete on the server
+                            throw IOException("the server has no byte $before")
                         }
+                        connection.need(HttpURLConnection.HTTP_OK)
+                        if (before > 0) restart() // a server without ranges
+                        connection.needLength(facts.bytes, uri.path)
                     }
                     append(connection, facts.bytes - done(), uri.path, take)
                 }
@@ -113,7 +116,8 @@ internal class Http(
                 throw error
             } catch (error: IOException) {
                 if (error is Status && !error.again) throw unreachable(uri, error)
-                if (done() > before) attempt = 0
+                if (done() > most) attempt = 0
+                most = maxOf(most, done())
                 if (attempt == retryMs.size) throw unreachable(uri, error)
                 delay(retryMs[attempt++])
             } catch (error: StreamFuseException) {

@@ -88,6 +88,24 @@ class BundleStoreTest : StoreTestCase() {
     }
 
     @Test
+    fun `a file that is incomplete on the server is not requested for ever`() {
+        publisher.publish("demo" to demo)
+        val entry = entry()
+        publisher.tellsSize = false
+        publisher.put("demo/model.pte", bytes(100_000))
+        refused(ErrorCode.NETWORK, "the connection ended early") { download(entry) }
+        assertEquals(listOf(null, "bytes=100000-", null), requested("demo/model.pte"))
+        publisher.statuses["demo/model.pte"] = ArrayDeque(List(9) { 416 })
+        publisher.requests.clear()
+        refused(ErrorCode.NETWORK, "416") { download(entry) }
+        assertEquals(listOf("bytes=100000-", null), requested("demo/model.pte"))
+        publisher.statuses.clear()
+        publisher.put("demo/model.pte", demo.getValue("model.pte"))
+        download(entry)
+        assertEquals(listOf("demo"), left())
+    }
+
+    @Test
     fun `a download that is cancelled goes on from there, or is discarded`(): Unit = runBlocking {
         publisher.publish("demo" to demo)
         val gate = Semaphore(0)
