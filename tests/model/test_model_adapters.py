@@ -146,5 +146,5 @@ def test_a_tuned_base_runs_with_merged_weights_and_trains_with_adapters_apart(tm
 def test_base_adapters_without_layers_are_refused() -> None:
     with pytest.raises(ValueError, match="base_rank and base_layers go together"):
         tiny.fused(tiny.base(), base_rank=2)
-    with pytest.raises(ValueError, match="base_layers is 5, the base model has 4 layers"):
+    with pytest.raises(ValueError, match="--base-layers is 5, the base model has 4 layers"):
         tiny.fused(tiny.base(), base_rank=2, base_layers=5)

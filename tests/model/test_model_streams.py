@@ -245,7 +245,7 @@ def test_a_fresh_adapter_changes_nothing_but_the_start_of_the_streams() -> None:
 
 
 def test_more_stream_layers_than_layers_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_msa_layers is 5, the base model has 4 layers"):
+    with pytest.raises(ValueError, match="--num-msa-layers is 5, the base model has 4 layers"):
         StreamFused(tiny.base(), StreamConfig(num_msa_layers=5))
 
 

@@ -192,9 +192,13 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "nope.jsonl: no such file" in refused("train", "--data", tmp_path / "nope.jsonl", *out)
     answers(model, prompts, tmp_path / "d.jsonl")
     data = ("--data", tmp_path / "d.jsonl")
-    assert "24 examples, but held_out needs 40" in refused("train", *data, *out)
+    assert "the rows have prompts, but no answers" in refused("train", "--data", prompts, *out)
+    before = (model / "config.json").read_bytes()
+    assert "config.json: not the settings of a training run" in refused("train", *data, "--model", model, "-o", model)
+    assert (model / "config.json").read_bytes() == before
+    assert "24 examples, of which --held-out 40 leaves none" in refused("train", *data, *out)
     assert "--num-streams must be from 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
-    assert "num_msa_layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
+    assert "--num-msa-layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "--epochs must be above 0, not 0" in refused("train", *data, *out, "--epochs", 0)
     (tmp_path / "a").touch()
     assert "--init-adapter brings its own stream settings, so --base-layers does not go with it" in refused(
@@ -399,6 +403,26 @@ def test_a_missing_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, "transformers", None)
     line = refused("train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", "--model", model)
     assert "training needs transformers: pip install 'streamfuse[train]'" in line
+
+
+def test_a_run_that_cannot_be_resumed_names_the_file_and_what_to_do(model: Path, prompts: Path, tmp_path: Path) -> None:
+    answers(model, prompts, tmp_path / "d.jsonl")
+    arguments = ["train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", *SMALL]
+    assert invoke(*arguments, "--model", model).exit_code == 0
+    sizes = {"vocab_size": byte_tokenizer().get_vocab_size(), "hidden_size": 64}
+    wider = tiny.write_base(tmp_path / "wider", tiny.base(**sizes), **sizes)
+    (wider / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    line = refused(*arguments, "--model", wider)
+    assert "different base ({'hidden_size': 32}, now {'hidden_size': 64}); give another output folder" in line
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    for path in [checkpoint / "model.safetensors", *checkpoint.glob("*.pt*")]:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        line = refused(*arguments, "--model", model)
+        assert f"{path}: missing or damaged; delete {checkpoint.name}" in line
+        path.write_bytes(whole)
+    (tmp_path / "run" / "config.json").write_text("{")
+    assert "config.json: not valid JSON" in refused(*arguments, "--model", model)
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(model: Path, prompts: Path, tmp_path: Path) -> None:

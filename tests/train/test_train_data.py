@@ -53,6 +53,9 @@ def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path) -> N
     seen.clear()
     assert FrozenStates(model, examples, tmp_path / "frozen", seen.append).path == states.path
     assert seen == [], "nothing is computed again"
+    states.path.write_bytes(states.path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"frozen-.*\.npy: damaged .* delete it, and it is computed again"):
+        FrozenStates(model, examples, tmp_path / "frozen")
 
 
 def test_frozen_states_of_other_data_layers_weights_or_dtypes_have_another_file(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def save_adapter(model: StreamFused, path: Path, facts: dict[str, str] | None = 
     """Write the trained part of a stream-fused model atomically, with `facts` (data, steps, ...) in the metadata."""
     state = {name: _stored(name, value.detach().cpu()) for name, value in model.extra_state().items()}
     state |= {_NGRAMS + name: value.contiguous() for name, value in model.ngrams.items()}
-    base = json.dumps(_base_facts(model.base.config))
+    base = json.dumps(base_facts(model.base.config))
     own = {"format": _FORMAT, "streams": model.streams_config.to_json(), "base": base}
     metadata = {**(facts or {}), **own}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -316,7 +316,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 1 else dtype
 
 
-def _base_facts(config: ModelConfig) -> dict[str, int | str]:
+def base_facts(config: ModelConfig) -> dict[str, int | str]:
+    """What distinguishes a base from others that its adapters do not fit."""
     return {name: getattr(config, name) for name in _BASE_FACTS}
 
 
@@ -347,7 +348,7 @@ def _misfit_of_base(config: ModelConfig, metadata: dict[str, str], path: Path) -
         trained_on = dict(json.loads(metadata.get("base", "{}")))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: metadata field 'base' cannot be read ({error})") from None
-    for name, value in _base_facts(config).items():
+    for name, value in base_facts(config).items():
         if trained_on.get(name, value) != value:
             return f"trained on a base with {name} {trained_on[name]}, this one has {value}"
     return None

@@ -105,9 +105,9 @@ class StreamFused(nn.Module):
         super().__init__()
         h, n = base.config.hidden_size, base.config.num_layers
         if config.num_msa_layers > n:
-            raise ValueError(f"num_msa_layers is {config.num_msa_layers}, the base model has {n} layers")
+            raise ValueError(f"--num-msa-layers is {config.num_msa_layers}, the base model has {n} layers")
         if config.base_layers > n:
-            raise ValueError(f"base_layers is {config.base_layers}, the base model has {n} layers")
+            raise ValueError(f"--base-layers is {config.base_layers}, the base model has {n} layers")
         self.base = base
         self.streams_config = config
         if not (config.value_rotation or config.heads):

@@ -82,7 +82,7 @@ class FrozenStates:
         share: every process of the machine writes its part of the file, and returns when the file is complete.
 
     Raises:
-        DataError: an example's states exceed the range of the file's dtype.
+        DataError: an example's states exceed the range of the file's dtype, or the file is damaged.
         OSError: there is no space for the file.
     """
 
@@ -100,7 +100,10 @@ class FrozenStates:
         share.wait()  # until all processes have checked
         if missing:
             self._compute(model, examples, progress, share)
-        self.states = np.load(self.path, mmap_mode="r")
+        try:
+            self.states = np.load(self.path, mmap_mode="r")
+        except (ValueError, EOFError) as error:
+            raise DataError(f"{self.path}: damaged ({error}); delete it, and it is computed again") from None
 
     def _compute(
         self, model: StreamFused, examples: list[Example], progress: Callable[[int], None], share: Share

@@ -93,7 +93,10 @@ def recognise(row: Row, place: str) -> str:
         return "e2e"
     if "prompt" in row:
         return "chat"
-    raise DataError(f"{place}: its fields ({_listed(row)}) match no known format; give --template or --format")
+    raise DataError(
+        f"{place}: its fields ({_listed(row)}) match no known format (docs/training.md, Formats); rename them, or give "
+        "--template if the command has it"
+    )
 
 
 def reader(format: str | None, template: Template | None = None) -> Callable[[Row, str], Sample]:

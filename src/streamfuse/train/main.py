@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, is_zipfile
 
 import torch
 from accelerate import PartialState
@@ -24,8 +26,10 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from streamfuse.durable import write_text
-from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import base_facts, load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import ModelConfig, StreamConfig
+from streamfuse.model.fields import CheckpointError, read_object
+from streamfuse.model.shards import read_header
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
@@ -44,6 +48,7 @@ from .trainer import StreamTrainer
 
 # A run resumes only with the settings it began with; paths, epochs and intervals of logging and saving may change.
 _FIXED = (
+    "base",
     "mode",
     "streams",
     "alpha_main",
@@ -102,13 +107,14 @@ def run(
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
     dtype = choose_dtype(config.dtype)
+    before = _settings_before(config.out_dir / "config.json")
     config = replace(config, dtype="bfloat16" if dtype is torch.bfloat16 else "float32")
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)
     model = _model(config, base, examples)
     arguments = _arguments(config)
     with arguments.main_process_first(desc="the folder"):
-        checkpoint = _prepare_folder(config, model, examples, resume)
+        checkpoint = _prepare_folder(config, model, examples, before, resume)
     states = _frozen_states(config, model, examples, console, _share(arguments))
     bar = ProgressBar(console)
     objective = NGramObjective(
@@ -165,7 +171,10 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
     examples = _encoded(config, model, samples)
     if len(examples) <= config.held_out:
         names = ", ".join(config.data)
-        raise DataError(f"{names}: {len(examples)} examples, but held_out needs {config.held_out} of them")
+        raise DataError(
+            f"{names}: {len(examples)} examples, of which --held-out {config.held_out} leaves none to train on; give "
+            "more data, or a smaller --held-out"
+        )
     return split_held_out(examples, config.held_out)
 
 
@@ -229,32 +238,74 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
     return model
 
 
-def _prepare_folder(config: TrainConfig, model: StreamFused, examples: list[Example], resume: bool) -> str | None:
-    """The checkpoint to resume from, after checking that it is the same run; writes config.json."""
+def _prepare_folder(
+    config: TrainConfig, model: StreamFused, examples: list[Example], before: dict[str, Any], resume: bool
+) -> str | None:
+    """The checkpoint to resume from, after checking that it is the same run; writes config.json.
+
+    `before` are the settings of the run in the folder.
+    """
     path = config.out_dir / "config.json"
     config.out_dir.mkdir(parents=True, exist_ok=True)
     if not resume:
         for folder in config.out_dir.glob("checkpoint-*"):
             shutil.rmtree(folder)
     checkpoint = _last_whole_checkpoint(config.out_dir)
-    settings = json.loads(
-        json.dumps(
-            {**asdict(config), "streams": asdict(model.streams_config), "examples": digest_of(examples)}, default=str
-        )
-    )
-    if checkpoint and path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
+    own = {"base": base_facts(model.base.config), "streams": asdict(model.streams_config)}
+    settings = json.loads(json.dumps({**asdict(config), **own, "examples": digest_of(examples)}, default=str))
+    if checkpoint and before:
         before["streams"] = {**asdict(StreamConfig()), **before["streams"]}  # settings that were added after the run
         if before["streams"].get("parent_path") == "parent":  # a setting of older versions; the current behaviour
             del before["streams"]["parent_path"]
         for name in _FIXED:
             if name in before and before[name] != settings[name]:
+                was, now = _difference(before[name], settings[name])
                 raise ValueError(
-                    f"{config.out_dir}: has a run with different {name} ({before[name]}, now {settings[name]}); "
-                    "give another output folder, or --no-resume to start over"
+                    f"{config.out_dir}: has a run with different {name} ({was}, now {now}); give another output "
+                    "folder, or --no-resume to start over"
                 )
+    if checkpoint:
+        _check_checkpoint(Path(checkpoint))
     write_text(path, json.dumps(settings, indent=2) + "\n")
     return checkpoint
+
+
+def _settings_before(path: Path) -> dict[str, Any]:
+    """The settings of the run in this folder; empty if there is none.
+
+    Raises:
+        ValueError: the file is damaged, or not a run's: in a model's folder it would be overwritten.
+    """
+    try:
+        found = read_object(path)
+    except CheckpointError as error:
+        raise ValueError(f"{error}; delete it, or give another --output-dir") from None
+    if found and not {"out_dir", "streams"} <= found.keys():
+        raise ValueError(f"{path}: not the settings of a training run, and not overwritten; give another --output-dir")
+    return found
+
+
+def _difference(before: Any, now: Any) -> tuple[Any, Any]:
+    """The entries of two groups of settings that differ; other values as they are."""
+    if not isinstance(before, dict):
+        return before, now
+    names = [name for name in now if before.get(name) != now[name]]
+    return {name: before.get(name) for name in names}, {name: now[name] for name in names}
+
+
+def _check_checkpoint(folder: Path) -> None:
+    """DataError if a file of a checkpoint is damaged; PyTorch's errors would not name it."""
+    weights, archives = folder / "model.safetensors", sorted([*folder.glob("*.pt"), *folder.glob("*.pth")])
+    try:
+        read_header(weights)
+        damaged = [path for path in archives if not is_zipfile(path) or ZipFile(path).testzip()]
+    except CheckpointError:
+        damaged = [weights]
+    if damaged:
+        raise DataError(
+            f"{damaged[0]}: missing or damaged; delete {folder.name} to continue from an earlier checkpoint, or add "
+            "--no-resume to start over"
+        )
 
 
 def _last_whole_checkpoint(folder: Path) -> str | None:

@@ -94,14 +94,20 @@ def to_examples(
     Raises:
         DataError: a distilled token is not below `vocab_size` (if given), or no example is left.
     """
-    examples = []
+    examples, n_answers = [], 0
     for sample in samples:
         for example in _examples(sample, text, eos_token_id):
+            n_answers += 1
             top = max(example.input_ids)
             if vocab_size is not None and top >= vocab_size:
                 raise DataError(f"the data has token {top}, but the model's vocabulary has {vocab_size} tokens")
             if min(len(example.input_ids), max_tokens) - example.start >= _MIN_COMPLETION_TOKENS:
                 examples.append(Example(example.input_ids[:max_tokens], example.start))
+    if not n_answers:
+        raise DataError(
+            "the rows have prompts, but no answers, which are in other fields (docs/training.md, Formats); `streamfuse "
+            "data distill` lets the model answer them"
+        )
     if not examples:
         raise DataError(f"no row has an answer of {_MIN_COMPLETION_TOKENS} tokens or more within {max_tokens} tokens")
     return examples
