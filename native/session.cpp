@@ -115,13 +115,13 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
     text_needs(sf_text_dropped(text_.get(), &sampling.dropped_turns, &sampling.dropped_tokens));
     // What a schema restricts may look like a call, but is none.
     const bool is_restricted = own->size > 0 || options.schema || options.regex || options.grammar;
-    const sf_constraint constraint = constrain(options, std::move(own)).take();
-    sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
-    need(sf_sequence_start(sequence_.get(), ids, n, &sampling));
+    Owned<sf_constraint> limits = constrain(options, std::move(own));
     // The text of a completion continues its prompt.
     text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes, ids, chat_ ? 0 : n, !is_restricted));
+    const sf_constraint constraint = limits.take();
+    sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
+    need(sf_sequence_start(sequence_.get(), ids, n, &sampling));  // last, because it replaces tokens and cache
   } catch (...) {
-    sf_sequence_finish(sequence_.get(), nullptr);
     sf_text_take_back(text_.get());
     throw;
   }

@@ -354,17 +354,21 @@ def test_a_stored_prefix_is_loaded_instead_of_prefilled(chat_bundle: Path, tmp_p
 
 
 def test_a_refused_request_changes_nothing(chat: AppSession) -> None:
+    def seen() -> Any:
+        return chat.messages, chat.tokens, chat.cached, chat.used_and_remaining, chat.statistics
+
     first = chat.ask(QUESTIONS[0], **SHORT)
-    before = chat.messages
+    before = seen()
     for wrong, word in [
         ({"stops": "no list"}, "stops"), ({"top_p": 7.0}, "top_p"), ({"width": 5}, "width"), ({"stops": [""]}, "stop"),
     ]:  # fmt: skip
         with pytest.raises(LibraryFailure, match=word) as refused:
             chat.start(QUESTIONS[1], **wrong)
         assert refused.value.code == BAD_ARGUMENT
+        assert seen() == before
     with pytest.raises(LibraryFailure, match="context holds"):
         chat.start("long " * 200)
     assert chat.next() is None
-    assert chat.messages == before
+    assert seen() == before
     chat.reset()
     assert chat.ask(QUESTIONS[0], **SHORT) == first
