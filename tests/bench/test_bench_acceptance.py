@@ -172,6 +172,11 @@ def test_the_command_prints_one_object_and_a_table(tmp_path: Path, monkeypatch: 
     result = CliRunner().invoke(app, ["bench", "acceptance", str(bundle), "--data", str(data), "--max-new-tokens", "8"])
     assert result.exit_code == 0, result.stderr
     assert "100.0 % of the answers are equal to the plain ones" in result.stdout
+    result = CliRunner().invoke(
+        app, ["bench", "acceptance", str(bundle), "--data", str(data), "--max-new-tokens", "64", "--json"]
+    )
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no prompt with 64 new tokens fits into 64 of context; lower --max-new-tokens" in result.stderr
 
 
 @pytest.mark.parametrize(

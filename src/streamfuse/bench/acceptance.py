@@ -14,6 +14,7 @@ from streamfuse.api import Model
 from streamfuse.bench.quality.scores import quality
 from streamfuse.bench.shared.systems import NO_DEFAULTS
 from streamfuse.bench.shared.turns import turns
+from streamfuse.bench.tasks.prompts import none_fits
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.text import Tokenizer
 
@@ -116,7 +117,8 @@ class Acceptance:
 def measure_bundle(
     model: Model, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
 ) -> Acceptance:
-    """Answer every turn of the samples with trees of one width, and plainly, on one session."""
+    """Answer every turn of the samples with trees of one width, and plainly, on one session. PromptsError where no
+    first turn leaves room for its answer."""
     # A sequence of its own, because `Model.stream` does not show single passes, and the statistics of an answer have
     # the shares of accepted drafts per depth and per rank, but not both together.
     session = model.session()
@@ -150,19 +152,24 @@ def measure_bundle(
         if last is not None:
             texts.append((sample, last))
         progress(1)
+    if not texts:
+        raise none_fits(settings.max_new_tokens, model.context_length)
     return Acceptance(dict(tallies), texts, len(samples) - len(texts), settings.plain)
 
 
 def measure_adapter(
     model: StreamFused, text: Tokenizer, samples: Sequence[Sample], settings: AcceptanceSettings, progress: Progress
 ) -> Acceptance:
-    """Replay of the model's own greedy answers to the first turns, in PyTorch; every drafted node is verified."""
+    """Replay of the model's own greedy answers to the first turns, in PyTorch; every drafted node is verified.
+    PromptsError as `measure_bundle`."""
     from streamfuse.train.evaluate import own_text, replay
     from streamfuse.train.readers import encode_prompt
 
     prompts = sorted(((encode_prompt(sample, text), sample) for sample in samples), key=lambda pair: len(pair[0]))
     room = model.base.config.max_position_embeddings - settings.max_new_tokens
     fitting = [pair for pair in prompts if len(pair[0]) <= room]
+    if not fitting:
+        raise none_fits(settings.max_new_tokens, model.base.config.max_position_embeddings)
     tallies: dict[str, Tally] = defaultdict(Tally)
     texts = []
     for start in range(0, len(fitting), _REPLAY_BATCH):

@@ -16,15 +16,19 @@ class PromptsError(ValueError):
     """Prompts are not available; the message is one sentence."""
 
 
+def none_fits(max_new_tokens: int, context: int) -> PromptsError:
+    """The error where no prompt leaves room for its answer."""
+    return PromptsError(
+        f"no prompt with {max_new_tokens} new tokens fits into {context} of context; lower --max-new-tokens"
+    )
+
+
 def fitting(prompts: list[list[int]], manifest: Manifest, max_new_tokens: int) -> list[int]:
     """The places of the prompts that leave room for their answers. PromptsError where there is none."""
     room = manifest.cache.capacity - max_new_tokens
     found = [place for place, prompt in enumerate(prompts) if len(prompt) <= room]
     if not found:
-        raise PromptsError(
-            f"no prompt with {max_new_tokens} new tokens fits into {manifest.cache.capacity} of context; lower "
-            "--max-new-tokens"
-        )
+        raise none_fits(max_new_tokens, manifest.cache.capacity)
     return found
 
 
