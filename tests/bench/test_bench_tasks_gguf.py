@@ -170,6 +170,12 @@ def test_a_file_that_has_the_quantization_already_is_taken_as_it_is(source: Sour
     assert quantized(Child("unused"), source.gguf, "Q4_1", tmp_path / "llama.cpp") == source.gguf
 
 
+def test_a_damaged_gguf_is_named_as_by_pull(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes([3]) + bytes(5))
+    with pytest.raises(ExternalSystemError, match="bytes are incomplete or damaged, so copy or download it again"):
+        kinds_of(tmp_path / "m.gguf")
+
+
 # 999: a type of a llama.cpp that is newer than gguf-py
 @pytest.mark.parametrize("kind", ["MOSTLY_Q4_K_M", "MOSTLY_Q4_0", "MOSTLY_F16", "ALL_F32", "GUESSED", 999])
 def test_a_file_of_another_type_of_integers_runs_as_it_is_too(kind: str | int, tmp_path: Path) -> None:

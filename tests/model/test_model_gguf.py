@@ -430,11 +430,11 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(
         CheckpointError,
-        match="architecture 'mamba' is not one of llama, qwen2, qwen3, smollm3, granite, gemma3, olmo2, phi3",
+        match=r"architecture 'mamba' is not one of llama, qwen2, .*, olmo2, phi3; .* add one",
     ):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
-    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(40))
-    with pytest.raises(CheckpointError, match="not a readable GGUF file"):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes([1]) + bytes(40))
+    with pytest.raises(CheckpointError, match="of version 1, but only versions 2 and 3 are read; write it again"):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"nothing of the kind, but long enough")
     with pytest.raises(CheckpointError, match="not a GGUF file, which begins with the letters GGUF"):

@@ -14,7 +14,9 @@ import tiny
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from streamfuse.cli import app
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.low_rank import projection
@@ -80,7 +82,7 @@ def test_its_chat_template_goes_along(tmp_path: Path) -> None:
         ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is not supported"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save \['lm_head'\] is not supported"),
         ({"lora_alpha": "six"}, "lora_alpha must be a number, not 'six'"),
-        ({"layers": (4,)}, "has adapters of more layers than the base's 4"),
+        ({"layers": (4,)}, "has adapters of more layers than the base's 4; was it trained on another"),
     ],
 )
 def test_what_it_cannot_do_is_refused(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
@@ -96,10 +98,24 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path, settings: dict[str, Any], 
         convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
 
 
+def test_pickled_weights_and_a_full_disk_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "lora")
+    (tmp_path / "a.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match=r"a\.safetensors: cannot be written \(Is a directory"):
+        convert(tmp_path / "lora", BASE.config, tmp_path / "a.safetensors")
+    assert not list(tmp_path.glob("*.tmp"))
+    (tmp_path / "lora/adapter_model.safetensors").rename(tmp_path / "lora/adapter_model.bin")
+    with pytest.raises(CheckpointError, match=r"adapter_model\.bin is PyTorch's pickle format, save it as safetensors"):
+        convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+
+
 @pytest.mark.parametrize(
     ("tensors", "problem"),
     [
-        ({"base_model.model.lm_head.lora_A.weight": (2, 32)}, r"tensor 'base_model\.model\.lm_head.* is not supported"),
+        (
+            {"base_model.model.lm_head.lora_A.weight": (2, 32)},
+            r"'base_model\.model\.lm_head.* is not supported; .*; merge",
+        ),
         ({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 32)}, "do not fit each other"),
         (
             {
@@ -116,3 +132,14 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, tensors: dict[str, 
     save_file({name: torch.ones(shape) for name, shape in tensors.items()}, tmp_path / "lora/adapter_model.safetensors")
     with pytest.raises(CheckpointError, match=problem):
         convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+
+
+def test_a_lora_of_another_base_of_the_same_shape_is_said(tmp_path: Path) -> None:
+    base = tiny.write_base(tmp_path / "mine", BASE)
+    (base / "tokenizer.json").write_text("{}")
+    for trained_on, warned in (("me/Mine", False), ("Qwen/Other", True)):
+        write(tmp_path / "lora", base_model_name_or_path=trained_on)
+        arguments = ["adapter", "convert", tmp_path / "lora", "--model", base, "-o", tmp_path / "a.safetensors"]
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0, result.stderr
+        assert ("was trained on Qwen/Other, and --model is" in result.stderr) == warned

@@ -340,17 +340,30 @@ def _whole_numbers(folder: Path) -> None:
     save_file({"model.norm.weight": np.ones(4, np.int32)}, folder / "model.safetensors")
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (lambda f: (f / "config.json").unlink(), "config.json"),
         (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
-        (lambda f: (f / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["Mamba"]})), "Mamba"),
-        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (
+            lambda f: (f / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["Mamba"]})),
+            "Mamba.* add one",
+        ),
+        (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer.json: .* AutoTokenizer.from_pretrained.* writes it"),
+        (lambda f: (f / "tokenizer.json").write_text(LFS), "tokenizer.json: not a tokenizer; .* `git lfs pull`"),
+        (lambda f: (f / "model.safetensors").write_text(LFS), "`git lfs pull` in its repository fetches the file"),
+        (
+            lambda f: (f / "model.safetensors").rename(f / "model-00001-of-00001.safetensors"),
+            r"no model.safetensors in it, and no index \(model.safetensors.index.json\) of its other files",
+        ),
+        (lambda f: (f / "model.safetensors").rename(f / "consolidated.pth"), "pickle format; save them as safetensors"),
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x05" + bytes(7) + b"hello"), "not a safetensors"),
-        (_cut, "truncated"),
+        (_cut, "truncated, so copy or download it again"),
         (lambda f: _only_index(f, "[]"), "must be a JSON object"),
         (lambda f: _only_index(f, '{"weight_map": {"a": [1]}}'), "not a safetensors index"),
         (
@@ -366,6 +379,12 @@ def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path
     with pytest.raises(CheckpointError, match=words) as caught:
         pull.resolve_model(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_one_file_of_a_checkpoint_is_no_model(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "mine")
+    with pytest.raises(pull.PullError, match="a model is a folder of safetensors"):
+        pull.resolve_model(folder / "model.safetensors")
 
 
 @pytest.mark.network

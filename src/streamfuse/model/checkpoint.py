@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from streamfuse.durable import replace_file
+from streamfuse.durable import os_error, reason, replace_file
 
 from .config import ModelConfig, StreamConfig
 from .families import from_checkpoint, own_name, own_shapes
@@ -240,8 +240,12 @@ def average_adapters(paths: Sequence[Path], out: Path) -> None:
 
 def _write(out: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> None:
     temporary = out.with_name(out.name + ".tmp")
-    save_file(state, temporary, metadata=metadata)
-    replace_file(temporary, out)
+    try:
+        save_file(state, temporary, metadata=metadata)
+        replace_file(temporary, out)
+    except (SafetensorError, OSError) as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{out}: cannot be written ({reason(os_error(error) or OSError(str(error)))})") from None
 
 
 def _stored(name: str, value: Tensor) -> Tensor:
@@ -267,8 +271,13 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
     found = metadata.get("format")
     if found is None and any(name.startswith("base_model.") for name in state):
         raise CheckpointError(f"{path} {PEFT}")
+    if found is None:
+        raise CheckpointError(f"{path}: not an adapter; `streamfuse train` and `streamfuse adapter convert` write such")
     if found != _FORMAT:
-        raise CheckpointError(f"{path}: not an adapter of this version (metadata field 'format' is {found!r})")
+        raise CheckpointError(
+            f"{path}: not an adapter of this version (metadata field 'format' is {found!r}, not {_FORMAT!r}); train or "
+            "convert it again"
+        )
     if "parent.mix" in state:
         raise CheckpointError(f"{path}: tensor 'parent.mix', a parent term over the path, is no longer supported")
     try:

@@ -17,7 +17,7 @@ from streamfuse.options import OptionError, check, flag_of, option
 
 from .families import ACTIVATIONS, FAMILIES, MULTIPLIERS, UNSUPPORTED, Activation, Family, Norms, QueryKeyNorm
 from .families import ARCHITECTURES as ARCHITECTURES
-from .fields import PEFT, Fields, refuse_constant
+from .fields import ADD_A_FAMILY, PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
 from .quantized import packed_of
@@ -136,7 +136,7 @@ class ModelConfig:
         architecture = named[0] if isinstance(named, list) else named
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             own = UNSUPPORTED.get(architecture) if isinstance(architecture, str) else None
-            reason = "" if own is None else f"; it has {own}, which are not supported"
+            reason = f"; {ADD_A_FAMILY}" if own is None else f"; it has {own}, which are not supported"
             if "text_config" in config:
                 reason = "; it has parts for images or sound: use the text model's own checkpoint"
             known = ", ".join(ARCHITECTURES)

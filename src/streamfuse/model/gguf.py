@@ -29,6 +29,7 @@ from .gguf_settings import (
 )
 from .gguf_tokenizer import tokenizer_of
 from .rope import rope_of, scaled_frequencies
+from .shards import lfs_hint
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -71,7 +72,7 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     from safetensors.numpy import save_file
 
     files = gguf_files(gguf_path)
-    readers = [_reader(path) for path in files]
+    readers = [open_gguf(path) for path in files]
     values = {name: field.contents() for name, field in readers[0].fields.items() if not name.startswith("GGUF.")}
     fields = Metadata(values, gguf_path)
     check_whole(fields, len(files))
@@ -91,7 +92,8 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     _write(out_dir / "source.json", _source(fields, files, out_dir))
 
 
-def _reader(path: Path) -> Any:
+def open_gguf(path: Path) -> Any:
+    """A GGUF's reader. CheckpointError if the file is damaged, or none that can be read."""
     import gguf
 
     try:
@@ -104,7 +106,12 @@ def _reader(path: Path) -> Any:
                 "(of the Python package gguf) converts it"
             )
         if start[:4] != b"GGUF":
-            raise CheckpointError(f"{path}: not a GGUF file, which begins with the letters GGUF")
+            raise CheckpointError(f"{path}: not a GGUF file, which begins with the letters GGUF{lfs_hint(start)}")
+        if len(start) == 8 and version not in (2, 3):
+            raise CheckpointError(
+                f"{path}: a GGUF of version {version}, but only versions 2 and 3 are read; write it again with a "
+                "current llama.cpp (convert_hf_to_gguf.py)"
+            )
         return gguf.GGUFReader(path)
     except OSError as error:
         raise CheckpointError(f"{path}: not a readable GGUF file ({error})") from None

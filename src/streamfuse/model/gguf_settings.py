@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .families import ARCHITECTURES as HF_ARCHITECTURES
-from .fields import CheckpointError
+from .fields import ADD_A_FAMILY, CheckpointError
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -111,7 +111,7 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     architecture = fields["general.architecture"]
     if architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise CheckpointError(f"{fields.path}: architecture {architecture!r} is not one of {known}")
+        raise CheckpointError(f"{fields.path}: architecture {architecture!r} is not one of {known}; {ADD_A_FAMILY}")
 
     def get(key: str, default: Any = None) -> Any:
         return _one(fields, f"{architecture}.{key}", default)

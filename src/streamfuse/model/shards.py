@@ -52,20 +52,31 @@ def read_header(path: Path) -> dict[str, TensorFacts]:
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
             if size < 8 or header_bytes > size - 8:
-                raise CheckpointError(f"{path}: not a safetensors file, or truncated")
+                hint = lfs_hint(header_bytes.to_bytes(8, "little")) or "; copy or download it again"
+                raise CheckpointError(f"{path}: not a safetensors file, or truncated{hint}")
             header: dict[str, Any] = json.loads(file.read(header_bytes))
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         found = {name: TensorFacts(path, str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file, although the index lists it") from None
+        raise CheckpointError(f"{path}: no such file, although the index lists it; copy or download it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
     if size != 8 + header_bytes + end:
-        raise CheckpointError(f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or truncated")
+        raise CheckpointError(
+            f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or truncated, so copy or "
+            "download it again"
+        )
     return found
+
+
+def lfs_hint(start: bytes) -> str:
+    """What to do if a file that begins with these 8 bytes or more is a pointer of Git LFS; else empty."""
+    return "; it is a pointer of Git LFS, and `git lfs pull` in its repository fetches the file" * (
+        start[:8] == b"version "
+    )
 
 
 def check_types(tensors: Mapping[str, TensorFacts]) -> None:

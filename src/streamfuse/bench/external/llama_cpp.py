@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.bench.shared.systems import LLAMA_CPP, Answer, ExternalSystemError, Request, System
+from streamfuse.model.fields import CheckpointError
 
 from .child import Child
 
@@ -256,13 +257,15 @@ def _kind_of(path: Path) -> str | None:
     """The type of most of a GGUF's weights, as llama.cpp calls it; None if the file or gguf-py does not name it."""
     import gguf
 
+    from streamfuse.model.gguf import open_gguf
+
     try:
-        field = gguf.GGUFReader(path).fields.get("general.file_type")
+        field = open_gguf(path).fields.get("general.file_type")
         number = None if field is None else field.contents()
         names = {int(one): one.name for one in gguf.LlamaFileType if one is not gguf.LlamaFileType.GUESSED}
         return names[number].rpartition("MOSTLY_")[2] if number in names else None
-    except (ValueError, OSError, IndexError, KeyError) as error:
-        raise ExternalSystemError(f"{path}: not a readable GGUF file ({error})") from None
+    except CheckpointError as error:
+        raise ExternalSystemError(str(error)) from None
 
 
 _silent: list[Any] = []  # llama.cpp keeps the pointer, so the callback must live as long as the process

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from streamfuse.cli.shared import options
-from streamfuse.cli.shared.console import print_json
+from streamfuse.cli.shared.console import print_json, say
 from streamfuse.extras import need
 from streamfuse.model.pull import DEFAULT_MODEL
 
@@ -44,11 +44,16 @@ def convert(
     """
     need("convert")
     from streamfuse.model.config import ModelConfig
+    from streamfuse.model.fields import read_object
+    from streamfuse.model.peft import CONFIG_FILE
     from streamfuse.model.peft import convert as convert_folder
     from streamfuse.model.pull import resolve_model
 
     options.check_place("--output", out)
     found = convert_folder(folder, ModelConfig.load(resolve_model(model, offline=offline)), out)
+    trained_on = read_object(folder / CONFIG_FILE).get("base_model_name_or_path")
+    if isinstance(trained_on, str) and Path(trained_on).name.lower() != Path(model).name.lower():
+        say(f"warning: {folder} was trained on {trained_on}, and --model is {model}; another base spoils it", "yellow")
     if json_:
         print_json({"adapter": str(out), "rank": found.base_rank, "layers": found.base_layers})
         return
