@@ -355,7 +355,7 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
 
 
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
-    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, but held_out needs 40"):
+    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, of which --held-out 40 leaves none"):
         run(replace(config, held_out=40))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         replace(config, batch_size=0)
