@@ -272,7 +272,7 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
     if found is None and any(name.startswith("base_model.") for name in state):
         raise CheckpointError(f"{path} {PEFT}")
     if found is None:
-        raise CheckpointError(f"{path}: not an adapter; `streamfuse train` and `streamfuse adapter convert` write such")
+        raise CheckpointError(f"{path}: not an adapter; `streamfuse train` and `streamfuse adapter convert` write one")
     if found != _FORMAT:
         raise CheckpointError(
             f"{path}: not an adapter of this version (metadata field 'format' is {found!r}, not {_FORMAT!r}); train or "

@@ -200,10 +200,9 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     end = 0
     for row in rows:
         tokens, most = len(row["ids"]), len(row["ids"]) - row["start"]
-        some = torch.arange(most)
         end += tokens
-        at.append(end - 1 - most + some)
-        left.append(most - some)
+        at.append(torch.arange(end - 1 - most, end - 1))
+        left.append(torch.arange(most, 0, -1))
         segments.append((tokens, most))
     return {
         "ids": torch.cat([row["ids"] for row in rows]),
@@ -215,8 +214,11 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw_anchors(batch: dict[str, Any], share: float) -> dict[str, Any]:
-    """A batch of `collate` with a random share of its anchors, at least one per text. It belongs to the training step:
-    batches are collated ahead, so a run that resumes would draw from another state of the random numbers there."""
+    """A batch of `collate` with a random share, 0 to 1, of its anchors, at least one per text.
+
+    Call it in the training step, not in the collator: the data loader collates ahead, so there a resumed run would draw
+    other anchors.
+    """
     kept: list[Tensor] = []
     segments: list[tuple[int, int]] = []
     first = 0

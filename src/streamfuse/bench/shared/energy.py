@@ -1,6 +1,6 @@
-"""Energy counters of the processor: Linux's power capping framework, on processors of Intel and AMD.
+"""Energy counters (RAPL) of Intel and AMD processors, as Linux's powercap framework shows them.
 
-A counter is of a whole package: other programs and idle cores are in it.
+A counter covers a whole package, so it includes other programs and idle cores.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ _ZONES = Path("/sys/class/powercap")
 
 
 class EnergyCounter:
-    """Joules that all packages of the machine took since this object was made.
+    """Energy used by all processor packages since construction.
 
-    A counter wraps within minutes to hours under load (`max_energy_range_uj`), so `joules` has to be read more often.
+    A counter wraps at `max_energy_range_uj`, under load after minutes to hours, so call `joules` more often than that.
+
+    Args:
+        zones: the powercap folder of sysfs.
     """
 
     def __init__(self, zones: Path = _ZONES) -> None:
-        # Zones below a package (cores, graphics, memory) are a part of it, or of another supply.
-        self._packages = [zone for zone in sorted(zones.glob("intel-rapl:*")) if _text(zone / "name")[:7] == "package"]
+        # Other zones (cores, graphics, memory) are parts of a package, or have a supply of their own.
+        domains = sorted(zones.glob("intel-rapl:*"))  # AMD's too
+        self._packages = [zone for zone in domains if _text(zone / "name").startswith("package")]
         self._last = [_count(zone / "energy_uj") for zone in self._packages]
         self._spent = 0
 
     def joules(self) -> float | None:
-        """None: the machine has no counter, or only root may read it."""
+        """Joules so far; None if the machine has no counters, or this user may not read them."""
         now = [_count(zone / "energy_uj") for zone in self._packages]
         for zone, before, after in zip(self._packages, self._last, now, strict=True):
             if before is None or after is None:

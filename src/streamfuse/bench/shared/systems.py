@@ -56,7 +56,7 @@ class Answer:
     Attributes:
         statistics: of our own runtime.
         cpu_ms: processor time of all threads after the first pass; None: not measured, or of another program.
-        joules: energy of the whole processor in that time; None: not measured, or not counted by this machine.
+        joules: energy used by the processor packages in that time; None: not measured, or no readable counter.
     """
 
     token_ids: tuple[int, ...]
@@ -131,13 +131,13 @@ def finished(generation: Generation) -> Answer:
 
 
 class _Spent:
-    """Processor time of this process and energy of the processor since this object was made."""
+    """CPU time of this process, and energy used by the processor packages, since construction."""
 
     def __init__(self) -> None:
         self._energy, self._began = EnergyCounter(), time.process_time()
 
     def so_far(self) -> tuple[float, float | None]:
-        """Milliseconds of all threads; joules, if the machine counts them."""
+        """Milliseconds of all threads, and joules if there is a readable counter."""
         return 1000 * (time.process_time() - self._began), self._energy.joules()
 
 
@@ -147,7 +147,8 @@ def cpu_ms_per_token(answers: Iterable[Answer]) -> float | None:
 
 
 def joules_per_token(answers: Iterable[Answer]) -> float | None:
-    """Energy of the processor per token, without the prompt and the first pass; None if none was measured."""
+    """Energy used by the processor packages per token, without the prompt and the first pass; None if none was
+    measured."""
     return _per_token((answer.joules, answer.later_tokens) for answer in answers)
 
 
