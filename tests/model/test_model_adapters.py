@@ -98,25 +98,6 @@ def test_settings_that_cannot_be_read_are_refused(streams: str, model: StreamFus
         read_adapter(path)
 
 
-def test_a_parent_term_over_the_path_is_no_longer_supported(model: StreamFused, tmp_path: Path) -> None:
-    path, settings = tmp_path / "a.safetensors", json.loads(model.streams_config.to_json())
-
-    def save(parent_path: str, **more: torch.Tensor) -> None:
-        streams = json.dumps({**settings, "parent_path": parent_path})
-        metadata = {"format": "streamfuse-adapter-1", "streams": streams}
-        save_file({**model.extra_state(), **more}, path, metadata=metadata)
-
-    save("parent")  # as adapters of earlier versions say it
-    assert load_stream_fused(model.base, path).streams_config == model.streams_config
-    for parent_path, more in (("cell", {}), ("grandparent", {}), ("parent", {"parent.mix": torch.zeros(4, 4)})):
-        save(parent_path, **more)
-        with pytest.raises(
-            CheckpointError, match=r"a\.safetensors: .*over the path.* is no longer supported"
-        ) as caught:
-            load_stream_fused(model.base, path)
-        assert "\n" not in str(caught.value)
-
-
 def test_a_lost_tensor_is_named(model: StreamFused, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     state = model.extra_state()

@@ -278,8 +278,6 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
             f"{path}: not an adapter of this version (metadata field 'format' is {found!r}, not {_FORMAT!r}); train or "
             "convert it again"
         )
-    if "parent.mix" in state:
-        raise CheckpointError(f"{path}: tensor 'parent.mix', a parent term over the path, is no longer supported")
     try:
         return StreamConfig.from_json(metadata["streams"]), state, metadata
     except (KeyError, TypeError, ValueError) as error:

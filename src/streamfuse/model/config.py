@@ -447,11 +447,5 @@ class StreamConfig:
 
     @classmethod
     def from_json(cls, text: str) -> StreamConfig:
-        """The settings from `to_json`. ValueError if a value is out of range, TypeError for an unknown field.
-
-        Adapters of earlier versions have a setting for the parent term's path: its last token, or more.
-        """
-        settings = dict(json.loads(text, parse_constant=refuse_constant))
-        if (path := settings.pop("parent_path", "parent")) != "parent":
-            raise ValueError(f"a parent term over the path, parent_path {path!r}, is no longer supported")
-        return cls(**settings)
+        """The settings from `to_json`. ValueError if a value is out of range, TypeError for an unknown field."""
+        return cls(**json.loads(text, parse_constant=refuse_constant))
