@@ -175,7 +175,9 @@ def test_distill_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path)
     assert "bad.jsonl, line 2: no field 'prompt'; the row has text" in refused(
         "data", "distill", bad, out, "--model", model
     )
-    assert "there is no format 'x'; the formats are e2e," in refused("data", "distill", prompts, out, "--format", "x")
+    assert "format 'x' does not exist; the formats are e2e," in refused(
+        "data", "distill", prompts, out, "--format", "x"
+    )
     assert "--top-p must be above 0" in refused("data", "distill", prompts, out, "--model", model, "--top-p", 0)
     assert "--device nope cannot be used" in refused(
         "data", "distill", prompts, out, "--model", model, "--device", "nope"
@@ -192,11 +194,11 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "nope.jsonl: no such file" in refused("train", "--data", tmp_path / "nope.jsonl", *out)
     answers(model, prompts, tmp_path / "d.jsonl")
     data = ("--data", tmp_path / "d.jsonl")
-    assert "the rows have prompts, but no answers" in refused("train", "--data", prompts, *out)
+    assert f"{prompts}: its rows have prompts but no answers. Put" in refused("train", "--data", prompts, *out)
     before = (model / "config.json").read_bytes()
-    assert "config.json: not the settings of a training run" in refused("train", *data, "--model", model, "-o", model)
+    assert "config.json: not written by a training run, and" in refused("train", *data, "--model", model, "-o", model)
     assert (model / "config.json").read_bytes() == before
-    assert "24 examples, of which --held-out 40 leaves none" in refused("train", *data, *out)
+    assert "there are 24, and --held-out takes 40 of them" in refused("train", *data, *out)
     assert "--num-streams must be from 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "--num-msa-layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "--epochs must be above 0, not 0" in refused("train", *data, *out, "--epochs", 0)
@@ -413,13 +415,13 @@ def test_a_run_that_cannot_be_resumed_names_the_file_and_what_to_do(model: Path,
     wider = tiny.write_base(tmp_path / "wider", tiny.base(**sizes), **sizes)
     (wider / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
     line = refused(*arguments, "--model", wider)
-    assert "different base ({'hidden_size': 32}, now {'hidden_size': 64}); give another output folder" in line
+    assert "run in it has base {'hidden_size': 32}, not {'hidden_size': 64}, so it cannot be resumed; add" in line
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     for path in [checkpoint / "model.safetensors", *checkpoint.glob("*.pt*")]:
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         line = refused(*arguments, "--model", model)
-        assert f"{path}: missing or damaged; delete {checkpoint.name}" in line
+        assert f"{path}: missing or damaged; delete the folder {checkpoint.name}" in line
         path.write_bytes(whole)
     (tmp_path / "run" / "config.json").write_text("{")
     assert "config.json: not valid JSON" in refused(*arguments, "--model", model)

@@ -54,7 +54,9 @@ def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path) -> N
     assert FrozenStates(model, examples, tmp_path / "frozen", seen.append).path == states.path
     assert seen == [], "nothing is computed again"
     states.path.write_bytes(states.path.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"frozen-.*\.npy: damaged .* delete it, and it is computed again"):
+    with pytest.raises(
+        ValueError, match=r"frozen-.*\.npy: damaged .* delete it, and the same command computes it again"
+    ):
         FrozenStates(model, examples, tmp_path / "frozen")
 
 

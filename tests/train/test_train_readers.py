@@ -84,13 +84,16 @@ def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ("Why?", "line 1: messages is not a list of objects with role and content"),
-        ([{"role": "user"}], "line 1: messages is not a list of objects with role and content"),
-        ([], "line 1: messages has no user message"),
-        ([{"role": "assistant", "content": "b"}], "line 1: messages has no user message"),
+        ("Why?", "line 1: field 'messages' must be a list of objects with the texts 'role' and"),
+        ([{"role": "user"}], "line 1: field 'messages' must be a list of objects with the texts 'role' and"),
+        ([], "line 1: field 'messages' must end with a user's message, or with one and its answer"),
+        (
+            [{"role": "assistant", "content": "b"}],
+            "line 1: field 'messages' must end with a user's message, or with one and its answer",
+        ),
         (
             [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
-            "line 1: messages has no user message",
+            "line 1: field 'messages' must end with a user's message, or with one and its answer",
         ),
     ],
 )
@@ -120,15 +123,15 @@ def test_a_template_makes_prompt_and_answer_of_any_fields(tmp_path: Path) -> Non
     ("row", "options", "words"),
     [
         ("{", {}, r"d.jsonl, line 2: not valid JSON"),
-        ([1], {}, "line 2: expected an object, not list"),
+        ([1], {}, "line 2: must be a JSON object, not list"),
         ({"text": "x"}, {}, "line 2: no field 'prompt'; the row has text"),
-        ({"prompt": None}, {}, "line 2: field 'prompt' is not text"),
+        ({"prompt": None}, {}, "line 2: field 'prompt' must be a text or a number, not NoneType"),
         ({"prompt": " "}, {}, "line 2: the template '{prompt}' renders to empty text"),
         ({"prompt": "x"}, {"format": "sql"}, "line 1: no field 'context'"),
-        ({"prompt": "x"}, {"format": "spec-bench"}, "line 1: turns is not a list of texts"),
-        ({"prompt": "x"}, {"format": "distilled"}, "line 1: input_ids is not a list of token ids"),
-        ({"prompt": "x", "references": "y"}, {}, "line 2: references is not a list of texts"),
-        ({"prompt": "x"}, {"format": "nope"}, "there is no format 'nope'; the formats are e2e, sql,"),
+        ({"prompt": "x"}, {"format": "spec-bench"}, "line 1: field 'prompt' must be a list of texts"),
+        ({"prompt": "x"}, {"format": "distilled"}, "line 1: field 'input_ids' must be a list of token ids"),
+        ({"prompt": "x", "references": "y"}, {}, "line 2: field 'references' must be a list of texts"),
+        ({"prompt": "x"}, {"format": "nope"}, "format 'nope' does not exist; the formats are e2e, sql,"),
         ({"prompt": "x"}, {"template": Template("{prompt.a}")}, "line 1: the template '{prompt.a}' cannot be rendered"),
         ({"prompt": "x"}, {"template": Template("{{ a }}")}, "line 1: the template '{{ a }}' cannot be rendered"),
         ({"prompt": "x"}, {"template": Template("{prompt}", "{a}")}, "line 1: no field 'a'"),
@@ -141,7 +144,7 @@ def test_what_is_wrong_is_named(row: object, options: dict[str, Any], words: str
 
 
 def test_rows_of_no_known_format_empty_and_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"line 1: its fields \(text, label\) match no known format"):
+    with pytest.raises(DataError, match=r"line 1: fields text, label match no format; docs/training.md"):
         read(tmp_path, {"text": "x", "label": 1})
     with pytest.raises(DataError, match=r"d.jsonl: has no rows"):
         read(tmp_path)
@@ -172,7 +175,7 @@ def test_examples_are_the_chat_and_each_answer_with_its_end(text: Tokenizer) -> 
     assert all(one.input_ids[: one.start] == prompt for one in examples)
     short = Sample(("Hi",), ("ok",))  # with its end, three tokens
     assert len(to_examples([sample, short], text, IM_END, 1000)) == 3
-    with pytest.raises(DataError, match="no row has an answer of 4 tokens"):
+    with pytest.raises(DataError, match="the data: every answer is shorter than 4 tokens once"):
         to_examples([short, Sample(("Hi",))], text, IM_END, 1000)
 
 
@@ -180,7 +183,7 @@ def test_distilled_tokens_are_taken_as_they_are_and_must_be_of_the_vocabulary(te
     sample = Sample((), ids=Example([1, 2, 3, 4, 5, 6], 2))
     assert to_examples([sample], text, IM_END, 6) == [sample.ids]
     assert encode_prompt(sample, text) == [1, 2]
-    with pytest.raises(DataError, match="has token 6, but the model's vocabulary has 6 tokens"):
+    with pytest.raises(DataError, match="the data: token id 6 is not below the model's vocab_size, 6; another model"):
         to_examples([sample], text, IM_END, 6, vocab_size=6)
 
 
@@ -194,7 +197,7 @@ def test_a_data_set_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch:
     write(folder / "test.jsonl", {"meaning_representation": "name[B]", "human_reference": "y"})
     assert [sample.turns for sample in read_samples(folder)] == [("name[A]",)]
     assert [sample.turns for sample in read_samples(folder, split="test")] == [("name[B]",)]
-    with pytest.raises(DataError, match="no such data set can be read"):
+    with pytest.raises(DataError, match="no such file, and not a Hugging Face data set that can be read"):
         read_samples(folder, split="nope")
 
 

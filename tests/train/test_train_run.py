@@ -205,10 +205,6 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: Tra
     result = run(config, stop=stop)
     assert (result.step, result.finished, result.metrics) == (1, False, {})
     assert (config.out_dir / "checkpoint-1").is_dir()
-    path = config.out_dir / "config.json"
-    older = json.loads(path.read_text())
-    older["streams"]["parent_path"] = "parent"  # as earlier versions wrote it
-    path.write_text(json.dumps(older))
     result, losses = trained(config)
     assert result.finished
     assert min(losses) == 2
@@ -233,9 +229,9 @@ def test_no_resume_starts_over(config: TrainConfig) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"learning_rate": 5e-4}, r"has a run with different learning_rate \(0.001, now 0.0005\)"),
-        ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "different streams"),
-        ({"max_tokens": 14}, "different max_tokens"),
+        ({"learning_rate": 5e-4}, "the run in it has learning_rate 0.001, not 0.0005, so it cannot be resumed; add"),
+        ({"streams": StreamConfig(num_streams=2, num_msa_layers=2, stream_vocab_size=30)}, "has streams {'adapter_r"),
+        ({"max_tokens": 14}, "has max_tokens 320, not 14"),
     ],
 )
 def test_other_settings_are_not_mixed_into_a_run(
@@ -248,8 +244,30 @@ def test_other_settings_are_not_mixed_into_a_run(
 def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
     with Path(trained_once.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
-    with pytest.raises(ValueError, match="has a run with different examples"):
+    with pytest.raises(ValueError, match="the run in it has other examples, so"):
         run(trained_once)
+
+
+def test_checkpoints_without_the_settings_of_their_run_are_not_resumed(trained_once: TrainConfig) -> None:
+    settings = trained_once.out_dir / "config.json"
+    settings.unlink()
+    with pytest.raises(ValueError, match=r"run/config.json: missing, so .* are unknown; add --no-resume to start over"):
+        run(replace(trained_once, learning_rate=5e-4))
+    assert not settings.exists()
+
+
+def test_no_resume_starts_over_where_the_settings_are_damaged(trained_once: TrainConfig) -> None:
+    settings, once = trained_once.out_dir / "config.json", replace(trained_once, epochs=1.0)
+    settings.write_text("{")
+    with pytest.raises(ValueError, match=r"run/config.json: not valid JSON .* add --no-resume to start over, or give"):
+        run(once)
+    _, losses = trained(once, resume=False)
+    assert sorted(losses) == [*range(1, STEPS_PER_EPOCH + 1)]
+    assert json.loads(settings.read_text())["epochs"] == 1.0
+    (once.model / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"base/config.json: not valid JSON .* it is in a model's folder"):
+        run(replace(once, out_dir=once.model), resume=False)
+    assert (once.model / "config.json").read_text() == "{"
 
 
 def test_an_adapter_can_be_trained_further(trained_once: TrainConfig, tmp_path: Path) -> None:
@@ -355,7 +373,9 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
 
 
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
-    with pytest.raises(DataError, match=r"data.jsonl: 26 examples, of which --held-out 40 leaves none"):
+    with pytest.raises(
+        DataError, match=r"data.jsonl: no examples are left to train on: there are 26, and --held-out takes"
+    ):
         run(replace(config, held_out=40))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         replace(config, batch_size=0)

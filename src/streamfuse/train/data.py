@@ -103,7 +103,9 @@ class FrozenStates:
         try:
             self.states = np.load(self.path, mmap_mode="r")
         except (ValueError, EOFError) as error:
-            raise DataError(f"{self.path}: damaged ({error}); delete it, and it is computed again") from None
+            raise DataError(
+                f"{self.path}: damaged ({error}); delete it, and the same command computes it again"
+            ) from None
 
     def _compute(
         self, model: StreamFused, examples: list[Example], progress: Callable[[int], None], share: Share
@@ -132,7 +134,10 @@ class FrozenStates:
         for i, rows in zip(batch, _frozen(model, [examples[i] for i in batch]), strict=True):
             states[self.offsets[i] : self.offsets[i + 1]] = rows
             if not np.isfinite(states[self.offsets[i] : self.offsets[i + 1]]).all():
-                raise DataError(f"example {i + 1}: hidden states of the frozen layers exceed {states.dtype}")
+                raise DataError(
+                    f"{self.path}: the hidden states of an example exceed the range of {states.dtype}; leave it out "
+                    f"of the data: its token ids begin {', '.join(map(str, examples[i].input_ids[:8]))}"
+                )
 
     def _open(self, temporary: Path, model: StreamFused, first: Example) -> None:
         """Create the unfinished file if there is none."""

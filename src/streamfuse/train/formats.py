@@ -94,8 +94,8 @@ def recognise(row: Row, place: str) -> str:
     if "prompt" in row:
         return "chat"
     raise DataError(
-        f"{place}: its fields ({_listed(row)}) match no known format (docs/training.md, Formats); rename them, or give "
-        "--template if the command has it"
+        f"{place}: fields {_listed(row)} match no format; docs/training.md, Formats, lists the fields of each. Rename "
+        "them, or give a --template to commands that take one"
     )
 
 
@@ -129,7 +129,7 @@ def _references(fields: Row, place: str, template: Template, required: bool) -> 
     listed = fields.get(template.references or "")
     if listed:
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            raise DataError(f"{place}: {template.references} is not a list of texts")
+            raise DataError(f"{place}: field {template.references!r} must be a list of texts")
         return tuple(one.strip() for one in listed if one.strip())
     if template.completion is None:
         return ()
@@ -142,9 +142,10 @@ def _references(fields: Row, place: str, template: Template, required: bool) -> 
 
 def _questions(row: Row, place: str) -> Sample:
     """Spec-Bench, MT-bench."""
-    turns = row.get("turns", row.get("prompt"))
+    name = "turns" if "turns" in row else "prompt"
+    turns = row.get(name)
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
-        raise DataError(f"{place}: turns is not a list of texts")
+        raise DataError(f"{place}: field {name!r} must be a list of texts, none of them empty")
     number = row.get("question_id", row.get("prompt_id"))
     return Sample(tuple(turns), (), _origin(row, "spec-bench"), number=number if type(number) is int else None)
 
@@ -157,11 +158,11 @@ def _messages(row: Row, place: str) -> Sample:
         isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content")) for one in chat
     )
     if not sound:
-        raise DataError(f"{place}: messages is not a list of objects with role and content")
+        raise DataError(f"{place}: field 'messages' must be a list of objects with the texts 'role' and 'content'")
     turns: list[Message] = [{"role": one["role"], "content": one["content"]} for one in chat or ()]
     answer = (turns.pop()["content"],) if turns and turns[-1]["role"] == "assistant" else ()
     if not turns or turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
-        raise DataError(f"{place}: messages has no user message, last or before the last answer")
+        raise DataError(f"{place}: field 'messages' must end with a user's message, or with one and its answer")
     return Sample((turns[-1]["content"],), answer, _origin(row, "messages"), before=tuple(turns[:-1]))
 
 
@@ -169,9 +170,9 @@ def _distilled(row: Row, place: str) -> Sample:
     for name in ("input_ids", "completion_ids"):
         ids = row.get(name)
         if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-            raise DataError(f"{place}: {name} is not a list of token ids, as `streamfuse data distill` writes")
+            raise DataError(f"{place}: field {name!r} must be a list of token ids, as `streamfuse data distill` writes")
     if not row["input_ids"]:
-        raise DataError(f"{place}: input_ids is empty; a completion needs a token before it")
+        raise DataError(f"{place}: field 'input_ids' must not be empty: a completion follows at least one token")
     prompt = row["input_ids"]
     return Sample((), (), _origin(row, "distilled"), ids=Example(prompt + row["completion_ids"], len(prompt)))
 
@@ -198,7 +199,7 @@ def _render(form: str, fields: Row, place: str) -> str:
 def _format(form: str, fields: Row, place: str) -> str:
     for _, name, _, _ in Formatter().parse(form):
         if name in fields and not isinstance(fields[name], (str, int, float)):
-            raise DataError(f"{place}: field {name!r} is not text")
+            raise DataError(f"{place}: field {name!r} must be a text or a number, not {type(fields[name]).__name__}")
     return form.format_map(fields)
 
 

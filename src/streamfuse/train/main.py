@@ -27,7 +27,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import base_facts, load_base, load_stream_fused, read_adapter
-from streamfuse.model.config import ModelConfig, StreamConfig
+from streamfuse.model.config import ModelConfig
 from streamfuse.model.fields import CheckpointError, read_object
 from streamfuse.model.shards import read_header
 from streamfuse.model.streams import StreamFused
@@ -67,7 +67,7 @@ _FIXED = (
     "examples",
 )
 
-
+_START_OVER = "add --no-resume to start over, or give another --output-dir"
 _PROMPTS, _PROMPT_TOKENS = 8, 200  # maximum number and length of held-out prompts stored in an adapter file
 
 
@@ -107,7 +107,7 @@ def run(
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
     dtype = choose_dtype(config.dtype)
-    before = _settings_before(config.out_dir / "config.json")
+    before = _settings_before(config.out_dir / "config.json", resume)
     config = replace(config, dtype="bfloat16" if dtype is torch.bfloat16 else "float32")
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)
@@ -162,18 +162,18 @@ def run(
 
 def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], list[Example]]:
     """Training examples and held-out ones."""
+    names = ", ".join(config.data)
     samples = [
         sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
     ]
     if config.valid:
         held_out = spread(merged(read_samples(config.valid, config.format)), config.held_out)
-        return _encoded(config, model, samples), _encoded(config, model, held_out)
-    examples = _encoded(config, model, samples)
+        return _encoded(config, model, samples, names), _encoded(config, model, held_out, config.valid)
+    examples = _encoded(config, model, samples, names)
     if len(examples) <= config.held_out:
-        names = ", ".join(config.data)
         raise DataError(
-            f"{names}: {len(examples)} examples, of which --held-out {config.held_out} leaves none to train on; give "
-            "more data, or a smaller --held-out"
+            f"{names}: no examples are left to train on: there are {len(examples)}, and --held-out takes "
+            f"{config.held_out} of them; give more data or a smaller --held-out"
         )
     return split_held_out(examples, config.held_out)
 
@@ -184,12 +184,12 @@ def _short_prompts(examples: list[Example]) -> list[list[int]]:
     return prompts[:: max(1, len(prompts) // _PROMPTS)][:_PROMPTS]
 
 
-def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample]) -> list[Example]:
+def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample], source: str) -> list[Example]:
     """Distilled samples are token ids already; others need the tokenizer."""
     text = (
         None if all(sample.ids for sample in samples) else open_text(config.model, TEMPLATES[config.task].chat_template)
     )
-    return to_examples(samples, text, model.eos_token_ids[0], config.max_tokens, model.vocab_size)
+    return to_examples(samples, text, model.eos_token_ids[0], config.max_tokens, model.vocab_size, source)
 
 
 def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], list[Example]]:
@@ -253,25 +253,23 @@ def _prepare_folder(
     checkpoint = _last_whole_checkpoint(config.out_dir)
     own = {"base": base_facts(model.base.config), "streams": asdict(model.streams_config)}
     settings = json.loads(json.dumps({**asdict(config), **own, "examples": digest_of(examples)}, default=str))
-    if checkpoint and before:
-        before["streams"] = {**asdict(StreamConfig()), **before["streams"]}  # settings that were added after the run
-        if before["streams"].get("parent_path") == "parent":  # a setting of older versions; the current behaviour
-            del before["streams"]["parent_path"]
-        for name in _FIXED:
-            if name in before and before[name] != settings[name]:
-                was, now = _difference(before[name], settings[name])
-                raise ValueError(
-                    f"{config.out_dir}: has a run with different {name} ({was}, now {now}); give another output "
-                    "folder, or --no-resume to start over"
-                )
     if checkpoint:
+        if not before:
+            raise ValueError(
+                f"{path}: missing, so the settings of the run with the checkpoints beside it are unknown; {_START_OVER}"
+            )
+        for name in _FIXED:
+            if before.get(name) != settings[name]:
+                was, now = _difference(before.get(name), settings[name])
+                what = "other examples" if name == "examples" else f"{name} {was}, not {now}"
+                raise ValueError(f"{config.out_dir}: the run in it has {what}, so it cannot be resumed; {_START_OVER}")
         _check_checkpoint(Path(checkpoint))
     write_text(path, json.dumps(settings, indent=2) + "\n")
     return checkpoint
 
 
-def _settings_before(path: Path) -> dict[str, Any]:
-    """The settings of the run in this folder; empty if there is none.
+def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
+    """The settings of the run in this folder; empty if there is none, or if it is damaged and not to be resumed.
 
     Raises:
         ValueError: the file is damaged, or not a run's: in a model's folder it would be overwritten.
@@ -279,9 +277,13 @@ def _settings_before(path: Path) -> dict[str, Any]:
     try:
         found = read_object(path)
     except CheckpointError as error:
-        raise ValueError(f"{error}; delete it, or give another --output-dir") from None
+        if (path.parent / "tokenizer.json").exists():
+            raise ValueError(f"{error}; it is in a model's folder, so give another --output-dir") from None
+        if resume:
+            raise ValueError(f"{error}, so the run cannot be resumed; {_START_OVER}") from None
+        return {}
     if found and not {"out_dir", "streams"} <= found.keys():
-        raise ValueError(f"{path}: not the settings of a training run, and not overwritten; give another --output-dir")
+        raise ValueError(f"{path}: not written by a training run, and would be overwritten; give another --output-dir")
     return found
 
 
@@ -303,8 +305,8 @@ def _check_checkpoint(folder: Path) -> None:
         damaged = [weights]
     if damaged:
         raise DataError(
-            f"{damaged[0]}: missing or damaged; delete {folder.name} to continue from an earlier checkpoint, or add "
-            "--no-resume to start over"
+            f"{damaged[0]}: missing or damaged; delete the folder {folder.name} to resume from the checkpoint before "
+            "it, or add --no-resume to start over"
         )
 
 

@@ -44,14 +44,14 @@ def read_samples(
         DataError: the source does not exist, a row lacks a field or has the wrong type in it, or there are no rows.
     """
     if format is not None and format not in NAMES:
-        raise DataError(f"there is no format {format!r}; the formats are {', '.join(NAMES)}")
+        raise DataError(f"format {format!r} does not exist; the formats are {', '.join(NAMES)}")
     samples: list[Sample] = []
     read: Callable[[Row, str], Sample] | None = None
     for place, row in islice(rows(str(source), split), limit):
         read = read or reader(format or (None if template else recognise(row, place)), template)
         samples.append(read(row, place))
     if not samples:
-        raise DataError(f"{source}: has no rows; give another file or split")
+        raise DataError(f"{source}: has no rows; give another file, or another split of it")
     return samples
 
 
@@ -85,11 +85,17 @@ def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) ->
 
 
 def to_examples(
-    samples: Iterable[Sample], text: Tokenizer | None, eos_token_id: int, max_tokens: int, vocab_size: int | None = None
+    samples: Iterable[Sample],
+    text: Tokenizer | None,
+    eos_token_id: int,
+    max_tokens: int,
+    vocab_size: int | None = None,
+    source: str = "the data",
 ) -> list[Example]:
     """Prompts with each of their answers, end-of-sequence appended, truncated to `max_tokens`.
 
     Answers with fewer than four tokens (after truncation) are dropped. `text` may be None if all samples are ids.
+    `source` names the samples in messages.
 
     Raises:
         DataError: a distilled token is not below `vocab_size` (if given), or no example is left.
@@ -100,16 +106,22 @@ def to_examples(
             n_answers += 1
             top = max(example.input_ids)
             if vocab_size is not None and top >= vocab_size:
-                raise DataError(f"the data has token {top}, but the model's vocabulary has {vocab_size} tokens")
+                raise DataError(
+                    f"{source}: token id {top} is not below the model's vocab_size, {vocab_size}; another model wrote "
+                    "these answers, so let this one write its own (`streamfuse data distill`)"
+                )
             if min(len(example.input_ids), max_tokens) - example.start >= _MIN_COMPLETION_TOKENS:
                 examples.append(Example(example.input_ids[:max_tokens], example.start))
     if not n_answers:
         raise DataError(
-            "the rows have prompts, but no answers, which are in other fields (docs/training.md, Formats); `streamfuse "
-            "data distill` lets the model answer them"
+            f"{source}: its rows have prompts but no answers. Put the answers in the fields that docs/training.md, "
+            "Formats, lists, or let the model write them (`streamfuse data distill`)"
         )
     if not examples:
-        raise DataError(f"no row has an answer of {_MIN_COMPLETION_TOKENS} tokens or more within {max_tokens} tokens")
+        raise DataError(
+            f"{source}: every answer is shorter than {_MIN_COMPLETION_TOKENS} tokens once prompt and answer are cut to "
+            f"{max_tokens} tokens (--max-tokens); use longer answers or a larger limit"
+        )
     return examples
 
 
@@ -143,11 +155,11 @@ def rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
             except ValueError as error:
                 if line.startswith(b'{"id": ') and not line.endswith(b"\n"):
                     return
-                raise DataError(f"{place}: not valid JSON ({error})") from None
+                raise DataError(f"{place}: not valid JSON ({error}); each line is one JSON object") from None
             if row is None:
                 continue
             if not isinstance(row, dict):
-                raise DataError(f"{place}: expected an object, not {type(row).__name__}")
+                raise DataError(f"{place}: must be a JSON object, not {type(row).__name__}")
             yield place, row
 
 
@@ -167,7 +179,8 @@ def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
             rows = load(revision=_PARQUET)
     except Exception as error:  # the library raises many types, its own and the network's
         raise DataError(
-            f"{name}: no such file, and no such data set can be read ({' '.join(str(error).split())[:200]})"
+            f"{name}: no such file, and not a Hugging Face data set that can be read "
+            f"({' '.join(str(error).split())[:200]})"
         ) from None
     for number, row in enumerate(rows, 1):
         yield f"{name}, {split}, row {number}", dict(row)
