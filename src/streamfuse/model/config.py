@@ -448,4 +448,4 @@ class StreamConfig:
     @classmethod
     def from_json(cls, text: str) -> StreamConfig:
         """The settings from `to_json`. ValueError if a value is out of range, TypeError for an unknown field."""
-        return cls(**json.loads(text, parse_constant=refuse_constant))
+        return cls(**dict(json.loads(text, parse_constant=refuse_constant)))
