@@ -84,7 +84,7 @@ class SharedError {
     const std::lock_guard<std::mutex> guard(lock_);
     message_.swap(message);
   }
-  // A copy, which is valid until this thread calls `get` again.
+  // A copy, which belongs to this thread: valid until it calls `get` again, of any SharedError, or ends.
   const char* get() const noexcept {
     thread_local std::string copy;
     try {

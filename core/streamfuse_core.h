@@ -180,7 +180,8 @@ typedef struct sf_sequence sf_sequence;
 
 SF_EXPORT int sf_core_model_open(const sf_spec* spec, const sf_tensor* tensors, int32_t count, sf_core_model** out);
 SF_EXPORT void sf_core_model_close(sf_core_model*);
-/* Never NULL. A copy of the message: valid until the calling thread's next call of this function. */
+/* Never NULL. A copy of the message, which belongs to the calling thread: valid until that thread's next call of this
+ * function, for any model, or until it ends. */
 SF_EXPORT const char* sf_core_model_error(const sf_core_model*);
 
 /* Enables a memory of answers, shared by all sequences of the model: prompt look-up also drafts from their finished

@@ -23,8 +23,8 @@
  *   - There are no callbacks: the caller asks for the next piece, and nothing is computed between two calls. The
  *     progress of a long call is read from another thread (sf_progress).
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Returned pointers belong to the
- *     handle: those of a model are valid as long as the model (except sf_model_error), those of a session until the
- *     next call on that session.
+ *     handle: those of a model are valid as long as the model, those of a session until the next call on that
+ *     session. The message of sf_model_error belongs to the calling thread.
  *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
  *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults. Functions copy
  *     options, strings and lists; the `context` of a backend or constraint must stay valid until its `release`.
@@ -100,8 +100,9 @@ SF_EXPORT int sf_model_estimate(const char* folder, sf_estimate* out, char* mess
  * bytes. */
 SF_EXPORT int sf_model_verify_manifest(const char* folder, const char* public_key, char* message, size_t capacity);
 
-/* Never NULL. A copy of the message: valid until the calling thread's next call of this function. If several threads use
- * the model, it may be that of another thread's failure. */
+/* Never NULL. A copy of the message, which belongs to the calling thread: valid until that thread's next call of any
+ * function with any model, or until it ends. If several threads use the model, it may be that of another thread's
+ * failure. */
 SF_EXPORT const char* sf_model_error(const sf_model*);
 
 SF_EXPORT const char* sf_model_manifest(const sf_model*); /* the JSON text of manifest.json */
