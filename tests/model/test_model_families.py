@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from streamfuse.model.checkpoint import load_base, load_config
 from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.model.families import to_checkpoint
+from streamfuse.model.shapes import shapes_in
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
@@ -120,6 +121,7 @@ def test_a_checkpoint_is_written_as_it_was_read(name: str, tmp_path: Path) -> No
     for key, value in written.items():
         torch.testing.assert_close(value, stored[key], atol=1e-6, rtol=1e-6)
     assert load_config(tmp_path) == base.config
+    assert shapes_in(base.config) == {name: tuple(value.shape) for name, value in base.state_dict().items()}
 
 
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, tensors: dict[str, 
 
 def test_a_lora_of_another_base_of_the_same_shape_is_said(tmp_path: Path) -> None:
     base = tiny.write_base(tmp_path / "mine", BASE)
-    (base / "tokenizer.json").write_text("{}")
+    (base / "tokenizer.json").write_text('{"model": {}}')
     for trained_on, warned in (("me/Mine", False), ("Qwen/Other", True)):
         write(tmp_path / "lora", base_model_name_or_path=trained_on)
         arguments = ["adapter", "convert", tmp_path / "lora", "--model", base, "-o", tmp_path / "a.safetensors"]

@@ -11,6 +11,7 @@ import json
 import subprocess
 import threading
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +28,10 @@ from typer.testing import CliRunner
 from streamfuse.cli import app
 from streamfuse.cli.shared.options import DEFAULT_MODEL as CLI_DEFAULT_MODEL
 from streamfuse.model import gguf, packages, pull
-from streamfuse.model.config import CheckpointError
+from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.model.packages import PACKAGES
 from streamfuse.model.pull import DEFAULT_MODEL, PullError
+from streamfuse.model.shapes import shapes_in
 
 GEMMA = "gemma-3-270m"
 CONFIG = {
@@ -43,12 +45,20 @@ CONFIG = {
 
 
 def write_checkpoint(folder: Path) -> Path:
-    """A folder that passes the checks; its one tensor is no model."""
+    """A folder that passes the checks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    save_file({"model.norm.weight": np.ones(4, np.float32)}, folder / "model.safetensors")
+    write_weights(folder)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
+
+
+def write_weights(folder: Path, changes: Mapping[str, Any] | None = None) -> None:
+    """Weights of CONFIG with these tensors changed, or left out where they are None."""
+    shapes = shapes_in(ModelConfig.from_hf(CONFIG))
+    ones = {name if name == "lm_head.weight" else f"model.{name}": np.ones(s, np.float32) for name, s in shapes.items()}
+    tensors = {name: value for name, value in {**ones, **(changes or {})}.items() if value is not None}
+    save_file(tensors, folder / "model.safetensors")
 
 
 @pytest.fixture
@@ -336,10 +346,6 @@ def _only_index(folder: Path, content: str) -> None:
     (folder / "model.safetensors.index.json").write_text(content)
 
 
-def _whole_numbers(folder: Path) -> None:
-    save_file({"model.norm.weight": np.ones(4, np.int32)}, folder / "model.safetensors")
-
-
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 
@@ -370,7 +376,23 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
             lambda f: _only_index(f, '{"weight_map": {"a": "b.safetensors"}}'),
             "b.safetensors: no such file, although",
         ),
-        (_whole_numbers, "tensor 'model.norm.weight' has the dtype I32, .* if the weights are quantized"),
+        (
+            lambda f: write_weights(f, {"model.norm.weight": np.ones(4, np.int32)}),
+            "tensor 'norm.weight' has the dtype I32, .* if the weights are quantized",
+        ),
+        (
+            lambda f: write_weights(f, {"model.layers.0.mlp.up_proj.weight": np.ones((9, 4), np.float32)}),
+            r"tensors do not fit config.json \(layers.0.mlp.up_proj.weight is \[9, 4\], not \[8, 4\]\)",
+        ),
+        (lambda f: write_weights(f, {"lm_head.weight": None}), r"do not fit config.json \(missing: lm_head.weight\)"),
+        (
+            lambda f: (f / "tokenizer.json").write_bytes((f / "tokenizer.json").read_bytes()[:200]),
+            r"tokenizer.json: not valid JSON \(.*\); copy or download it again",
+        ),
+        (
+            lambda f: (f / "tokenizer.json").write_text("{}"),
+            "tokenizer.json: not a tokenizer: field 'model' is missing",
+        ),
     ],
 )
 def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def prepared(folder: Path) -> TrainConfig:
     for i in range(26):
         ids = torch.randint(1, tiny.VOCAB_SIZE, (12 + i % 5,), generator=generator).tolist()
         rows.append({"id": i, "input_ids": ids[:4], "completion_ids": ids[4:]})
-    (folder / "base" / "tokenizer.json").write_text("{}")  # the command line asks for a whole folder
+    (folder / "base" / "tokenizer.json").write_text('{"model": {}}')  # the command line asks for a whole folder
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return config_in(folder)
 

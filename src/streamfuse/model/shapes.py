@@ -1,0 +1,87 @@
+"""The tensors of a model, by name and shape, as its configuration has them: a checkpoint's headers are checked by them.
+
+Does not import PyTorch, so that `streamfuse pull` can check a download without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from .config import ModelConfig
+from .families import own_name, own_shapes
+from .fields import CheckpointError, read_object
+from .quantized import Packed, packed_of, shapes_of
+from .shards import TensorFacts, check_types, misfit, read_header, shards
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def packing(folder: Path) -> Packed | None:
+    """How the folder's weights are packed; None: they are floats."""
+    path = folder / "config.json"
+    return packed_of(read_object(path), str(path))
+
+
+def follows_from_config(name: str) -> bool:
+    """Whether a tensor is redundant: old checkpoints contain the rotary frequencies."""
+    return "rotary_emb" in name
+
+
+def read_headers(folder: Path) -> dict[str, TensorFacts]:
+    """The tensors of a folder's files as they are once decoded, by their names without the checkpoint's prefix.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a weight's dtype is not supported.
+    """
+    headers = {own_name(name): facts for path in shards(folder) for name, facts in read_header(path).items()}
+    headers = shapes_of(headers, packing(folder))
+    headers = {name: facts for name, facts in headers.items() if not follows_from_config(name)}
+    check_types(headers)
+    return headers
+
+
+def check_headers(config: ModelConfig, headers: Mapping[str, TensorFacts], folder: Path) -> None:
+    """`check_shapes` of the tensors that `read_headers` found."""
+    shapes = [own_shapes(name, facts.shape, config) for name, facts in headers.items()]
+    check_shapes(config, {name: shape for some in shapes for name, shape in some.items()}, folder)
+
+
+def check_shapes(config: ModelConfig, found: Shapes, folder: Path) -> None:
+    """CheckpointError if tensors of these shapes are not the model's; one of a tied pair is sufficient."""
+    wanted = shapes_in(config)
+    if config.tie_word_embeddings:
+        there = [name for name in (EMBEDDING, HEAD) if name in found]
+        found = {**found, **{name: found[there[0]] for name in (EMBEDDING, HEAD) if there and name not in found}}
+        if not there:
+            del wanted[HEAD]  # report the missing embedding only once
+    if (problem := misfit(wanted, found)) is not None:
+        raise CheckpointError(f"{folder}: tensors do not fit config.json ({problem})")
+
+
+def shapes_in(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of `Transformer(config).state_dict()`."""
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    query, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    layer: dict[str, tuple[int, ...]] = {}
+    for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
+        layer[f"self_attn.{name}.weight"] = (rows, hidden)
+        if config.attention_bias:
+            layer[f"self_attn.{name}.bias"] = (rows,)
+    layer["self_attn.o_proj.weight"] = (hidden, query)
+    if config.output_bias:
+        layer["self_attn.o_proj.bias"] = (hidden,)
+    if config.query_key_norm != "none":
+        wide = config.query_key_norm == "width"
+        layer |= {"self_attn.q_norm.weight": (query if wide else head_dim,)}
+        layer |= {"self_attn.k_norm.weight": (kv if wide else head_dim,)}
+    layer |= {f"mlp.{name}.weight": (inner, hidden) for name in ("gate_proj", "up_proj")}
+    layer["mlp.down_proj.weight"] = (hidden, inner)
+    before, after = config.norms != "after", config.norms != "before"
+    norms = ("input_layernorm", "post_attention_layernorm") * before
+    norms += ("attention_output_norm", "mlp_output_norm") * after
+    layer |= {f"{name}.weight": (hidden,) for name in norms}
+    whole = {EMBEDDING: (config.vocab_size, hidden), "norm.weight": (hidden,), HEAD: (config.vocab_size, hidden)}
+    layers = {f"layers.{i}.{name}": shape for i in range(config.num_layers) for name, shape in layer.items()}
+    return {**whole, **layers}
