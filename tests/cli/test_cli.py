@@ -296,6 +296,14 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
 def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Path) -> None:
     assert "nowhere" in refusal("run", tmp_path / "nowhere", "hi", code=1)
     assert "not a streamfuse bundle" in refusal("bundle", "inspect", tmp_path, code=1)
+    model, file = tmp_path / "model", tmp_path / "model.gguf"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    file.touch()
+    for path, shown in ((model, f"{model / 'manifest.json'}: missing; {model} is"), (file, f"{file}:")):
+        what = f"{shown} a model, not a bundle; `streamfuse export --model {path} -o BUNDLE` makes a bundle of it"
+        for command in (("run", path, "hi"), ("bundle", "inspect", path)):
+            assert what in refusal(*command, code=1)
     assert "context holds 64" in refusal("run", bundle, "x" * 200, code=1)
     assert "empty" in refusal("run", bundle, "-", "--raw", code=1)
     assert "nosuch" in refusal("pull", tmp_path / "nosuch", code=1)

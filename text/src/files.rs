@@ -31,6 +31,9 @@ impl Folder {
         let shown = path.display();
         match fs::metadata(&path) {
             Err(_) => Err(bad_file(format!("{shown}: no such folder"))),
+            Ok(facts) if !facts.is_dir() && path.extension().is_some_and(|end| end == "gguf") => {
+                Err(bad_file(format!("{shown}: {}", a_model(&path))))
+            }
             Ok(facts) if !facts.is_dir() => {
                 Err(bad_file(format!("{shown}: not a folder; a bundle is a folder with {}", manifest::NAME)))
             }
@@ -52,8 +55,11 @@ impl Folder {
     /// The text of the manifest.
     pub fn read_manifest(&self, most_bytes: u64) -> Result<Vec<u8>> {
         let path = self.file(manifest::NAME);
-        let bytes =
-            self.find_unlisted(&path, &format!("missing; {} is not a streamfuse bundle", self.path.display()))?;
+        let what = match self.file("config.json").is_file() {
+            true => a_model(&self.path),
+            false => "not a streamfuse bundle".to_owned(),
+        };
+        let bytes = self.find_unlisted(&path, &format!("missing; {} is {what}", self.path.display()))?;
         if bytes > most_bytes {
             return Err(bad_file(format!("{}: {bytes} bytes is too large for a manifest", path.display())));
         }
@@ -153,6 +159,11 @@ pub fn read_bounded(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
         return Err(bad_file(format!("{}: {} bytes is too large for a tokenizer", path.display(), facts.len())));
     }
     fs::read(path).map_err(|error| unreadable(path, &error))
+}
+
+/// What a path is that other commands take as a model, and how it becomes a bundle.
+fn a_model(path: &Path) -> String {
+    format!("a model, not a bundle; `streamfuse export --model {} -o BUNDLE` makes a bundle of it", path.display())
 }
 
 /// The path to which the writer renames an old bundle, on systems that cannot exchange two folders atomically.
