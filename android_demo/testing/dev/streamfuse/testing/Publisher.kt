@@ -3,11 +3,13 @@ package dev.streamfuse.testing
 import com.sun.net.httpserver.HttpExchange
 import com.sun.net.httpserver.HttpServer
 import java.io.File
+import java.io.IOException
 import java.net.InetAddress
 import java.net.InetSocketAddress
 import java.security.MessageDigest
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
+import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonObject
@@ -38,6 +40,19 @@ class Publisher : AutoCloseable {
 
     /** Called when half of a file is sent. */
     @Volatile var halfway: (path: String) -> Unit = {}
+
+    /**
+     * Half of the file is sent; when [gate] opens, the connection ends. A desktop JVM closes no connection while it waits
+     * for its bytes, as Android does: a download that is paused then waits until the server has been silent for too long.
+     */
+    fun goesAwayHalfway(file: String, gate: CountDownLatch) {
+        halfway = {
+            if (it == file) {
+                gate.await()
+                throw IOException("the server goes away")
+            }
+        }
+    }
 
     val address: String get() = "http://127.0.0.1:${server.address.port}/models/catalog.json"
 

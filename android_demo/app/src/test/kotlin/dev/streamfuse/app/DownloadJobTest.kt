@@ -126,15 +126,16 @@ class DownloadJobTest : Device() {
             screen.pressSoon(R.id.pause)
             assertNull(scheduler.getPendingJob(job.id))
             until { offer().state is OfferState.Paused }
+            publisher.goesAwayHalfway("demo/model.pte", gate)
             screen.press(R.id.download)
             val service = Robolectric.buildService(ShownJob::class.java).create().get()
             service.onStartJob(parameters(job))
             until { (offer().state as? OfferState.Downloading)?.let { it.doneBytes > 50_000_000 } == true }
             assertFalse(service.onStopJob(parameters(job, JobParameters.STOP_REASON_USER)))
             assertTrue(service.onStopJob(parameters(job, JobParameters.STOP_REASON_CONSTRAINT_CONNECTIVITY)))
+            gate.countDown()
             until { offer().state is OfferState.Paused }
 
-            gate.countDown()
             publisher.halfway = {}
             endedParts += parts
             app.replace(Parts(app))

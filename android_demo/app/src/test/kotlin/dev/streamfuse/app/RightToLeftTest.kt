@@ -89,7 +89,7 @@ class RightToLeftTest : Device() {
         Publisher().use { publisher ->
             publisher.publish("e2e" to Publisher.contentOf(built("e2e").canonicalFile))
             val gate = CountDownLatch(1)
-            publisher.halfway = { if (it == "e2e/model.pte") gate.await() }
+            publisher.goesAwayHalfway("e2e/model.pte", gate)
             val screen = open(BundlesActivity::class.java).get()
             screen.type(R.id.catalog, publisher.address)
             screen.press(R.id.catalog_show)
@@ -103,9 +103,9 @@ class RightToLeftTest : Device() {
             picture(screen, "download-rtl")
             assertTrue("${screen.text(R.id.offer_state).text}", "MB" in screen.text(R.id.offer_state).text)
             screen.pressSoon(R.id.pause)
+            gate.countDown()
             until { screen.shown(R.id.discard) }
             picture(screen, "paused-rtl")
-            gate.countDown()
         }
     }
 
