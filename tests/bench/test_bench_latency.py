@@ -268,6 +268,13 @@ def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:
     assert result.stderr == f"error: Invalid value: {line} (see streamfuse bench latency --help)\n"
 
 
+def test_a_bundle_without_room_behind_its_widest_pass_is_refused(manifest: Manifest) -> None:
+    full = manifest.model_copy(update={"cache": manifest.cache.model_copy(update={"capacity": 8})})
+    words = r"context of 8 tokens is full after one pass of 8, .*; export with a larger max_context_len"
+    with pytest.raises(ValueError, match=words):
+        LatencySettings(context=1).check(full)
+
+
 @pytest.mark.alone
 def test_the_engine_reads_memory_about_as_fast_as_numpy() -> None:
     engine, numpy = ReadBandwidth(2), ReadBandwidth(2, native=False)

@@ -18,7 +18,7 @@ import numpy as np
 from streamfuse.bench.shared.statistics import Spread
 from streamfuse.bench.shared.work import ATTENTION, EMBEDDING, HEAD, MLP, TOP_K, Work, weight_bytes, work_of
 from streamfuse.bundle.manifest import DECODE, STREAMS, Manifest
-from streamfuse.options import OptionError
+from streamfuse.options import NamesOptions, OptionError
 from streamfuse.runtime.backend import Backend
 
 from .passes import Pass, fill, passes_of
@@ -66,9 +66,15 @@ class LatencySettings:
             raise OptionError(f"--context must be at least 1, not {self.context}")
 
     def check(self, manifest: Manifest) -> None:
-        """OptionError where the widest method would not fit behind the context."""
+        """OptionError where the widest method would not fit behind the context, NamesOptions where it fits behind
+        none."""
         widest = max(method.rows for method in manifest.methods.values())
         room = manifest.cache.capacity - widest
+        if room < 1:
+            raise NamesOptions(
+                f"the bundle's context of {manifest.cache.capacity} tokens is full after one pass of {widest}, which "
+                "leaves none to time it behind; export with a larger --max-context-len or a smaller --prefill-len"
+            )
         if self.context > room:
             raise OptionError(f"--context must be from 1 to {room} for this bundle, not {self.context}")
 
