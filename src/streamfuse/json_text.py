@@ -12,6 +12,15 @@ def dump_strict(data: Any, **settings: Any) -> str:
     return json.dumps(_finite(data), allow_nan=False, **settings)
 
 
+def integer(digits: str) -> int:
+    """An integer of JSON text, for the `parse_int` of json.loads. ValueError, in words for whoever wrote the text, if
+    it has more digits than Python reads (4,300)."""
+    try:
+        return int(digits)
+    except ValueError:
+        raise ValueError(f"a number of {len(digits)} digits; integers have at most 64 bits") from None
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}

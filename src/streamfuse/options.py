@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -107,6 +108,22 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a real one, numpy's included; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """A wrong value as a sentence has it, of at most 40 characters. Python writes no integer of more than 4,300
+    digits."""
+    number = is_number(value)
+    try:
+        text = str(value) if number else repr(value)
+    except ValueError:
+        return "a number of thousands of digits" if number else type(value).__name__
+    return f"{text[:20]}... ({len(text)} digits)" if number and len(text) > 40 else text[:40]
+
+
 def check_choice(flag: str, value: object, choices: tuple[Any, ...], where: str = "") -> None:
     """OptionError unless `value` is one of the choices; `where` says to what they apply."""
     if value not in choices:
@@ -126,10 +143,10 @@ def check(config: Any) -> None:
         if others or only not in (int, float) or value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float) if only is float else int):
-            raise OptionError(f"{flag_of(name)} must be a number, not {value!r:.40}")
+            raise OptionError(f"{flag_of(name)} must be a number, not {shown(value)}")
         if not facts.holds(value):
-            shown = f"{value:g}" if isinstance(value, float) else value
-            raise OptionError(f"{flag_of(name)} must be {facts.range or 'a finite number'}, not {shown}")
+            words = f"{value:g}" if isinstance(value, float) else shown(value)
+            raise OptionError(f"{flag_of(name)} must be {facts.range or 'a finite number'}, not {words}")
 
 
 def converted(config: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -283,6 +283,9 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
     assert "--no-speculation" in refusal("run", bundle, "hi", "--compare", "--no-speculation", code=2)
     assert "bench tasks --memory" in refusal("run", bundle, "hi", "--compare", "--memory", "m", code=2)
     assert "--raw" in refusal("run", bundle, "hi", "--raw", "--system", "x", code=2)
+    for flag in ("--seed", "--max-new-tokens"):
+        line = refusal("run", bundle, "hi", flag, "9" * 5000, code=2)
+        assert f"'{flag}': a number of more than 4300 digits; integers have at most 64 bits" in line
     assert "--sped" in refusal("run", bundle, "hi", "--sped", code=2)
     assert "PROMPT" in refusal("run", bundle, code=2)
     assert "--source" in refusal("pull", "--source", "moon", code=2)

@@ -268,6 +268,12 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"repetition_penalty": 0}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 0"),
         ({"repetition_penalty": 1e38}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 1e+38"),
         ({"seed": -1}, "seed must be an integer from 0 to 2**64 - 1, not -1"),
+        ({"seed": 10**50}, f"seed must be an integer from 0 to 2**64 - 1, not 1{'0' * 19}... (51 digits)"),
+        ({"seed": 10**5000}, "seed must be an integer from 0 to 2**64 - 1, not a number of thousands of digits"),
+        (
+            {"temperature": 10**5000},
+            "temperature must be at least 0 and below 1e+30, not a number of thousands of digits",
+        ),
         ({"max_new_tokens": 0}, "max_new_tokens must be an integer of at least 1, not 0"),
         ({"seed": 1.0}, "seed must be an integer from 0 to 2**64 - 1, not 1.0"),
         ({"max_new_tokens": 2.5}, "max_new_tokens must be an integer of at least 1, not 2.5"),

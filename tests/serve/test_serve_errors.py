@@ -191,6 +191,16 @@ def test_a_body_that_is_no_json_object_is_refused(served: Served, body: str | by
     assert json.loads(text)["error"]["message"].startswith(("the body is not JSON: ", "the body must be a JSON object"))
 
 
+def test_a_number_that_nothing_takes_is_named_in_few_words(served: Served) -> None:
+    status, _, text = served.send("POST", "/v1/chat/completions", '{"seed": ' + "9" * 5000 + "}")
+    assert status == 400
+    words = "the body is not JSON: a number of 5000 digits; integers have at most 64 bits"
+    assert json.loads(text)["error"]["message"] == words
+    status, error = refused(served, "/chat/completions", {"messages": ASK, "seed": 10**4000})
+    expected = f"seed must be an integer from 0 to 2**64 - 1, not 1{'0' * 19}... (4001 digits)"
+    assert (status, error["param"], error["message"]) == (400, "seed", expected)
+
+
 def test_a_large_body_and_one_of_another_type_are_refused(served: Served) -> None:
     large = {"messages": [{"role": "user", "content": "x" * MOST_BODY_BYTES}]}
     status, error = refused(served, "/chat/completions", large)

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
+from streamfuse.json_text import integer
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import Schema
 
@@ -84,7 +85,7 @@ class _Generator(GenerateJsonSchema):
 
 def _checked_text(text: str, flag: str) -> str:
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_int=integer)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"--{flag} is not JSON: {error}") from None
     if not isinstance(found, (dict, bool)):

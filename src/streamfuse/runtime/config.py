@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from types import NoneType
 from typing import Any
 
-from streamfuse.options import OptionError
+from streamfuse.options import OptionError, is_number, shown
 from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
@@ -36,7 +36,7 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            demand(_is_number(value := getattr(self, name)), name.replace("_", "-"), "a number", value)
+            demand(is_number(value := getattr(self, name)), name.replace("_", "-"), "a number", value)
         demand(0 <= self.temperature < _LIMIT, "temperature", f"at least 0 and below {_LIMIT:g}", self.temperature)
         demand(is_integer(self.top_k) and self.top_k >= 0, "top-k", "an integer of at least 0 (0 = off)", self.top_k)
         demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
@@ -53,7 +53,7 @@ class SamplingConfig:
 def demand(holds: bool, flag: str, range_: str, value: object) -> None:
     """Raise OptionError unless `holds`: "--flag must be range_, not value"."""
     if not holds:
-        raise OptionError(f"--{flag} must be {range_}, not {value if _is_number(value) else repr(value)[:40]}")
+        raise OptionError(f"--{flag} must be {range_}, not {shown(value)}")
 
 
 def demand_bool(flag: str, value: object) -> None:
@@ -64,10 +64,6 @@ def demand_bool(flag: str, value: object) -> None:
 def is_integer(value: object) -> bool:
     """Whether it is one, numpy's included; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from streamfuse.api import Piece, Result
+from streamfuse.json_text import integer
 from streamfuse.serve.answers import ChatAnswer, TextAnswer
 from streamfuse.serve.errors import RequestError, request_error
 from streamfuse.serve.options import ServeOptions, is_loopback
@@ -203,7 +204,7 @@ async def _json(http: HttpRequest) -> object:
     except ClientDisconnect:
         raise RequestError(400, "the body ended early", code="invalid_json") from None
     try:
-        return json.loads(body, parse_constant=_not_json)
+        return json.loads(body, parse_constant=_not_json, parse_int=integer)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not JSON: {error}", code="invalid_json") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -88,6 +89,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        raise ServeError(
-            f"cannot listen on {host}, port {port} ({reason(error)}); choose another --host or --port"
-        ) from None
+        # Python adds the address to what the system says; of a name that is not found, the system has no number.
+        named = error.errno is None or isinstance(error, socket.gaierror)
+        why = reason(error) if named else os.strerror(error.errno or 0)
+        raise ServeError(f"cannot listen on {host}, port {port} ({why}); choose another --host or --port") from None

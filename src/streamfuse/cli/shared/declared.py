@@ -127,7 +127,7 @@ def given(config: type, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             found[name] = value if value in words else _form(kind).parse(value)
         except ValueError:
-            raise OptionError(f"{flag_of(name)} must be {_form(kind).words}, not {_shown(value)}") from None
+            raise OptionError(f"{flag_of(name)} must be {_form(kind).words}, not {_shown(value):.40}") from None
     return found
 
 

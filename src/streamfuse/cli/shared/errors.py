@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -21,6 +22,12 @@ from streamfuse.options import OptionError
 
 EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 _show_others = warnings.showwarning
+# What Python and pydantic say of an integer that Python does not read.
+_LONG = re.compile(
+    r"Exceeds the limit \(\d+ digits\) for integer string conversion(: value has \d+ digits)?; use "
+    r"sys\.set_int_max_str_digits\(\) to increase the limit"
+    r"|Unable to parse input string as an integer, exceeded maximum size"
+)
 _KNOWN_MODULES = "streamfuse."  # errors of these modules are sentences already
 
 
@@ -121,4 +128,4 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(_LONG.sub("a number of more than 4300 digits; integers have at most 64 bits", text).split())

@@ -15,6 +15,7 @@ from streamfuse.cli.shared import complete
 from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.durable import reason
 from streamfuse.extras import need
+from streamfuse.json_text import integer
 from streamfuse.native.library import MOST_THREADS
 from streamfuse.options import AUTO
 
@@ -382,7 +383,7 @@ def check_restriction(config: GenerationConfig, tokenizer: Tokenizer) -> None:
 
 def _json(flag: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=integer)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{flag} is not JSON: {error}") from None
 
