@@ -145,9 +145,12 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "architecture 'MambaForCausalLM' is not one of"),
-        ({"architectures": ["Gemma2ForCausalLM"]}, "it has caps of scores and logits .attn_logit_softcapping"),
-        ({"architectures": ["GptOssForCausalLM"]}, "it has attention sinks and experts"),
+        ({"architectures": ["MambaForCausalLM"]}, "architecture 'MambaForCausalLM' is not supported"),
+        (
+            {"architectures": ["Gemma2ForCausalLM"]},
+            "not supported because of its caps of scores and logits .attn_logit_softcapping",
+        ),
+        ({"architectures": ["GptOssForCausalLM"]}, "not supported because of its attention sinks and experts"),
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "field 'factor' is missing"),

@@ -318,7 +318,10 @@ def test_a_split_gguf_with_a_part_missing_or_renamed_is_refused(tmp_path: Path) 
     renamed = parts[0].rename(tmp_path / "first.gguf")
     with pytest.raises(CheckpointError, match=r"one of 3 parts of a split GGUF, and m-00001-of-00003.gguf is not in"):
         convert(parts[2], tmp_path / "hf")
-    with pytest.raises(CheckpointError, match=r"split.count is 3, but 1 was found; .* named NAME-00001-of-00003"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"one of 3 parts of a split GGUF \(split.count\), but 1 was found; .* named NAME-00001-of-00003",
+    ):
         convert(renamed, tmp_path / "hf")
 
 
@@ -418,7 +421,9 @@ def test_a_gguf_that_ends_early_is_to_be_downloaded_again(tmp_path: Path) -> Non
     cut = tmp_path / "m.gguf"
     for share in (0.0005, 0.01, 0.1, 0.5, 0.99):
         cut.write_bytes(whole[: max(8, int(len(whole) * share))])
-        with pytest.raises(CheckpointError, match="bytes are incomplete or damaged, so copy or download it again"):
+        with pytest.raises(
+            CheckpointError, match=r"incomplete or damaged \(\d+ bytes; .*\); copy or download it again"
+        ):
             convert(cut, tmp_path / "hf")
 
 
@@ -430,12 +435,12 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(
         CheckpointError,
-        match=r"architecture 'mamba' is not one of llama, qwen2, .*, olmo2, phi3; .* add one",
+        match=r"architecture 'mamba' is not supported; supported are llama, .*, phi3; .* add a model family",
     ):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes([1]) + bytes(40))
-    with pytest.raises(CheckpointError, match="of version 1, but only versions 2 and 3 are read; write it again"):
+    with pytest.raises(CheckpointError, match=r"version 1 of GGUF is not supported .* convert the model again"):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"nothing of the kind, but long enough")
-    with pytest.raises(CheckpointError, match="not a GGUF file, which begins with the letters GGUF"):
+    with pytest.raises(CheckpointError, match="not a GGUF file: it does not begin with the letters GGUF"):
         convert(tmp_path / "m.gguf", tmp_path / "hf")

@@ -82,7 +82,7 @@ def test_its_chat_template_goes_along(tmp_path: Path) -> None:
         ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is not supported"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save \['lm_head'\] is not supported"),
         ({"lora_alpha": "six"}, "lora_alpha must be a number, not 'six'"),
-        ({"layers": (4,)}, "has adapters of more layers than the base's 4; was it trained on another"),
+        ({"layers": (4,)}, "tunes layer 4, and the base has 4 layers, from 0 on; it was trained on another model"),
     ],
 )
 def test_what_it_cannot_do_is_refused(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
@@ -105,7 +105,9 @@ def test_pickled_weights_and_a_full_disk_are_named(tmp_path: Path) -> None:
         convert(tmp_path / "lora", BASE.config, tmp_path / "a.safetensors")
     assert not list(tmp_path.glob("*.tmp"))
     (tmp_path / "lora/adapter_model.safetensors").rename(tmp_path / "lora/adapter_model.bin")
-    with pytest.raises(CheckpointError, match=r"adapter_model\.bin is PyTorch's pickle format, save it as safetensors"):
+    with pytest.raises(
+        CheckpointError, match=r"save adapter_model\.bin, which is in PyTorch's pickle format, as safetensors"
+    ):
         convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
 
 
@@ -116,13 +118,16 @@ def test_pickled_weights_and_a_full_disk_are_named(tmp_path: Path) -> None:
             {"base_model.model.lm_head.lora_A.weight": (2, 32)},
             r"'base_model\.model\.lm_head.* is not supported; .*; merge",
         ),
-        ({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 32)}, "do not fit each other"),
+        (
+            {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 32)},
+            "self_attn.q_proj needs lora_A and lora_B of the same rank",
+        ),
         (
             {
                 "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 33),
                 "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (32, 2),
             },
-            "is from 33 to 32 numbers, the base's from 32 to 32; was it trained on another model",
+            "has 33 inputs and 32 outputs, the base's has 32 and 32; it was trained on another model",
         ),
         ({}, "has no tensors"),
     ],

@@ -136,11 +136,14 @@ class ModelConfig:
         architecture = named[0] if isinstance(named, list) else named
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             own = UNSUPPORTED.get(architecture) if isinstance(architecture, str) else None
-            reason = f"; {ADD_A_FAMILY}" if own is None else f"; it has {own}, which are not supported"
+            reason = "" if own is None else f" because of its {own}"
+            step = ADD_A_FAMILY
             if "text_config" in config:
-                reason = "; it has parts for images or sound: use the text model's own checkpoint"
+                reason, step = " because of its parts for images or sound", "use the text model's own checkpoint"
             known = ", ".join(ARCHITECTURES)
-            raise CheckpointError(f"{source}: architecture {architecture!r} is not one of {known}{reason}")
+            raise CheckpointError(
+                f"{source}: architecture {architecture!r} is not supported{reason}; supported are {known}; {step}"
+            )
         family = FAMILIES[architecture]
         _check_kind(config, architecture, source)
         heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))

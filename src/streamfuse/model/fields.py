@@ -16,7 +16,7 @@ PEFT = (
     "makes an adapter of it for `streamfuse export --task`, or merge it (PEFT's merge_and_unload, then "
     "save_pretrained) and name the merged folder with --model"
 )
-ADD_A_FAMILY = "docs/architecture.md, Add a family, says how to add one"
+ADD_A_FAMILY = "docs/architecture.md, Add a family, shows how to add a model family"
 
 
 class CheckpointError(ValueError):

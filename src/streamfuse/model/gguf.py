@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.durable import reason
+
 from .families import FAMILIES
-from .fields import CheckpointError
+from .fields import ADD_A_FAMILY, CheckpointError
 from .gguf_settings import (
     ARCHITECTURES,
     Metadata,
@@ -106,21 +108,20 @@ def open_gguf(path: Path) -> Any:
                 "(of the Python package gguf) converts it"
             )
         if start[:4] != b"GGUF":
-            raise CheckpointError(f"{path}: not a GGUF file, which begins with the letters GGUF{lfs_hint(start)}")
+            raise CheckpointError(f"{path}: not a GGUF file: it does not begin with the letters GGUF{lfs_hint(start)}")
         if len(start) == 8 and version not in (2, 3):
             raise CheckpointError(
-                f"{path}: a GGUF of version {version}, but only versions 2 and 3 are read; write it again with a "
+                f"{path}: version {version} of GGUF is not supported (2 and 3 are); convert the model again with a "
                 "current llama.cpp (convert_hf_to_gguf.py)"
             )
         return gguf.GGUFReader(path)
     except OSError as error:
-        raise CheckpointError(f"{path}: not a readable GGUF file ({error})") from None
+        raise CheckpointError(f"{path}: cannot be read ({reason(error)})") from None
     except (ValueError, IndexError, KeyError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(
-            f"{path}: not a readable GGUF file; its {path.stat().st_size} bytes are incomplete or damaged, so copy or "
-            f"download it again ({error})"
+            f"{path}: incomplete or damaged ({path.stat().st_size} bytes; {error}); copy or download it again"
         ) from None
 
 
@@ -182,7 +183,9 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
             ) from None
         part, kind = tensor.name.split(".")[2:] if tensor.name.startswith("blk.") else ("", "")
         if part.startswith("ffn_") and kind == "bias":
-            raise CheckpointError(f"{path}: tensor {tensor.name!r} is a bias of the MLP, which is not supported")
+            raise CheckpointError(
+                f"{path}: tensor {tensor.name!r} is a bias of the MLP, which is not supported; {ADD_A_FAMILY}"
+            )
         if architecture in PERMUTED and part in permuted:
             weight = _unpermute(weight, permuted[part])
         if norm_offset and tensor.name.endswith("_norm.weight"):
@@ -239,7 +242,7 @@ def tensor_name(name: str, architecture: str, path: Path) -> str:
         return f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"
     if len(parts) == 2 and parts[0] in _TOP_NAMES:
         return f"{_TOP_NAMES[parts[0]]}.{parts[1]}"
-    raise CheckpointError(f"{path}: tensor {name!r} is not part of a supported model")
+    raise CheckpointError(f"{path}: tensor {name!r} is of no supported model; {ADD_A_FAMILY}")
 
 
 def _unpermute(weight: FloatArray, num_heads: int) -> FloatArray:

@@ -95,8 +95,8 @@ def check_whole(fields: Metadata, files: int) -> None:
     path, count = fields.path, fields.get("split.count", 0) or 1
     if count != files:
         raise CheckpointError(
-            f"{path}: split.count is {count}, but {files} was found; the parts of a split GGUF are named "
-            f"NAME-00001-of-{count:05d}.gguf and must be in one folder (llama-gguf-split --merge merges them)"
+            f"{path}: one of {count} parts of a split GGUF (split.count), but {files} was found; put all into one "
+            f"folder, named NAME-00001-of-{count:05d}.gguf and so on, or merge them (llama-gguf-split --merge)"
         )
     if (kind := fields.get("general.type", "model")) != "model":
         raise CheckpointError(f"{path}: general.type {kind!r} is not a language model; use the model's own GGUF")
@@ -111,7 +111,9 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     architecture = fields["general.architecture"]
     if architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise CheckpointError(f"{fields.path}: architecture {architecture!r} is not one of {known}; {ADD_A_FAMILY}")
+        raise CheckpointError(
+            f"{fields.path}: architecture {architecture!r} is not supported; supported are {known}; {ADD_A_FAMILY}"
+        )
 
     def get(key: str, default: Any = None) -> Any:
         return _one(fields, f"{architecture}.{key}", default)

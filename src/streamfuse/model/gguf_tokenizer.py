@@ -47,7 +47,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
     if kind not in ("gpt2", "llama"):
         raise CheckpointError(
             f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2, byte-level BPE, and llama, "
-            "SentencePiece BPE, are)"
+            "SentencePiece BPE, are); use the model's safetensors folder, whose tokenizer.json is taken as it is"
         )
     tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     strips = kind == "llama" and fields["general.architecture"] == "phi3"
@@ -109,5 +109,7 @@ def _pre_tokenizer(pre: str, path: Path) -> dict[str, Any]:
         split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
         parts = [split, byte_level(use_regex=False)]
     else:
-        raise CheckpointError(f"{path}: tokenizer.ggml.pre {pre!r} is not supported")
+        raise CheckpointError(
+            f"{path}: tokenizer.ggml.pre {pre!r} is not supported; use the model's safetensors folder"
+        )
     return {"type": "Sequence", "pretokenizers": parts}

@@ -42,6 +42,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # Other starts change the base's weights, which the adapter's are then relative to.
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }
+_OTHER_BASE = "it was trained on another model, so name that one with --model"
 _MERGE = "merge the adapter (PEFT's merge_and_unload, then save_pretrained) and name the merged folder with --model"
 
 
@@ -59,8 +60,8 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
     lowest = min(layer for layer, _ in pairs)
     if max(layer for layer, _ in pairs) >= config.num_layers:
         raise CheckpointError(
-            f"{folder / WEIGHTS_FILE}: has adapters of more layers than the base's {config.num_layers}; was it trained "
-            "on another model?"
+            f"{folder / WEIGHTS_FILE}: tunes layer {max(layer for layer, _ in pairs)}, and the base has "
+            f"{config.num_layers} layers, from 0 on; {_OTHER_BASE}"
         )
     rank = max(len(down) for _, down, _ in pairs.values())
     tuned = {"base_rank": rank, "base_layers": config.num_layers - lowest, "base_alpha": float(rank)}  # a scale of 1
@@ -78,7 +79,9 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; a LoRA adapter in PEFT's format is a folder with it")
+        raise CheckpointError(
+            f"{path}: no such file; a LoRA adapter in PEFT's format is a folder with it and {WEIGHTS_FILE}"
+        )
     settings = read_object(path)
     for name, neutral in _NEUTRAL.items():
         if name in settings and settings[name] not in neutral:
@@ -91,7 +94,7 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
     path = folder / WEIGHTS_FILE
     if not path.is_file():
         pickled = (folder / "adapter_model.bin").is_file()
-        hint = "; adapter_model.bin is PyTorch's pickle format, save it as safetensors (PEFT's save_pretrained)"
+        hint = "; save adapter_model.bin, which is in PyTorch's pickle format, as safetensors (PEFT's save_pretrained)"
         raise CheckpointError(f"{path}: no such file{hint if pickled else ''}")
     try:
         tensors = load_file(path)
@@ -110,7 +113,9 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
         halves.setdefault(place, {})[found[4]], names[place] = value, found[1]
     for place, both in halves.items():
         if len(both) != 2 or both["A"].shape[0] != both["B"].shape[1]:
-            raise CheckpointError(f"{path}: lora_A and lora_B of {names[place]} do not fit each other")
+            raise CheckpointError(
+                f"{path}: {names[place]} needs lora_A and lora_B of the same rank; copy or download the file again"
+            )
     if not halves:
         raise CheckpointError(f"{path}: has no tensors")
     return {place: (names[place], both["A"], both["B"]) for place, both in halves.items()}
@@ -125,8 +130,8 @@ def _fill(into: LowRank, pair: tuple[str, Tensor, Tensor] | None, settings: Mapp
     name, down, up = pair
     if (down.shape[1], up.shape[0]) != (into.down.shape[1], into.up.shape[0]):
         raise CheckpointError(
-            f"{folder / WEIGHTS_FILE}: {name} is from {down.shape[1]} to {up.shape[0]} numbers, the base's from "
-            f"{into.down.shape[1]} to {into.up.shape[0]}; was it trained on another model?"
+            f"{folder / WEIGHTS_FILE}: {name} has {down.shape[1]} inputs and {up.shape[0]} outputs, the base's has "
+            f"{into.down.shape[1]} and {into.up.shape[0]}; {_OTHER_BASE}"
         )
     rank = len(down)
     into.down[:rank].copy_(down)

@@ -174,11 +174,11 @@ def _check_weights(folder: Path) -> None:
     """PullError if the folder has no weights under the names that are read."""
     found = shards(folder)
     if found == [folder / "model.safetensors"] and not found[0].is_file():
-        hint = ""
+        hint = "; copy or download it"
         if any(folder.glob("*.safetensors")):
-            hint = ", and no index (model.safetensors.index.json) of its other files; copy or download it"
+            hint = ", and no model.safetensors.index.json, which names the other files; copy or download the index"
         elif any(path.suffix in (".bin", ".pt", ".pth") for path in folder.iterdir()):
-            hint = "; it has weights in PyTorch's pickle format; save them as safetensors (save_pretrained)"
+            hint = "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)"
         raise PullError(f"{folder}: no {found[0].name} in it{hint}")
 
 
@@ -213,7 +213,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
         except GatedRepoError:
             raise PullError(
-                f"{model}: its owner requires you to accept a licence; do so on its page, then set HF_TOKEN"
+                f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN"
             ) from None
         except RepositoryNotFoundError:
             raise PullError(
@@ -296,7 +296,9 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
                     shutil.rmtree(staging, ignore_errors=True)
                 raise
             if folder.is_dir():  # without source.json it was not made by a pull, and is not deleted
-                raise PullError(f"{folder}: is in the way; it has no source.json, so it was not made by a pull")
+                raise PullError(
+                    f"{folder}: no pull made this folder (it has no source.json), so it is kept; move it away"
+                )
             flush_tree(staging)
             staging.rename(folder)
             flush(folder.parent)

@@ -37,8 +37,11 @@ def shards(folder: Path) -> list[Path]:
     try:
         names = sorted(set(read_object(index)["weight_map"].values()))
         return [folder / Path(name).name for name in names]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not a safetensors index ({error!r})") from None
+    except (KeyError, TypeError, AttributeError):
+        raise CheckpointError(
+            f"{index}: not a safetensors index: its field 'weight_map' must give each tensor's file; copy or download "
+            "it again"
+        ) from None
 
 
 def read_header(path: Path) -> dict[str, TensorFacts]:
@@ -59,22 +62,22 @@ def read_header(path: Path) -> dict[str, TensorFacts]:
         found = {name: TensorFacts(path, str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file, although the index lists it; copy or download it") from None
+        raise CheckpointError(f"{path}: missing, but the index of the weights names it; copy or download it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
+        raise CheckpointError(f"{path}: not a safetensors file ({error}); copy or download it again") from None
     if size != 8 + header_bytes + end:
         raise CheckpointError(
-            f"{path}: {8 + header_bytes + end} bytes expected, {size} found; damaged or truncated, so copy or "
-            "download it again"
+            f"{path}: damaged or truncated: it has {size} bytes, and its header tells of {8 + header_bytes + end}; "
+            "copy or download it again"
         )
     return found
 
 
 def lfs_hint(start: bytes) -> str:
     """What to do if a file that begins with these 8 bytes or more is a pointer of Git LFS; else empty."""
-    return "; it is a pointer of Git LFS, and `git lfs pull` in its repository fetches the file" * (
+    return "; it is a Git LFS pointer: run `git lfs pull` in its repository to get the file" * (
         start[:8] == b"version "
     )
 
