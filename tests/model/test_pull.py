@@ -417,6 +417,15 @@ def test_a_damaged_folder_is_named_in_one_line(damage: Any, words: str, tmp_path
     assert "\n" not in str(caught.value)
 
 
+def test_an_added_token_may_be_in_the_vocabulary_too(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "mine")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["[PAD]"] = 300
+    tokenizer["added_tokens"].append({"id": 300, "content": "[PAD]"})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert pull.resolve_model(folder) == folder
+
+
 def test_one_file_of_a_checkpoint_is_no_model(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "mine")
     with pytest.raises(pull.PullError, match="a model is a folder of safetensors"):

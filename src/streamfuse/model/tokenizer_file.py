@@ -76,21 +76,22 @@ def merges_of(scores: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def vocabulary_size(tokenizer: Json) -> int:
-    """One more than the highest id of a tokenizer's own vocabulary; 0 if it has none that can be read, which the
-    tokenizer's loader reports."""
-    vocab = tokenizer["model"].get("vocab")
-    if isinstance(vocab, list):  # pieces with scores, as Unigram has them
-        return len(vocab)
-    ids = vocab.values() if isinstance(vocab, dict) else ()
-    return max((i + 1 for i in ids if type(i) is int), default=0)
+    """One more than the highest id of a tokenizer's own vocabulary, without added tokens, which may be in it too; 0 if
+    there is none that can be read, which the tokenizer's loader reports."""
+    vocab, added = tokenizer["model"].get("vocab"), _added(tokenizer)
+    ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab)) if isinstance(vocab, list) else ()
+    return max((i + 1 for i in ids if type(i) is int and i not in added), default=0)
 
 
 def added_beyond(tokenizer: Json, rows: int) -> dict[int, str]:
     """The added tokens that an embedding of so many rows does not have, by id."""
-    added = tokenizer.get("added_tokens")
-    entries = [entry for entry in added if isinstance(entry, dict)] if isinstance(added, list) else []
-    found = {entry.get("id"): str(entry.get("content")) for entry in entries}
-    return {i: word for i, word in found.items() if type(i) is int and i >= rows}
+    return {i: word for i, word in _added(tokenizer).items() if i >= rows}
+
+
+def _added(tokenizer: Json) -> dict[int, str]:
+    entries = tokenizer.get("added_tokens")
+    found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return {entry["id"]: str(entry.get("content")) for entry in found if type(entry.get("id")) is int}
 
 
 def _file(
