@@ -48,12 +48,16 @@ DELEGATE = (
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses coremltools' warnings and progress bars."""
-    before = logging.root.manager.disable
+    """Suppresses coremltools' warnings and progress bars, and the texts of whole programs that it makes for its log."""
+    from coremltools.converters.mil.mil import Program
+
+    before, text = logging.root.manager.disable, Program.__str__
     logging.disable(logging.WARNING)
+    Program.__str__ = object.__repr__
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
+        Program.__str__ = text
