@@ -34,7 +34,7 @@ from export_samples import config_for
 from streamfuse.export.pipeline import run_export
 checkpoint, adapter, folder = map(Path, sys.argv[1:])
 for name, form in {FORMS!r}.items():
-    run_export(config_for((checkpoint, adapter), folder / name, schedule="deferred", **form))
+    run_export(config_for((checkpoint, adapter), folder / name, schedule="deferred", widths=(12,), **form))
 """
 
 
@@ -50,7 +50,8 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def test_a_bundle_depends_on_its_inputs_alone(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model())
+    fewer = {"num_hidden_layers": 2}  # sooner exported
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model({"num_msa_layers": 1}, **fewer), **fewer)
     helpers = os.pathsep.join([str(ROOT / "tests" / "helpers"), *filter(None, [os.environ.get("PYTHONPATH")])])
     for number in ("1", "2"):
         environment = {**os.environ, "PYTHONPATH": helpers, "PYTHONHASHSEED": number, "OMP_NUM_THREADS": number}
