@@ -36,6 +36,8 @@ HERE, ARM = host_abi(), "arm64-v8a"
 ABIS = [HERE, *([pytest.param(ARM, marks=pytest.mark.full)] if HERE != ARM else [])]
 QUESTION = "the keeper climbed the steps"
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:build-classpath"
+# As android_demo/.mvn/jvm.config has it, for the projects in empty folders.
+QUICK = {"MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 HOST_MAIN = """import dev.streamfuse.GenerationConfig
 import dev.streamfuse.StreamFuse
 import java.io.File
@@ -112,7 +114,7 @@ def host(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[str
     command = ["mvn", "--batch-mode", "--quiet", f"-Dmaven.repo.local={cache}", "compile", CLASSPATH]
     # A compiler that stays in the background would hold its memory for hours.
     options = ["-Dmdep.outputFile=classpath", "-Dkotlin.compiler.daemon=false"]
-    subprocess.run([*command, *options], cwd=folder, check=True)
+    subprocess.run([*command, *options], cwd=folder, check=True, env=os.environ | QUICK)
     assert list(cache.glob("dev/streamfuse/streamfuse-jvm/*/*.jar"))
     return [str(folder / "target" / "classes"), *(folder / "classpath").read_text().split(os.pathsep)]
 
@@ -145,7 +147,7 @@ def test_a_shrunk_and_renamed_project_prints_the_same_text(
 ) -> None:
     (tmp_path / "pom.xml").write_text(SHRINKER_POM)
     resolve = ["mvn", "--batch-mode", "--quiet", CLASSPATH, "-Dmdep.outputFile=classpath"]
-    subprocess.run(resolve, cwd=tmp_path, check=True)
+    subprocess.run(resolve, cwd=tmp_path, check=True, env=os.environ | QUICK)
     (aar,) = repository.glob("dev/streamfuse/streamfuse-android/*/*.aar")
     # The rules of the library, and those that Kotlin's libraries carry for the apps that shrink them.
     rules = [SHRINKER_RULES, zipfile.ZipFile(aar).read("proguard.txt").decode()]
