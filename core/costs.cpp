@@ -29,7 +29,11 @@ constexpr double kFollow = 0.05;         // share of a difference by which one p
 constexpr double kClip = 1.5;            // a pass slower than expected by more than this factor was interrupted
 constexpr double kAlike = 0.5;           // correction of other methods of several rows, relative to the method's own
 constexpr double kFollowInferred = 0.3;  // maximum of kFollow for a method whose cost was inferred from others
-constexpr double kReturn = 0.01;         // share of the way back to the measured ratios, per plain pass
+constexpr double kAge = 0.01;            // kFollow of a plain pass is this times the passes since the last, if more
+// A plain pass is due after kDue other passes; after twice as many if its cost was as expected, else after half as
+// many.
+constexpr int64_t kDue = 32, kLeastDue = 4, kMostDue = 256;
+constexpr double kReturn = 0.01;  // share of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
 constexpr const char* kFormat = "streamfuse costs 2";
 
@@ -56,7 +60,7 @@ double typical(std::vector<double> ms) {
 
 }  // namespace
 
-Costs::Costs(const Spec& spec) : spec_(spec) {
+Costs::Costs(const Spec& spec) : spec_(spec), due_(kDue) {
   pairs_.push_back({0, 0, 1, 1});
   for (const Method& method : spec.verify)
     pairs_.push_back({0, 0, std::min(method.rows, pairs_.back().most + 1), method.rows});
@@ -112,7 +116,15 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
   Pair& pair = pairs_[place(method)];
   const double difference = std::log(std::clamp(ms / of(method, nodes), 1 / kClip, kClip));
   const double device = kFollow * difference;
-  const double share = std::clamp(std::abs(pair.inferred), kFollow, kFollowInferred), own = share * difference;
+  const double unsure = std::max(std::abs(pair.inferred), method == kDecode ? kAge * static_cast<double>(age_) : 0.0);
+  const double share = std::clamp(unsure, kFollow, kFollowInferred), own = share * difference;
+  if (method != kDecode) {
+    ++age_;
+  } else {
+    if (plain_is_due())
+      due_ = std::abs(difference) < std::log(kSame) ? std::min(2 * due_, kMostDue) : std::max(due_ / 2, kLeastDue);
+    age_ = 0;
+  }
   pair.inferred *= 1.0 - share;
   speed_ *= std::exp(device);
   for (Pair& other : pairs_)

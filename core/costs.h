@@ -32,6 +32,10 @@ class Costs {
   void observe(int64_t method, int64_t nodes, double ms);
   // How far passes of other methods moved this method's cost since it last ran, as a logarithm.
   double inferred(int64_t method) const { return pairs_[place(method)].inferred; }
+  // Whether a plain pass should run only to be measured: many other passes ran since the last one, which may have met
+  // other load. If its cost is taken for too high, drafts seem to pay and no plain pass would ever show that they do
+  // not.
+  bool plain_is_due() const { return !frozen_ && age_ >= due_; }
 
   // Runs methods in rounds for about 250 ms; decode, streams and the widest method run at least twice. Known costs are
   // kept if 50 ms of passes, or one of each of those three, agree with their ratios; then only the speed of the device
@@ -79,6 +83,7 @@ class Costs {
   std::vector<Pair> pairs_;  // decode, verify methods, streams
   double speed_ = 1.0;       // current factor of all costs
   bool known_ = false, frozen_ = false;
+  int64_t age_ = 0, due_;  // passes since the last plain one, and their number at which one is due
 };
 
 }  // namespace streamfuse

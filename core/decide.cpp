@@ -16,13 +16,10 @@ constexpr double kSure = 0.5;    // share of the expected hits that counts towar
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
-// A new text waits at most kNewText tokens before streams are tried, because shorter texts cannot pay for a trial. If
-// streams cost more than kLowPrice plain passes, it waits longer in proportion, at most kMostNewText tokens.
-constexpr int64_t kNewText = 64, kMostNewText = 512;
-constexpr double kLowPrice = 0.2;
-constexpr int64_t kTextEnd = 8;  // tokens: the end of a text is not representative
-constexpr double kLearn = 0.07;  // weight of one step in `worth`: about the last ten count
-constexpr double kRecent = 0.98;    // decay of the rate per step: about the last fifty count
+constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
+constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
+constexpr double kLearn = 0.07;   // weight of one step in `worth`: about the last ten count
+constexpr double kRecent = 0.98;  // decay of the rate per step: about the last fifty count
 constexpr double kGoodRatio = 0.7;  // hits over predicted hits above which cost is to blame, not the drafts
 
 // Tokens per millisecond of the best known way of decoding.
@@ -32,8 +29,14 @@ double rate(const PlanState& state, const Facts& facts) {
 
 double cheapest_ms(const Facts& facts) { return std::min(facts.streams_ms(), facts.carried_ms()); }
 
-// Whether to run a plain pass to measure it: its cost was inferred from other passes, by more than drafting gains.
+// What a step's streams must gain, in milliseconds. In the fused schedule only the first of a run of verify passes pays
+// for streams: the others get theirs from the pass before, whose whole cost `worth` already contains.
+double price_ms(const Facts& facts, double ms) { return facts.spec.deferred ? ms : ms / kRun; }
+
+// Whether to run a plain pass to measure it: none ran for long, or its cost was inferred from other passes, by more
+// than drafting gains.
 bool plain_is_stale(const PlanState& state, const Facts& facts) {
+  if (facts.costs.plain_is_due()) return true;
   const double inferred = std::abs(facts.costs.inferred(kDecode));
   return inferred > kStale && state.tokens / state.ms * facts.plain_ms() < std::exp(inferred);
 }
@@ -41,7 +44,7 @@ bool plain_is_stale(const PlanState& state, const Facts& facts) {
 // Whether streams for the next step are worth their cost in milliseconds, given the gain of the free draft.
 bool worth_it(const PlanState& state, const Facts& facts, double free_gain, double ms) {
   if (!facts.streams_usable) return false;
-  return state.trials < kTrials || state.worth - free_gain > rate(state, facts) * ms;
+  return state.trials < kTrials || state.worth - free_gain > rate(state, facts) * price_ms(facts, ms);
 }
 
 bool affords(const PlanState& state, const Facts& facts, double ms) { return state.budget >= ms / facts.plain_ms(); }
@@ -59,11 +62,20 @@ double least_worth_ms(const Facts& facts) {
   return facts.spec.carrier() >= 0 ? std::max(bought, 2 * bought - facts.carried_ms()) : bought;
 }
 
+// Number of plain passes that refill the budget by what this many steps of a trial cost if no draft is accepted.
+int64_t refill(const Facts& facts, int64_t steps) {
+  double ms = cheapest_ms(facts);
+  if (facts.spec.deferred) ms += std::max(0.0, facts.costs.of(facts.spec.carrier() + 1) - facts.plain_ms());
+  const double passes = static_cast<double>(steps) * ms / facts.plain_ms() / kTrickle;
+  return std::clamp(static_cast<int64_t>(std::min(passes, 1e6)), kBackOff, kMostBackOff);
+}
+
 // Stops using streams for a while: they did not pay, or the budget cannot pay for a trial.
 void back_off(PlanState& state, const char* reason) {
   state.reason = reason;
   state.trials = kTrials;
   state.worth = std::min(state.worth, 0.0);
+  state.failed = state.position;
   state.retry = state.position + state.back_off;
   state.back_off = std::min(2 * state.back_off, kMostBackOff);
 }
@@ -73,7 +85,7 @@ void value_streams(PlanState& state, const Facts& facts, double gain, double str
   ++state.trials;
   state.worth += std::max(kLearn, 1.0 / static_cast<double>(state.trials)) * (gain - state.worth);
   if (state.trials < kTrials) return;
-  if (state.worth > rate(state, facts) * cheapest_ms(facts))
+  if (state.worth > rate(state, facts) * price_ms(facts, cheapest_ms(facts)))
     state.back_off = kBackOff;
   else if (state.position >= state.retry)
     back_off(state, streams_ratio > kGoodRatio ? kVerifyingCosts : kRejected);
@@ -139,9 +151,8 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
 }
 
 void begin_text(PlanState& state, const Facts& facts) {
-  // The text before says little about this one, so streams are tried soon if they are cheap and the budget can pay.
-  const double price = facts.costs.known() && facts.streams_usable ? cheapest_ms(facts) / facts.plain_ms() : 0.0;
-  const int64_t wait = std::clamp(static_cast<int64_t>(kNewText * price / kLowPrice), kNewText, kMostNewText);
+  // The text before says little about this one, so streams are tried as soon as plain passes paid for one step.
+  const int64_t wait = facts.costs.known() && facts.streams_usable ? refill(facts, 1) : kBackOff;
   state.back_off = std::min(state.back_off, wait);
   state.retry = std::min(state.retry, state.position + wait);
 }
@@ -162,6 +173,7 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   }
   if (!facts.streams_usable) return false;
   const double cheapest = cheapest_ms(facts);
+  state.retry = std::min(state.retry, state.failed + refill(facts, kTrials));  // the budget has recovered by then
   const bool anew = !worth_it(state, facts, 0.0, cheapest) && state.position >= state.retry;
   if (anew) state.trials = 0;
   if (worth_it(state, facts, 0.0, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready)

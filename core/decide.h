@@ -37,6 +37,7 @@ struct PlanState {
   double worth = 0.0;                    // average gain of a step with streams over a plain pass, in tokens
   int64_t trials = 0;                    // steps with streams since the last trial began
   int64_t position = 0;                  // tokens chosen so far
+  int64_t failed = 0;                    // position at which the last trial failed
   int64_t retry = 0;                     // position at which the next trial of streams begins
   int64_t back_off;                      // tokens to wait if that trial fails too
   const char* reason = kVerifyingCosts;  // why passes are plain, unless the step has its own reason

@@ -104,12 +104,12 @@ class Section:
 
 
 @cache
-def predictions(regime: Regime, position: int) -> tuple[IntArray, FloatArray, list[int]]:
+def predictions(regime: Regime, position: int, seed: int = 0) -> tuple[IntArray, FloatArray, list[int]]:
     """Candidates, what the streams say of them, and the rank (or TOP_K) at which the text stands, of one place.
 
     Ranks are right in proportion to their odds; confidence varies from place to place.
     """
-    random = np.random.default_rng(position)
+    random = np.random.default_rng((position, seed))
     hit = 0.0 if regime.period and position // regime.period % 2 else regime.hit
     ids, ranks = random.integers(0, VOCAB, (STREAMS, TOP_K)), []
     log_probs = np.zeros((STREAMS, TOP_K), np.float32)
@@ -139,8 +139,8 @@ class MadeUpBackend:
         self.stall: tuple[int, float] | None = None
         self.stalled_ms = 0.0
         self._calls = 0
-        self._random = np.random.default_rng(seed)
-        self.text = self._random.integers(0, VOCAB, 8192)
+        self._seed = seed
+        self.text = np.random.default_rng(seed).integers(0, VOCAB, 8192)
         self._last: list[tuple[int, bool]] = []  # survivors: position, and whether the path is the text's
 
     def clock(self) -> float:
@@ -161,7 +161,9 @@ class MadeUpBackend:
         ms, now = self._device.costs.get(method, 0.0), self._section(self.length)
         ms *= now.every * (1.0 if method in (DECODE, "verify_1", PREFILL) else now.wide)
         if self._device.noise:
-            ms *= float(np.exp(self._device.noise * self._random.normal())) * (5 if self._random.random() < 0.02 else 1)
+            # Of this place, not of this pass: ways of decoding that are compared meet the same noise.
+            random = np.random.default_rng((self._seed, self.length))
+            ms *= float(np.exp(self._device.noise * random.normal())) * (5 if random.random() < 0.02 else 1)
         self.now_ms += ms + (self.draft_ms if method != "streams" else 0.0)
 
     def run(
@@ -190,7 +192,7 @@ class MadeUpBackend:
     def _streams(self, position: int, on_text: bool) -> tuple[IntArray, FloatArray]:
         if not on_text:
             return NOTHING
-        ids, log_probs, ranks = predictions(self._section(position).regime, position)
+        ids, log_probs, ranks = predictions(self._section(position).regime, position, self._seed)
         ids = ids.copy()
         for stream, rank in enumerate(ranks):
             if rank < TOP_K:
@@ -245,9 +247,10 @@ def simulate(
     generations: int = 1,
     tables: dict[str, np.ndarray] | None = None,
     observe: Callable[[watch.Pass], None] | None = None,
+    seed: int = 0,
 ) -> Outcome:
     """One way of decoding; None as the width is the plan, which gets the device's true mean costs."""
-    backend = MadeUpBackend(device, regime, draft_ms=0.0 if plain else DRAFT_MS)
+    backend = MadeUpBackend(device, regime, seed, draft_ms=0.0 if plain else DRAFT_MS)
     config = GenerationConfig(tokens, width=width, speculative=not plain)
     spent = 0.0
     with session_on(backend, device, tables) as session:

@@ -207,9 +207,33 @@ void streams_that_do_not_pay_are_backed_off() {
   Situation cheap(1.0, 1.1, 1.2);
   PlanState other = state;
   begin_text(other, {cheap.bundle->spec, cheap.costs, true, true});
-  expect(other.retry == state.position + 64, "cheap streams are tried soon in a new text");
+  expect(other.retry <= state.position + 25, "cheap streams are tried soon in a new text");
   begin_text(state, facts);
-  expect(state.retry == state.position + 160, "streams that cost half a plain pass later");
+  expect(state.retry == state.position + 125, "streams that cost half a plain pass once plain passes paid for them");
+}
+
+void plain_passes_are_measured_now_and_then() {
+  Situation one(1.0, 1.2, 1.4);
+  one.chain(3, 0.9);
+  const double ms[] = {1.0, 1.2, 1.4};
+  const auto verified = [&] {  // passes until a plain one runs
+    int64_t passes = 0;
+    while (one.decide().method != kDecode) {
+      one.costs.observe(0, 4, 1.2);
+      ++passes;
+    }
+    return passes;
+  };
+  one.costs.set(ms, ms, 3, true);
+  expect(one.decide().method == 0 && !one.costs.plain_is_due(), "costs that are given need no measuring");
+  one.costs.set(ms, ms, 3, false);
+  const int64_t first = verified();
+  one.costs.observe(kDecode, 1, 1.0);
+  const int64_t second = verified();
+  expect(first > 0 && second == 2 * first, "a cost that is as expected is measured half as often");
+  one.costs.observe(kDecode, 1, 0.5);
+  expect(one.costs.of(kDecode) < 0.9, "a pass after a long time counts more than one of twenty");
+  expect(verified() == first, "and one that is not as expected is measured twice as often");
 }
 
 // What an index finds, by comparing all places.
@@ -257,6 +281,7 @@ int main() {
   what_an_engine_cannot_go_back_to_is_read_again();
   decisions_follow_expected_gain_and_budget();
   streams_that_do_not_pay_are_backed_off();
+  plain_passes_are_measured_now_and_then();
   an_index_finds_the_longest_match_after_any_changes();
   if (failures > 0) return EXIT_FAILURE;
   std::puts("core: all tests passed");

@@ -79,11 +79,15 @@ def test_a_pruned_pass_is_worth_what_it_can_keep() -> None:
 @pytest.mark.parametrize("regime", ["adversarial", "boasting"])
 @pytest.mark.parametrize("device", list(DEVICES))
 def test_adversarial_text_costs_at_most_three_percent_of_plain_speed(device: str, regime: str, tokens: int) -> None:
-    plain = simulate(DEVICES[device], REGIMES[regime], None, tokens, plain=True)
-    plan = simulate(DEVICES[device], REGIMES[regime], None, tokens)
-    assert plan.text == plain.text
-    assert plain.ms_per_token / plan.ms_per_token > 0.97
-    assert plan.reason in (COSTS, REJECTED)
+    plain_ms = plan_ms = 0.0
+    for seed in range(4 if DEVICES[device].noise else 1):  # one pass of five times its time is a tenth of a short text
+        plain = simulate(DEVICES[device], REGIMES[regime], None, tokens, plain=True, seed=seed)
+        plan = simulate(DEVICES[device], REGIMES[regime], None, tokens, seed=seed)
+        assert plan.text == plain.text
+        assert plan.reason in (COSTS, REJECTED)
+        plain_ms += plain.ms_per_token
+        plan_ms += plan.ms_per_token
+    assert plain_ms / plan_ms > 0.97
 
 
 @pytest.mark.parametrize("regime", ["adversarial", "boasting"])
