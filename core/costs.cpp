@@ -28,7 +28,7 @@ constexpr double kSame = 1.25;                                  // ratios of cos
 constexpr double kFollow = 0.05;         // share of a difference by which one pass corrects its method, and the device
 constexpr double kClip = 1.5;            // a pass slower than expected by more than this factor was interrupted
 constexpr double kAlike = 0.5;           // correction of other methods of several rows, relative to the method's own
-constexpr double kFollowInferred = 0.3;  // maximum of kFollow for a method whose cost was inferred from others
+constexpr double kFollowInferred = 0.3;  // maximum of kFollow, for a cost that was inferred or is old
 constexpr double kAge = 0.01;            // kFollow of a plain pass is this times the passes since the last, if more
 // A plain pass is due after kDue other passes; after twice as many if its cost was as expected, else after half as
 // many.
@@ -104,6 +104,8 @@ void Costs::begin(bool frozen) {
   speed_ = 1.0;
   known_ = true;
   frozen_ = frozen;
+  age_ = 0;
+  due_ = kDue;
   for (Pair& pair : pairs_) {
     pair.measured_first = pair.first;
     pair.measured_last = pair.last;
@@ -112,19 +114,18 @@ void Costs::begin(bool frozen) {
 }
 
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
-  if (frozen_ || !(ms > 0)) return;
+  if (frozen_) return;
+  const bool due = method == kDecode && plain_is_due();
+  const int64_t age = age_;
+  if (method == kDecode) age_ = 0;
+  if (method >= 0) ++age_;
+  if (!(ms > 0)) return;
   Pair& pair = pairs_[place(method)];
   const double difference = std::log(std::clamp(ms / of(method, nodes), 1 / kClip, kClip));
   const double device = kFollow * difference;
-  const double unsure = std::max(std::abs(pair.inferred), method == kDecode ? kAge * static_cast<double>(age_) : 0.0);
+  const double unsure = std::max(std::abs(pair.inferred), method == kDecode ? kAge * static_cast<double>(age) : 0.0);
   const double share = std::clamp(unsure, kFollow, kFollowInferred), own = share * difference;
-  if (method != kDecode) {
-    ++age_;
-  } else {
-    if (plain_is_due())
-      due_ = std::abs(difference) < std::log(kSame) ? std::min(2 * due_, kMostDue) : std::max(due_ / 2, kLeastDue);
-    age_ = 0;
-  }
+  if (due) due_ = std::abs(difference) < std::log(kSame) ? std::min(2 * due_, kMostDue) : std::max(due_ / 2, kLeastDue);
   pair.inferred *= 1.0 - share;
   speed_ *= std::exp(device);
   for (Pair& other : pairs_)
@@ -170,6 +171,7 @@ bool Costs::measure(const Run& run) {
   }
   speed_ = quickest(passes.front().ms) / pairs_.front().first;
   known_ = true;
+  age_ = 0;
   return false;
 }
 

@@ -33,14 +33,6 @@ double cheapest_ms(const Facts& facts) { return std::min(facts.streams_ms(), fac
 // for streams: the others get theirs from the pass before, whose whole cost `worth` already contains.
 double price_ms(const Facts& facts, double ms) { return facts.spec.deferred ? ms : ms / kRun; }
 
-// Whether to run a plain pass to measure it: none ran for long, or its cost was inferred from other passes, by more
-// than drafting gains.
-bool plain_is_stale(const PlanState& state, const Facts& facts) {
-  if (facts.costs.plain_is_due()) return true;
-  const double inferred = std::abs(facts.costs.inferred(kDecode));
-  return inferred > kStale && state.tokens / state.ms * facts.plain_ms() < std::exp(inferred);
-}
-
 // Whether streams for the next step are worth their cost in milliseconds, given the gain of the free draft.
 bool worth_it(const PlanState& state, const Facts& facts, double free_gain, double ms) {
   if (!facts.streams_usable) return false;
@@ -53,6 +45,16 @@ bool affords(const PlanState& state, const Facts& facts, double ms) { return sta
 bool affords_streams(const PlanState& state, const Facts& facts, double ms) {
   const int64_t narrowest = facts.spec.carrier() + 1;  // method that takes a draft
   return affords(state, facts, ms + std::max(0.0, facts.costs.of(narrowest) - facts.plain_ms()));
+}
+
+// Whether to run a plain pass to measure it: none ran for long, or its cost was inferred from other passes, by more
+// than drafting gains.
+bool plain_is_stale(const PlanState& state, const Facts& facts) {
+  // In the fused schedule a plain pass loses the streams: it waits until the budget pays for others.
+  const bool loses_streams = !facts.spec.deferred && facts.streams_ready;
+  if (facts.costs.plain_is_due() && (!loses_streams || affords_streams(state, facts, facts.carried_ms()))) return true;
+  const double inferred = std::abs(facts.costs.inferred(kDecode));
+  return inferred > kStale && state.tokens / state.ms * facts.plain_ms() < std::exp(inferred);
 }
 
 // The cost that streams must be worth to be bought. Streams of `verify_1` are available at every other step without
@@ -135,7 +137,7 @@ Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree,
 }
 
 Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::span<const double> hits) {
-  if (plain_is_stale(state, facts)) return {};
+  if (plain_is_stale(state, facts)) return {kDecode, 1, nullptr, true};
   const Choice choice = best_choice(state, facts, tree, hits);
   if (choice.method != kDecode) {
     const double extra = facts.costs.of(choice.method, choice.nodes) - facts.plain_ms();
@@ -165,7 +167,7 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   state.tokens = kRecent * state.tokens + brought;
   state.ms = kRecent * state.ms + cost;
   state.position += outcome.tokens;
-  if (outcome.from_streams && outcome.room >= kTextEnd) {
+  if (outcome.from_streams && !outcome.step.measures && outcome.room >= kTextEnd) {
     // The extra cost of `verify_1` belongs to the streams of the next step, not to this step.
     const bool carries = outcome.step.method >= 0 && outcome.step.method == facts.spec.carrier();
     const double extra = cost - (carries ? facts.carried_ms() : 0.0) - facts.plain_ms();
@@ -176,8 +178,10 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   state.retry = std::min(state.retry, state.failed + refill(facts, kTrials));  // the budget has recovered by then
   const bool anew = !worth_it(state, facts, 0.0, cheapest) && state.position >= state.retry;
   if (anew) state.trials = 0;
-  if (worth_it(state, facts, 0.0, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready)
+  if (worth_it(state, facts, 0.0, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready) {
     back_off(state, kVerifyingCosts);
+    return false;
+  }
   return anew;
 }
 
@@ -190,6 +194,7 @@ void record_streams(PlanState& state, const Facts& facts) {
 bool may_buy(const PlanState& state, const Facts& facts, int64_t room) {
   if (!facts.streams_usable || !facts.spec.deferred || facts.streams_ready || room < 2) return false;
   if (facts.spec.carrier() >= 0 && state.trials < kTrials) return false;  // `verify_1` runs the trial
+  if (plain_is_stale(state, facts)) return false;                         // the next pass would not use them
   return worth_it(state, facts, 0.0, least_worth_ms(facts)) && affords_streams(state, facts, facts.streams_ms());
 }
 

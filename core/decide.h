@@ -8,12 +8,16 @@
 //      expected tokens exceed rate * (its cost - cost of a plain pass). The expected tokens are the sum of the path
 //      probabilities, corrected per depth by the observed hit rate.
 //   2. Buy streams if worth - gain of the free draft > rate * cost; worth is the average gain of a step with streams.
+//   In
+//      the fused schedule a quarter of the cost counts.
 //      With `verify_1`, a plain pass computes streams if worth > rate * its extra cost, and other streams are bought
 //      only if that gains more than waiting for the next plain pass.
-//   3. If streams do not pay, back off: buy none for a while, twice as long each time, then try a few steps again.
+//   3. If streams do not pay, back off: buy none for a while, twice as long each time, or until the budget is refilled,
+//      then try a few steps again.
 //   4. The budget plus half of a draft's expected tokens, and all of those that a constraint forces, must pay for its
 //      pass. Gains fill the budget, and so does each plain pass by a little. The budget bounds the cost of wrong
 //      predictions.
+//   5. Now and then a plain pass runs only to measure it, because all costs are compared with its cost.
 // Decisions change speed only, never the output. docs/runtime.md explains the rules; tools/plan_simulation.py shows
 // their effect on simulated devices and texts.
 #pragma once
@@ -63,6 +67,7 @@ struct Step {
   int64_t method = kDecode;
   int64_t nodes = 1;
   const char* reason = nullptr;  // why this pass is plain; null if it is not a fallback
+  bool measures = false;         // a plain pass that runs only to be measured: its draft is not tried
 };
 
 // The method and number of rows with the highest expected gain; `decode` if there is no gain.

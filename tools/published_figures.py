@@ -1,10 +1,13 @@
-"""The tables of figures in README.md and docs/, written from the results of one `streamfuse bench all`.
+"""The tables of figures in README.md and docs/, each written from the results of one `streamfuse bench all`.
 
-python tools/published_figures.py build/figures.json   # copies the results to docs/figures.json and writes the tables
-python tools/published_figures.py                      # writes the tables anew
-python tools/published_figures.py --check              # exit code 1 if a table differs from docs/figures.json
+python tools/published_figures.py build/figures.json           # copies them to docs/figures.json, writes the tables
+python tools/published_figures.py build/figures.json --other   # the same with docs/figures-other.json
+python tools/published_figures.py                              # writes the tables anew
+python tools/published_figures.py --check                      # exit code 1 if a table differs from the results
 
-It also lists the commits that have changed the measured code since; they fail nothing, as measuring takes an hour.
+docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md.
+
+It also lists the commits that have changed the measured code since; they fail nothing, as measuring takes half an hour.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SETS, STRUC
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
-FIGURES = Path("docs/figures.json")
+FIGURES, OTHER = Path("docs/figures.json"), Path("docs/figures-other.json")
 MEASURED = ("core", "kernels", "src/streamfuse/export", "src/streamfuse/adapters")  # the code that figures depend on
 _BEGIN = "<!-- table: {}, written by tools/published_figures.py -->"
 _TITLES = {
@@ -82,6 +85,20 @@ def speed(document: Document) -> str:
         ])  # fmt: skip
     columns = "data set | prompts | plain, tokens/s | tokens per pass | over plain, weights read from memory"
     return table(f"{columns} | over plain, warm caches | computed", found)
+
+
+def other_speed(document: Document) -> str:
+    """Per data set on another processor: speculative over plain decoding, and the gain from streams."""
+    rows = document["benchmarks"]
+    found = []
+    for name, title in _TITLES.items():
+        warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
+        found.append([
+            title, f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm), _speedup(cold),
+            _speedup(warm), _gain(warm["gains"]["all"], "streams"),
+        ])  # fmt: skip
+    columns = "data set | plain, tokens/s | tokens per pass | over plain, weights read from memory"
+    return table(f"{columns} | over plain, warm caches | gain from streams", found)
 
 
 def llama_cpp(document: Document) -> str:
@@ -257,39 +274,50 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "other programs": others,
         "passes": passes,
         "memory": memory,
+        "other machine": machine,
+        "other speed": other_speed,
     },
 }
+_OF_OTHER = ("other machine", "other speed")  # tables of OTHER
 
 
-def take_over(results: Path, root: Path) -> None:
-    """Copy results to the docs. ValueError if a benchmark is missing or stopped early, or a text differed."""
+def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
+    """Copy results to `figures`, a file of the docs.
+
+    Raises:
+        ValueError: a benchmark is missing or stopped early, or a text differed.
+    """
     document = json.loads(results.read_text(encoding="utf-8"))
     rows = document["benchmarks"]
-    needed = [*SETS, *(FROM_MEMORY.format(name) for name in SETS), *(f"structured, {name}" for name in STRUCTURED)]
+    needed = [*SETS, *(FROM_MEMORY.format(name) for name in SETS)]
+    needed += [f"structured, {name}" for name in STRUCTURED] if figures == FIGURES else []
     if missing := [name for name in needed if name not in rows]:
         raise ValueError(f"{results}: no results of {', '.join(missing)}; run `streamfuse bench all` to its end")
     for name, one in rows.items():
         parts = [one["result"], *one["result"].get("tasks", {}).values()]
         if not all(part.get("complete", True) and part.get("equal", True) for part in parts):
             raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
-    write_text(root / FIGURES, json.dumps(compact(document), indent=1) + "\n")
+    write_text(root / figures, json.dumps(compact(document), indent=1) + "\n")
 
 
 def main(root: Path, check: bool) -> int:
     """Write the tables, or compare them; the exit code."""
-    document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
+    main_results, other = (json.loads((root / name).read_text(encoding="utf-8")) for name in (FIGURES, OTHER))
     code = 0
     for name, tables in PAGES.items():
-        texts = {_BEGIN.format(title): f"\n{written(document)}\n" for title, written in tables.items()}
+        texts = {
+            _BEGIN.format(title): f"\n{written(other if title in _OF_OTHER else main_results)}\n"
+            for title, written in tables.items()
+        }
         if update(root / name, texts, check) and check:
-            print(f"{name}: figures differ from {FIGURES}; run python tools/published_figures.py")
+            print(f"{name}: figures differ from the results in docs/; run python tools/published_figures.py")
             code = 1
     return code
 
 
-def later_commits(root: Path) -> list[str]:
+def later_commits(root: Path, figures: Path = FIGURES) -> list[str]:
     """Commits since the measured one that changed the measured code; empty if this is no git checkout that has it."""
-    document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
+    document = json.loads((root / figures).read_text(encoding="utf-8"))
     found: dict[str, None] = {}
     for measured in {one["commit"] for one in document["benchmarks"].values()}:
         command = ["git", "-C", str(root), "log", "--format=%h %s", f"{measured}..HEAD", "--", *MEASURED]
@@ -326,10 +354,12 @@ def _percent(share: float) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", help="of `streamfuse bench all`")
+    parser.add_argument("--other", action="store_true", help=f"they are of a second processor: {OTHER}")
     parser.add_argument("--check", action="store_true", help="compare only")
     arguments = parser.parse_args()
     if arguments.results is not None:
-        take_over(arguments.results, ROOT)
-    for line in later_commits(ROOT):
-        print(f"{FIGURES} is older than {line}")
+        take_over(arguments.results, ROOT, OTHER if arguments.other else FIGURES)
+    for figures in (FIGURES, OTHER):
+        for line in later_commits(ROOT, figures):
+            print(f"{figures} is older than {line}")
     sys.exit(main(ROOT, arguments.check))

@@ -218,7 +218,7 @@ void plain_passes_are_measured_now_and_then() {
   const double ms[] = {1.0, 1.2, 1.4};
   const auto verified = [&] {  // passes until a plain one runs
     int64_t passes = 0;
-    while (one.decide().method != kDecode) {
+    while (passes < 1000 && one.decide().method != kDecode) {
       one.costs.observe(0, 4, 1.2);
       ++passes;
     }
@@ -234,6 +234,13 @@ void plain_passes_are_measured_now_and_then() {
   one.costs.observe(kDecode, 1, 0.5);
   expect(one.costs.of(kDecode) < 0.9, "a pass after a long time counts more than one of twenty");
   expect(verified() == first, "and one that is not as expected is measured twice as often");
+  const Step step = one.decide();
+  const PlanState before = one.state;
+  record(one.state, {one.bundle->spec, one.costs, true, true}, {step, 1, true, 1.0, 100});
+  expect(step.measures && one.state.worth == before.worth && one.state.trials == before.trials,
+         "a pass that does not try its draft says nothing of streams");
+  one.costs.observe(kDecode, 1, 0.0);
+  expect(!one.costs.plain_is_due(), "a pass that took no time by the clock is not asked for again");
 }
 
 // What an index finds, by comparing all places.

@@ -18,7 +18,7 @@ def integer(digits: str) -> int:
     try:
         return int(digits)
     except ValueError:
-        raise ValueError(f"a number of {len(digits)} digits; integers have at most 64 bits") from None
+        raise ValueError(f"a number of {len(digits.lstrip('-'))} digits; integers have at most 64 bits") from None
 
 
 def _finite(value: Any) -> Any:

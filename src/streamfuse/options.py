@@ -121,7 +121,7 @@ def shown(value: object) -> str:
         text = str(value) if number else repr(value)
     except ValueError:
         return "a number of thousands of digits" if number else type(value).__name__
-    return f"{text[:20]}... ({len(text)} digits)" if number and len(text) > 40 else text[:40]
+    return f"{text[:20]}... ({len(text.lstrip('-'))} digits)" if number and len(text) > 40 else text[:40]
 
 
 def check_choice(flag: str, value: object, choices: tuple[Any, ...], where: str = "") -> None:

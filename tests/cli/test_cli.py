@@ -302,6 +302,8 @@ def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Pat
     model, file = tmp_path / "model", tmp_path / "model.gguf"
     model.mkdir()
     (model / "config.json").write_text("{}")
+    assert "not a streamfuse bundle" in refusal("bundle", "inspect", model, code=1)  # as a training run has one
+    (model / "tokenizer.json").write_text("{}")
     file.touch()
     for path, shown in ((model, f"{model / 'manifest.json'}: missing; {model} is"), (file, f"{file}:")):
         what = f"{shown} a model, not a bundle; `streamfuse export --model {path} -o BUNDLE` makes a bundle of it"

@@ -82,7 +82,10 @@ def test_its_chat_template_goes_along(tmp_path: Path) -> None:
         ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is not supported"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save \['lm_head'\] is not supported"),
         ({"lora_alpha": "six"}, "lora_alpha must be a number, not 'six'"),
-        ({"layers": (4,)}, "tunes layer 4, and the base has 4 layers, from 0 on; it was trained on another model"),
+        (
+            {"layers": (4,)},
+            "tunes layer 4, and the base has 4 layers, numbered from 0; it was trained on another model",
+        ),
     ],
 )
 def test_what_it_cannot_do_is_refused(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:

@@ -375,7 +375,7 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x05" + bytes(7) + b"hello"), "not a safetensors"),
-        (_cut, r"damaged or truncated: it has \d+ bytes, and its header tells of \d+; copy or download it again"),
+        (_cut, r"damaged or truncated: it has \d+ bytes, and its header says \d+; copy or download it again"),
         (lambda f: _only_index(f, "[]"), "must be a JSON object"),
         (lambda f: _only_index(f, '{"weight_map": {"a": [1]}}'), "not a safetensors index: its field 'weight_map'"),
         (

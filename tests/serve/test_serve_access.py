@@ -5,8 +5,10 @@ Run: python -m pytest tests/serve/test_serve_access.py
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,7 +132,8 @@ def test_a_port_that_is_taken_is_an_error_and_another_name_is_taken_on(served: S
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            ServeError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(Address already in use\); choose another"
+            ServeError,
+            match=rf"cannot listen on 127\.0\.0\.1, port {port} \({os.strerror(errno.EADDRINUSE)}\); choose another",
         ):
             Server(served.model, ServeOptions(port=port))
     with running(served.model, served.engines, model_name="mine/chat", max_new_tokens=7) as named:

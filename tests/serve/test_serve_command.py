@@ -5,6 +5,7 @@ Run: python -m pytest tests/serve/test_serve_command.py
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -69,11 +70,9 @@ def test_a_port_that_is_taken_and_a_host_that_others_reach_are_errors_of_one_lin
     chat_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+        port, why = taken.getsockname()[1], os.strerror(errno.EADDRINUSE)
         line = only_line(Command(tmp_path, "serve", chat_bundle, "--port", port))
-    assert line == (
-        f"error: cannot listen on 127.0.0.1, port {port} (Address already in use); choose another --host or --port"
-    )
+    assert line == f"error: cannot listen on 127.0.0.1, port {port} ({why}); choose another --host or --port"
     monkeypatch.delenv("STREAMFUSE_API_KEY", raising=False)
     result = CliRunner().invoke(app, ["serve", str(chat_bundle), "--host", "0.0.0.0"])
     assert result.exit_code == 2

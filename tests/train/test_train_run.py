@@ -265,9 +265,11 @@ def test_no_resume_starts_over_where_the_settings_are_damaged(trained_once: Trai
     assert sorted(losses) == [*range(1, STEPS_PER_EPOCH + 1)]
     assert json.loads(settings.read_text())["epochs"] == 1.0
     (once.model / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"base/config.json: not valid JSON .* it is in a model's folder"):
-        run(replace(once, out_dir=once.model), resume=False)
-    assert (once.model / "config.json").read_text() == "{"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"base/config.json: not valid JSON .* it is in a model's folder"):
+            run(replace(once, out_dir=once.model), resume=False)
+        assert (once.model / "config.json").read_text() == "{"
+        (once.model / "tokenizer.json").unlink(missing_ok=True)  # such a folder has weights at least
 
 
 def test_an_adapter_can_be_trained_further(trained_once: TrainConfig, tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ impl Folder {
     /// The text of the manifest.
     pub fn read_manifest(&self, most_bytes: u64) -> Result<Vec<u8>> {
         let path = self.file(manifest::NAME);
-        let what = match self.file("config.json").is_file() {
+        // The folder of a training run has a config.json too, but no tokenizer.
+        let has = |name: &str| self.file(name).is_file();
+        let what = match has("config.json") && (has("tokenizer.json") || has("tokenizer.model")) {
             true => a_model(&self.path),
             false => "not a streamfuse bundle".to_owned(),
         };

@@ -125,8 +125,9 @@ def run_export(
             base = load_base(config.model)
             model = with_streams(config, base)
             check_fit(config, model)
-            model = model.merged() if config.merges(model.streams_config) else model
-            _check_range(config, model)
+            merges = config.merges(model.streams_config)
+            model = model.merged() if merges else model
+            _check_range(config, model, f"{config.model} with {config.adapter} merged" if merges else str(config.model))
             spec, floor = facts.model_spec(model, config), config.integer_floor
             target = make_target(config, model, spec, folder, progress)
             for name in config.allow_parity_below:
@@ -239,24 +240,25 @@ def _task(whole: _Part, name: str, config: ExportConfig, base: Transformer, text
     """A task adapter, which shares the base's weights."""
     model = with_streams(config, base)
     check_fit(config, model)
-    _check_range(config, model)
+    _check_range(config, model, str(config.model))
     spec = facts.model_spec(model, config)
     return _Part(
         name, config, model, spec, whole.target.task(name, config, model, spec), Findings(), Script.of(spec, text)
     )
 
 
-def _check_range(config: ExportConfig, model: StreamFused) -> None:
-    """CheckpointError if a matrix has a weight beyond the float16 range, which scales of integers do not reach. No
-    trained model has one."""
+def _check_range(config: ExportConfig, model: StreamFused, base: str) -> None:
+    """CheckpointError if a matrix has a weight beyond the float16 range, which the scales of integers are in too. No
+    trained model has one. `base` says where the base's weights are from."""
     matrices = [(name, value) for name, value in model.named_parameters() if value.ndim == 2 and value.numel()]
-    for name, value in matrices if config.quantized else ():
+    for name, value in matrices if config.quantized or config.dtype == "float16" else ():
         low, high = map(float, value.aminmax())
         if (largest := max(-low, high)) >= HALF_MAX:
-            file = config.model if name.startswith("base.") else config.adapter
+            file = base if name.startswith("base.") else config.adapter
             raise CheckpointError(
                 f"{file}: tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}, and the "
-                f"largest that can be quantized is {HALF_MAX:.0f}; the file is damaged, so download it again"
+                f"largest that 16-bit floats and the scales of integers hold is {HALF_MAX:.0f}; the file is damaged: "
+                "download it again, or train the adapter again"
             )
 
 

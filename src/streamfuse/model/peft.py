@@ -61,7 +61,7 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
     if max(layer for layer, _ in pairs) >= config.num_layers:
         raise CheckpointError(
             f"{folder / WEIGHTS_FILE}: tunes layer {max(layer for layer, _ in pairs)}, and the base has "
-            f"{config.num_layers} layers, from 0 on; {_OTHER_BASE}"
+            f"{config.num_layers} layers, numbered from 0; {_OTHER_BASE}"
         )
     rank = max(len(down) for _, down, _ in pairs.values())
     tuned = {"base_rank": rank, "base_layers": config.num_layers - lowest, "base_alpha": float(rank)}  # a scale of 1
@@ -95,7 +95,7 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
     if not path.is_file():
         pickled = (folder / "adapter_model.bin").is_file()
         hint = "; save adapter_model.bin, which is in PyTorch's pickle format, as safetensors (PEFT's save_pretrained)"
-        raise CheckpointError(f"{path}: no such file{hint if pickled else ''}")
+        raise CheckpointError(f"{path}: no such file{hint if pickled else '; copy or download it'}")
     try:
         tensors = load_file(path)
     except SafetensorError as error:
@@ -117,7 +117,7 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
                 f"{path}: {names[place]} needs lora_A and lora_B of the same rank; copy or download the file again"
             )
     if not halves:
-        raise CheckpointError(f"{path}: has no tensors")
+        raise CheckpointError(f"{path}: has no tensors; copy or download it again")
     return {place: (names[place], both["A"], both["B"]) for place, both in halves.items()}
 
 

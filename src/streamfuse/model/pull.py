@@ -166,7 +166,7 @@ def check_folder(folder: Path) -> None:
     if (size := vocabulary_size(tokenizer)) > config.vocab_size:
         raise PullError(
             f"{path}: has a vocabulary of {size} tokens, but config.json a vocab_size of {config.vocab_size}, so it is "
-            "another model's; take the tokenizer of this one"
+            "another model's; copy or download the tokenizer.json of this model"
         )
 
 
@@ -213,7 +213,8 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
         except GatedRepoError:
             raise PullError(
-                f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN"
+                f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN to an "
+                "access token of your account"
             ) from None
         except RepositoryNotFoundError:
             raise PullError(

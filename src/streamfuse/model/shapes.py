@@ -57,7 +57,9 @@ def check_shapes(config: ModelConfig, found: Shapes, folder: Path) -> None:
         if not there:
             del wanted[HEAD]  # report the missing embedding only once
     if (problem := misfit(wanted, found)) is not None:
-        raise CheckpointError(f"{folder}: tensors do not fit config.json ({problem})")
+        raise CheckpointError(
+            f"{folder}: tensors do not fit config.json ({problem}); copy or download both from one model"
+        )
 
 
 def shapes_in(config: ModelConfig) -> dict[str, tuple[int, ...]]:

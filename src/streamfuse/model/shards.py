@@ -69,7 +69,7 @@ def read_header(path: Path) -> dict[str, TensorFacts]:
         raise CheckpointError(f"{path}: not a safetensors file ({error}); copy or download it again") from None
     if size != 8 + header_bytes + end:
         raise CheckpointError(
-            f"{path}: damaged or truncated: it has {size} bytes, and its header tells of {8 + header_bytes + end}; "
+            f"{path}: damaged or truncated: it has {size} bytes, and its header says {8 + header_bytes + end}; "
             "copy or download it again"
         )
     return found

@@ -135,8 +135,8 @@ class FrozenStates:
             states[self.offsets[i] : self.offsets[i + 1]] = rows
             if not np.isfinite(states[self.offsets[i] : self.offsets[i + 1]]).all():
                 raise DataError(
-                    f"{self.path}: the hidden states of an example exceed the range of {states.dtype}; leave it out "
-                    f"of the data: its token ids begin {', '.join(map(str, examples[i].input_ids[:8]))}"
+                    f"{self.path}: the hidden states of training example {i + 1} exceed the range of {states.dtype}; "
+                    f"leave it out of the data: its token ids begin {', '.join(map(str, examples[i].input_ids[:8]))}"
                 )
 
     def _open(self, temporary: Path, model: StreamFused, first: Example) -> None:

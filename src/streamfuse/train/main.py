@@ -277,7 +277,7 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
     try:
         found = read_object(path)
     except CheckpointError as error:
-        if (path.parent / "tokenizer.json").exists():
+        if any(next(path.parent.glob(name), None) for name in ("tokenizer*", "model*.safetensors")):
             raise ValueError(f"{error}; it is in a model's folder, so give another --output-dir") from None
         if resume:
             raise ValueError(f"{error}, so the run cannot be resumed; {_START_OVER}") from None

@@ -72,8 +72,9 @@ class LatencySettings:
         room = manifest.cache.capacity - widest
         if room < 1:
             raise NamesOptions(
-                f"the bundle's context of {manifest.cache.capacity} tokens is full after one pass of {widest}, which "
-                "leaves none to time it behind; export with a larger --max-context-len or a smaller --prefill-len"
+                f"the bundle's context of {manifest.cache.capacity} tokens has no room for a pass of {widest} rows "
+                "behind any token, so its latency cannot be measured; export with a larger --max-context-len or a "
+                "smaller --prefill-len"
             )
         if self.context > room:
             raise OptionError(f"--context must be from 1 to {room} for this bundle, not {self.context}")
