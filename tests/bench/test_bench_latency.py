@@ -270,7 +270,7 @@ def test_the_command_refuses_a_context_that_does_not_fit(bundle: Path) -> None:
 
 def test_a_bundle_without_room_behind_its_widest_pass_is_refused(manifest: Manifest) -> None:
     full = manifest.model_copy(update={"cache": manifest.cache.model_copy(update={"capacity": 8})})
-    words = r"context of 8 tokens is full after one pass of 8, .*; export with a larger max_context_len"
+    words = r"context of 8 tokens has no room for a pass of 8 rows .*; export with a larger max_context_len"
     with pytest.raises(ValueError, match=words):
         LatencySettings(context=1).check(full)
 
