@@ -28,10 +28,10 @@ constexpr double kSame = 1.25;                                  // ratios of cos
 constexpr double kFollow = 0.05;         // share of a difference by which one pass corrects its method, and the device
 constexpr double kClip = 1.5;            // a pass slower than expected by more than this factor was interrupted
 constexpr double kAlike = 0.5;           // correction of other methods of several rows, relative to the method's own
-constexpr double kFollowInferred = 0.3;  // maximum of kFollow, for a cost that was inferred or is old
-constexpr double kAge = 0.01;            // kFollow of a plain pass is this times the passes since the last, if more
-// A plain pass is due after kDue other passes; after twice as many if its cost was as expected, else after half as
-// many.
+constexpr double kFollowInferred = 0.3;  // maximum of this share, for a cost that was inferred or is old
+constexpr double kAge = 0.01;            // this share for a plain pass grows by kAge per verify pass since the last one
+// Verify passes after which a plain pass is due: initial, minimum and maximum. Doubled if the cost was as expected,
+// else halved.
 constexpr int64_t kDue = 32, kLeastDue = 4, kMostDue = 256;
 constexpr double kReturn = 0.01;  // share of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;

@@ -32,9 +32,8 @@ class Costs {
   void observe(int64_t method, int64_t nodes, double ms);
   // How far passes of other methods moved this method's cost since it last ran, as a logarithm.
   double inferred(int64_t method) const { return pairs_[place(method)].inferred; }
-  // Whether a plain pass should run only to be measured: many other passes ran since the last one, which may have met
-  // other load. If its cost is taken for too high, drafts seem to pay and no plain pass would ever show that they do
-  // not.
+  // Whether the cost of a plain pass should be measured again because many other passes ran since the last one. If
+  // other load slowed that one, its cost is overestimated, so verify passes look cheap and no plain pass would run.
   bool plain_is_due() const { return !frozen_ && age_ >= due_; }
 
   // Runs methods in rounds for about 250 ms; decode, streams and the widest method run at least twice. Known costs are
@@ -83,7 +82,7 @@ class Costs {
   std::vector<Pair> pairs_;  // decode, verify methods, streams
   double speed_ = 1.0;       // current factor of all costs
   bool known_ = false, frozen_ = false;
-  int64_t age_ = 0, due_;  // passes since the last plain one, and their number at which one is due
+  int64_t age_ = 0, due_;  // verify passes since the last plain pass, and the number after which one is due
 };
 
 }  // namespace streamfuse

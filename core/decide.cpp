@@ -47,10 +47,10 @@ bool affords_streams(const PlanState& state, const Facts& facts, double ms) {
   return affords(state, facts, ms + std::max(0.0, facts.costs.of(narrowest) - facts.plain_ms()));
 }
 
-// Whether to run a plain pass to measure it: none ran for long, or its cost was inferred from other passes, by more
-// than drafting gains.
+// Whether to run a plain pass only to measure it: none has run for a long time, or its inferred cost has changed by
+// more than drafting gains.
 bool plain_is_stale(const PlanState& state, const Facts& facts) {
-  // In the fused schedule a plain pass loses the streams: it waits until the budget pays for others.
+  // In the fused schedule a plain pass discards the streams, so it waits until the budget can pay for new ones.
   const bool loses_streams = !facts.spec.deferred && facts.streams_ready;
   if (facts.costs.plain_is_due() && (!loses_streams || affords_streams(state, facts, facts.carried_ms()))) return true;
   const double inferred = std::abs(facts.costs.inferred(kDecode));
@@ -153,7 +153,7 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
 }
 
 void begin_text(PlanState& state, const Facts& facts) {
-  // The text before says little about this one, so streams are tried as soon as plain passes paid for one step.
+  // The previous text says little about this one: wait only until plain passes have paid for one step of a trial.
   const int64_t wait = facts.costs.known() && facts.streams_usable ? refill(facts, 1) : kBackOff;
   state.back_off = std::min(state.back_off, wait);
   state.retry = std::min(state.retry, state.position + wait);

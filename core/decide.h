@@ -8,8 +8,7 @@
 //      expected tokens exceed rate * (its cost - cost of a plain pass). The expected tokens are the sum of the path
 //      probabilities, corrected per depth by the observed hit rate.
 //   2. Buy streams if worth - gain of the free draft > rate * cost; worth is the average gain of a step with streams.
-//   In
-//      the fused schedule a quarter of the cost counts.
+//      In the fused schedule only a quarter of the cost counts, because later verify passes yield streams too.
 //      With `verify_1`, a plain pass computes streams if worth > rate * its extra cost, and other streams are bought
 //      only if that gains more than waiting for the next plain pass.
 //   3. If streams do not pay, back off: buy none for a while, twice as long each time, or until the budget is refilled,
@@ -17,7 +16,7 @@
 //   4. The budget plus half of a draft's expected tokens, and all of those that a constraint forces, must pay for its
 //      pass. Gains fill the budget, and so does each plain pass by a little. The budget bounds the cost of wrong
 //      predictions.
-//   5. Now and then a plain pass runs only to measure it, because all costs are compared with its cost.
+//   5. A plain pass runs now and then only to measure its latency, the unit of all other costs.
 // Decisions change speed only, never the output. docs/runtime.md explains the rules; tools/plan_simulation.py shows
 // their effect on simulated devices and texts.
 #pragma once
@@ -67,7 +66,7 @@ struct Step {
   int64_t method = kDecode;
   int64_t nodes = 1;
   const char* reason = nullptr;  // why this pass is plain; null if it is not a fallback
-  bool measures = false;         // a plain pass that runs only to be measured: its draft is not tried
+  bool measures = false;         // a plain pass that runs only to measure its latency; the draft is not verified
 };
 
 // The method and number of rows with the highest expected gain; `decode` if there is no gain.

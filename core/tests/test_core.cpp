@@ -225,22 +225,22 @@ void plain_passes_are_measured_now_and_then() {
     return passes;
   };
   one.costs.set(ms, ms, 3, true);
-  expect(one.decide().method == 0 && !one.costs.plain_is_due(), "costs that are given need no measuring");
+  expect(one.decide().method == 0 && !one.costs.plain_is_due(), "frozen costs are never measured");
   one.costs.set(ms, ms, 3, false);
   const int64_t first = verified();
   one.costs.observe(kDecode, 1, 1.0);
   const int64_t second = verified();
-  expect(first > 0 && second == 2 * first, "a cost that is as expected is measured half as often");
+  expect(first > 0 && second == 2 * first, "the interval doubles if the cost was as expected");
   one.costs.observe(kDecode, 1, 0.5);
-  expect(one.costs.of(kDecode) < 0.9, "a pass after a long time counts more than one of twenty");
-  expect(verified() == first, "and one that is not as expected is measured twice as often");
+  expect(one.costs.of(kDecode) < 0.9, "the first plain pass after many others is weighted more");
+  expect(verified() == first, "the interval is halved if it was not");
   const Step step = one.decide();
   const PlanState before = one.state;
   record(one.state, {one.bundle->spec, one.costs, true, true}, {step, 1, true, 1.0, 100});
   expect(step.measures && one.state.worth == before.worth && one.state.trials == before.trials,
-         "a pass that does not try its draft says nothing of streams");
+         "a measuring pass does not count as a step with streams");
   one.costs.observe(kDecode, 1, 0.0);
-  expect(!one.costs.plain_is_due(), "a pass that took no time by the clock is not asked for again");
+  expect(!one.costs.plain_is_due(), "a plain pass of 0 ms counts as a measurement");
 }
 
 // What an index finds, by comparing all places.

@@ -265,9 +265,9 @@ def test_added_tokens_without_a_row_of_the_embedding_are_named(checkpoint: Check
     tokenizer.save(str(folder / "tokenizer.json"))
     config = config_for((folder, checkpoint[1]), tmp_path / "bundle")
     words = rf"tokenizer.json: added token {rows}, '<\d+>' and 1 more: the embedding has {rows} rows, so prompts with"
-    with pytest.warns(CheckpointWarning) as said:
+    with pytest.warns(CheckpointWarning) as caught:
         preview(config)
-    assert re.search(words, str(said[0].message))
+    assert re.search(words, str(caught[0].message))
     check_folder(folder)
 
 

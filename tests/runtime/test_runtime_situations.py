@@ -58,14 +58,14 @@ def test_a_text_that_could_not_be_drafted_leaves_the_next_one_its_drafts(device:
 
 
 def test_a_plain_pass_that_met_other_work_does_not_keep_drafts_that_do_not_pay() -> None:
-    """The last plain pass took twice its time. Taken for its cost, it made every later step a verify pass."""
+    """Other load doubled the latency of the last plain pass, so verify passes look cheap until it is measured again."""
     device, sections = DEVICES["fused at 1.64"], SITUATIONS["fair, bursts of other work"]
     assert written(device, sections, plain=True, seed=2) / written(device, sections, seed=2) > 0.92
 
 
 @pytest.mark.parametrize("device", ["this CPU", "flat (NPU)"])
 def test_a_fused_session_goes_on_with_streams_after_a_plain_pass(device: str) -> None:
-    """The first streams after it cost a verify pass, which the passes that follow pay back together."""
+    """The verify pass that computes new streams is paid back over several steps, not by the first one."""
     backend = MadeUpBackend(DEVICES[device], EXCELLENT)
     with session_on(backend, DEVICES[device]) as session:
         session.set_costs(DEVICES[device].costs)
