@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 
 import streamfuse
 from streamfuse import engines
-from streamfuse.bundle import open_bundle
+from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.commands import chat
 from streamfuse.cli.shared import console, interrupt
@@ -314,6 +314,21 @@ def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Pat
     assert "nosuch" in refusal("pull", tmp_path / "nosuch", code=1)
     (bundle / "model.pte").write_bytes(b"short")
     assert "model.pte" in refusal("run", bundle, "hi", code=1)
+
+
+def test_the_name_of_a_hub_model_in_place_of_a_bundle_is_answered_with_its_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    known = f"{name}: no such folder; if it is a model of the Hugging Face hub, `streamfuse export --model {name} -o "
+    for command in (("run", name, "hi"), ("chat", name), ("serve", name), ("bundle", "inspect", name)):
+        assert known in refusal(*command, code=1)
+    with pytest.raises(BundleError, match=known):
+        streamfuse.load(name)
+    for path in ("build/dem", "./owner/name", "owner/name/more", "name", ".owner/name", "owner/na me"):
+        assert refusal("run", path, "hi", code=1).endswith("no such folder\n")
 
 
 def test_a_bundle_without_chat_template_completes_but_does_not_chat(

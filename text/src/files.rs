@@ -30,6 +30,10 @@ impl Folder {
         }
         let shown = path.display();
         match fs::metadata(&path) {
+            Err(_) if is_hub_name(&path) => Err(bad_file(format!(
+                "{shown}: no such folder; if it is a model of the Hugging Face hub, {}",
+                becomes_bundle(&path)
+            ))),
             Err(_) => Err(bad_file(format!("{shown}: no such folder"))),
             Ok(facts) if !facts.is_dir() && path.extension().is_some_and(|end| end == "gguf") => {
                 Err(bad_file(format!("{shown}: {}", a_model(&path))))
@@ -165,7 +169,22 @@ pub fn read_bounded(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
 
 /// What a path is that other commands take as a model, and how it becomes a bundle.
 fn a_model(path: &Path) -> String {
-    format!("a model, not a bundle; `streamfuse export --model {} -o BUNDLE` makes a bundle of it", path.display())
+    format!("a model, not a bundle; {}", becomes_bundle(path))
+}
+
+fn becomes_bundle(model: &Path) -> String {
+    format!("`streamfuse export --model {} -o BUNDLE` makes a bundle of it", model.display())
+}
+
+/// Whether a path that does not exist has the form of a model's name on the Hugging Face hub, owner/name. Where the
+/// first part is a folder here, the whole is rather a path in it with a mistake.
+fn is_hub_name(path: &Path) -> bool {
+    let Some((owner, name)) = path.to_str().and_then(|text| text.split_once('/')) else { return false };
+    let is_part = |part: &str| {
+        part.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+    };
+    is_part(owner) && is_part(name) && !Path::new(owner).exists()
 }
 
 /// The path to which the writer renames an old bundle, on systems that cannot exchange two folders atomically.
