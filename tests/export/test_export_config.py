@@ -257,6 +257,26 @@ def test_a_weight_that_cannot_be_quantized_is_named(name: str, backend: str, tmp
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "name", "weight", "words"),
+    [
+        ({"target": "onnx", "dtype": "float16"}, "norm.weight", 1e5, "has a weight of magnitude 1e\\+05, .* 65504"),
+        ({}, "layers.1.input_layernorm.weight", 1e30, "results are NaN or infinite in float32 already; the largest .*"),
+    ],
+)
+def test_a_weight_of_a_norm_that_overflows_is_named(
+    changes: dict[str, str], name: str, weight: float, words: str, tmp_path: Path
+) -> None:
+    own = write_checkpoint(tmp_path / "own", tiny_model())
+    weights = load_file(own[0] / "model.safetensors")
+    weights[f"model.{name}"][3] = weight
+    save_file(weights, own[0] / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=words) as error:
+        run_export(config_for(own, tmp_path / "bundle", **changes))
+    assert f"tensor '{name}'" in str(error.value)
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_added_tokens_without_a_row_of_the_embedding_are_named(checkpoint: Checkpoint, tmp_path: Path) -> None:
     folder = shutil.copytree(checkpoint[0], tmp_path / "padded")
     rows = load_config(folder).vocab_size

@@ -193,6 +193,7 @@ class _Part:
 
     def run_reference(self) -> None:
         self.exact = self._run(build_methods(Weights(self.model, self.config.shapes, Form()).eval()))
+        _check_finite(self.config, self.model, self.exact)
 
     def quantize(self, floor: selftest.Floor) -> None:
         methods = self.target.quantize()
@@ -248,18 +249,34 @@ def _task(whole: _Part, name: str, config: ExportConfig, base: Transformer, text
 
 
 def _check_range(config: ExportConfig, model: StreamFused, base: str) -> None:
-    """CheckpointError if a matrix has a weight beyond the float16 range, which the scales of integers are in too. No
-    trained model has one. `base` says where the base's weights are from."""
-    matrices = [(name, value) for name, value in model.named_parameters() if value.ndim == 2 and value.numel()]
-    for name, value in matrices if config.quantized or config.dtype == "float16" else ():
-        low, high = map(float, value.aminmax())
-        if (largest := max(-low, high)) >= HALF_MAX:
+    """CheckpointError if a weight is beyond the float16 range, in which all weights of a float16 export are, and the
+    scales of integer matrices. No trained model has one. `base` says where the base's weights are from."""
+    for name, value in model.named_parameters():
+        stored = config.dtype == "float16" or (config.quantized and value.ndim == 2)
+        if stored and (largest := _magnitude(value)) >= HALF_MAX:
             file = base if name.startswith("base.") else config.adapter
             raise CheckpointError(
                 f"{file}: tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}, and the "
                 f"largest that 16-bit floats and the scales of integers hold is {HALF_MAX:.0f}; the file is damaged: "
                 "download it again, or train the adapter again"
             )
+
+
+def _check_finite(config: ExportConfig, model: StreamFused, exact: Results) -> None:
+    """CheckpointError if results of the float32 model are not finite, which no export can be compared with."""
+    if all(np.isfinite(numbers).all() for result in exact for numbers in result.numbers()):
+        return
+    largest, name = max((_magnitude(value), name) for name, value in model.named_parameters())
+    raise CheckpointError(
+        f"{config.model}{f' with {config.adapter}' if config.adapter else ''}: results are NaN or infinite in float32 "
+        f"already; the largest weight, of magnitude {largest:.4g}, is in tensor {name.removeprefix('base.')!r}; a file "
+        "is damaged: download it again, or train the adapter again"
+    )
+
+
+def _magnitude(value: torch.Tensor) -> float:
+    """The largest magnitude of an element."""
+    return max(map(abs, map(float, value.aminmax()))) if value.numel() else 0.0
 
 
 def count_steps(expected: Preview) -> int:

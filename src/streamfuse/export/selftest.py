@@ -91,6 +91,10 @@ class PassResult:
     logits: dict[int, Logits]
     streams: dict[int, tuple[npt.NDArray[np.int64], Logits]] = field(default_factory=dict)
 
+    def numbers(self) -> list[Logits]:
+        """All logits and log-probabilities."""
+        return [*self.logits.values(), *(log_probs for _, log_probs in self.streams.values())]
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
