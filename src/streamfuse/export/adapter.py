@@ -16,6 +16,7 @@ from streamfuse.options import AUTO, OptionError
 
 from .config import NO_ADAPTER, STREAM_OPTIONS, ExportConfig
 from .resolve import resolve
+from .sizes import LayerWidths, merging_pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
     if config.merge_adapter == "on":
         raise OptionError("--merge-adapter on does not go with --task, whose adapters share the base model's weights")
     streams = read_adapter(file)[0]
-    # A plain pass cannot carry streams whose low-rank products differ from those of its own rows.
-    alone = streams.num_streams and not streams.heads and not (streams.base_rank and streams.adapter_rank)
-    widths = tuple(width for width in config.widths if width > 1 or alone)
-    own = replace(config, adapter=file, task={}, widths=widths, extra_methods={})
-    own = _resolved(own if streams.num_streams else _without_stream_options(own))
-    return replace(own, merge_adapter="off")
+    own = replace(config, adapter=file, task={}, extra_methods={}, merge_adapter="off")
+    # A plain pass cannot carry streams whose weights differ from those of its own rows.
+    alone = streams.num_streams and own.carries_alone(streams)
+    own = replace(own, widths=tuple(width for width in config.widths if width > 1 or alone))
+    if streams.num_streams:
+        return _resolved(own)
+    return replace(_resolved(_without_stream_options(own)), merge_adapter="off")
 
 
 def _without_stream_options(config: ExportConfig) -> ExportConfig:
@@ -73,10 +75,14 @@ def _without_stream_options(config: ExportConfig) -> ExportConfig:
 def _resolved(config: ExportConfig) -> ExportConfig:
     if config.adapter is None:
         return resolve(config)
-    streams = read_adapter(config.adapter)[0]
+    streams, state, _ = read_adapter(config.adapter)
     if not streams.num_streams:
         return resolve(replace(config, adapter=None, ngrams=config.adapter))
-    return resolve(config, streams)
+    found, widths = resolve(config, streams), LayerWidths.of_adapter(state)
+    settled = found.merge_streams != AUTO or 1 in config.widths
+    if settled or widths is None or not found.keeps_two_kinds or not merging_pays(found, streams, widths):
+        return found
+    return resolve(replace(config, merge_streams="on"), streams)
 
 
 def configure(

@@ -36,7 +36,13 @@ BACKENDS: dict[str, dict[str, Capabilities]] = {
             "executorch.kernels:KernelsTarget",
             ("q4_1", "q8_0"),
             _FLOAT32,
-            {"prune_threshold": 0.0, "extra_methods": {}, "task": {}, "adapter_dtype": "float16"},
+            {
+                "prune_threshold": 0.0,
+                "extra_methods": {},
+                "task": {},
+                "adapter_dtype": "float16",
+                "merge_streams": "auto",  # the adapter decides
+            },
             (GROUP,),
         ),
         "xnnpack": Capabilities("executorch.xnnpack.target:XnnpackTarget", ("8da4w", "none"), _FLOAT32),

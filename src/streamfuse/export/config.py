@@ -200,6 +200,13 @@ class ExportConfig:
         "the streams have their own adapters.",
         STREAMS,
     )
+    merge_streams: OnOff = option(
+        "auto",
+        "Give the deferred streams matrices of their own in their layers, with their low-rank products merged into "
+        "them, instead of these products beside the base's matrices; with --backend kernels.",
+        STREAMS,
+        shown="on if the matrices are smaller than the low-rank products",
+    )
     num_streams: int | None = option(None, "Keep only the first streams of the adapter.", STREAMS, shown="all")
     top_k: int = option(32, "Candidates that the graph returns per stream and node.", STREAMS, least=1, most=64)
     schedule: Schedule = option(
@@ -314,12 +321,20 @@ class ExportConfig:
         """
         return self.kernels and self.schedule == "deferred"
 
+    @property
+    def merges_streams(self) -> bool:
+        """Whether the `streams` pass has matrices of its own; adapter.py decides about `auto`, if it is worth it."""
+        return self.merge_streams == "on"
+
     def carries_alone(self, streams: StreamConfig) -> bool:
         """Whether streams of these settings can share a pass with the base's rows.
 
-        Not with low-rank products of their own beside a tuned base, nor heads, which have no layers to share.
+        Not with matrices of their own, nor low-rank products of their own beside a tuned base, nor heads, which have no
+        layers to share.
         """
-        return not streams.heads and (not (streams.base_rank and streams.adapter_rank) or self.merges(streams))
+        return not (streams.heads or self.merges_streams) and (
+            not (streams.base_rank and streams.adapter_rank) or self.merges(streams)
+        )
 
     @property
     def integer_floor(self) -> str:
@@ -381,6 +396,7 @@ class ExportOptions(TypedDict, total=False):
     widths: Sequence[int]
     default_width: int | None
     merge_adapter: OnOff
+    merge_streams: OnOff
     num_streams: int | None
     top_k: int
     schedule: Schedule

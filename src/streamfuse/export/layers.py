@@ -44,9 +44,12 @@ class Form:
 
     Attributes:
         ROW_DTYPE: dtype of the new keys and values that a pass returns, and of float caches.
+        merges_streams: whether a `streams` pass has matrices of its own, with the low-rank products of stream rows
+            merged into them.
     """
 
     ROW_DTYPE: ClassVar[torch.dtype] = torch.float32
+    merges_streams: bool = False
 
     def norm(self, norm: RMSNorm, axis: int = 1) -> nn.Module:
         """x -> RMSNorm of x over `axis`: 1 for rows [R, h], 2 for heads [R, H, D]."""
@@ -99,6 +102,10 @@ class Form:
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         """x [R, h], attended [R, Hq * D], first adapted row -> x [R, h]."""
         return Closing(self, block, adapters)
+
+    def of_streams(self) -> Form:
+        """The form of the layers that only a `streams` pass has."""
+        return self
 
     def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
         """A copy of an opening or closing with these adapters instead of its own, sharing the weights.

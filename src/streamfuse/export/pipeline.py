@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -251,7 +252,12 @@ def _task(whole: _Part, name: str, config: ExportConfig, base: Transformer, text
 def _check_range(config: ExportConfig, model: StreamFused, base: str) -> None:
     """CheckpointError if a weight is beyond the float16 range, in which all weights of a float16 export are, and the
     scales of integer matrices. No trained model has one. `base` says where the base's weights are from."""
-    for name, value in model.named_parameters():
+    merged = (  # made one after another
+        (f"adapters.{i}.{name}", value)
+        for i, block in enumerate(model.merged_stream_blocks() if config.merges_streams else ())
+        for name, value in block.named_parameters()
+    )
+    for name, value in chain(model.named_parameters(), merged):
         stored = config.dtype == "float16" or (config.quantized and value.ndim == 2)
         if stored and (largest := _magnitude(value)) >= HALF_MAX:
             file = base if name.startswith("base.") else config.adapter

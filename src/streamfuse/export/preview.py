@@ -373,9 +373,10 @@ def _adapter_line(config: ExportConfig) -> str:
     entries = state["ngrams.ids"].numel() if "ngrams.ids" in state else 0
     tuned = sum(count for name, count in own.items() if name.startswith("base_adapters."))
     how = "merged into them" if config.merges(model_config) else "beside them"
+    matrices = " with matrices of their own" if config.merges_streams else ""
     merged = f", tunes the base's top {model_config.base_layers} layers ({how})" if tuned else ""
     return (
-        f"{config.adapter.stem}: {model_config.num_streams} streams in the top {model_config.num_msa_layers} layers, "
-        f"{sum(own.values()) - tuned:,} parameters, trained {facts.get('steps', '?')} steps{merged}"
+        f"{config.adapter.stem}: {model_config.num_streams} streams in the top {model_config.num_msa_layers} layers"
+        f"{matrices}, {sum(own.values()) - tuned:,} parameters, trained {facts.get('steps', '?')} steps{merged}"
         + (f"; {entries:,} n-grams" if entries else "")
     )

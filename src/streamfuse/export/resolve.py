@@ -39,6 +39,8 @@ def resolve(config: ExportConfig, streams: StreamConfig | None = None) -> Export
     if config.layout == "ane" and config.schedule != "deferred":
         raise OptionError(f"--layout ane needs --schedule deferred, not {config.schedule}")
     config = _with_widths(config, streams)
+    if config.merges_streams:
+        _check_merges_streams(config, streams)
     _check_per_width(config, "--prune-keep", config.prune_keep)
     if config.prune_threshold and not config.shapes.pruning:
         raise OptionError("--prune-threshold needs a width that is pruned; give --prune-keep fewer nodes than --widths")
@@ -116,6 +118,23 @@ def _measured_to_carry(config: ExportConfig, streams: StreamConfig | None) -> bo
     if not config.keeps_two_kinds or config.adapter is None:
         return False
     return streams is not None and config.carries_alone(streams)
+
+
+def _check_merges_streams(config: ExportConfig, streams: StreamConfig | None) -> None:
+    if config.schedule != "deferred":
+        raise OptionError(
+            f"--merge-streams on goes with --schedule deferred, not {config.schedule}, whose streams share a pass with "
+            "rows of the base"
+        )
+    if config.widths[0] == 1:
+        raise OptionError(
+            "--merge-streams on does not go with --widths 1, a pass in which streams use the base's rows' matrices"
+        )
+    if streams is not None and not streams.adapter_rank:
+        raise OptionError(
+            f"--merge-streams on needs streams with low-rank products of their own, which --adapter "
+            f"{config.adapter and config.adapter.stem} does not have"
+        )
 
 
 def _check_per_width(config: ExportConfig, flag: str, value: object) -> None:

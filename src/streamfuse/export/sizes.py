@@ -5,7 +5,11 @@ Sizes are computed from the configuration, so that an export can be checked befo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch import Tensor
 
 from streamfuse.model.config import HEADS, SIGMOID, ModelConfig, StreamConfig
 from streamfuse.model.streams import StreamFused
@@ -25,6 +29,41 @@ class PartSize:
 
 
 Sizes = dict[str, PartSize]
+
+
+class LayerWidths(NamedTuple):
+    """Rows and columns of a layer's matrices: the hidden state, queries, keys (as values), and inside of the MLP."""
+
+    hidden: int
+    query: int
+    kv: int
+    inner: int
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> LayerWidths:
+        """Those of a model."""
+        query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        return cls(config.hidden_size, query, kv, config.intermediate_size)
+
+    @classmethod
+    def of_adapter(cls, state: Mapping[str, Tensor]) -> LayerWidths | None:
+        """Those of an adapter's base model; None if its streams have no low-rank products."""
+        factors = [
+            state.get(f"adapters.0.{name}") for name in ("q_proj.down", "q_proj.up", "k_proj.up", "gate_proj.up")
+        ]
+        found = [factor.shape for factor in factors if factor is not None and factor.ndim == 2]
+        return cls(found[0][1], *(shape[0] for shape in found[1:])) if len(found) == len(factors) else None
+
+    def products(self, part: str) -> list[tuple[int, tuple[int, ...]]]:
+        """The inputs of each product of a part, and the outputs of its matrices."""
+        return {
+            "attention": [(self.hidden, (self.query, self.kv, self.kv)), (self.query, (self.hidden,))],
+            "mlp": [(self.hidden, (self.inner, self.inner)), (self.inner, (self.hidden,))],
+        }[part]
+
+    def weights(self, part: str) -> int:
+        """Weights of a part's matrices in one layer."""
+        return sum(n_in * sum(outputs) for n_in, outputs in self.products(part))
 
 
 _PRODUCTS = ("attention", "mlp")  # parts whose matrices have low-rank adapters
@@ -102,19 +141,12 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     they adapt. `streams` counts the stream head and the rest of the adapter, except the parent term, which is in
     draft.safetensors.
     """
-    h, inner, layers, vocab = (
-        model_config.hidden_size,
-        model_config.intermediate_size,
-        model_config.num_layers,
-        model_config.vocab_size,
-    )
-    query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
-    rate = _rates(config, h)
-    attention = layers * (h * (query + 2 * kv) + query * h)
-    tuned = {part: _low_rank(model_config, config, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
+    h, layers, vocab = model_config.hidden_size, model_config.num_layers, model_config.vocab_size
+    widths, rate = LayerWidths.of(model_config), _rates(config, h)
+    attention, mlp = (layers * widths.weights(part) for part in _PRODUCTS)
+    tuned = {part: _low_rank(widths, config, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
     norms = 2 if model_config.norms == "both" else 1  # of each half of a layer
     attention_floats = layers * (norms * h + _query_key_norms(model_config) + _biases(model_config))
-    mlp = layers * 3 * h * inner
     adapter = _adapter(model_config, config, streams)
     if streams.heads:
         own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
@@ -149,6 +181,13 @@ def sizes_of(model: StreamFused, config: ExportConfig) -> Sizes:
     return part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), config)
 
 
+def merging_pays(config: ExportConfig, streams: StreamConfig, widths: LayerWidths) -> bool:
+    """Whether the streams' low-rank products are larger than their layers' matrices with these products added."""
+    if config.merges(streams):
+        streams = replace(streams, base_rank=0, base_layers=0)
+    return _products_of_streams(widths, config, streams).bytes > _matrices_of_streams(widths, config, streams).bytes
+
+
 def _one_table(config: ExportConfig) -> bool:
     """Whether a tied head is stored as the embedding, so that one table serves both."""
     if config.grids is not None:
@@ -172,34 +211,41 @@ def _biases(model_config: ModelConfig) -> int:
 def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamConfig) -> PartSize:
     """The streams' own parameters, without the parent term."""
     h = model_config.hidden_size
-    beside = [_low_rank(model_config, config, streams.adapter_rank, streams.num_msa_layers, part) for part in _PRODUCTS]
-    # With an unmerged tuned base, the `streams` pass has a copy of the base's adapters, joined to the streams' own.
-    again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
-    beside += [
-        replace(_low_rank(model_config, config, streams.base_rank, again, part), parameters=0) for part in _PRODUCTS
-    ]
+    in_layers = _matrices_of_streams if config.merges_streams else _products_of_streams
+    own = in_layers(LayerWidths.of(model_config), config, streams)
     ranks = streams.eta_rank + streams.next_token_rank + streams.pruner_rank
     rest = 2 * h * ranks + (2 if streams.pruner_rank and streams.pruner_score == SIGMOID else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
-    return PartSize(
-        sum(size.parameters for size in beside) + rest,
-        sum(size.bytes for size in beside) + DTYPE_BITS[config.dtype] // 8 * rest,
+    return PartSize(own.parameters + rest, own.bytes + DTYPE_BITS[config.dtype] // 8 * rest)
+
+
+def _products_of_streams(widths: LayerWidths, config: ExportConfig, streams: StreamConfig) -> PartSize:
+    """The low-rank products of stream rows.
+
+    With an unmerged tuned base, the `streams` pass has a copy of the base's adapters, joined to the streams' own.
+    """
+    again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
+    own, joined = (
+        [_low_rank(widths, config, rank, layers, part) for part in _PRODUCTS]
+        for rank, layers in ((streams.adapter_rank, streams.num_msa_layers), (streams.base_rank, again))
     )
+    return PartSize(sum(size.parameters for size in own), sum(size.bytes for size in own + joined))
 
 
-def _low_rank(model_config: ModelConfig, config: ExportConfig, rank: int, layers: int, part: str) -> PartSize:
+def _matrices_of_streams(widths: LayerWidths, config: ExportConfig, streams: StreamConfig) -> PartSize:
+    """The matrices of a `streams` pass with merged products, in the formats of the layers."""
+    rate, counts = _rates(config, widths.hidden), [streams.num_msa_layers * widths.weights(part) for part in _PRODUCTS]
+    return PartSize(sum(counts), round(counts[0] * rate.attention) + round(counts[1] * rate.mlp))
+
+
+def _low_rank(widths: LayerWidths, config: ExportConfig, rank: int, layers: int, part: str) -> PartSize:
     """Low-rank adapters of a part's matrices, and their bytes in the graphs.
 
     The kernels use them in float16 unchanged or in int8 (executorch/native.py); elsewhere adapters with the same input
     are one pair of matrices, the second one block-diagonal (layers.FusedAdapter).
     """
-    h, inner = model_config.hidden_size, model_config.intermediate_size
-    query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
-    shared = {  # inputs, outputs
-        "attention": [(h, (query, kv, kv)), (query, (h,))],
-        "mlp": [(h, (inner, inner)), (inner, (h,))],
-    }[part]
+    shared = widths.products(part)
     own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
     if config.grids is not None:
         factors = layers * rank * sum(len(outputs) for _, outputs in shared)

@@ -171,7 +171,7 @@ class Weights(nn.Module):
         self.embedding = form.embedding(base.embed_tokens.weight)
         scale = base.config.embedding_scale
         self.start = nn.Identity() if scale == 1 else Scale(scale)  # embedding rows -> hidden states
-        adapters = _adapters(model)
+        adapters = _adapters(model, form.merges_streams)
         if of_base is None:
             self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
             self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
@@ -207,6 +207,12 @@ class Weights(nn.Module):
     def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
         """The top layers of a `streams` pass; empty if they are those of all rows."""
         openings, closings = nn.ModuleList(), nn.ModuleList()
+        if form.merges_streams:
+            merged = form.of_streams()
+            for block in model.merged_stream_blocks():
+                openings.append(merged.opening(block, None))
+                closings.append(merged.closing(block, None))
+            return openings, closings
         for i, own in enumerate(_stream_adapters(model), self.num_lower_layers):
             openings.append(form.with_adapters(self.openings[i], own))
             closings.append(form.with_adapters(self.closings[i], own))
@@ -231,7 +237,7 @@ class Weights(nn.Module):
         attentions, rotaries = list(self.attentions)[first:last], self.config.layer_rotaries[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
-                raise ValueError("stream rows with separate adapters need a separate pass if the base is tuned")
+                raise ValueError("stream rows whose layers are not those of the base's rows need a separate pass")
             openings, closings = list(self.stream_openings), list(self.stream_closings)
         adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters apply to all rows
         closings = closings if close_last else closings[:-1]
@@ -246,14 +252,15 @@ class Weights(nn.Module):
         return self.form.survivors(edges, rows, keep, ordered, threshold)
 
 
-def _adapters(model: StreamFused) -> list[StreamAdapters | None]:
-    """One per layer: of stream rows, or of all rows if the base is tuned and not merged; None for other layers."""
+def _adapters(model: StreamFused, merges_streams: bool = False) -> list[StreamAdapters | None]:
+    """One per layer: of stream rows unless they are merged, or of all rows if the base is tuned and not merged; None
+    for other layers."""
     count, tuned = model.streams_config.num_msa_layers, model.streams_config.base_layers
     if tuned:
         return [None] * (model.base.config.num_layers - tuned) + [
             cast("StreamAdapters", a) for a in model.base_adapters
         ]
-    if not model.streams_config.adapter_rank:
+    if merges_streams or not model.streams_config.adapter_rank:
         return [None] * model.base.config.num_layers
     return [None] * model.num_lower_layers + [cast("StreamAdapters", model.adapters[i]) for i in range(count)]
 

@@ -9,7 +9,7 @@ the base's outputs do not depend on them. docs/model.md has the formulas and the
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -246,6 +246,17 @@ class StreamFused(nn.Module):
         model.load_state_dict(own, strict=False, assign=True)
         model.ngrams = self.ngrams
         return model.eval()
+
+    def merged_stream_blocks(self) -> Iterator[Block]:
+        """The layers of stream rows: copies of the top layers with the adapters of these rows, the base's included,
+        added to the matrices."""
+        first = self.base.config.num_layers - self.streams_config.base_layers
+        for i, (block, own) in enumerate(zip(self.top_blocks, self.adapters, strict=True), self.num_lower_layers):
+            merged = copy.deepcopy(block, {id(parameter): parameter for parameter in block.parameters()})
+            if i >= first:
+                cast("StreamAdapters", self.base_adapters[i - first]).merge_into(merged)
+            cast("StreamAdapters", own).merge_into(merged)
+            yield merged
 
     def run_main(self, x: Tensor, first: int, last: int, segments: Segments | None = None) -> Tensor:
         """Main rows [B, T, h] through layers `first` to `last` - 1 with causal attention."""

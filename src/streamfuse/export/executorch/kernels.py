@@ -30,13 +30,14 @@ class KernelsTarget(PteTarget):
     form: native.Form
 
     def prepare(self) -> None:
-        int8 = self.config.adapter_dtype == "int8"
-        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.config.grids), int8)
+        int8, merges = self.config.adapter_dtype == "int8", self.config.merges_streams
+        self.floor, self.form = FLOORS["kernels"], native.Form(cast("Schemes", self.config.grids), int8, merges)
         self._tasks: dict[str, _TaskTarget] = {}
 
     def quantize(self) -> dict[str, Method] | None:
         methods = super().quantize()
-        _forget(self.model)
+        merging = [task.model.streams_config for task in self._tasks.values() if task.config.merges_streams]
+        _forget(self.model, max((streams.num_msa_layers for streams in merging), default=0))
         return methods
 
     def task(self, name: str, config: ExportConfig, model: StreamFused, spec: ModelSpec) -> PteTarget:
@@ -69,7 +70,7 @@ class _TaskTarget(PteTarget):
 
     def prepare(self) -> None:
         self.floor = self._whole.floor
-        self.form = self._whole.form.with_schemes(cast("Schemes", self.config.grids))
+        self.form = self._whole.form.of_task(cast("Schemes", self.config.grids), self.config.merges_streams)
 
     def quantize(self) -> dict[str, Method]:
         self.weights = Weights(self.model, self.config.shapes, self.form, self._whole.weights).eval()
@@ -90,12 +91,13 @@ class _TaskTarget(PteTarget):
         return replace(super().facts(), cache_dtype="int8", cache_layout="packed")
 
 
-def _forget(model: StreamFused) -> None:
+def _forget(model: StreamFused, top: int) -> None:
     """Free the matrices of the layers, which have been packed: they are most of a large model's memory.
 
-    Their shapes are kept. Embedding and head are not freed, since the drafting tables are computed from them.
+    Those of the `top` layers are kept, to be merged with a task's streams, and all shapes. Embedding and head are not
+    freed, since the drafting tables are computed from them.
     """
-    for block in model.base.blocks:
+    for block in model.base.blocks[: model.base.config.num_layers - top]:
         for name in PROJECTIONS:
             layer = projection(block, name)
             layer.weight = nn.Parameter(torch.empty_like(layer.weight, device="meta"), requires_grad=False)

@@ -32,15 +32,22 @@ class Form(layers.Form):
     """Packs weights by `schemes`, and adapters in int8 or float16; `report` has how many groups of each part are on
     their grid."""
 
-    def __init__(self, schemes: Schemes, int8_adapters: bool = False) -> None:
-        self.schemes, self.int8_adapters = schemes, int8_adapters
+    def __init__(self, schemes: Schemes, int8_adapters: bool = False, merges_streams: bool = False) -> None:
+        self.schemes, self.int8_adapters, self.merges_streams = schemes, int8_adapters, merges_streams
         self.report: dict[str, GridReport] = {}
         self._tables: dict[tuple[int, str], Tensor] = {}  # by tensors of the model, which outlives this object
+        self._reported_as: Part | None = None
 
-    def with_schemes(self, schemes: Schemes) -> Form:
-        """A form with other schemes that shares the packed tables and the report."""
+    def of_task(self, schemes: Schemes, merges_streams: bool) -> Form:
+        """A form for a task adapter, which shares the packed tables and the report."""
         again = copy.copy(self)
-        again.schemes = schemes
+        again.schemes, again.merges_streams = schemes, merges_streams
+        return again
+
+    def of_streams(self) -> Form:
+        """Layers on the same grids, reported with the streams."""
+        again = copy.copy(self)
+        again._reported_as = "streams"
         return again
 
     def linear(self, part: Part, linear: nn.Linear) -> nn.Module:
@@ -94,7 +101,7 @@ class Form(layers.Form):
 
     def _pack(self, weight: Tensor, part: Part, grid: str | None = None) -> Tensor:
         found = to_integers(weight, GRIDS[grid or self.schemes.of(part)])
-        self.report.setdefault(part, GridReport()).add(cast("Tensor", found.exact))
+        self.report.setdefault(self._reported_as or part, GridReport()).add(cast("Tensor", found.exact))
         return pack_q8_0(found.q, found.d) if found.m is None else pack_q4_1(found.q, found.d, found.m)
 
 
