@@ -150,6 +150,18 @@ def test_the_tokenizer_is_the_same(tmp_path: Path) -> None:
     assert (settings["bos_token"], settings["eos_token"], settings["chat_template"]) == (*SPECIAL, "{{ messages }}")
 
 
+def test_a_models_special_tokens_are_known_without_its_large_tokenizer(tmp_path: Path) -> None:
+    convert(Source().write(tmp_path / "m.gguf"), tmp_path / "hf")
+    whole = ModelConfig.load(tmp_path / "hf")
+    (tmp_path / "hf" / "tokenizer.json").unlink()
+    (tmp_path / "hf" / "generation_config.json").unlink()
+    marks = {"bos_token_id": None, "eos_token_id": None}
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({**config, **marks}))
+    found = ModelConfig.load(tmp_path / "hf")
+    assert (found.bos_token_id, found.eos_token_ids) == (whole.bos_token_id, whole.eos_token_ids) == (0, (1,))
+
+
 def test_a_begin_token_is_added_where_the_file_asks_for_it(tmp_path: Path) -> None:
     source = Source()
     source.fields["tokenizer.ggml.add_bos_token"] = True

@@ -90,7 +90,7 @@ def convert(gguf_path: Path, out_dir: Path) -> None:
     _write(out_dir / "config.json", config)
     marks = {name: config[name] for name in ("eos_token_id", "bos_token_id")}
     _write(out_dir / "generation_config.json", {**marks, **sampling_of(fields)})
-    _write(out_dir / "tokenizer_config.json", _tokenizer_config(fields, config))
+    _write(out_dir / "tokenizer_config.json", _tokenizer_config(fields, config, tokenizer["added_tokens"]))
     _write(out_dir / "source.json", _source(fields, files, out_dir))
 
 
@@ -139,7 +139,8 @@ def _source(fields: Metadata, files: list[Path], out_dir: Path) -> dict[str, Any
     }
 
 
-def _tokenizer_config(fields: Metadata, config: dict[str, Any]) -> dict[str, Any]:
+def _tokenizer_config(fields: Metadata, config: dict[str, Any], added: list[dict[str, Any]]) -> dict[str, Any]:
+    """With the added tokens of tokenizer.json, so that the ids of special tokens are known without that large file."""
     tokens, bos = fields["tokenizer.ggml.tokens"], config["bos_token_id"]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -147,6 +148,9 @@ def _tokenizer_config(fields: Metadata, config: dict[str, Any]) -> dict[str, Any
         "bos_token": None if bos is None else tokens[bos],
         "eos_token": tokens[fields["tokenizer.ggml.eos_token_id"]],
         "model_max_length": config["max_position_embeddings"],
+        "added_tokens_decoder": {
+            str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in added
+        },
     }
 
 
