@@ -221,9 +221,9 @@ $(MOBILE_STAMP): $(ENGINE_STAMP)
 	@$(STEP) "Library for apps: links the native libraries into one" $(BIN)/python -m streamfuse.native.mobile
 	@touch $@
 
-build/demo/manifest.json: ADAPTER := chat-lossless
-build/e2e/manifest.json: ADAPTER := e2e-lossless
-build/sql/manifest.json: ADAPTER := sql-lossless
+build/demo/manifest.json: ADAPTER := chat-small
+build/e2e/manifest.json: ADAPTER := e2e-small
+build/sql/manifest.json: ADAPTER := sql-small
 build/dialogsum/manifest.json: ADAPTER := $(DIALOGSUM_ADAPTER)
 
 build/%/manifest.json: $(EXPORT_SOURCES) $(ENGINE_STAMP)

@@ -60,7 +60,7 @@ def test_files_are_offered_beside_names(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "mine.toml").touch()
     assert complete.export_adapters("") == ["auto", "none", *complete.adapters("")]
-    assert complete.adapters("chat") == ["chat-lossless", "chats.safetensors"]
+    assert complete.adapters("chat") == ["chat-lossless", "chat-small", "chats.safetensors"]
     assert complete.recipes("more/") == ["more/mine.toml"]
     (tmp_path / "build").mkdir()
     write_bundle(tmp_path / "build" / "demo")

@@ -167,6 +167,11 @@ def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     bare = write_checkpoint(tmp_path / "bare", tiny_model({"pruner_rank": 0}))
     with pytest.raises(OptionError, match="at least 12 for this adapter, which has no pruner"):
         preview(config_for(bare, tmp_path / "bundle"))
+    for schedule, carrying in (("deferred", 0), ("fused", 12), ("both", 12)):
+        usual = {"prune_keep": "auto", "stream_nodes": "auto", "schedule": schedule}
+        unpruned = resolve_for_adapter(config_for(bare, tmp_path / "bundle", **usual))
+        preview(unpruned)
+        assert unpruned.shapes.verify[-1] == (12, 12, carrying)
     with pytest.raises(OptionError, match="stream_nodes must be as many as are kept for this adapter"):
         preview(config_for(bare, tmp_path / "bundle", prune_keep=12))
     config = config_for(bare, tmp_path / "bundle", prune_keep=12, stream_nodes="all")

@@ -16,10 +16,11 @@ from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 import streamfuse
+from streamfuse.adapters import shipped
 from streamfuse.api import load
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
-from streamfuse.export.adapter import choose_adapter
+from streamfuse.export.adapter import choose_adapter, usual_adapter
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import run_export
 from streamfuse.export.resolve import resolve
@@ -84,7 +85,7 @@ def test_without_a_word_about_adapters_a_model_that_none_fits_exports_and_says_h
     folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "bundle"
-    with pytest.warns(UserWarning, match="^no streams: the shipped adapter chat-lossless does not fit") as caught:
+    with pytest.warns(UserWarning, match="^no streams: the shipped adapter chat-small does not fit") as caught:
         report = streamfuse.export_bundle(out, model=folder, **SIZES)
     (line,) = (str(warning.message) for warning in caught if warning.category is UserWarning)
     assert "(trained on a base with vocab_size 49152, this one has 258)" in line
@@ -130,7 +131,25 @@ def test_the_shipped_adapter_is_taken_where_it_fits(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, **more, "rope_theta": 1e5}))
     chosen = choose_adapter("auto", tmp_path, "mine")
     assert chosen.path is not None
-    assert (chosen.path.stem, chosen.word, chosen.note) == ("chat-lossless", "chat-lossless", None)
+    assert (chosen.path.stem, chosen.word, chosen.note) == ("chat-small", "chat-small", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "stem"),
+    [
+        ({}, "chat-small"),
+        ({"backend": "kernels"}, "chat-small"),
+        ({"schedule": "fused"}, "chat-lossless"),
+        ({"schedule": "both"}, "chat-lossless"),
+        ({"backend": "xnnpack"}, "chat-lossless"),
+        ({"target": "coreml"}, "chat-lossless"),
+    ],
+)
+def test_small_streams_are_taken_where_they_have_a_pass_of_their_own_on_a_cpu(
+    options: dict[str, Any], stem: str
+) -> None:
+    assert usual_adapter(options) == stem
+    assert stem in shipped()
 
 
 def test_a_config_file_and_a_report_say_none_too(folder: Path, tmp_path: Path) -> None:

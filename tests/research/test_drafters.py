@@ -57,7 +57,7 @@ def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def program(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ExecuTorchProgram:
     folder = tmp_path_factory.mktemp("bundle") / "bundle"
-    none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
+    none = {"prune_keep": "auto", "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
     config = config_for(
         (checkpoint, None), folder, widths=(4, 8), default_width=8, extra_methods=leaving_out(SKIP), **none
     )  # type: ignore[arg-type]
@@ -311,7 +311,7 @@ def test_sub_layers_that_cannot_be_left_out_are_refused(names: list[str], messag
 
 def test_a_method_of_ones_own_goes_with_the_kernels_alone(checkpoint: Path, tmp_path: Path) -> None:
     own = {"widths": (4,), "default_width": 4, "backend": "xnnpack", "extra_methods": leaving_out(SKIP)}
-    none = {"prune_keep": 8, "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
+    none = {"prune_keep": "auto", "stream_nodes": "auto", "schedule": "deferred", "top_k": 32}
     with pytest.raises(OptionError) as error:
         preview(config_for((checkpoint, None), tmp_path / "b", **own, **none))
     assert str(error.value).startswith("extra_methods goes with backend kernels")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from streamfuse.adapters import DEFAULT, find
+from streamfuse.adapters import DEFAULT, FOR_ACCELERATORS, find
 from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
@@ -98,13 +98,20 @@ def configure(
     Raises:
         OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.
     """
-    first = None if adapter == NO_ADAPTER else find(adapter if is_named(adapter) else DEFAULT)
+    usual = usual_adapter(options)
+    first = None if adapter == NO_ADAPTER else find(adapter if is_named(adapter) else usual)
     tasks = {name: find(str(file)) for name, file in options.get("task", {}).items()}
     config = ExportConfig(Path(model), first, output_dir, **{**options, "task": tasks})
     resolve_for_adapter(config)
     folder = resolve_model(model, offline=offline)
-    chosen = choose_adapter(adapter, folder, model)
+    chosen = choose_adapter(adapter, folder, model, usual)
     return resolve_for_adapter(replace(config, model=folder, adapter=chosen.path)), chosen
+
+
+def usual_adapter(options: Mapping[str, Any]) -> str:
+    """The shipped adapter that suits these options: small streams if they have a pass of their own on a CPU."""
+    kernels = options.get("target", "executorch") == "executorch" and options.get("backend", AUTO) in (AUTO, "kernels")
+    return DEFAULT if kernels and options.get("schedule", "deferred") == "deferred" else FOR_ACCELERATORS
 
 
 def is_named(requested: str) -> bool:
@@ -112,13 +119,14 @@ def is_named(requested: str) -> bool:
     return requested not in (AUTO, NO_ADAPTER)
 
 
-def choose_adapter(requested: str, model: Path, model_word: str) -> Choice:
+def choose_adapter(requested: str, model: Path, model_word: str, usual: str = DEFAULT) -> Choice:
     """The adapter of a model. A named adapter is not checked here: loading it reports a mismatch.
 
     Args:
         requested: a name, a file, `none`, or `auto`: the shipped adapter if it fits the model, else none.
         model: the checkpoint's folder.
         model_word: the model as the user gave it, for the note.
+        usual: the shipped adapter that `auto` takes.
 
     Raises:
         FileNotFoundError: neither a file nor a shipped adapter has this name.
@@ -128,12 +136,12 @@ def choose_adapter(requested: str, model: Path, model_word: str) -> Choice:
         return Choice(find(requested), requested)
     if requested == NO_ADAPTER:
         return Choice(None, requested)
-    shipped = find(DEFAULT)
+    shipped = find(usual)
     misfit = adapter_misfit(ModelConfig.load(model), shipped)
     if misfit is None:
-        return Choice(shipped, DEFAULT)
+        return Choice(shipped, usual)
     note = (
-        f"no streams: the shipped adapter {DEFAULT} does not fit {model_word} ({misfit}); drafts will be look-ups in "
+        f"no streams: the shipped adapter {usual} does not fit {model_word} ({misfit}); drafts will be look-ups in "
         f"the text. To train streams: streamfuse train --model {model_word} --data answers.jsonl -o build/train/mine, "
         "then export with --adapter build/train/mine/adapter.safetensors"
     )

@@ -27,6 +27,7 @@ from .schemes import (
 )
 
 ALL, NO_ADAPTER = "all", "none"
+USUAL_KEEP = 8
 USUAL_STREAM_NODES = 4
 FORMAT, WEIGHTS, SIZES, STREAMS = "Backend and format", "Weights", "Graph sizes", "Streams"
 TASKS, RUN = "Task adapters", "This export"
@@ -214,8 +215,12 @@ class ExportConfig:
         "Compute streams in the verify pass (fused), in a pass after it (deferred), or export both.",
         STREAMS,
     )
-    prune_keep: PerWidth = option(
-        8, "Number of nodes that the pruner keeps in wider verify passes.", STREAMS, metavar="N|WIDTH:N,..."
+    prune_keep: PerWidth | Literal["auto"] = option(
+        "auto",
+        "Number of nodes that the pruner keeps in wider verify passes.",
+        STREAMS,
+        shown=f"{USUAL_KEEP}; all with an adapter that has no pruner",
+        metavar="N|WIDTH:N,...",
     )
     prune_threshold: float = option(
         0.0,
@@ -288,7 +293,8 @@ class ExportConfig:
         if self.adapter is None:
             whole = tuple((width, width) for width in self.widths)
             return GraphShapes(*sizes, whole, 0, (0,) * len(whole), extra_methods=self.extra_methods)
-        keep = tuple((width, min(width, _at(self.prune_keep, width, width))) for width in self.widths)
+        most = USUAL_KEEP if isinstance(self.prune_keep, str) else self.prune_keep
+        keep = tuple((width, min(width, _at(most, width, width))) for width in self.widths)
         if self.schedule == "deferred":
             nodes = tuple(int(width == 1) for width, _ in keep)
         else:
@@ -400,7 +406,7 @@ class ExportOptions(TypedDict, total=False):
     num_streams: int | None
     top_k: int
     schedule: Schedule
-    prune_keep: PerWidth
+    prune_keep: PerWidth | Literal["auto"]
     prune_threshold: float
     stream_nodes: PerWidth | Literal["auto", "all"]
     ngram_table_mb: float

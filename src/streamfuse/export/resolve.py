@@ -10,7 +10,7 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.options import AUTO, OptionError, check, check_choice, flag_of
 
 from .capabilities import BACKENDS
-from .config import ALL, STREAM_OPTIONS, ExportConfig
+from .config import ALL, STREAM_OPTIONS, USUAL_KEEP, ExportConfig
 from .schemes import GRIDS, GROUP, INTEGER_ACTIVATIONS, PARTS, Part, parse_scheme
 from .selftest import FLOORS
 
@@ -38,10 +38,11 @@ def resolve(config: ExportConfig, streams: StreamConfig | None = None) -> Export
     check_choice("--group-size", config.group_size, BACKENDS[config.target][config.backend].group_sizes, of_backend)
     if config.layout == "ane" and config.schedule != "deferred":
         raise OptionError(f"--layout ane needs --schedule deferred, not {config.schedule}")
-    config = _with_widths(config, streams)
+    config = _with_kept_nodes(_with_widths(config, streams), streams)
     if config.merges_streams:
         _check_merges_streams(config, streams)
-    _check_per_width(config, "--prune-keep", config.prune_keep)
+    if config.prune_keep != AUTO:
+        _check_per_width(config, "--prune-keep", config.prune_keep)
     if config.prune_threshold and not config.shapes.pruning:
         raise OptionError("--prune-threshold needs a width that is pruned; give --prune-keep fewer nodes than --widths")
     if config.stream_nodes != AUTO and config.schedule == "deferred":
@@ -135,6 +136,17 @@ def _check_merges_streams(config: ExportConfig, streams: StreamConfig | None) ->
             f"--merge-streams on needs streams with low-rank products of their own, which --adapter "
             f"{config.adapter and config.adapter.stem} does not have"
         )
+
+
+def _with_kept_nodes(config: ExportConfig, streams: StreamConfig | None) -> ExportConfig:
+    """How many nodes a pass keeps, and how many of them have streams: all, by default, if no pruner can choose."""
+    if config.adapter is None or streams is None:
+        return config
+    if streams.pruner_rank:
+        return replace(config, prune_keep=USUAL_KEEP) if config.prune_keep == AUTO else config
+    all_kept = replace(config, prune_keep=config.widths[-1]) if config.prune_keep == AUTO else config
+    fuses = config.schedule != "deferred" and config.stream_nodes == AUTO
+    return replace(all_kept, stream_nodes="all") if fuses else all_kept
 
 
 def _check_per_width(config: ExportConfig, flag: str, value: object) -> None:
