@@ -322,7 +322,7 @@ def test_the_name_of_a_hub_model_in_place_of_a_bundle_is_answered_with_its_expor
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
     name = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    known = f"{name}: no such folder; if it is a model of the Hugging Face hub, `streamfuse export --model {name} -o "
+    known = f"{name}: no such folder; if it is a model on the Hugging Face Hub, `streamfuse export --model {name} -o "
     for command in (("run", name, "hi"), ("chat", name), ("serve", name), ("bundle", "inspect", name)):
         assert known in refusal(*command, code=1)
     with pytest.raises(BundleError, match=known):

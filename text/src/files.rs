@@ -31,7 +31,7 @@ impl Folder {
         let shown = path.display();
         match fs::metadata(&path) {
             Err(_) if is_hub_name(&path) => Err(bad_file(format!(
-                "{shown}: no such folder; if it is a model of the Hugging Face hub, {}",
+                "{shown}: no such folder; if it is a model on the Hugging Face Hub, {}",
                 becomes_bundle(&path)
             ))),
             Err(_) => Err(bad_file(format!("{shown}: no such folder"))),
