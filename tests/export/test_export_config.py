@@ -6,6 +6,7 @@ Run: python -m pytest tests/export/test_export_config.py
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -32,10 +33,10 @@ from streamfuse.export.config import ExportConfig, ExportOptions
 from streamfuse.export.cost import export_cost
 from streamfuse.export.draft import draft_arrays
 from streamfuse.export.graphs import build_methods
-from streamfuse.export.pipeline import run_export
+from streamfuse.export.pipeline import _check_finite, run_export
 from streamfuse.export.preview import preview, with_streams
 from streamfuse.export.resolve import resolve
-from streamfuse.export.selftest import WALK, Floor, ParityError, Script, check
+from streamfuse.export.selftest import WALK, Floor, ParityError, PassResult, Script, check
 from streamfuse.export.weights import Weights
 from streamfuse.model.checkpoint import load_base, load_config, read_adapter, replace_ngrams
 from streamfuse.model.config import CheckpointError
@@ -266,7 +267,7 @@ def test_a_weight_that_cannot_be_quantized_is_named(name: str, backend: str, tmp
     ("changes", "name", "weight", "words"),
     [
         ({"target": "onnx", "dtype": "float16"}, "norm.weight", 1e5, "has a weight of magnitude 1e\\+05, .* 65504"),
-        ({}, "layers.1.input_layernorm.weight", 1e30, "results are NaN or infinite in float32 already; the largest .*"),
+        ({}, "layers.1.input_layernorm.weight", 1e30, "NaN or infinite in float32 already; .* of magnitude 1e\\+30; "),
     ],
 )
 def test_a_weight_of_a_norm_that_overflows_is_named(
@@ -280,6 +281,20 @@ def test_a_weight_of_a_norm_that_overflows_is_named(
         run_export(config_for(own, tmp_path / "bundle", **changes))
     assert f"tensor '{name}'" in str(error.value)
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("weight", [math.nan, -math.inf])
+def test_a_weight_that_is_not_finite_is_named_wherever_it_is(checkpoint: Checkpoint, weight: float) -> None:
+    """As a GGUF may have them: safetensors files with such weights are refused when they are read."""
+    config = config_for(checkpoint, Path("bundle"))
+    undefined = PassResult("decode", {0: np.full(4, np.nan, np.float32)})
+    for name in ("base.embed_tokens.weight", "base.layers.1.input_layernorm.weight", "base.norm.weight"):
+        model = tiny_model()
+        with torch.no_grad():
+            dict(model.named_parameters())[name].view(-1)[3] = weight
+        with pytest.raises(CheckpointError, match=f"has a weight of magnitude {abs(weight)}; ") as error:
+            _check_finite(config, model, [undefined])
+        assert f"tensor '{name.removeprefix('base.')}'" in str(error.value)
 
 
 def test_added_tokens_without_a_row_of_the_embedding_are_named(checkpoint: Checkpoint, tmp_path: Path) -> None:

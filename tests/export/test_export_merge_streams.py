@@ -209,9 +209,9 @@ def test_tasks_have_matrices_of_their_own(made: Made) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"schedule": "fused"}, "merge_streams on goes with schedule deferred, not fused"),
-        ({"schedule": "both"}, "merge_streams on goes with schedule deferred, not both"),
-        ({**DEFERRED, "widths": (1, 12)}, "merge_streams on does not go with widths 1"),
+        ({"schedule": "fused"}, "merge_streams on needs schedule deferred, not fused"),
+        ({"schedule": "both"}, "merge_streams on needs schedule deferred, not both"),
+        ({**DEFERRED, "widths": (1, 12)}, "merge_streams on needs widths without 1"),
         ({**DEFERRED, "backend": "xnnpack"}, "merge_streams goes with backend kernels, not with backend xnnpack"),
         ({**DEFERRED, "target": "onnx"}, "merge_streams goes with backend kernels, not with target onnx"),
     ],

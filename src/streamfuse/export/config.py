@@ -203,10 +203,10 @@ class ExportConfig:
     )
     merge_streams: OnOff = option(
         "auto",
-        "Give the deferred streams matrices of their own in their layers, with their low-rank products merged into "
-        "them, instead of these products beside the base's matrices; with --backend kernels.",
+        "Merge the streams' low-rank adapters into a copy of their layers' matrices for the `streams` pass, instead of "
+        "computing them separately. Needs --backend kernels, --schedule deferred, and no width 1; auto: on where these "
+        "are met and the copy is smaller than the adapters.",
         STREAMS,
-        shown="on if the matrices are smaller than the low-rank products",
     )
     num_streams: int | None = option(None, "Keep only the first streams of the adapter.", STREAMS, shown="all")
     top_k: int = option(32, "Candidates that the graph returns per stream and node.", STREAMS, least=1, most=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import shutil
 import sys
@@ -263,8 +264,8 @@ def _check_range(config: ExportConfig, model: StreamFused, base: str) -> None:
             file = base if name.startswith("base.") else config.adapter
             raise CheckpointError(
                 f"{file}: tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}, and the "
-                f"largest that 16-bit floats and the scales of integers hold is {HALF_MAX:.0f}; the file is damaged: "
-                "download it again, or train the adapter again"
+                f"largest that 16-bit floats and the scales of integers hold is {HALF_MAX:.0f}; the file may be "
+                "damaged: download it again, or train the adapter again"
             )
 
 
@@ -272,11 +273,12 @@ def _check_finite(config: ExportConfig, model: StreamFused, exact: Results) -> N
     """CheckpointError if results of the float32 model are not finite, which no export can be compared with."""
     if all(np.isfinite(numbers).all() for result in exact for numbers in result.numbers()):
         return
-    largest, name = max((_magnitude(value), name) for name, value in model.named_parameters())
+    found = ((_magnitude(value), name) for name, value in model.named_parameters())
+    largest, name = max(found, key=lambda one: (not math.isfinite(one[0]), one[0]))  # NaN and infinity come first
     raise CheckpointError(
         f"{config.model}{f' with {config.adapter}' if config.adapter else ''}: results are NaN or infinite in float32 "
-        f"already; the largest weight, of magnitude {largest:.4g}, is in tensor {name.removeprefix('base.')!r}; a file "
-        "is damaged: download it again, or train the adapter again"
+        f"already; tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}; a file may be "
+        "damaged: download it again, or train the adapter again"
     )
 
 

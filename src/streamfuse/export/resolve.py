@@ -124,12 +124,12 @@ def _measured_to_carry(config: ExportConfig, streams: StreamConfig | None) -> bo
 def _check_merges_streams(config: ExportConfig, streams: StreamConfig | None) -> None:
     if config.schedule != "deferred":
         raise OptionError(
-            f"--merge-streams on goes with --schedule deferred, not {config.schedule}, whose streams share a pass with "
-            "rows of the base"
+            f"--merge-streams on needs --schedule deferred, not {config.schedule}: fused streams run with the base's "
+            "matrices"
         )
     if config.widths[0] == 1:
         raise OptionError(
-            "--merge-streams on does not go with --widths 1, a pass in which streams use the base's rows' matrices"
+            "--merge-streams on needs --widths without 1: verify_1 computes streams with the base's matrices"
         )
     if streams is not None and not streams.adapter_rank:
         raise OptionError(

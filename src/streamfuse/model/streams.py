@@ -248,8 +248,7 @@ class StreamFused(nn.Module):
         return model.eval()
 
     def merged_stream_blocks(self) -> Iterator[Block]:
-        """The layers of stream rows: copies of the top layers with the adapters of these rows, the base's included,
-        added to the matrices."""
+        """Copies of the top layers with the streams' adapters, and the base's if it is tuned, merged in."""
         first = self.base.config.num_layers - self.streams_config.base_layers
         for i, (block, own) in enumerate(zip(self.top_blocks, self.adapters, strict=True), self.num_lower_layers):
             merged = copy.deepcopy(block, {id(parameter): parameter for parameter in block.parameters()})

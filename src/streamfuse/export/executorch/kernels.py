@@ -94,8 +94,8 @@ class _TaskTarget(PteTarget):
 def _forget(model: StreamFused, top: int) -> None:
     """Free the matrices of the layers, which have been packed: they are most of a large model's memory.
 
-    Those of the `top` layers are kept, to be merged with a task's streams, and all shapes. Embedding and head are not
-    freed, since the drafting tables are computed from them.
+    Keeps the matrices of the `top` layers, which tasks merge their streams into. All shapes are kept. Embedding and
+    head are not freed, since the drafting tables are computed from them.
     """
     for block in model.base.blocks[: model.base.config.num_layers - top]:
         for name in PROJECTIONS:
