@@ -1,4 +1,4 @@
-"""Texts that a model writes in a fixed number of slots, for tools/train_small_streams.py.
+"""Batched text generation with a fixed number of slots (continuous batching), one CUDA graph per step.
 
 A step computes one row of every slot, so all steps have the same shapes: on a GPU they are one CUDA graph, which is
 captured once and replayed. Everything that a step decides (forced tokens, ends of turns, limits) is computed on the
@@ -71,8 +71,15 @@ class Bridges:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of tokens: of a text (`length`), of a prompt and of an answer that the model writes, left in a text for
-    another turn, and at least in the answers of a text that is kept."""
+    """Numbers of tokens.
+
+    Attributes:
+        length: of a text, at most.
+        prompt: of a prompt that the model writes, at most.
+        answer: of an answer, at most.
+        turn: left in a text, at least, where another turn begins.
+        least: in the answers of a text that is kept, at least.
+    """
 
     length: int = 448
     prompt: int = 160

@@ -4,16 +4,17 @@ tokens, and the streams learn to draft it (lossless mode).
     python tools/train_small_streams.py chat-small.safetensors --like chat-lossless --data prompts/train.jsonl \\
         --invent --layers 2 --streams 3 --stream-vocab-size 8192 --write-seconds 140 --train-seconds 265
 
-What the streams share with an adapter that exists, `--like`, is taken from it into the new file: the tuned base (if it
-has one), n-gram table, chat template, held-out prompts, and without --stream-vocab-size the stream vocabulary.
+`--like` names an existing adapter. The new file copies its tuned base, n-gram table, chat template, held-out prompts
+and, unless --stream-vocab-size is given, its stream vocabulary. The exporter estimates acceptance on the held-out
+prompts, so they are excluded from the prompts of the data.
 
 Without --invent, each prompt of the data is answered once at each of the temperatures. With --invent, writing goes on
 until --write-seconds: three quarters of the prompts are the model's own, most of them with one of the given beginnings;
 a quarter of the texts has a second turn; a text's temperature is drawn from --temperatures.
 
 Differences from `streamfuse train`: nothing is stored between writing and training; a batch is padded, not packed; a
-step trains a fixed number of positions of each text (--anchors); matrices are trained by Muon; the learning rate
-reaches zero after the given time. It runs on a CPU too, but slowly enough for tests only.
+step trains a fixed number of positions of each text (--positions); matrices are trained by Muon; the learning rate
+reaches zero after the given time. On a CPU it is fast enough only for tests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from torch.nn import functional as F
 
 from slot_writer import Bridges, Limits, Start, Texts, Writer
 from streamfuse.adapters import find
+from streamfuse.export.calibrate import held_out_prompts
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
@@ -123,12 +125,12 @@ class Batches:
             for i in torch.randperm(len(batches), generator=self.generator).tolist():
                 yield batches[i]
 
-    def batch(self, some: Tensor, anchors: int) -> Batch:
+    def batch(self, some: Tensor, positions: int) -> Batch:
         """These texts, with positions drawn from those that two tokens of an answer follow."""
         width = math.ceil(int(self.lengths[some].max()) / _ALIGNED) * _ALIGNED
         ids, answers = self.texts.ids[some, :width].long(), self.texts.answers[some, :width]
         weight = (answers[:, 1:-1] & answers[:, 2:]).float() + 1e-9  # of a text without such positions: any
-        return Batch(ids, answers, torch.multinomial(weight, anchors, replacement=True).sort(1).values)
+        return Batch(ids, answers, torch.multinomial(weight, positions, replacement=True).sort(1).values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +193,12 @@ class Objective:
         return (losses * weight).sum() / (weight * (target >= 0)).sum().clamp(min=1)
 
     @torch.no_grad()
-    def evaluate(self, batches: Batches, anchors: int = 64, size: int = 64) -> dict[str, Any]:
+    def evaluate(self, batches: Batches, positions: int = 64, size: int = 64) -> dict[str, Any]:
         """On the held-out texts: the loss, and per stream the shares of hits without the parent term and with it, and
         of chains, in which the streams before hit too."""
         counts, losses = torch.zeros(4, len(self.steps), device=self.steps.device), []
         for some in batches.held_out.split(size):
-            found = self.predictions(batches.batch(some, anchors))
+            found = self.predictions(batches.batch(some, positions))
             losses.append(self.loss(found).item())
             hits, scored = (
                 (logits.argmax(-1).view(found.target.shape) == found.target) for logits in (found.plain, found.scored)
@@ -210,7 +212,7 @@ class Objective:
 
 
 def train(
-    objective: Objective, batches: Batches, size: int, anchors: int, seconds: float = math.inf, steps: int = 0
+    objective: Objective, batches: Batches, size: int, positions: int, seconds: float = math.inf, steps: int = 0
 ) -> dict[str, Any]:
     """Train for that time, or that number of steps if there is one, and return what was done. The learning rate rises
     for a few steps, then falls linearly, to zero at the end."""
@@ -224,7 +226,7 @@ def train(
         done = step / steps if steps else (time.monotonic() - start) / seconds
         if done >= 1:
             break
-        loss = objective.loss(objective.predictions(batches.batch(some, anchors)))
+        loss = objective.loss(objective.predictions(batches.batch(some, positions)))
         loss.backward()
         for optimizer, rate in ((muon, _LEARNING_RATE), (adam, _EMBEDDING_LEARNING_RATE)):
             optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / _WARM_UP) * (1 - done)
@@ -234,8 +236,8 @@ def train(
         losses.append(loss.detach())
     quarter = max(1, step // 4)
     first, last = (round(torch.stack(some).mean().item(), 4) for some in (losses[:quarter], losses[-quarter:]))
-    positions, seconds = step * size * anchors, round(time.monotonic() - start, 1)
-    return {"steps": step, "positions": positions, "seconds": seconds, "first_loss": first, "last_loss": last}
+    trained, seconds = step * size * positions, round(time.monotonic() - start, 1)
+    return {"steps": step, "positions": trained, "seconds": seconds, "first_loss": first, "last_loss": last}
 
 
 def save(model: StreamFused, like: Path, out: Path, facts: dict[str, str]) -> None:
@@ -250,14 +252,15 @@ def save(model: StreamFused, like: Path, out: Path, facts: dict[str, str]) -> No
     save_adapter(whole, out, {**shared, "mode": "lossless", **facts})
 
 
-def prompts_of(given: argparse.Namespace, text: Tokenizer) -> list[list[int]]:
-    """Token ids of the prompts of the data and of their variations, each once."""
+def prompts_of(given: argparse.Namespace, text: Tokenizer, held_out: Iterable[list[int]]) -> list[list[int]]:
+    """Token ids of the prompts of the data and of their variations, each once, without the `held_out` ones."""
     samples = [sample for source in given.data for sample in read_samples(source, given.format)]
     if given.variations:
         varied = vary_e2e([sample.turns[0] for sample in samples], given.variations, given.seed)
         samples += [Sample((prompt,)) for prompt in varied]
     others = [sample for source in given.exclude for sample in read_samples(source, given.format)]
     excluded = {tuple(item["input_ids"]) for item in prompt_items(others, text, None, given.seed)}
+    excluded |= set(map(tuple, held_out))
     found = [item["input_ids"] for item in prompt_items(samples, text, None, given.seed)]
     prompts = [ids for ids in found if len(ids) <= given.max_prompt_tokens and tuple(ids) not in excluded]
     if not prompts:
@@ -265,9 +268,9 @@ def prompts_of(given: argparse.Namespace, text: Tokenizer) -> list[list[int]]:
     return prompts
 
 
-def written(given: argparse.Namespace, base: Transformer, text: Tokenizer) -> Texts:
-    """The base's texts."""
-    prompts = prompts_of(given, text)
+def written(given: argparse.Namespace, base: Transformer, text: Tokenizer, held_out: Iterable[list[int]]) -> Texts:
+    """The base's texts, none of which begins with a given prompt that is held out."""
+    prompts = prompts_of(given, text, held_out)
     if given.invent:
         starts = with_invented(prompts, text, given.begin or _BEGINNINGS, given.temperatures, given.seed)
     else:
@@ -278,36 +281,53 @@ def written(given: argparse.Namespace, base: Transformer, text: Tokenizer) -> Te
     return texts
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows the defaults, where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default not in (None, []) and action.default is not False
+        return super()._get_help_string(action) if has_default else action.help
+
+
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path, help="the adapter to write")
-    parser.add_argument("--like", type=find, required=True, metavar="ADAPTER", help="a file or a shipped name")
-    parser.add_argument("--data", action="append", required=True, help="prompts, as `streamfuse data distill` reads")
-    parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--format", help="of the data; default: detected from the fields")
-    parser.add_argument("--exclude", action="append", default=[], metavar="DATA", help="prompts not to be used")
-    parser.add_argument("--variations", type=int, default=0, help="recombined E2E prompts")
-    parser.add_argument("--invent", action="store_true", help="let the model write prompts too, and second turns")
-    parser.add_argument("--begin", action="append", metavar="TEXT", help="a beginning of invented prompts")
-    parser.add_argument("--temperatures", type=float, nargs="+", help="default: 0; 0 0 0 0.7 1 with --invent")
-    parser.add_argument("--max-prompt-tokens", type=int, default=260, help="longer prompts are not used")
-    parser.add_argument("--max-new-tokens", type=int, default=224, help="per answer")
-    parser.add_argument("--max-tokens", type=int, default=448, help="per text")
-    parser.add_argument("--slots", type=int, default=2048, help="texts that are written together")
-    parser.add_argument("--write-seconds", type=float, default=math.inf)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--streams", type=int, default=6)
-    parser.add_argument("--rank", type=int, default=128)
-    parser.add_argument("--stream-vocab-size", type=int, default=0, help="the most frequent tokens of the answers")
-    parser.add_argument("--stream-decay", type=float, default=0.7, help="a stream's weight, relative to the one before")
-    parser.add_argument("--batch-size", type=int, default=96, help="texts per step")
-    parser.add_argument("--anchors", type=int, default=96, help="positions per text and step")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Help)
+    add = parser.add_argument
+    add("output", type=Path, help="the adapter to write")
+    add("--like", type=find, required=True, metavar="ADAPTER", help="an existing adapter: a file or a shipped name")
+    add("--data", action="append", required=True, help="prompts, as `streamfuse data distill` reads")
+    add("--model", default=DEFAULT_MODEL, help="the base: a name on the Hugging Face Hub, or a local path")
+    add("--format", help="of the data; without it, detected from the fields")
+    add("--exclude", action="append", default=[], metavar="DATA", help="prompts not to be used")
+    add("--variations", type=int, default=0, help="recombined E2E prompts to add")
+    add("--invent", action="store_true", help="let the model write prompts too, and second turns")
+    add(
+        "--begin",
+        action="append",
+        metavar="TEXT",
+        help="a beginning of invented prompts, in place of the built-in ones",
+    )
+    add("--temperatures", type=float, nargs="+", help="of the answers; without it, 0, and 0 0 0 0.7 1 with --invent")
+    add("--max-prompt-tokens", type=int, default=260, help="longer prompts are not used")
+    add("--max-new-tokens", type=int, default=224, help="tokens per answer")
+    add("--max-tokens", type=int, default=448, help="tokens per text")
+    add("--slots", type=int, default=2048, help="texts that are written together")
+    add("--write-seconds", type=float, default=math.inf, help="stop writing after this time")
+    add("--layers", type=int, default=2, help="top layers of the base that compute the streams")
+    add("--streams", type=int, default=6, help="tokens drafted ahead, one by each stream")
+    add("--rank", type=int, default=128, help="of the streams' low-rank adapters")
+    add(
+        "--stream-vocab-size", type=int, default=0,
+        help="tokens that streams can draft: the most frequent ones of the answers; 0: that of --like",
+    )  # fmt: skip
+    add("--stream-decay", type=float, default=0.7, help="a stream's weight, relative to the one before")
+    add("--batch-size", type=int, default=96, help="texts per step")
+    add("--positions", type=int, default=96, help="positions trained per text and step")
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--train-seconds", type=float, default=math.inf)
-    length.add_argument("--train-steps", type=int, default=0)
-    parser.add_argument("--held-out", type=int, default=512, help="texts for the evaluation")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", choices=NAMES, default="auto")
+    length.add_argument("--train-seconds", type=float, default=math.inf, help="train for this time")
+    length.add_argument("--train-steps", type=int, default=0, help="train for this number of steps")
+    add("--held-out", type=int, default=512, help="texts for the evaluation")
+    add("--seed", type=int, default=0, help="of the order of prompts and texts, the sampling and the initial weights")
+    add("--dtype", choices=NAMES, default="auto", help="of the base; auto: the faster one on this machine")
     given = parser.parse_args()
     if given.invent and given.write_seconds == math.inf:
         parser.error("--invent goes on without end, so it needs --write-seconds")
@@ -325,7 +345,7 @@ def main() -> None:
     _, state, metadata = read_adapter(given.like)
     text = open_text(folder, metadata.get("chat_template"))
     base = load_stream_fused(load_base(folder), given.like).base.to(device, choose_dtype(given.dtype))
-    texts = written(given, base, text)
+    texts = written(given, base, text, held_out_prompts(metadata, base.config.vocab_size))
     vocab = state["stream_vocab"].to(device)
     if given.stream_vocab_size:
         vocab = frequent_tokens(texts, given.stream_vocab_size, base.config.vocab_size)
@@ -335,7 +355,7 @@ def main() -> None:
     )  # fmt: skip
     model = StreamFused(base, config, vocab).to(device)
     objective, batches = Objective(model, given.stream_decay), Batches(texts, given.held_out, given.seed)
-    done = train(objective, batches, given.batch_size, given.anchors, given.train_seconds, given.train_steps)
+    done = train(objective, batches, given.batch_size, given.positions, given.train_seconds, given.train_steps)
     print(json.dumps(done), flush=True)
     print(json.dumps(objective.evaluate(batches)))
     names = ", ".join(Path(source).name for source in given.data)

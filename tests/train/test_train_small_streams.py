@@ -149,7 +149,7 @@ def test_training_lowers_the_loss_and_leaves_the_base_alone(base: Transformer) -
     torch.manual_seed(0)
     objective = tool.Objective(StreamFused(base, SETTINGS, torch.arange(1, tiny.VOCAB_SIZE)), decay=0.7)
     untrained = objective.evaluate(batches)
-    done = tool.train(objective, batches, size=8, anchors=8, steps=60)
+    done = tool.train(objective, batches, size=8, positions=8, steps=60)
     trained = objective.evaluate(batches)
     assert (done["steps"], done["positions"]) == (60, 60 * 8 * 8)
     assert done["last_loss"] < done["first_loss"]
@@ -166,8 +166,9 @@ def test_a_run_writes_an_adapter_with_what_it_shares_with_another(
     tiny.write_base(folder, base, eos_token_id=END)
     tokenizer(save_to=folder / "tokenizer.json")
     tuned = tiny.fused(base, torch.arange(4, 30), base_rank=2, base_layers=3, adapter_rank=0, stream_vocab_size=26)
+    held_out = json.dumps(prompts(40)[1:3])
     tuned.ngrams = {"keys": torch.arange(5)}
-    save_adapter(tuned, like, {"chat_template": CHATML, "prompts": "[[0, 2, 4]]", "mode": "shared"})
+    save_adapter(tuned, like, {"chat_template": CHATML, "prompts": held_out, "mode": "shared"})
     words = [" ".join(WORDS[token] for token in ids[2:-3]) for ids in prompts(40)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in words))
     (tmp_path / "test.jsonl").write_text(json.dumps({"prompt": words[0]}) + "\n")
@@ -175,18 +176,18 @@ def test_a_run_writes_an_adapter_with_what_it_shares_with_another(
     command += (
         "--temperatures 0 1 --max-tokens 64 --max-prompt-tokens 20 --max-new-tokens 14 --slots 8 --dtype float32 "
     )
-    command += "--layers 1 --streams 2 --rank 4 --batch-size 4 --anchors 4 --train-steps 3 --held-out 4"
+    command += "--layers 1 --streams 2 --rank 4 --batch-size 4 --positions 4 --train-steps 3 --held-out 4"
     monkeypatch.setattr("sys.argv", command.split())
     tool.main()
     written, trained, evaluated = map(json.loads, capsys.readouterr().out.splitlines())
-    assert written["prompts"] == len(set(words)) - 1
+    assert written["prompts"] == len(set(words)) - 3  # without the excluded prompt and the held-out ones of `like`
     assert written["texts"] + written["dropped"] == 2 * written["prompts"]
     assert trained["steps"] == 3
     assert (evaluated["held_out"], len(evaluated["chains"])) == (4, 2)
     config, state, metadata = read_adapter(out)
     assert (config.num_streams, config.num_msa_layers, config.base_rank, config.base_layers) == (2, 1, 2, 3)
     assert metadata["chat_template"] == CHATML
-    assert (metadata["prompts"], metadata["mode"], metadata["steps"]) == ("[[0, 2, 4]]", "lossless", "3")
+    assert (metadata["prompts"], metadata["mode"], metadata["steps"]) == (held_out, "lossless", "3")
     assert state["stream_vocab"].tolist() == list(range(4, 30))
     found, wanted = (load_stream_fused(load_base(folder), path) for path in (out, like))
     assert found.ngrams["keys"].tolist() == [0, 1, 2, 3, 4]
