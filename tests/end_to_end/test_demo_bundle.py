@@ -70,7 +70,7 @@ def test_streams_alone_are_accepted_and_change_no_token() -> None:
 
 @pytest.mark.parametrize(("method", "few"), [("verify_8", 5), ("verify_16", 9)])
 def test_padding_rows_cost_no_time(method: str, few: int) -> None:
-    """A plan cuts its trees by what a row costs. `verify_16` has a pruner, which ranks all rows."""
+    """A plan cuts its trees by what a row costs."""
     bundle = open_bundle(BUNDLE)
     rows = bundle.manifest.methods[method].rows
     best = {few: float("inf"), rows: float("inf")}

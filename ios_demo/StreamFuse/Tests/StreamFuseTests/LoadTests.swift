@@ -69,7 +69,7 @@ final class LoadTests: XCTestCase {
   func testTheSelfTestOfTheRealBundleGivesTheRecordedBits() async throws {
     let found = try await opened("build/demo").selfTest()
     XCTAssert(found.passed && found.equal && found.tokensEqual, "\(found.differences)")
-    XCTAssertEqual(Set(found.methods.keys), ["decode", "streams", "verify_1", "verify_4", "verify_8", "verify_16"])
+    XCTAssertEqual(Set(found.methods.keys), ["decode", "streams", "verify_4", "verify_8", "verify_16"])
     XCTAssertEqual(found.methods["verify_8"]?.nodes, 8)
   }
 

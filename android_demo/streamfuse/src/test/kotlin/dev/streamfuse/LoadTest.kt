@@ -66,7 +66,7 @@ class LoadTest {
     fun `the self-test of the real bundle gives the recorded bits`() = runBlocking {
         val found = Models.demo.selfTestInBackground()
         assertTrue(found.passed && found.equal && found.tokensEqual, "${found.differences}")
-        assertEquals(setOf("decode", "streams", "verify_1", "verify_4", "verify_8", "verify_16"), found.methods.keys)
+        assertEquals(setOf("decode", "streams", "verify_4", "verify_8", "verify_16"), found.methods.keys)
         assertEquals(8, found.methods.getValue("verify_8").nodes)
     }
 
