@@ -96,7 +96,7 @@ def test_a_cache_written_by_prefill_gives_the_bits_of_decode(engine: ExecuTorchB
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_speculation_changes_no_token(bundle: Bundle, text: Tokenizer, temperature: float) -> None:
-    tables = bundle.tables
+    tables, accepted = bundle.tables, 0
     with Session(ExecuTorchBackend(bundle.graph, bundle.spec()), tables) as session:
         for seed, prompt in enumerate(PROMPTS):
             ids = text.encode_chat([{"role": "user", "content": prompt}])
@@ -107,7 +107,8 @@ def test_speculation_changes_no_token(bundle: Bundle, text: Tokenizer, temperatu
                 fused = session.generate(ids, GenerationConfig(48, sampling, width=width))
                 fused.finish()
                 assert fused.token_ids == plain.token_ids, (prompt, width)
-                assert fused.statistics.mean_accepted_tokens > 1.0
+                accepted += fused.statistics.accepted_by_source["streams"]
+    assert accepted > 0
 
 
 def chain_rows(backend: ExecuTorchBackend, tokens: list[int]) -> np.ndarray:
