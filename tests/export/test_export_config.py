@@ -33,7 +33,7 @@ from streamfuse.export.config import ExportConfig, ExportOptions
 from streamfuse.export.cost import export_cost
 from streamfuse.export.draft import draft_arrays
 from streamfuse.export.graphs import build_methods
-from streamfuse.export.pipeline import _check_finite, run_export
+from streamfuse.export.pipeline import check_finite, run_export
 from streamfuse.export.preview import preview, with_streams
 from streamfuse.export.resolve import resolve
 from streamfuse.export.selftest import WALK, Floor, ParityError, PassResult, Script, check
@@ -293,7 +293,7 @@ def test_a_weight_that_is_not_finite_is_named_wherever_it_is(checkpoint: Checkpo
         with torch.no_grad():
             dict(model.named_parameters())[name].view(-1)[3] = weight
         with pytest.raises(CheckpointError, match=f"has a weight of magnitude {abs(weight)}; ") as error:
-            _check_finite(config, model, [undefined])
+            check_finite(config, model, [undefined])
         assert f"tensor '{name.removeprefix('base.')}'" in str(error.value)
 
 

@@ -195,7 +195,7 @@ class _Part:
 
     def run_reference(self) -> None:
         self.exact = self._run(build_methods(Weights(self.model, self.config.shapes, Form()).eval()))
-        _check_finite(self.config, self.model, self.exact)
+        check_finite(self.config, self.model, self.exact)
 
     def quantize(self, floor: selftest.Floor) -> None:
         methods = self.target.quantize()
@@ -269,7 +269,7 @@ def _check_range(config: ExportConfig, model: StreamFused, base: str) -> None:
             )
 
 
-def _check_finite(config: ExportConfig, model: StreamFused, exact: Results) -> None:
+def check_finite(config: ExportConfig, model: StreamFused, exact: Results) -> None:
     """CheckpointError if results of the float32 model are not finite, which no export can be compared with."""
     if all(np.isfinite(numbers).all() for result in exact for numbers in result.numbers()):
         return
