@@ -696,6 +696,7 @@ def test_an_option_that_few_backends_have_is_refused_by_the_others(name: str) ->
         "extra_methods": {"draft": nn.Identity},
         "layout": "ane",
         "task": {"a": Path("x")},
+        "merge_streams": "off",
     }
     value = values.get(name)
     value = value or choices_of(ExportConfig, name)[0]
