@@ -74,7 +74,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
     config = ExportConfig(
         resolve_model(DEFAULT_MODEL),
-        adapters.find(adapters.FOR_ACCELERATORS),
+        adapters.find(adapters.DEFAULT_ELSEWHERE),
         folder,
         target="coreml",
         max_context_len=128,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamfuse.adapters import FOR_ACCELERATORS, find
+from streamfuse.adapters import DEFAULT_ELSEWHERE, find
 from streamfuse.bench.parity import Replay, replay, write_text
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.model.pull import DEFAULT_MODEL, resolve_model
@@ -38,7 +38,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     from streamfuse.export.resolve import resolve
 
     folder = tmp_path_factory.mktemp("onnx") / "bundle"
-    config = ExportConfig(resolve_model(DEFAULT_MODEL), find(FOR_ACCELERATORS), folder, target="onnx", widths=(WIDTH,))
+    config = ExportConfig(resolve_model(DEFAULT_MODEL), find(DEFAULT_ELSEWHERE), folder, target="onnx", widths=(WIDTH,))
     run_export(resolve(config))
     return open_bundle(folder)
 

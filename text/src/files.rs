@@ -176,7 +176,7 @@ fn becomes_bundle(model: &Path) -> String {
     format!("`streamfuse export --model {} -o BUNDLE` makes a bundle of it", model.display())
 }
 
-/// Whether a path that does not exist has the form of a model's name on the Hugging Face hub, owner/name. Where the
+/// Whether a path that does not exist has the form of a model's name on the Hugging Face Hub, owner/name. Where the
 /// first part is a folder here, the whole is rather a path in it with a mistake.
 fn is_hub_name(path: &Path) -> bool {
     let Some((owner, name)) = path.to_str().and_then(|text| text.split_once('/')) else { return false };

@@ -7,7 +7,7 @@ from pathlib import Path
 from streamfuse.model.fields import PEFT
 
 DEFAULT = "chat-small"  # kernels, deferred: a streams pass of two layers costs 0.09 to 0.16 plain passes
-FOR_ACCELERATORS = "chat-lossless"  # everything else: trained with and without the next token
+DEFAULT_ELSEWHERE = "chat-lossless"  # other backends and fused streams: trained with and without the next token
 
 
 def shipped() -> list[str]:

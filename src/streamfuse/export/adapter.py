@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from streamfuse.adapters import DEFAULT, FOR_ACCELERATORS, find
+from streamfuse.adapters import DEFAULT, DEFAULT_ELSEWHERE, find
 from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
@@ -111,7 +111,7 @@ def configure(
 def usual_adapter(options: Mapping[str, Any]) -> str:
     """The shipped adapter that suits these options: small streams if they have a pass of their own on a CPU."""
     kernels = options.get("target", "executorch") == "executorch" and options.get("backend", AUTO) in (AUTO, "kernels")
-    return DEFAULT if kernels and options.get("schedule", "deferred") == "deferred" else FOR_ACCELERATORS
+    return DEFAULT if kernels and options.get("schedule", "deferred") == "deferred" else DEFAULT_ELSEWHERE
 
 
 def is_named(requested: str) -> bool:
