@@ -18,7 +18,15 @@ from streamfuse.emulator.values import Array, TensorType, settle
 class CoreMLEmulator:
     """Interprets the functions of one package in numpy, operation by operation.
 
-    Functions are decoded on first use, each constant once. Not thread-safe.
+        emulator = CoreMLEmulator("model.mlpackage")
+        emulator.functions                     # ("prefill", "decode", "verify_8")
+        emulator.inputs("decode")              # name -> TensorType(dtype, shape)
+        emulator.predict({"input_ids": ..., "mask": ..., ...}, "decode")   # name -> array, as MLModel.predict
+
+    It reads ML programs with static shapes and all compressed weights of coremltools. Every operation computes in
+    float32 and rounds its result once, to the type that the program declares. Functions are decoded on first use, each
+    constant once. Not thread-safe.
+
     Raises EmulatorError for a damaged package, an unknown function, and operations that are not emulated.
     """
 
