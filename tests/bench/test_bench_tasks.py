@@ -154,6 +154,7 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
                 "cost_ms": {"decode": 4.0, "verify_8": 6.0, "streams": 1.0},
                 "time_ms": time_ms,
                 "fallback_reason": None,
+                "finish_reason": "stop" if plain else "length",
                 "first_token_ms": 8.0,
                 "prefill_ms": 5.0,
                 "prefilled_tokens": 10,
@@ -165,6 +166,7 @@ def test_counted_passes_do_not_hear_the_clock() -> None:
     assert result.counted_speedup == pytest.approx((10 * 4 + 1) / (4 + 4 * 6 + 4 * 1 + 1))
     drafted = result.to_dict()["systems"][SPECULATIVE]
     assert drafted["accepted_by_source"] == {"streams": 6, "lookup": 4, "table": 0}  # of two prompts
+    assert (drafted["ended"], result.to_dict()["systems"][PLAIN]["ended"]) == (0, 2)
     times = [drafted[name] for name in ("first_token_ms", "prefill_token_per_sec", "cpu_ms_per_token")]
     assert times == pytest.approx([8.0, 2000.0, 2.0])
     assert drafted["joules_per_token"] == pytest.approx(0.04)

@@ -26,9 +26,9 @@ from streamfuse.engines import processor
 from streamfuse.native.library import find_core, find_library, find_text
 
 SETS: Final = {  # name: (bundle, data, tokens per answer)
-    "chat": ("demo", "spec_bench/question.jsonl", 128),
-    "GSM8K": ("demo", "gsm8k/question.jsonl", 128),
-    "HumanEval": ("demo", "humaneval/question.jsonl", 128),
+    "chat": ("demo", "spec_bench/question.jsonl", 256),
+    "GSM8K": ("demo", "gsm8k/question.jsonl", 256),
+    "HumanEval": ("demo", "humaneval/question.jsonl", 256),
     "E2E": ("e2e", "e2e_nlg/test.jsonl", 64),
     "SQL": ("sql", "sql_context/test.jsonl", 64),
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ class ColdCaches:
         self, evict: Callable[[], object] | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         if evict is None:
-            evict = partial(np.maximum.reduce, np.ones(2 * largest_cache_bytes() // 4, np.float32))
+            evict = reader(2 * largest_cache_bytes())
         self._evict, self._clock = evict, clock
         self._hidden, self._last = 0.0, -np.inf
 
@@ -37,6 +38,14 @@ class ColdCaches:
             self._hidden += self._clock() - now
         self._last = self._clock()
         return self._last - self._hidden
+
+
+def reader(size: int) -> Callable[[], object]:
+    """A function that reads this many bytes of memory, a part of them on each core: some caches belong to one core."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parts = np.array_split(np.ones(size // 4, np.float32), threads)
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(np.maximum.reduce, parts))
 
 
 def largest_cache_bytes(folder: Path = _CACHES) -> int:

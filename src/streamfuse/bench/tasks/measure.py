@@ -79,6 +79,7 @@ class SystemResult:
         reasons = Counter(one["fallback_reason"] for one in known if one["fallback_reason"])
         return {
             **self._times(),
+            "ended": sum(one["finish_reason"] == "stop" for one in known),
             "mean_accepted_tokens": emitted / passes if passes else 0.0,
             "loop_share": outside / decoding if decoding else 0.0,
             "widths": dict(widths),
