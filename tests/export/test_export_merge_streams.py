@@ -25,6 +25,7 @@ from export_samples import (
 )
 from tiny import fused
 
+from streamfuse.bench.shared.work import work_of
 from streamfuse.bundle import Bundle, open_bundle
 from streamfuse.engines import engines_of
 from streamfuse.export import reference
@@ -176,6 +177,20 @@ def test_a_preview_has_the_sizes_of_the_file(made: Made, kind: str) -> None:
     for name, found in zip((kind, f"{kind}-off"), expected, strict=True):
         assert made.bundles[name].manifest.quantization.streams.bytes == found.parts["streams"].bytes
         assert made.bundles[name].manifest.quantization.mlp.bytes == found.parts["mlp"].bytes
+
+
+def test_a_merged_pass_reads_its_own_matrices_alone(made: Made) -> None:
+    for name, own in (("large", True), ("large-off", False)):
+        manifest = made.bundles[name].manifest
+        assert manifest.speculation.merged_streams is own
+        read = sum(part.bytes for part in work_of(manifest, "streams", context=0).values())
+        stored, base = manifest.quantization.streams.bytes, manifest.quantization.mlp.bytes
+        assert stored is not None
+        assert base is not None
+        if own:
+            assert read == pytest.approx(stored)
+        else:
+            assert read > stored + base / manifest.model.num_layers
 
 
 def test_a_merged_pass_has_no_low_rank_products(checkpoints: dict[str, Checkpoint]) -> None:

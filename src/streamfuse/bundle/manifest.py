@@ -122,6 +122,9 @@ class Speculation(Strict):
     schedule: Literal["fused", "deferred", "both"] = Field(
         description="streams in the verifying pass, in a second pass (method `streams`) for the accepted node, or both"
     )
+    merged_streams: bool = Field(
+        False, description="the method `streams` has its own matrices, merged with the streams' low-rank products"
+    )
 
 
 class CacheFacts(Strict):

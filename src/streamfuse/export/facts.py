@@ -125,6 +125,7 @@ def speculation_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any
         ),
         "default_width": config.default_width,
         "schedule": config.schedule if config.shapes.deferred else "fused",
+        "merged_streams": config.merges_streams,
     }
 
 

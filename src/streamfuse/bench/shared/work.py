@@ -38,7 +38,8 @@ class _Rows:
     layers: int
     head: int
     streams: int
-    depth: int  # layers that are read
+    depth: int  # layers whose cache is read
+    base: int  # layers whose matrices are the base's; those of the others count among the streams' bytes
 
 
 def weight_bytes(manifest: Manifest) -> int:
@@ -55,14 +56,14 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     model, rows = manifest.model, _rows(manifest, method)
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
-    share = rows.depth / model.num_layers
+    share = rows.base / model.num_layers
     cached = _attended(manifest, context)[model.num_layers - rows.depth :]
     cache = sum(cached) * _position_bytes(manifest)
     # One row's scores and weighted values in one layer.
     seen = 2 * model.num_heads * model.head_dim * sum(cached) / max(len(cached), 1)
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
-        # Adapters go with the products that they sit beside, in proportion to those products' sizes.
+        # Low-rank products, or the matrices that they are merged into, count by the sizes of the base's matrices.
         ATTENTION: Work(
             share * _bytes(manifest, ATTENTION) + cache + adapters * attention / (attention + mlp),
             rows.layers * (attention / model.num_layers + seen),
@@ -84,16 +85,16 @@ def rows_per_layer(manifest: Manifest, method: str) -> float:
 def _rows(manifest: Manifest, method: str) -> _Rows:
     facts, layers, top = manifest.methods[method], manifest.model.num_layers, manifest.speculation.num_msa_layers
     if method in (PREFILL, DECODE):
-        return _Rows(facts.rows, facts.rows * layers, int(method == DECODE), 0, layers)
+        return _Rows(facts.rows, facts.rows * layers, int(method == DECODE), 0, layers, layers)
     if method == STREAMS:
         streams = manifest.speculation.num_streams
-        return _Rows(0, streams * top, 0, streams, top)
+        return _Rows(0, streams * top, 0, streams, top, 0 if manifest.speculation.merged_streams else top)
     kept, streams = facts.keep or facts.rows, (facts.stream_nodes or 0) * manifest.speculation.num_streams
-    return _Rows(facts.rows, facts.rows * (layers - top) + (kept + streams) * top, kept, streams, layers)
+    return _Rows(facts.rows, facts.rows * (layers - top) + (kept + streams) * top, kept, streams, layers, layers)
 
 
 def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
-    """Adapters, and the rows of the head that streams may propose."""
+    """Low-rank products or merged matrices, and the rows of the head that streams may propose."""
     weights = manifest.speculation.stream_vocab_size * manifest.model.hidden_size
     per_weight = _bytes(manifest, HEAD) / (manifest.model.vocab_size * manifest.model.hidden_size)
     head = weights * _GRID_BYTES.get(manifest.quantization.streams.scheme, per_weight)
