@@ -33,6 +33,7 @@ from typer.testing import CliRunner
 
 import streamfuse
 from streamfuse import engines
+from streamfuse.api import Chat, Generation
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.commands import chat
@@ -426,6 +427,29 @@ def test_ctrl_c_in_a_chat_keeps_the_chat(
     assert code == 0
     assert "(stopped)" in stderr
     assert made[0].closed
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_ctrl_c_before_an_answer_begins_keeps_the_chat(
+    bundle: Path, backends: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    stream, asked = Chat.stream, []
+
+    def interrupted(self: Chat, words: str, **options: Any) -> Generation:
+        asked.append(words)
+        if words != "b":
+            return stream(self, words, **options)
+        generation = stream(self, words, **options) if is_asked else None
+        os.kill(os.getpid(), signal.SIGINT)
+        return generation or stream(self, words, **options)
+
+    monkeypatch.setattr(Chat, "stream", interrupted)
+    code, _, stderr = streamfuse_command("chat", bundle, "--max-new-tokens", "4", stdin="a\nb\nc\n")
+    assert (code, asked) == (0, ["a", "b", "c"])
+    assert stderr.count("(stopped)") == 1
+    read = byte_tokenizer().decode(backends[0].cache, skip_special_tokens=False)
+    assert "user\na<" in read
+    assert "user\nb<" not in read
 
 
 def test_text_that_is_not_utf_8_is_one_line(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:

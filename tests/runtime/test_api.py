@@ -35,7 +35,7 @@ from streamfuse.extras import MissingExtra
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.core import CoreError
-from streamfuse.runtime.text import TextError
+from streamfuse.runtime.text import Conversation, TextError
 
 IMPORT_SECONDS = 0.3
 
@@ -633,6 +633,31 @@ def test_stop_in_a_chat_ends_the_answer_and_keeps_the_chat(model: streamfuse.Mod
             assert len(list(answer)) <= 1
             assert answer.result.statistics.finish_reason == "stopped"
         assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
+
+
+@pytest.mark.parametrize("step", ["ask", "dropped"])
+def test_ctrl_c_while_a_question_is_asked_leaves_the_chat_as_it_was(
+    model: streamfuse.Model, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with model.chat(max_new_tokens=4) as chat:
+        expected = [chat.send("one"), chat.send("two")]
+    ask = Conversation.ask
+
+    def interrupted(*arguments: Any) -> Any:
+        if step == "ask":
+            ask(*arguments)
+        raise KeyboardInterrupt
+
+    with model.chat(max_new_tokens=4) as chat:
+        answers = [chat.send("one")]
+        before = chat.messages
+        with monkeypatch.context() as patch:
+            patch.setattr(Conversation, step, interrupted if step == "ask" else property(interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                chat.send("another")
+        assert chat.messages == before
+        answers.append(chat.send("two"))
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
 
 
 def test_a_chat_that_outgrew_the_context_is_as_before(model: streamfuse.Model) -> None:

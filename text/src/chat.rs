@@ -75,8 +75,7 @@ impl Conversation {
     pub fn ask(&mut self, turns: Vec<Message>, limit: &Limit, writer: &impl Writer) -> Result<&[u32]> {
         if self.is_asked() {
             return Err(bad_argument(
-                "the last question is not answered: write its answer with sf_text_begin, sf_text_push and sf_text_end, \
-                 or forget it with sf_text_take_back",
+                "the last question is not answered: end its answer or take the question back before the next one",
             ));
         }
         let messages = [self.messages.clone(), turns].concat();

@@ -162,15 +162,15 @@ class Chat:
         self._end_turn()
         self._conversation.set(setting.descriptions, setting.variables)
         self._conversation.set_limit(self._model.context_length, config.max_new_tokens, self._context_policy)
-        ids = ask()
         try:
+            ids = ask()
             constraint = self._model._constraint(config, setting, self._conversation)
             text = self._conversation.stream(config.stop_strings, calls=not config.restricted)
             dropped = self._conversation.dropped
             self._generation = self._session.generate(
                 ids, config, constraint=constraint, text=text, dropped=dropped, stopped=stopped
             )
-        except BaseException:
+        except BaseException:  # Ctrl-C too, which comes after `ask` has changed the conversation
             self._conversation.take_back()
             raise
         return self._generation

@@ -302,7 +302,7 @@ class Conversation:
         stream.end()
 
     def take_back(self) -> None:
-        """The last question was not answered: forget it."""
+        """The last question was not answered: forget it. Nothing happens where none is asked."""
         self._handle.call("sf_text_take_back")
 
     def note(self) -> bytes:

@@ -154,16 +154,18 @@ class _Terminal:
 
     def _show(self, start: Callable[[], Generation]) -> None:
         self._calls = []
-        try:
-            generation = start()
-        except TextError as error:
-            say(f"{error}.", "yellow")
-            return
-        except PromptError as error:  # the conversation no longer fits the context
-            say(f"{error}. /reset starts over.", "yellow")
-            return
-        self._tell_dropped(generation.statistics)
-        with stop_on_interrupt(generation.stop) as interrupted:
+        with stop_on_interrupt(self._conversation.stop) as interrupted:
+            try:
+                generation = start()
+            except TextError as error:
+                say(f"{error}.", "yellow")
+                return
+            except PromptError as error:  # the conversation no longer fits the context
+                say(f"{error}. /reset starts over.", "yellow")
+                return
+            if interrupted:  # before `start` watched for a stop
+                generation.stop()
+            self._tell_dropped(generation.statistics)
             drafts.write(generation, self._show_drafts)
         self._last, self._calls = generation.statistics, generation.result.tool_calls
         if interrupted:
