@@ -53,7 +53,7 @@
           let text = try Self.text(entered.segments, of: entry)
           messages.append(Message(role: .tool, content: text, toolCallID: entered.id, name: entered.toolName))
         case .reasoning: break
-        default: throw Self.unsupported(entry, "an entry of this kind is not known")
+        @unknown default: throw Self.unsupported(entry, "an entry of this kind is not known")
         }
       }
       if expectsAnswer {

@@ -106,14 +106,15 @@ final class StructuredTests: XCTestCase {
       #"{"type":"function","function":{"name":"weather","description":"The weather of a city.","parameters":"#
         + #"{"type":"object","properties":{"city":{"enum":["Paris","Rome"]}},"required":["city"],"#
         + #""additionalProperties":false}}}"#)
-    func result(_ city: String) async throws -> String {
-      let json = #"{"id": "1", "name": "weather", "arguments": {"city": "\#(city)"}}"#
-      return try await weather.result(of: JSONDecoder().decode(ToolCall.self, from: Data(json.utf8))).content
-    }
-    let rome = try await result("Rome")
+    let rome = try await result(of: weather, for: "Rome")
     XCTAssertEqual(rome, "sunny in Rome")
-    let paris = try await result("Paris")
+    let paris = try await result(of: weather, for: "Paris")
     XCTAssertEqual(paris, "error: no such city")
+  }
+
+  private func result(of tool: Tool, for city: String) async throws -> String {
+    let json = #"{"id": "1", "name": "weather", "arguments": {"city": "\#(city)"}}"#
+    return try await tool.result(of: JSONDecoder().decode(ToolCall.self, from: Data(json.utf8))).content
   }
 
   func testARequiredCallIsRunAndItsResultIsAnswered() async throws {
