@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from streamfuse.bench.latency.measure import OUTSIDE, WAIT, Latency, LatencySettings, measure
 from streamfuse.bench.latency.report import latency_report, method_rows, part_tables
+from streamfuse.bench.shared import cold_caches
 from streamfuse.bench.shared.machine import ReadBandwidth
 from streamfuse.bench.shared.work import WorkError, weight_bytes, work_of
 from streamfuse.bundle import Manifest, open_bundle
@@ -248,7 +249,10 @@ def test_the_report_is_one_page_with_a_chart(manifest: Manifest, bundle: Path) -
 fake_engine = made_engines()
 
 
-def test_the_command_prints_one_json_object(bundle: Path, fake_engine: list[fakes.ArithmeticBackend]) -> None:
+def test_the_command_prints_one_json_object(
+    bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_caches, "largest_cache_bytes", lambda: 2**20)  # a server's take seconds to evict
     flags = ["--context", "16", "--repetitions", "2", "--json"]
     result = CliRunner().invoke(app, ["bench", "latency", str(bundle), *flags])
     assert result.exit_code == 0, result.stderr
