@@ -7,7 +7,7 @@ import XCTest
 
 /// The app's behaviour over the real library and the demo bundle, as a person uses it.
 @MainActor
-final class RealBundleTests: XCTestCase {
+final class RealBundleTests: XCTestCase, @unchecked Sendable {
   private let repository = URL(filePath: #filePath).appending(path: "../../../../..").standardizedFileURL
   private let root = FileManager.default.temporaryDirectory.appending(path: UUID().uuidString)
   private let suite = UUID().uuidString
