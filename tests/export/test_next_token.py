@@ -10,6 +10,7 @@ import numpy as np
 import onnx_samples
 import pytest
 import torch
+from executorch.exir._serialize._program import deserialize_pte_binary
 from export_samples import TEXT, config_for, prefill, tiny_model, write_checkpoint
 from fakes import ArithmeticBackend, spec
 
@@ -18,6 +19,7 @@ from streamfuse.engines import engines_of
 from streamfuse.export import facts
 from streamfuse.export.graphs import Weights, build_methods
 from streamfuse.export.pipeline import run_export
+from streamfuse.export.preview import preview
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, BackendError, PassOutput
@@ -38,8 +40,8 @@ ITSELF = np.ones((1, 1), np.bool_)
 @pytest.fixture(scope="module")
 def model() -> StreamFused:
     torch.manual_seed(2)
-    # A whole group of weights: packed with the kernels.
-    return tiny_model({"num_msa_layers": 1, "next_token_rank": 32}, **LAYERS)
+    # Whole groups of weights: packed with the kernels.
+    return tiny_model({"num_msa_layers": 1, "next_token_rank": 32, "eta_rank": 32}, **LAYERS)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,24 @@ def test_their_text_is_plain_decodings(bundle: Bundle) -> None:
                 config = GenerationConfig(24, sampling=sampling, speculative=speculative, width=4 * speculative or None)
                 texts.append([piece.token for piece in session.generate(TEXT[:12], config)])
         assert texts[0] == texts[1]
+
+
+def test_the_kernels_compute_every_product_of_a_streams_pass(bundle: Bundle) -> None:
+    if bundle.manifest.kernels:
+        plans = deserialize_pte_binary((bundle.folder / "model.pte").read_bytes()).program.execution_plan
+        streams = next(plan for plan in plans if plan.name == "streams")
+        assert not {operator.name for operator in streams.operators} & {"aten::mm", "aten::addmm", "aten::bmm"}
+
+
+def test_their_size_is_that_of_packed_weights(tmp_path: Path) -> None:
+    sizes = []
+    for rank in (32, 64):
+        settings = {"num_msa_layers": 1, "next_token_rank": 32, "eta_rank": rank}
+        checkpoint = write_checkpoint(tmp_path / str(rank), tiny_model(settings, **LAYERS), **LAYERS)
+        sizes.append(preview(config_for(checkpoint, tmp_path / "none", schedule="deferred")).parts["streams"])
+    weights = sizes[1].parameters - sizes[0].parameters
+    assert weights == 2 * 64 * 32  # of a hidden size of 64
+    assert sizes[1].bytes - sizes[0].bytes == weights * 34 // 32
 
 
 def test_onnx_tells_the_streams_the_token(model: StreamFused, tmp_path: Path) -> None:

@@ -217,7 +217,11 @@ def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamCon
     rest = 2 * h * ranks + (2 if streams.pruner_rank and streams.pruner_score == SIGMOID else 0)
     if not streams.value_rotation:
         rest += streams.num_streams * h  # identifiers
-    return PartSize(own.parameters + rest, own.bytes + DTYPE_BITS[config.dtype] // 8 * rest)
+    # Products that the kernels pack (executorch/native.py, Form.low_rank).
+    pairs = (streams.eta_rank, streams.next_token_rank) if config.grids is not None else ()
+    packed = 2 * h * sum(rank for rank in pairs if rank % GROUP == 0)
+    stored = _rates(config, h).streams * packed + DTYPE_BITS[config.dtype] // 8 * (rest - packed)
+    return PartSize(own.parameters + rest, own.bytes + round(stored))
 
 
 def _products_of_streams(widths: LayerWidths, config: ExportConfig, streams: StreamConfig) -> PartSize:

@@ -15,7 +15,7 @@ from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import rotary_tables
 
 from .config import GraphShapes
-from .layers import Form, TurnedLowRank
+from .layers import Form
 from .pruning import Survivors, edges_of
 
 
@@ -70,7 +70,7 @@ class Insert(nn.Module):
         super().__init__()
         config = model.streams_config
         self.num_streams = config.num_streams
-        self.eta = TurnedLowRank(model.eta) if config.eta_rank else None
+        self.eta = form.low_rank(model.eta) if config.eta_rank else None
         self.next_token = form.low_rank(model.next_token) if config.next_token_rank else None
         self.names = None if config.value_rotation else nn.Parameter(model.stream_embeddings.detach(), False)
 
