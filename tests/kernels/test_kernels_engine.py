@@ -466,6 +466,15 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
         ExecuTorchBackend(program[0], ModelSpec(capacity=CAPACITY + 1, **facts))
 
 
+@pytest.fixture(scope="module")
+def windowed(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A program that says that its layers have a window."""
+    path = tmp_path_factory.mktemp("windowed") / "model.pte"
+    methods = {name: method for name, method in methods_of(tiny).items() if name in ("prefill", "decode")}
+    write_program(path, methods, get_sliding_window=1)
+    return path.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("window", "context", "sentence"),
     [
@@ -476,13 +485,17 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
     ],
 )
 def test_a_window_that_does_not_fit_the_caches_is_refused(
-    tiny: TinyModel, tmp_path: Path, window: int, context: int, sentence: str
+    windowed: bytes, tmp_path: Path, window: int, context: int, sentence: str
 ) -> None:
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+
     from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 
-    methods = {name: method for name, method in methods_of(tiny).items() if name in ("prefill", "decode")}
-    constants = {"get_sliding_window": window, "get_max_context_len": context}
-    write_program(tmp_path / "model.pte", methods, **constants)
+    whole = deserialize_pte_binary(windowed)
+    constants = {plan.name: plan.values[0].val for plan in whole.program.execution_plan}
+    constants["get_sliding_window"].int_val = window
+    constants["get_max_context_len"].int_val = context
+    (tmp_path / "model.pte").write_bytes(bytes(serialize_pte_binary(whole)))
     with pytest.raises(BackendError, match=sentence):
         ExecuTorchProgram(tmp_path / "model.pte")
 
