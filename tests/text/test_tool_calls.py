@@ -192,6 +192,17 @@ def found(text: str, word: str) -> list[int]:
     return [place for place in range(len(text)) if text.startswith(word, place)]
 
 
+@pytest.mark.parametrize("template", [LFM2, GEMMA_3])
+def test_a_call_is_found_in_few_brackets_of_print_and_text_in_many(template: str) -> None:
+    family = ("<|tool_call_start|>[", "]<|tool_call_end|>") if template == LFM2 else ("```tool_code\n", "```")
+    for depth, calls in ((0, [("now", {})]), (64, [("now", {})]), (65, []), (5_000, [])):
+        answer = "print(" * depth + "now()" + ")" * depth
+        conversation, _ = written(template, answer.join(family))
+        assert pairs(conversation.tool_calls) == calls
+    conversation, _ = written(template, family[0] + "print(" * 5_000)
+    assert conversation.tool_calls == []
+
+
 def test_without_tools_a_call_is_text() -> None:
     text = made(HERMES)
     conversation = Conversation(text)

@@ -9,21 +9,24 @@ pub fn calls(text: &str) -> Option<Vec<Call>> {
     let mut reader = Reader { rest: text.trim() };
     let mut calls = Vec::new();
     if reader.eat("[") {
-        calls = reader.items("]", call)?;
+        calls = reader.items("]", |reader| call(reader, 0))?;
         reader.space();
     }
     while !reader.rest.is_empty() {
-        calls.push(call(&mut reader)?);
+        calls.push(call(&mut reader, 0)?);
         reader.space();
     }
     Some(calls)
 }
 
-fn call(reader: &mut Reader) -> Option<Call> {
+fn call(reader: &mut Reader, depth: usize) -> Option<Call> {
+    if depth > MOST_DEPTH {
+        return None;
+    }
     let name = reader.name()?;
     reader.need("(")?;
     if name == "print" {
-        let inner = call(reader)?;
+        let inner = call(reader, depth + 1)?;
         reader.need(")")?;
         return Some(inner);
     }
