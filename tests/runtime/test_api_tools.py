@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,12 @@ def test_what_is_no_tool_is_named(given: object, sentence: str) -> None:
         tools_of(given)
     assert str(caught.value).startswith(sentence)
     assert caught.value.flags.startswith("--tools")
+
+
+def test_many_tools_are_read_in_time() -> None:
+    started = time.process_time()
+    assert len(tools_of({"name": f"function_{number}"} for number in range(10_000))) == 10_000
+    assert time.process_time() - started < 1.5  # a tenth of a second
 
 
 def test_the_choice_of_a_tool_is_one_of_three_words_or_a_name() -> None:

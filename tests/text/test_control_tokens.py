@@ -6,6 +6,7 @@ Run: python -m pytest tests/text/test_control_tokens.py
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -149,6 +150,16 @@ def test_text_that_begins_like_the_end_of_a_mark_keeps_its_tokens_where_it_compl
         messages = [{"role": "user", "content": content}]
         whole = tokenizer.encode(text.render(messages), add_special_tokens=False).ids
         assert text.encode_chat(messages) == whole
+
+
+def test_many_marks_in_a_long_text_are_cut_in_time() -> None:
+    """Without a copy of the text for each."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "<|end|>": 1}, unk_token="?"))
+    tokenizer.add_special_tokens(["<|end|>"])
+    text = opened(tokenizer, "{{ messages[0].content }}", 1, [1])
+    started = time.process_time()
+    assert text.count_tokens("<|end|>" * 20_000 + "x" * 8_000_000) == 20_001
+    assert time.process_time() - started < 3  # a tenth of a second
 
 
 def test_a_role_writes_no_mark() -> None:

@@ -9,6 +9,7 @@ STREAMFUSE_TEMPLATES=folder before it
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,16 @@ def test_what_is_no_tool_is_refused_with_its_number(tools: Any, words: str) -> N
     text = made(qwen_like(), FAMILIES["tools_hermes"])
     with pytest.raises(TextError, match=words):
         text.render([turn("user", "x")], tools=tools)
+
+
+def test_many_tools_are_read_in_time() -> None:
+    tools = [{"name": f"function_{number}"} for number in range(10_000)]
+    text = made(qwen_like(), "{{ messages[0].content }}")
+    started = time.process_time()
+    text.render([turn("user", "x")], tools=tools)
+    with pytest.raises(TextError, match="two functions have the name 'function_9999'"):
+        text.render([turn("user", "x")], tools=[*tools, tools[-1]])
+    assert time.process_time() - started < 2  # a tenth of a second
 
 
 @pytest.mark.parametrize(

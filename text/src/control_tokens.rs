@@ -72,7 +72,7 @@ impl ControlTokens {
 
     /// The text with a `CUT` in each control token that it contains, except those in `kept`.
     pub fn cut(&self, tokenizer: &Tokenizer, text: &str, kept: &Kept) -> String {
-        let mut text = text.replace(CUT, "");
+        let text = text.replace(CUT, "");
         let mut ends = Vec::new(); // ends of the tokens' first characters
         for found in self.finder.iter().flat_map(|finder| finder.find_overlapping_iter(&text)) {
             if !kept.contains(&self.spelt[found.pattern().as_usize()]) {
@@ -81,11 +81,13 @@ impl ControlTokens {
         }
         ends.sort_unstable();
         ends.dedup();
-        for end in ends.into_iter().rev() {
-            text.insert(end, CUT);
+        ends.push(text.len());
+        let (mut pieces, mut first) = (Vec::new(), 0);
+        for end in ends {
+            pieces.push(self.cut_as_read(tokenizer, &text[first..end], kept));
+            first = end;
         }
-        let pieces = text.split(CUT).map(|piece| self.cut_as_read(tokenizer, piece, kept));
-        pieces.collect::<Vec<_>>().join(&CUT.to_string())
+        pieces.join(&CUT.to_string())
     }
 
     /// A cut text with a further `CUT` after the end of a control token at its beginning, and before the start of one

@@ -54,10 +54,11 @@ def tools_of(values: object, flag: str = "tools") -> tuple[Tool, ...]:
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise OptionError(f"--{flag} must be a list of functions or tool descriptions, not {values!r:.40}")
     tools = tuple(_tool(value, f"{flag}: tool {number}", flag) for number, value in enumerate(values, 1))
-    names = [tool.name for tool in tools]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise OptionError(f"--{flag}: there are two tools with the name {twice}; give each its own")
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names:
+            raise OptionError(f"--{flag}: there are two tools with the name {tool.name}; give each its own")
+        names.add(tool.name)
     return tools
 
 

@@ -12,6 +12,8 @@ mod python;
 mod reader;
 pub mod results;
 
+use std::collections::HashSet;
+
 use crate::error::{bad_argument, Result};
 use crate::json::{quoted, Json};
 
@@ -26,18 +28,17 @@ impl Tools {
     pub fn parse(json: &str) -> Result<Tools> {
         let value = Json::parse_lenient(json).map_err(|error| bad_argument(format!("tools: not JSON ({error})")))?;
         let items = value.list().ok_or_else(|| bad_argument("tools must be a JSON list"))?;
-        let mut tools = Tools { list: Some(Vec::new()) };
-        for (number, item) in items.iter().enumerate() {
-            let tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {}: {reason}", number + 1)))?;
-            tools.list.get_or_insert_default().push(tool);
-            let mut names = tools.functions().map(|function| function.name);
-            let name = names.next_back();
-            if names.any(|other| Some(other) == name) {
-                let name = quoted(name.unwrap_or_default());
-                return Err(bad_argument(format!("tools: two functions have the name {name}")));
+        let (mut list, mut names) = (Vec::new(), HashSet::new());
+        for (number, item) in (1..).zip(items) {
+            let tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {number}: {reason}")))?;
+            let name = Function::of(&tool).map(|function| function.name.to_owned()).unwrap_or_default();
+            if names.contains(&name) {
+                return Err(bad_argument(format!("tools: two functions have the name {}", quoted(&name))));
             }
+            names.insert(name);
+            list.push(tool);
         }
-        Ok(tools)
+        Ok(Tools { list: Some(list) })
     }
 
     pub fn given(&self) -> Option<&[Json]> {
@@ -54,7 +55,7 @@ impl Tools {
         function.parameters?.get("properties")?.get(argument)
     }
 
-    pub fn functions(&self) -> impl DoubleEndedIterator<Item = Function<'_>> {
+    pub fn functions(&self) -> impl Iterator<Item = Function<'_>> {
         self.list().iter().filter_map(Function::of)
     }
 }
