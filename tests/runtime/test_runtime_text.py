@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from bundle_samples import byte_tokenizer
-from tokenizer_samples import joined, opened, words_of
+from tokenizer_samples import KINDS, joined, opened, words_of
+from tokenizers import AddedToken
 
 from streamfuse.runtime.text import TextError, TextStream, Tokenizer
 
@@ -69,8 +70,25 @@ def test_a_character_that_never_completes_is_dropped_and_text_before_it_is_not_h
     assert stream.end() == []
 
 
-def test_broken_bytes_in_the_middle_appear_once_text_goes_on() -> None:
-    assert streamed(in_bytes().stream(), ids_of(b"a\xff\xfeb")) == "a\ufffd\ufffdb"
+def test_bytes_that_begin_no_character_are_replaced_at_once() -> None:
+    assert pushed(in_bytes().stream(), ids_of(b"a\xff\xfeb")) == ["a", "\ufffd", "\ufffd", "b"]
+    assert pushed(in_bytes().stream(), ids_of(b"\xe4\xe4\xe4\xb8\xade")) == ["", "\ufffd", "\ufffd", "", "中", "e"]
+    assert pushed(in_bytes().stream(), ids_of(b"\xf0\x9fa")) == ["", "", "\ufffda"]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_replacement_character_is_text_like_any_other(kind: str) -> None:
+    file = KINDS[kind]()
+    file.add_tokens([AddedToken("\ufffd", normalized=False)])
+    text = opened(file)
+    (token,) = text.encode_rendered("\ufffd")
+    stream = text.stream()
+    assert [shown.strip() for shown in pushed(stream, [token] * 5)] == ["\ufffd"] * 5
+    assert stream.end() == []
+
+
+def test_a_replacement_character_in_bytes_is_text_like_any_other() -> None:
+    assert pushed(in_bytes().stream(), ids_of("\ufffd".encode() * 2)) == ["", "", "\ufffd"] * 2
 
 
 def test_spaces_between_words_survive_a_tokenizer_that_trims_the_first() -> None:

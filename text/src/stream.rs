@@ -6,10 +6,14 @@ const BROKEN: char = '\u{fffd}'; // the decoder's output for bytes that are not 
 
 const MOST_BEFORE: usize = 32; // tokens of the prompt that affect how the first new token is decoded
 
+const MOST_BYTES: usize = 4; // of a character
+
 /// The operations on tokens that a stream needs.
 pub trait Decoder {
     /// The text without special tokens.
     fn decode(&self, ids: &[u32]) -> Result<String>;
+    /// The bytes of a token that is not special. Their spaces may be marks.
+    fn bytes(&self, id: u32) -> Vec<u8>;
     /// The text of a special token; empty for any other.
     fn special(&self, id: u32) -> &str;
 }
@@ -18,8 +22,9 @@ pub trait Decoder {
 #[derive(Default)]
 struct Detokenized {
     window: Vec<u32>,
-    clean: usize, // tokens of the window before the last clean boundary
-    shown: usize, // characters of the window's text that were returned
+    clean: usize,  // tokens of the window before the last clean boundary
+    shown: usize,  // characters of the window's text that were returned
+    tail: Vec<u8>, // the incomplete character at the end of the window
 }
 
 impl Detokenized {
@@ -27,18 +32,51 @@ impl Detokenized {
         if !decoder.special(token).is_empty() {
             return Ok(String::new());
         }
+        let mut new = String::new();
+        let is_begun = !self.tail.is_empty();
+        let mut bytes = [std::mem::take(&mut self.tail), decoder.bytes(token)].concat();
+        if is_begun && starts_invalid(&bytes) {
+            new = self.settle(&decoder.decode(&self.window)?, decoder)?; // the character never completes
+        }
+        self.tail = bytes.split_off(bytes.len() - incomplete(&bytes));
         self.window.push(token);
         let text = decoder.decode(&self.window)?;
-        let ready = text.trim_end_matches(BROKEN);
-        let new = ready.chars().skip(self.shown).collect();
-        self.shown = self.shown.max(ready.chars().count());
-        if ready.len() == text.len() {
-            self.window.drain(..self.clean);
-            self.clean = self.window.len();
-            self.shown = decoder.decode(&self.window)?.chars().count();
-        }
+        new += &if self.tail.is_empty() {
+            self.settle(&text, decoder)?
+        } else {
+            self.new_of(text.trim_end_matches(BROKEN))
+        };
         Ok(new)
     }
+
+    /// What is new in the window's text, all of which is final.
+    fn settle(&mut self, text: &str, decoder: &impl Decoder) -> Result<String> {
+        let new = self.new_of(text);
+        self.window.drain(..self.clean);
+        self.clean = self.window.len();
+        self.shown = decoder.decode(&self.window)?.chars().count();
+        Ok(new)
+    }
+
+    fn new_of(&mut self, ready: &str) -> String {
+        let new = ready.chars().skip(self.shown).collect();
+        self.shown = self.shown.max(ready.chars().count());
+        new
+    }
+}
+
+/// Whether the first character of these bytes can no longer become one.
+fn starts_invalid(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_some())
+}
+
+/// The number of bytes at the end that are the beginning of a character.
+fn incomplete(bytes: &[u8]) -> usize {
+    let is_begun = |&count: &usize| {
+        let found = std::str::from_utf8(&bytes[bytes.len() - count..]);
+        found.is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    (1..MOST_BYTES.min(bytes.len() + 1)).find(is_begun).unwrap_or(0)
 }
 
 /// The text to show, up to the first stop string. A stop string may contain whole special tokens, which are not shown

@@ -120,11 +120,7 @@ impl Tokenizer {
     pub fn spelling(&self) -> Option<Spelling> {
         let mut spelling = Spelling::Text { space: None, bytes: false };
         let mut is_known = false;
-        let decoders = match self.inner.get_decoder()? {
-            DecoderWrapper::Sequence(decoders) => decoders.get_decoders(),
-            decoder => std::slice::from_ref(decoder),
-        };
-        for decoder in decoders {
+        for decoder in self.decoders() {
             let Spelling::Text { space, bytes } = &mut spelling else { break };
             match decoder {
                 DecoderWrapper::ByteLevel(_) => (spelling, is_known) = (Spelling::ByteLevel, true),
@@ -139,6 +135,14 @@ impl Tokenizer {
             }
         }
         is_known.then_some(spelling)
+    }
+
+    fn decoders(&self) -> &[DecoderWrapper] {
+        match self.inner.get_decoder() {
+            None => &[],
+            Some(DecoderWrapper::Sequence(decoders)) => decoders.get_decoders(),
+            Some(decoder) => std::slice::from_ref(decoder),
+        }
     }
 
     /// The token for what is not in the vocabulary.
@@ -177,6 +181,21 @@ impl Decoder for Tokenizer {
         self.inner
             .decode(ids, true)
             .map_err(|error| bad_argument(format!("the tokenizer refuses these tokens ({})", one_line(&error))))
+    }
+
+    fn bytes(&self, id: u32) -> Vec<u8> {
+        let word = self.inner.id_to_token(id).unwrap_or_default();
+        if self.inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
+            return word.into_bytes();
+        }
+        let has = |is: fn(&DecoderWrapper) -> bool| self.decoders().iter().any(is);
+        let spelling = if has(|decoder| matches!(decoder, DecoderWrapper::ByteLevel(_))) {
+            Spelling::ByteLevel
+        } else {
+            let bytes = has(|decoder| matches!(decoder, DecoderWrapper::ByteFallback(_)));
+            Spelling::Text { space: None, bytes }
+        };
+        spelling.bytes(&word)
     }
 
     fn special(&self, id: u32) -> &str {
