@@ -72,6 +72,10 @@ _MATRICES = ("adapters.", "eta.", "next_token.")  # trained by Muon
 _LEARNING_RATE, _EMBEDDING_LEARNING_RATE, _WARM_UP = 0.04, 4e-3, 40
 _GROUP = 64  # batches whose texts are sorted by length together
 _ALIGNED = 16  # a batch's width is a multiple of it, as fast products want
+_ABOVE_ZERO = (  # options
+    "max_prompt_tokens", "max_new_tokens", "max_tokens", "slots", "write_seconds", "layers", "streams", "rank",
+    "batch_size", "positions", "train_seconds", "train_steps",
+)  # fmt: skip
 _IGNORED = -100  # cross_entropy's mark of a target that does not count
 
 
@@ -234,6 +238,8 @@ def train(
             optimizer.zero_grad()
         step += 1
         losses.append(loss.detach())
+    if not losses:
+        raise SystemExit(f"--train-seconds {seconds:g} were over before the first step")
     quarter = max(1, step // 4)
     first, last = (round(torch.stack(some).mean().item(), 4) for some in (losses[:quarter], losses[-quarter:]))
     trained, seconds = step * size * positions, round(time.monotonic() - start, 1)
@@ -324,11 +330,15 @@ def parsed() -> argparse.Namespace:
     add("--positions", type=int, default=96, help="positions trained per text and step")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--train-seconds", type=float, default=math.inf, help="train for this time")
-    length.add_argument("--train-steps", type=int, default=0, help="train for this number of steps")
+    length.add_argument("--train-steps", type=int, help="train for this number of steps")
     add("--held-out", type=int, default=512, help="texts for the evaluation")
     add("--seed", type=int, default=0, help="of the order of prompts and texts, the sampling and the initial weights")
     add("--dtype", choices=NAMES, default="auto", help="of the base; auto: the faster one on this machine")
     given = parser.parse_args()
+    for name in _ABOVE_ZERO:
+        value = getattr(given, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name.replace('_', '-')} must be above 0, not {value:g}")
     if given.invent and given.write_seconds == math.inf:
         parser.error("--invent goes on without end, so it needs --write-seconds")
     if given.max_prompt_tokens >= given.max_tokens:
@@ -355,7 +365,7 @@ def main() -> None:
     )  # fmt: skip
     model = StreamFused(base, config, vocab).to(device)
     objective, batches = Objective(model, given.stream_decay), Batches(texts, given.held_out, given.seed)
-    done = train(objective, batches, given.batch_size, given.positions, given.train_seconds, given.train_steps)
+    done = train(objective, batches, given.batch_size, given.positions, given.train_seconds, given.train_steps or 0)
     print(json.dumps(done), flush=True)
     print(json.dumps(objective.evaluate(batches)))
     names = ", ".join(Path(source).name for source in given.data)

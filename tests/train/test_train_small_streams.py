@@ -194,3 +194,21 @@ def test_a_run_writes_an_adapter_with_what_it_shares_with_another(
     ids = torch.tensor(prompts(1))
     assert torch.equal(found.base(ids), wanted.base(ids))
     assert not torch.equal(found.base(ids), load_base(folder)(ids))
+
+
+@pytest.mark.parametrize("option", ["--train-seconds 0", "--train-seconds nan", "--train-steps 0", "--slots -1"])
+def test_a_length_or_count_that_is_not_above_zero_is_refused(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    length = "" if "train" in option else "--train-steps 1"
+    monkeypatch.setattr("sys.argv", f"tool out --like chat-lossless --data none {option} {length}".split())
+    with pytest.raises(SystemExit):
+        tool.parsed()
+    assert f"{option.split()[0]} must be above 0, not {option.split()[1]}" in capsys.readouterr().err
+
+
+def test_a_time_that_no_step_fits_into_is_said(base: Transformer) -> None:
+    batches = tool.Batches(write(base, [Start(ids) for ids in prompts(30)]), held_out=2, seed=0)
+    objective = tool.Objective(StreamFused(base, SETTINGS, torch.arange(1, tiny.VOCAB_SIZE)), decay=0.7)
+    with pytest.raises(SystemExit, match="over before the first step"):
+        tool.train(objective, batches, size=4, positions=4, seconds=1e-9)
