@@ -18,6 +18,7 @@ from fakes import ArithmeticBackend
 from served import NAME, Served, serving
 
 from streamfuse.runtime.backend import DECODE
+from streamfuse.serve.requests import read_chat
 
 BYTES = byte_tokenizer()
 AFTER_START = len("assistant\n")
@@ -169,8 +170,14 @@ def test_the_reason_is_length_at_a_limit_and_stop_before_it(served: Served) -> N
 def test_options_reach_the_generation(served: Served) -> None:
     given = {"max_tokens": 7, "temperature": 0.1, "top_p": 0.8, "top_k": 32, "seed": 123}
     assert served.post("/chat/completions", asking("long", **given))[1]["usage"]["completion_tokens"] == 7
-    wild = [served.post("/chat/completions", asking("long", temperature=1e20, top_k=k, seed=1))[1] for k in (1, 0)]
-    assert [found["choices"][0]["message"]["content"] == TEXTS["long"] for found in wild] == [True, False]
+    fields = ({"top_k": 1}, {"top_p": 0}, {"top_k": 0})
+    wild = [served.post("/chat/completions", asking("long", temperature=1e20, seed=1, **one))[1] for one in fields]
+    assert [found["choices"][0]["message"]["content"] == TEXTS["long"] for found in wild] == [True, True, False]
+
+
+@pytest.mark.parametrize(("seed", "core"), [(-1, 2**64 - 1), (-(2**63), 2**63), (0, 0), (2**64 - 1, 2**64 - 1)])
+def test_a_signed_seed_is_read_modulo_2_64(seed: int, core: int) -> None:
+    assert read_chat({"messages": [{"role": "user", "content": "x"}], "seed": seed}, [NAME]).options["seed"] == core
 
 
 @pytest.mark.parametrize(

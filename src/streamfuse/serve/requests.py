@@ -20,6 +20,7 @@ _OPTIONS = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop", "stop_token_ids", "width", "regex",
     "grammar",
 )  # fmt: skip
+_SEEDS = (1 << 64) - 1
 _SWITCHES = ("ignore_eos", "speculative")
 # Fields without a meaning here: they concern accounts, storage and speed.
 _IGNORED = (
@@ -145,6 +146,11 @@ def _options(fields: _Fields) -> GenerationOptions:
     """What restricts and samples an answer, in both endpoints."""
     options: dict[str, Any] = {name: fields.take(name, object, "") for name in _OPTIONS}
     options |= {name: fields.take(name, bool, "true or false") for name in _SWITCHES}
+    seed, top_p = options["seed"], options["top_p"]
+    if type(seed) is int and -(1 << 63) <= seed < 0:
+        options["seed"] = seed & _SEEDS
+    if type(top_p) in (int, float) and top_p == 0:
+        options |= {"top_p": None, "top_k": 1}  # the most probable token alone
     if (form := fields.take("response_format", dict, "an object")) is not None:
         options["schema"] = _schema(form)
     found: GenerationOptions = {}
