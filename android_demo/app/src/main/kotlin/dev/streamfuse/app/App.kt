@@ -49,7 +49,7 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     val settings = SettingsStore(KeptPreferences(context), scope)
     private val saved = SavedChats(File(context.filesDir, "chats"))
     private val memory = File(context.noBackupFilesDir, "answers")
-    val chat = ChatModel(engine, store::folder, { File(memory, it) }, settings, saved, scope)
+    val chat = ChatModel(engine, store::folder, memory, settings, saved, scope)
     val chats = ChatListModel(saved, chat, scope)
     val bundles = BundlesModel(
         store, engine, settings, chat, scope, { DownloadJob.schedule(context, it) }, { DownloadJob.cancel(context, it) },

@@ -49,7 +49,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
     protected abstract fun show(state: State)
 
     /** Now, or as soon as the parts are there. */
-    protected fun whenReady(work: (Parts) -> Unit) {
+    protected fun whenReady(work: suspend (Parts) -> Unit) {
         alive.launch { work((application as App).parts()) }
     }
 

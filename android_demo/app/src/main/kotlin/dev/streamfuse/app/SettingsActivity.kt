@@ -82,8 +82,8 @@ class SettingsActivity : Screen<Settings>(R.layout.settings, list = R.id.scroll)
         AlertDialog.Builder(this)
             .setMessage(R.string.erase_answers_question)
             .setPositiveButton(R.string.erase) { _, _ ->
-                parts.chat.forgetAnswers()
-                view<TextView>(R.id.erased).show(getString(R.string.erased))
+                view<View>(R.id.erased).shown(false)
+                whenReady { view<TextView>(R.id.erased).show(it.chat.forgetAnswers().await()) }
             }
             .setNegativeButton(R.string.cancel, null)
             .show()

@@ -99,8 +99,9 @@ class OtherScreensTest : Device() {
         picture(screen, "settings-light")
         screen.press(R.id.erase_answers)
         pressInDialog(AlertDialog.BUTTON_POSITIVE)
-        until { memory.list().orEmpty().isEmpty() }
+        until { screen.shown(R.id.erased) }
         assertEquals("The remembered answers are erased.", screen.text(R.id.erased).text.toString())
+        assertEquals("the open model's, which is empty", listOf("demo"), memory.list().orEmpty().toList())
     }
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `settings at night`() {

@@ -7,7 +7,10 @@ import dev.streamfuse.app.R
 import java.io.File
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.Deferred
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.async
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
@@ -15,21 +18,22 @@ import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
+import kotlinx.coroutines.yield
 
 /**
  * The open chat, and the one model that the app has open. It lives as long as the process, so an answer goes on while the
  * screen turns. Its functions return at once and may be called from the main thread; what they start runs in [scope],
- * one after another. A chat belongs to its bundle: opening one loads the other.
+ * one after another, in the order of the calls. A chat belongs to its bundle: opening one loads the other.
  *
  * @property folderOf where the bundle of a name lies.
- * @property memoryOf the file that keeps the answers of a bundle's model, where the user wants that.
+ * @property memory the folder with the answers that models keep where the user wants that, a file for each bundle.
  * @property scope not the main thread's: files are read and written in it.
  * @property clock nanoseconds.
  */
 class ChatModel(
     private val engine: Engine,
     private val folderOf: (String) -> File,
-    private val memoryOf: (String) -> File,
+    private val memory: File,
     private val settings: SettingsStore,
     private val saved: SavedChats,
     private val scope: CoroutineScope,
@@ -48,7 +52,7 @@ class ChatModel(
     @Volatile private var stopping: String? = null
 
     /** Whether the model was given back while the app is not on the screen. */
-    @Volatile private var resting = false
+    private var resting = false
     private val disk = Any() // around the record of the turns, so that none replaces a later one
 
     init {
@@ -85,25 +89,29 @@ class ChatModel(
 
     /** Takes a chat out of the list, where it can be restored for a while; a new one takes the place of the open one. */
     fun delete(id: String): Job = later(if (id == chat?.id) End.STOPPED else null) {
-        val open = model
-        if (id == chat?.id && open != null) {
-            save()
-            show(open, current.value.bundle!!, null)
-        }
+        val isOpen = id == chat?.id
+        if (isOpen) save()
         saved.sweep()
         saved.delete(id)
+        if (isOpen) show(model!!, current.value.bundle!!, null)
     }
 
     /** Deletes what the app has of a bundle that is no longer there. */
     fun forget(bundle: String): Job = later {
         saved.clear(bundle)
-        memoryOf(bundle).delete()
+        File(memory, bundle).delete()
     }
 
-    /** Erases the answers that the models have kept, on disk and in memory. */
-    fun forgetAnswers(): Job = later {
-        model?.forget()
-        memoryOf(settings.bundle ?: return@later).parentFile?.listFiles()?.forEach { it.delete() }
+    /** Erases the answers that the models have kept, on disk and in memory; what to tell the user once that is done. */
+    fun forgetAnswers(): Deferred<Sentence> = scope.async(start = CoroutineStart.UNDISPATCHED) {
+        inOrder {
+            val open = model.takeIf { loaded?.remembersAnswers == true }
+            val error = runCatching { open?.forget() }.exceptionOrNull()
+            // The open model has its file open, and erases what is in it.
+            val kept = if (open != null) current.value.bundle else null
+            memory.listFiles { file -> file.name != kept }?.forEach { it.delete() }
+            if (error == null) words(R.string.erased) else sentenceOf(error)
+        }
     }
 
     /** Loads the model again where that is needed for what was changed; the chat goes on. */
@@ -133,13 +141,13 @@ class ChatModel(
     fun edit(index: Int, text: String) =
         ask(text, current.value.turns.take(index), settings.settings.value.config())
 
-    private fun ask(text: String, before: List<Turn>, config: GenerationConfig) {
+    private fun ask(text: String, kept: List<Turn>, config: GenerationConfig) {
         val asked = text.trim()
         if (asked.isEmpty() || current.value.phase != Phase.READY) return
-        val isRewound = before.size < current.value.turns.size
+        val before = current.value.turns
         stopping = null
-        current.update { it.asking(asked, before) }
-        later { write(asked, config, before.takeIf { isRewound }) }
+        current.update { it.asking(asked, kept) }
+        later { write(asked, config, before, kept) }
     }
 
     /** Ends the answer at its next token. */
@@ -161,7 +169,7 @@ class ChatModel(
     }
 
     /** A screen is shown again. */
-    fun wake(): Job? = if (!resting) null else later {
+    fun wake(): Job = later {
         if (resting) load(settings.bundle, current.value.chat)
     }
 
@@ -196,7 +204,30 @@ class ChatModel(
     /** Runs [work] after what is under way; [stop]: the answer that is being written shall end for it. */
     private fun later(stop: String? = null, work: suspend () -> Unit): Job {
         if (stop != null) stop(stop)
-        return scope.launch { order.withLock { work() } }
+        return scope.launch(start = CoroutineStart.UNDISPATCHED) {
+            inOrder {
+                try {
+                    work()
+                } catch (error: CancellationException) {
+                    throw error
+                } catch (error: Throwable) {
+                    fail(error)
+                }
+            }
+        }
+    }
+
+    /** Runs [work] after what is under way. Coroutines that start undispatched wait in the order of a thread's calls. */
+    private suspend fun <T> inOrder(work: suspend () -> T): T = order.withLock {
+        yield() // to a thread of the scope: the caller's may be the main thread
+        work()
+    }
+
+    /** Shows an error. Where it has left no chat open, the bundle can be chosen again. */
+    private fun fail(error: Throwable) {
+        if (chat != null) return current.update { it.copy(error = sentenceOf(error)) }
+        unload()
+        current.update { ChatState(Phase.FAILED, it.bundle, error = sentenceOf(error)) }
     }
 
     private fun choose(bundle: String?) {
@@ -212,22 +243,15 @@ class ChatModel(
             return
         }
         current.value = ChatState(Phase.LOADING, bundle, id)
-        try {
-            val chosen = settings.settings.value.loading.also { loaded = it }
-            val memory = memoryOf(bundle).takeIf { chosen.remembersAnswers }
-            val opened = engine.open(
-                folderOf(bundle),
-                Options(chosen.threads, memoryFile = memory, checkHashes = false),
-                if (chosen.dropsOldest) ContextPolicy.DROP_OLDEST else ContextPolicy.FAIL,
-            )
-            model = opened
-            show(opened, bundle, id)
-        } catch (error: CancellationException) {
-            throw error
-        } catch (error: Throwable) {
-            unload()
-            current.value = ChatState(Phase.FAILED, bundle, error = sentenceOf(error))
-        }
+        val chosen = settings.settings.value.loading.also { loaded = it }
+        val answers = File(memory, bundle).takeIf { chosen.remembersAnswers }
+        val opened = engine.open(
+            folderOf(bundle),
+            Options(chosen.threads, memoryFile = answers, checkHashes = false),
+            if (chosen.dropsOldest) ContextPolicy.DROP_OLDEST else ContextPolicy.FAIL,
+        )
+        model = opened
+        show(opened, bundle, id)
     }
 
     /** Opens a chat of the loaded bundle; null, or one that is not there: a new one. */
@@ -253,12 +277,19 @@ class ChatModel(
         model = null
     }
 
-    private suspend fun write(asked: String, config: GenerationConfig, rewindTo: List<Turn>?) {
+    /** Writes the answer. The turns were [before] an edit or a retry, and [kept] are those of them that stay. */
+    private suspend fun write(asked: String, config: GenerationConfig, before: List<Turn>, kept: List<Turn>) {
         val open = chat ?: return
         if (current.value.phase != Phase.WRITING) return // another bundle was loaded in between
+        val isRewound = kept.size < before.size
         current.answer(clock, asked) { add ->
-            if (rewindTo != null) open.rewind(rewindTo)
+            if (isRewound) open.rewind(kept)
             open.session.generate(asked, config, { stopping }, add)
+        }
+        if (isRewound && current.value.turns == before) { // nothing took the place of what was there
+            chat = null // none is open where this fails
+            open.rewind(before)
+            chat = open
         }
         open.isUnsaved = true
         keepTurns()

@@ -64,6 +64,7 @@ enum class Phase {
  * @property defaults the bundle's settings; null where none is loaded.
  * @property live figures of the answer that is written, or of the last one.
  * @property unsent a text that was refused, for the input field.
+ * @property replaced the turns that the answer that is written replaces; they come back if it has no word.
  */
 data class ChatState(
     val phase: Phase = Phase.LOADING,
@@ -75,24 +76,27 @@ data class ChatState(
     val live: Live? = null,
     val error: Sentence? = null,
     val unsent: String? = null,
+    val replaced: List<Turn> = emptyList(),
 ) {
-    /** With a question after the turns [before], whose answer begins. */
-    fun asking(question: String, before: List<Turn>) = copy(
+    /** With a question after the turns [kept], whose answer begins; it replaces the other ones. */
+    fun asking(question: String, kept: List<Turn>) = copy(
         phase = Phase.WRITING,
-        turns = before + Turn(Role.USER, listOf(Run(question, Source.MODEL))) + Turn(Role.ASSISTANT, emptyList()),
+        replaced = turns.drop(kept.size),
+        turns = kept + Turn(Role.USER, listOf(Run(question, Source.MODEL))) + Turn(Role.ASSISTANT, emptyList()),
         live = Live(),
         error = null,
     )
 
     /** The answer counts as far as it was delivered; a question without any answer was never asked. */
     fun ended(end: String, figures: Live?, asked: String? = null): ChatState {
-        val answer = turns.last()
+        val (question, answer) = turns.takeLast(2)
         val answered = answer.runs.isNotEmpty() || answer.copy(end = end).isWhole
         return copy(
             phase = Phase.READY,
-            turns = if (answered) turns.dropLast(1) + answer.copy(end = end, figures = figures) else turns.dropLast(2),
-            live = figures,
-            unsent = if (answered) unsent else asked ?: turns[turns.size - 2].text,
+            turns = turns.dropLast(2) + if (answered) listOf(question, answer.copy(end = end, figures = figures)) else replaced,
+            live = if (answered || replaced.isEmpty()) figures else replaced.last().figures,
+            replaced = emptyList(),
+            unsent = if (answered) unsent else asked ?: question.text,
         )
     }
 }

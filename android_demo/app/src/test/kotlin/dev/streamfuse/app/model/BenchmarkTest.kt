@@ -37,7 +37,7 @@ class BenchmarkTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine()
-        val chat = ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory") }, settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         val result = benchmark.state.first { !it.running }.result!!
@@ -54,7 +54,7 @@ class BenchmarkTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine().apply { gate = Channel(Channel.UNLIMITED) }
-        val chat = ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory") }, settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         benchmark.leave()
@@ -67,7 +67,7 @@ class BenchmarkTest {
     @Test fun `without a bundle it asks for one`() = runTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(), scope)
-        val chat = ChatModel(FakeEngine(), { folder.root }, { folder.root }, settings, SavedChats(folder.root), scope)
+        val chat = ChatModel(FakeEngine(), { folder.root }, folder.root, settings, SavedChats(folder.root), scope)
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         assertNotNull(benchmark.state.first { !it.running }.message)

@@ -1,8 +1,12 @@
 package dev.streamfuse.app.model
 
 import dev.streamfuse.ContextPolicy
+import dev.streamfuse.ErrorCode
+import dev.streamfuse.StreamFuseException
+import dev.streamfuse.app.R
 import java.io.File
 import kotlinx.coroutines.ExperimentalCoroutinesApi
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.test.TestScope
@@ -21,7 +25,7 @@ class ChatListTest : ChatTest() {
     private val saved by lazy { saved() }
 
     private fun TestScope.model(store: SettingsStore = store()) =
-        ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory/$it") }, store, saved, scope())
+        ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), store, saved, scope())
 
     private fun TestScope.list(chat: ChatModel) = ChatListModel(saved, chat, scope())
 
@@ -177,8 +181,82 @@ class ChatListTest : ChatTest() {
         memory.parentFile!!.mkdirs()
         memory.writeText("tokens")
         File(memory.parentFile, "other").writeText("tokens")
-        chat.forgetAnswers().join()
+        assertEquals(words(R.string.erased), chat.forgetAnswers().await())
         assertEquals(1, engine.forgotten)
-        assertEquals("of all bundles", emptyList<String>(), memory.parentFile!!.list().orEmpty().toList())
+        assertEquals("of all bundles but the open one", listOf("demo"), memory.parentFile!!.list().orEmpty().toList())
+        assertEquals("", memory.readText())
+        engine.forgetError = StreamFuseException(ErrorCode.BAD_FILE, "demo cannot be written.")
+        File(memory.parentFile, "other").writeText("tokens")
+        assertEquals(Sentence.Literal("demo cannot be written."), chat.forgetAnswers().await())
+        assertEquals(listOf("demo"), memory.parentFile!!.list().orEmpty().toList())
+        assertEquals(turns, chat.ready().turns)
+    }
+
+    @Test fun `answers are erased without an open bundle too`() = runTest {
+        val other = File(folder.root, "memory/other").apply { parentFile!!.mkdirs() }.apply { writeText("tokens") }
+        assertEquals(words(R.string.erased), model().forgetAnswers().await())
+        assertFalse(other.exists())
+    }
+
+    @Test fun `an edit or a retry that ends before its first word leaves the turns that it would replace`() = runTest {
+        use("demo")
+        val chat = model()
+        chat.ask("One")
+        val before = chat.ask("Two").turns
+        engine.gate = Channel(Channel.UNLIMITED)
+        chat.edit(0, "Another")
+        chat.keep().join()
+        assertEquals("a process that ends now", before, chat().ready().turns)
+        chat.stop()
+        engine.gate!!.trySend(Unit)
+        assertEquals(before, chat.ready().turns)
+        assertEquals("Another", chat.state.value.unsent)
+        chat.retry()
+        val left = chat.leave()
+        engine.gate!!.trySend(Unit)
+        left.join()
+        assertEquals(before, chat.ready().turns)
+        chat.edit(2, "please refuse")
+        assertEquals(before, chat.ready().turns)
+        assertEquals(Sentence.Literal("This prompt is too long."), chat.state.value.error)
+        assertEquals("please refuse", chat.state.value.unsent)
+        assertEquals("on disk too", before, chat().ready().turns)
+        engine.gate = null
+        val next = chat.ask("Three").turns
+        chat.newChat().join()
+        chat.ask("One")
+        chat.ask("Two")
+        assertEquals("the model knows them too", chat.ask("Three").turns, next)
+    }
+
+    @Test fun `a chat that cannot be opened shows why, and the bundle can be chosen again`() = runTest {
+        use("demo")
+        val chat = model()
+        val turns = chat.ask("Hello").turns
+        val id = chat.state.value.chat!!
+        val refusal = StreamFuseException(ErrorCode.BAD_ARGUMENT, "The chat template has no system message.")
+        for (work in listOf<() -> Job>({ chat.newChat() }, { chat.openChat(id) }, { chat.delete(chat.state.value.chat!!) })) {
+            chat.newChat().join()
+            engine.sessionError = refusal
+            work().join()
+            assertEquals(Phase.FAILED, chat.state.value.phase)
+            assertEquals(Sentence.Literal("The chat template has no system message."), chat.state.value.error)
+            assertEquals(0, engine.open)
+            engine.sessionError = null
+            chat.open("demo").join()
+            assertEquals(turns, chat.ready().turns)
+        }
+    }
+
+    @Test fun `turns that cannot come back after an edit are on disk`() = runTest {
+        use("demo")
+        val chat = model()
+        val turns = chat.ask("Hello").turns
+        engine.sessionError = StreamFuseException(ErrorCode.BAD_ARGUMENT, "There is too little memory.")
+        chat.edit(0, "Another")
+        assertEquals(Phase.FAILED, chat.state.value.phase)
+        engine.sessionError = null
+        chat.open("demo").join()
+        assertEquals(turns, chat.ready().turns)
     }
 }

@@ -3,7 +3,11 @@ package dev.streamfuse.app.model
 import dev.streamfuse.Role
 import dev.streamfuse.Source
 import java.io.File
+import kotlin.coroutines.CoroutineContext
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.ExperimentalCoroutinesApi
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.launch
@@ -115,14 +119,48 @@ class ChatModelTest : ChatTest() {
         use("demo")
         val chat = chat()
         val turns = chat.ask("Hello").turns
-        assertNull("it does not rest", chat.wake())
+        chat.wake().join()
+        assertEquals("it does not rest", turns, chat.ready().turns)
         chat.rest().join()
         assertEquals(0, engine.open)
-        chat.wake()!!.join()
+        chat.wake().join()
         assertEquals(turns, chat.ready().turns)
         assertEquals(1, engine.open)
         assertEquals(4, chat.ask("And now?").turns.size)
         assertEquals("the cache was used", 0, engine.histories)
+    }
+
+    @Test fun `a model that is woken while it goes to rest is there again`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        chat.rest()
+        val awake = chat.wake()
+        engine.gate!!.trySend(Unit)
+        awake.join()
+        assertEquals(Phase.READY, chat.state.value.phase)
+        assertEquals("Hello", chat.state.value.unsent)
+    }
+
+    @Test fun `what is called one after another runs in this order, whatever threads take it`() = runTest {
+        use("demo")
+        val tasks = ArrayDeque<Runnable>()
+        val lastFirst = object : CoroutineDispatcher() {
+            override fun dispatch(context: CoroutineContext, block: Runnable) = tasks.addLast(block)
+        }
+        fun run() {
+            while (tasks.isNotEmpty()) tasks.removeLast().run()
+        }
+        val chat = chat(scope = CoroutineScope(lastFirst + Job()))
+        assertEquals("not on the caller's thread", 0, engine.open)
+        run()
+        chat.rest()
+        chat.wake()
+        assertEquals("not on the caller's thread", Phase.READY, chat.state.value.phase)
+        run()
+        assertEquals(Phase.READY, chat.state.value.phase)
     }
 
     @Test fun `stop keeps what is written, and the chat goes on from there`() = runTest {

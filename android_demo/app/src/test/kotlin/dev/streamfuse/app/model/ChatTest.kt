@@ -23,8 +23,8 @@ abstract class ChatTest {
     }
 
     /** A chat as a new process makes it. */
-    protected fun TestScope.chat(store: SettingsStore = store()): ChatModel =
-        ChatModel(engine, { File(folder.root, it) }, { File(folder.root, "memory/$it") }, store, saved(), scope())
+    protected fun TestScope.chat(store: SettingsStore = store(), scope: CoroutineScope = scope()): ChatModel =
+        ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), store, saved(), scope)
 
     protected fun saved() = SavedChats(File(folder.root, "saved"))
 

@@ -47,6 +47,12 @@ class FakeEngine : Engine {
     var forgotten = 0
         private set
 
+    /** Why no session can be opened; null: one can. */
+    var sessionError: Exception? = null
+
+    /** Why the kept answers cannot be erased; null: they can. */
+    var forgetError: Exception? = null
+
     /** The result of a self-test; null if the bundle has none. */
     var selfTest: SelfTest? = null
 
@@ -58,20 +64,23 @@ class FakeEngine : Engine {
         open++
         memory = options.memoryFile
         this.policy = policy
-        return FakeModel(options.threads ?: 2)
+        return FakeModel(options.threads ?: 2, options.memoryFile)
     }
 
-    private inner class FakeModel(override val threads: Int) : OpenModel {
+    private inner class FakeModel(override val threads: Int, private val answers: File?) : OpenModel {
         override val defaults = GenerationConfig(maxNewTokens = 20, temperature = 0.0)
         override val canChat = true
 
         override fun session(system: String?, history: List<Message>): OpenSession {
+            sessionError?.let { throw it }
             if (history.isNotEmpty()) histories++
             return FakeSession(defaults, listOf(Message(Role.SYSTEM, system.orEmpty())) + history)
         }
 
         override fun forget() {
             forgotten++
+            forgetError?.let { throw it }
+            answers?.writeText("")
         }
 
         override suspend fun selfTest() = selfTest ?: throw StreamFuseException(ErrorCode.BAD_FILE, "There is no selftest.npz.")
