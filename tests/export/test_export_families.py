@@ -154,7 +154,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         base, _ = write_checkpoint(folder / "base", model, **changes)
         prompts = torch.randint(4, VOCAB_SIZE, (10, 6)).tolist()
         items = [{"id": i, "source": "random", "prompt": "", "input_ids": ids} for i, ids in enumerate(prompts)]
-        list(distill(load_base(base), items, folder / "answers.jsonl", DistillConfig(max_new_tokens=24)))
+        list(distill(load_base(base), items, folder / "answers.jsonl", DistillConfig(max_new_tokens=24), {}))
         config = TrainConfig(
             model=base,
             data=(str(folder / "answers.jsonl"),),

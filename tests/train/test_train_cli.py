@@ -319,6 +319,20 @@ def test_a_recipe_runs_its_stages_and_only_those_that_are_not_done(model: Path, 
     assert (tmp_path / "run" / "own.jsonl").read_text() == own
 
 
+def test_answers_of_an_earlier_stage_are_not_kept_when_it_is_changed(model: Path, recipe: Path, tmp_path: Path) -> None:
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    assert invoke(*command).exit_code == 0
+    command += ["--set", "base.max_steps=4"]
+    result = invoke(*command)
+    assert result.exit_code == 1
+    assert "own.jsonl: written with another --adapter, so it is not continued; delete it, or give" in result.stderr
+    own = tmp_path / "run" / "own.jsonl"
+    before = json.loads(own.read_text().splitlines()[0])["writer"]
+    result = invoke(*command, "--no-resume")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(own.read_text().splitlines()[0])["writer"]["adapter"] != before["adapter"]
+
+
 def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path, tmp_path: Path) -> None:
     command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
     result = invoke(*command, "--sweep", "num_streams=1,3")

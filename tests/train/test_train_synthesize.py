@@ -53,6 +53,10 @@ def model() -> Transformer:
     return base
 
 
+def second_turns(model: Transformer, text: Tokenizer, out: Path, count: int, after: Path) -> list[int]:
+    return list(synthesize(model, text, out, count, CONFIG, *openings(text, after=after), {}))
+
+
 def run(
     model: Transformer,
     text: Tokenizer,
@@ -61,7 +65,7 @@ def run(
     config: DistillConfig = CONFIG,
     begin: tuple[str, ...] = (),
 ) -> Iterator[int]:
-    return synthesize(model, text, out, count, config, *openings(text, begin))
+    return synthesize(model, text, out, count, config, *openings(text, begin), {"begin": list(begin)})
 
 
 def prompts(path: Path) -> list[str]:
@@ -81,6 +85,13 @@ def test_a_beginning_is_kept(model: Transformer, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     list(run(model, text_io(tmp_path), out, 5, begin=("word9 word10 ",)))
     assert all(prompt.startswith("word9 word10") and prompt != "word9 word10" for prompt in prompts(out))
+
+
+def test_prompts_with_another_beginning_are_not_continued(model: Transformer, tmp_path: Path) -> None:
+    text, out = text_io(tmp_path), tmp_path / "out.jsonl"
+    list(run(model, text, out, 3, begin=("word9",)))
+    with pytest.raises(DataError, match=r"out.jsonl: written with --begin \['word9'\], not \['word8'\], so it is not"):
+        list(run(model, text, out, 6, begin=("word8",)))
 
 
 def test_a_stopped_run_goes_on_with_the_same_prompts(model: Transformer, tmp_path: Path) -> None:
@@ -132,7 +143,7 @@ def answers(path: Path, text: Tokenizer, finished: bool = True) -> Path:
 
 def test_second_turns_follow_the_answers_and_are_read_with_them(model: Transformer, tmp_path: Path) -> None:
     text, out = text_io(tmp_path), tmp_path / "out.jsonl"
-    list(synthesize(model, text, out, 9, CONFIG, *openings(text, after=answers(tmp_path / "answers.jsonl", text))))
+    second_turns(model, text, out, 9, answers(tmp_path / "answers.jsonl", text))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["messages"][0]["content"] for row in rows} == {"word4", "word5", "word6"}
     for row, sample in zip(rows, read_samples(out), strict=True):
@@ -145,11 +156,11 @@ def test_second_turns_follow_the_answers_and_are_read_with_them(model: Transform
 
 def test_third_turns_follow_second_ones(model: Transformer, tmp_path: Path) -> None:
     text, second, third = text_io(tmp_path), tmp_path / "second.jsonl", tmp_path / "third.jsonl"
-    list(synthesize(model, text, second, 4, CONFIG, *openings(text, after=answers(tmp_path / "answers.jsonl", text))))
+    second_turns(model, text, second, 4, answers(tmp_path / "answers.jsonl", text))
     items = prompt_items(read_samples(second), text, None, 0)
     done = [{**item, "completion_ids": text.encode("word7"), "finished": True} for item in items]
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in done))
-    list(synthesize(model, text, third, 4, CONFIG, *openings(text, after=tmp_path / "more.jsonl")))
+    second_turns(model, text, third, 4, tmp_path / "more.jsonl")
     before = {json.dumps(json.loads(line)["messages"]) for line in second.read_text().splitlines()}
     for line in third.read_text().splitlines():
         messages = json.loads(line)["messages"]
@@ -165,9 +176,6 @@ def test_answers_that_cannot_be_followed_are_refused(model: Transformer, tmp_pat
     (tmp_path / "prompts.jsonl").write_text('{"id": 1, "prompt": "word4"}\n')
     with pytest.raises(DataError, match="not answers of `streamfuse data distill`"):
         openings(text, after=tmp_path / "prompts.jsonl")
+    short = replace(CONFIG, max_prompt_tokens=3)
     with pytest.raises(DataError, match="longer than 3 tokens"):
-        list(
-            synthesize(
-                model, text, tmp_path / "out.jsonl", 3, replace(CONFIG, max_prompt_tokens=3), [Opening([1] * 4)], END
-            )
-        )
+        list(synthesize(model, text, tmp_path / "out.jsonl", 3, short, [Opening([1] * 4)], END, {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -254,6 +255,21 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
         return StreamConfig.from_json(metadata["streams"]), state, metadata
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: metadata field 'streams' cannot be read ({error})") from None
+
+
+def adapter_digest(path: Path) -> str:
+    """A short digest of an adapter's settings and tensors. Files with the same ones may differ in other metadata, and
+    in its order.
+
+    Raises:
+        CheckpointError: as `read_adapter`.
+    """
+    _, state, metadata = read_adapter(path)
+    digest = hashlib.sha256(metadata["streams"].encode())
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> StreamFused:

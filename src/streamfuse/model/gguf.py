@@ -6,7 +6,6 @@ and k projections, which some architectures store permuted for interleaved rotar
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -31,7 +30,7 @@ from .gguf_settings import (
 )
 from .gguf_tokenizer import tokenizer_of
 from .rope import rope_of, scaled_frequencies
-from .shards import lfs_hint
+from .shards import lfs_hint, sha256_of
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -132,7 +131,7 @@ def _source(fields: Metadata, files: list[Path], out_dir: Path) -> dict[str, Any
         "kind": "gguf",
         "file": gguf_path.name,
         "path": os.path.relpath(gguf_path, out_dir),
-        "sha256": _sha256(files),
+        "sha256": sha256_of(files),
         "name": fields.get("general.name", gguf_path.stem),
         "license": fields.get("general.license"),
         "file_type": fields.get("general.file_type"),
@@ -265,12 +264,3 @@ def _write(path: Path, data: dict[str, Any], indent: int | None = 2) -> None:
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(data, indent=indent, separators=separators, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,25 @@ def shards(folder: Path) -> list[Path]:
             f"{index}: not a safetensors index: its field 'weight_map' must give each tensor's file; copy or download "
             "it again"
         ) from None
+
+
+def sha256_of(files: Iterable[Path]) -> str:
+    """Hex digest of the files' contents, one after another, read in blocks."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """A short digest of a checkpoint's configuration and weights, the same in a copy of the folder.
+
+    Raises:
+        CheckpointError: the index is damaged.
+    """
+    return sha256_of(path for path in (folder / "config.json", *shards(folder)) if path.is_file())[:16]
 
 
 def read_header(path: Path) -> dict[str, TensorFacts]:

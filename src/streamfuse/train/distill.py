@@ -1,22 +1,25 @@
 """The base model generates the targets for a prompt file: in batches, resumable, greedily or sampled.
 
 Answers are appended to a JSON-lines file as they are finished, `{"id", "source", "prompt", "input_ids",
-"completion_ids", "finished"}`; a second run skips existing ids. Token ids are stored because a re-tokenized text may
-have other tokens than the model generated.
+"completion_ids", "finished"}`; a second run skips existing ids. The first row also has `"writer"`: the model and the
+settings, which a second run must share. Token ids are stored because a re-tokenized text may have other tokens than the
+model generated.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from streamfuse.model.checkpoint import load_base, load_stream_fused
+from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused
+from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.transformer import Transformer
+from streamfuse.options import flag_of
 
 from .config import DistillConfig
 from .dtype import choose_dtype
@@ -26,6 +29,8 @@ from .generate import generate_batch
 # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the preceding chat, if any
 Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
+_DIGESTS = ("model", "adapter", "after")  # facts of a writer that are contents of files
+_ANSWER = "an answer of `streamfuse data distill`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,10 @@ class Written:
     tokens: int
 
 
-def distill(model: Transformer, items: list[Item], out_path: Path, config: DistillConfig) -> Iterator[Written]:
-    """Generate completions for `items`; yields after each batch.
+def distill(
+    model: Transformer, items: list[Item], out_path: Path, config: DistillConfig, writer: Mapping[str, Any]
+) -> Iterator[Written]:
+    """Generate completions for `items`; yields after each batch. `writer`: `writer_facts` of the model.
 
     Items are processed in the given order in chunks and sorted by length within a chunk, so that an early stop leaves
     an unbiased part. Items that are in `out_path` already are skipped, and so are those with longer prompts than
@@ -48,13 +55,15 @@ def distill(model: Transformer, items: list[Item], out_path: Path, config: Disti
     """
     eos = set(model.config.eos_token_ids)
     with appending(out_path) as file:
-        for batch in _batches(pending(items, out_path, config), config.batch_size):
+        signature = first_row_facts(out_path, writer)
+        for batch in _batches(pending(items, out_path, config, writer), config.batch_size):
             # A seed per item: its text does not depend on other items or on resuming.
             seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
             completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
             for item, tokens in zip(batch, completions, strict=True):
-                row = {**item, "completion_ids": tokens, "finished": tokens[-1] in eos}
+                row = {**item, "completion_ids": tokens, "finished": tokens[-1] in eos, **signature}
                 file.write(json.dumps(row) + "\n")
+                signature = {}
             file.flush()
             yield Written(len(batch), sum(map(len, completions)))
 
@@ -69,11 +78,51 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
     return load_stream_fused(base, adapter).base if adapter else base
 
 
-def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[Item]:
+def writer_facts(
+    config: DistillConfig, folder: Path | None, adapter: Path | None = None, **more: Any
+) -> dict[str, Any]:
+    """What determines a text besides its prompt, for comparison with the file that a run continues.
+
+    Args:
+        folder: the model's; None where the caller checks that a file is continued by the same model.
+        more: further settings by the names of their flags, as JSON has them.
+    """
+    return {
+        "model": folder and checkpoint_digest(folder),
+        "adapter": adapter and adapter_digest(adapter),
+        "max_new_tokens": config.max_new_tokens,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "seed": config.seed,
+        "dtype": str(choose_dtype(config.dtype)).removeprefix("torch."),
+        **more,
+    }
+
+
+def check_writer(path: Path, writer: Mapping[str, Any], of: str) -> None:
+    """DataError, which names the difference, if the first row of the file does not have these facts of its writer."""
+    if (row := next(rows_written(path, of), None)) is None:
+        return
+    before = row.get("writer")
+    if not isinstance(before, dict):
+        raise DataError(f"{path}: its first row does not say which model and settings wrote it; give another file")
+    for name, value in writer.items():
+        if before.get(name) != value:
+            flag = flag_of(name)
+            what = f"another {flag}" if name in _DIGESTS else f"{flag} {before.get(name)}, not {value}"
+            raise DataError(f"{path}: written with {what}, so it is not continued; delete it, or give another file")
+
+
+def first_row_facts(path: Path, writer: Mapping[str, Any]) -> dict[str, Any]:
+    """The field that the next row gets: `writer` if the file is empty, none if it has rows."""
+    return {} if path.stat().st_size else {"writer": dict(writer)}
+
+
+def pending(items: list[Item], out_path: Path, config: DistillConfig, writer: Mapping[str, Any]) -> list[Item]:
     """The items that `distill` would process now.
 
     Raises:
-        DataError: `out_path` has other contents, or answers to other prompts.
+        DataError: `out_path` has other contents, answers to other prompts, or another writer's.
     """
     done = _written(out_path)
     for item in items:
@@ -82,6 +131,7 @@ def pending(items: list[Item], out_path: Path, config: DistillConfig) -> list[It
                 f"{out_path}: its answer {item['id']} is for another prompt; the file was written with another prompt "
                 "file, --seed or --system. Give another output file"
             )
+    check_writer(out_path, writer, _ANSWER)
     return [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
 
 
@@ -127,7 +177,7 @@ def appending(path: Path) -> Iterator[IO[str]]:
 def _written(path: Path) -> dict[int, list[int]]:
     """Prompt tokens of the answers in the file, by id."""
     try:
-        return {row["id"]: row["input_ids"] for row in rows_written(path, "an answer of `streamfuse data distill`")}
+        return {row["id"]: row["input_ids"] for row in rows_written(path, _ANSWER)}
     except KeyError:
         raise DataError(f"{path}: has rows that are not answers of `streamfuse data distill`") from None
 

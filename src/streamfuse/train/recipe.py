@@ -18,11 +18,11 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.options import converted
 
 from .config import SYNTHESIZE, DistillConfig, TrainConfig, default_streams
-from .distill import Written, distill, load_writer, pending
+from .distill import Written, distill, load_writer, pending, writer_facts
 from .formats import Sample
 from .prompts import open_text, prompt_items
 from .readers import read_samples
-from .synthesize import openings, synthesize
+from .synthesize import openings, prompt_writer, synthesize
 from .variations import vary_e2e
 
 if sys.version_info >= (3, 11):
@@ -203,8 +203,9 @@ def synthesized(stage: SynthesizeStage, model: Path) -> Iterator[int]:
     """Generate the prompts that the file does not have yet; yields the number of prompts per batch."""
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
-    writer = load_writer(model, None, stage.config)
-    yield from synthesize(writer, text, stage.out, stage.count, stage.config, places, end)
+    base = load_writer(model, None, stage.config)
+    writer = prompt_writer(stage.config, model, stage.begin, stage.system, stage.after)
+    yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, writer)
 
 
 class Answers:
@@ -218,10 +219,11 @@ class Answers:
             prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
             samples += [Sample((prompt,)) for prompt in prompts]
         items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
-        self.todo = pending(items, stage.out, stage.config)
+        self.writer = writer_facts(stage.config, model, stage.adapter)
+        self.todo = pending(items, stage.out, stage.config, self.writer)
 
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
             base = load_writer(self.model, self.stage.adapter, self.stage.config)
-            yield from distill(base, self.todo, self.stage.out, self.stage.config)
+            yield from distill(base, self.todo, self.stage.out, self.stage.config, self.writer)

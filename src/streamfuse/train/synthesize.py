@@ -7,19 +7,21 @@ samples there are distributed like the prompts that it was tuned on. For streams
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamfuse.model.shards import sha256_of
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 
 from .config import DistillConfig
-from .distill import appending, rows_written
+from .distill import appending, check_writer, first_row_facts, rows_written, writer_facts
 from .formats import DataError
 from .generate import generate_batch
 
+_PROMPT = "a prompt of `streamfuse data synthesize`"
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # placeholder for the user's message
 _SHORTEST = 12  # minimum length of a prompt in characters
 _PATIENCE = 8  # give up after this many batches without a prompt
@@ -70,6 +72,14 @@ def openings(
     return places, end
 
 
+def prompt_writer(
+    config: DistillConfig, folder: Path, begin: Sequence[str], system: str | None, after: Path | None
+) -> dict[str, Any]:
+    """What determines the prompts of a file (`distill.writer_facts`)."""
+    answers = after and sha256_of([after])[:16]
+    return writer_facts(config, folder, begin=list(begin), system=system, after=answers)
+
+
 def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
     rows = rows_written(after, "an answer of `streamfuse data distill`")
     try:
@@ -90,7 +100,14 @@ def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
 
 
 def synthesize(
-    model: Transformer, text: Tokenizer, out: Path, count: int, config: DistillConfig, places: list[Opening], end: int
+    model: Transformer,
+    text: Tokenizer,
+    out: Path,
+    count: int,
+    config: DistillConfig,
+    places: list[Opening],
+    end: int,
+    writer: Mapping[str, Any],
 ) -> Iterator[int]:
     """Sample user turns until `out` has `count` of them, one JSON object `{"id", "source", "prompt"}` per line, with
     `"messages"` instead of the prompt if it follows other messages.
@@ -98,17 +115,19 @@ def synthesize(
     Yields how many exist, then how many each batch added. `places` (from `openings`) are used in turn; those longer
     than `config.max_prompt_tokens` are skipped. Turns that do not end within `config.max_new_tokens`, that are too
     short or duplicates are dropped. An id is the sample's index among all samples, which have their own random numbers:
-    an interrupted run resumes with the same prompts.
+    an interrupted run resumes with the same prompts. The first row also has `"writer"`, as in distill.py.
 
     Raises:
-        DataError: `out` has other contents, or another process is writing it; or the model generates nothing that could
-            be a prompt.
+        DataError: `out` has other contents or another writer, or another process is writing it; or the model generates
+            nothing that could be a prompt.
     """
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
     if not places:
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
     in_vain = 0  # consecutive batches without a prompt
     with appending(out) as file:
+        check_writer(out, writer, _PROMPT)
+        signature = first_row_facts(out, writer)
         known, next_id = _written(out)
         yield len(known)
         while len(known) < count:
@@ -123,7 +142,8 @@ def synthesize(
                 if len(prompt) < max(_SHORTEST, len(place.begin) + 2) or prompt in known or len(known) == count:
                     continue
                 known.add(prompt)
-                file.write(json.dumps(_row(one, prompt, place), ensure_ascii=False) + "\n")
+                file.write(json.dumps({**_row(one, prompt, place), **signature}, ensure_ascii=False) + "\n")
+                signature = {}
             file.flush()
             next_id = ids.stop
             in_vain = 0 if len(known) > before else in_vain + 1
@@ -148,7 +168,7 @@ def _written(path: Path) -> tuple[set[str], int]:
     """The prompts in the file and the next id."""
     known: set[str] = set()
     next_id = 0
-    for row in rows_written(path, "a prompt of `streamfuse data synthesize`"):
+    for row in rows_written(path, _PROMPT):
         known.add(_prompt_in(row))
         next_id = row["id"] + 1
     return known, next_id

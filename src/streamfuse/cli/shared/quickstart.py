@@ -131,12 +131,12 @@ class Quickstart:
     def write_answers(self) -> int:
         """Generate the model's own text up to the number of tokens asked for; returns how many there are."""
         from streamfuse.train.config import DistillConfig
-        from streamfuse.train.distill import pending, rows_written
+        from streamfuse.train.distill import pending, rows_written, writer_facts
 
         batch = min(_BATCH, math.ceil(self.tokens / ANSWER_TOKENS))
         config = DistillConfig(batch, _LONGEST_PROMPT, ANSWER_TOKENS)
         written = sum(len(row["completion_ids"]) for row in rows_written(self.answers, "an answer"))
-        todo = pending(self._items, self.answers, config)
+        todo = pending(self._items, self.answers, config, writer_facts(config, None))
         if written >= self.tokens or not todo:
             self._skip("own text", f"{written:,} tokens in {self.answers}")
         else:
@@ -152,11 +152,11 @@ class Quickstart:
     def _generate(self, todo: list[Item], config: DistillConfig, tokens: int) -> int:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from streamfuse.train.distill import distill, load_writer
+        from streamfuse.train.distill import distill, load_writer, writer_facts
 
         with err.status("loading the model"):
-            writer = load_writer(self.folder, None, config)
-            seconds = _estimate(writer, todo, config, tokens)
+            base, writer = load_writer(self.folder, None, config), writer_facts(config, None)
+            seconds = _estimate(base, todo, config, tokens)
         say(f"own text: {tokens:,} tokens to generate, about {_duration(seconds)} on this machine (Ctrl-C is safe)")
         written = 0
         columns = (TextColumn("Generating"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"))
@@ -165,7 +165,7 @@ class Quickstart:
             # In groups, so that the same prompts are answered whether or not a run was interrupted.
             for start in range(0, len(self._items), config.batch_size):
                 group = self._items[start : start + config.batch_size]
-                for part in distill(writer, group, self.answers, config):
+                for part in distill(base, group, self.answers, config, writer):
                     written += part.tokens
                     progress.update(task, completed=min(written, tokens))
                 if written >= tokens:

@@ -33,6 +33,7 @@ def run_recipe(
     import_main()
     from streamfuse.model.pull import resolve_model
     from streamfuse.train import recipe as recipes
+    from streamfuse.train.config import TrainConfig
 
     try:
         recipe = recipes.load(name)
@@ -47,6 +48,8 @@ def run_recipe(
     say(f"{name}: {recipe['about']}")
     for number, stage in enumerate(stages[:-1] if sweep else stages, 1):
         say(f"Stage {number} of {len(stages)}.")
+        if not resume and not isinstance(stage, TrainConfig):
+            stage.out.unlink(missing_ok=True)
         if isinstance(stage, recipes.SynthesizeStage):
             _synthesize(stage, folder)
         elif isinstance(stage, recipes.DistillStage):

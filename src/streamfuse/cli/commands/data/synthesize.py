@@ -76,10 +76,10 @@ def synthesize(
     folder = resolve_model(model, offline=offline)
     text = open_text(folder)
     places, end = prompts.openings(text, begin or (), system, after)
-    writer = load_writer(folder, None, config)
+    base, writer = load_writer(folder, None, config), prompts.prompt_writer(config, folder, begin or (), system, after)
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=count)
-        for added in prompts.synthesize(writer, text, out, count, config, places, end):
+        for added in prompts.synthesize(base, text, out, count, config, places, end, writer):
             progress.advance(task, added)
     print(out)
