@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from safetensors.torch import save_file
 
-from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import StreamConfig
 from streamfuse.train.formats import DataError
 
@@ -28,6 +29,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 
 from transformers import TrainerCallback
 
+from streamfuse.train.data import FrozenStates
 from streamfuse.train.main import TrainConfig, TrainResult, run
 from streamfuse.train.templates import CHATML
 from streamfuse.train.trainer import LengthGrouped
@@ -49,6 +51,16 @@ class Losses(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.kill_at:
             raise KeyboardInterrupt
+
+
+class AskToStop(TrainerCallback):
+    """Asks for a stop in the first step, as Ctrl-C would."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop = stop
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stop.set()
 
 
 def prepared(folder: Path) -> TrainConfig:
@@ -201,8 +213,7 @@ def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, mode: str, fini
 def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: TrainConfig) -> None:
     config = replace(config, epochs=1.0)
     stop = threading.Event()
-    stop.set()
-    result = run(config, stop=stop)
+    result = run(config, stop=stop, callbacks=[AskToStop(stop)])
     assert (result.step, result.finished, result.metrics) == (1, False, {})
     assert (config.out_dir / "checkpoint-1").is_dir()
     result, losses = trained(config)
@@ -216,6 +227,37 @@ def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -
     again, losses = trained(config)
     assert again == first
     assert losses == {}
+
+
+@pytest.mark.parametrize("length", [{"epochs": 1.5}, {"max_steps": 3}])
+def test_a_finished_run_writes_a_missing_adapter_and_does_not_train(
+    config: TrainConfig, length: dict[str, Any]
+) -> None:
+    config = replace(config, **length)
+    first, _ = trained(config)
+    digest = adapter_digest(config.adapter)
+    config.adapter.unlink()
+    again, losses = trained(config)
+    assert (again, losses) == (first, {})
+    assert json.loads(read_adapter(config.adapter)[2]["held_out"]) == first.metrics
+    assert adapter_digest(config.adapter) == digest
+
+
+def test_a_stop_during_the_frozen_layers_ends_the_run_and_it_goes_on(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, compute, batches = threading.Event(), FrozenStates._compute_batch, []
+
+    def asked_to_stop(*arguments: Any) -> None:
+        batches.append(0)
+        stop.set()
+        compute(*arguments)
+
+    monkeypatch.setattr(FrozenStates, "_compute_batch", asked_to_stop)
+    result = run(replace(config, epochs=1.0), stop=stop)
+    assert (result.step, result.max_steps, result.finished, len(batches)) == (0, STEPS_PER_EPOCH, False, 1)
+    result, losses = trained(replace(config, epochs=1.0))
+    assert (result.finished, len(losses)) == (True, STEPS_PER_EPOCH)
 
 
 def test_no_resume_starts_over(config: TrainConfig) -> None:
@@ -246,6 +288,26 @@ def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
     with pytest.raises(ValueError, match="the run in it has other examples, so"):
         run(trained_once)
+
+
+def test_another_model_of_the_same_shape_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
+    tiny.write_base(trained_once.model, tiny.base())
+    with pytest.raises(ValueError, match="the run in it has another base model, so it cannot be resumed; add --no-res"):
+        run(trained_once)
+
+
+@pytest.mark.parametrize("name", ["base_adapter", "init_adapter"])
+def test_another_adapter_to_begin_with_is_not_mixed_into_a_run(
+    name: str, trained_once: TrainConfig, tmp_path: Path
+) -> None:
+    begin = tmp_path / "begin.safetensors"
+    shutil.copy(trained_once.adapter, begin)
+    further = replace(trained_once, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", **{name: begin})
+    run(replace(further, max_steps=1))
+    _, state, facts = read_adapter(begin)
+    save_file({key: value * 2 if value.is_floating_point() else value for key, value in state.items()}, begin, facts)
+    with pytest.raises(ValueError, match=f"the run in it has another --{name.replace('_', '-')}, so it cannot be resu"):
+        run(replace(further, max_steps=2))
 
 
 def test_checkpoints_without_the_settings_of_their_run_are_not_resumed(trained_once: TrainConfig) -> None:

@@ -7,6 +7,7 @@ rows and streams, and are merged at export. base: those adapters only, without s
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import threading
@@ -26,10 +27,10 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from streamfuse.durable import write_text
-from streamfuse.model.checkpoint import base_facts, load_base, load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import adapter_digest, base_facts, load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.fields import CheckpointError, read_object
-from streamfuse.model.shards import read_header
+from streamfuse.model.shards import checkpoint_digest, read_header
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
@@ -64,8 +65,14 @@ _FIXED = (
     "max_tokens",
     "held_out",
     "seed",
-    "examples",
 )
+# Of files, the contents are compared.
+_CONTENTS = {
+    "examples": "other examples",
+    "model_digest": "another base model",
+    "base_adapter_digest": "another --base-adapter",
+    "init_adapter_digest": "another --init-adapter",
+}
 
 _START_OVER = "add --no-resume to start over, or give another --output-dir"
 _PROMPTS, _PROMPT_TOKENS = 8, 200  # maximum number and length of held-out prompts stored in an adapter file
@@ -96,7 +103,8 @@ def run(
 
     Args:
         resume: continue from the last checkpoint in `config.out_dir`, if any; False deletes the checkpoints.
-        stop: when set, the run ends after the current step with a checkpoint, and the same call resumes it.
+        stop: when set, the run ends after the current step with a checkpoint, or, before the first step, after the
+            current batch of the frozen layers; the same call resumes it.
         console: for progress output; None shows nothing.
         callbacks: additional callbacks of the Trainer.
 
@@ -115,7 +123,11 @@ def run(
     arguments = _arguments(config)
     with arguments.main_process_first(desc="the folder"):
         checkpoint = _prepare_folder(config, model, examples, before, resume)
-    states = _frozen_states(config, model, examples, console, _share(arguments))
+    n_done, max_steps = _step_of(checkpoint), _max_steps(config, examples, arguments)
+    try:
+        states = _frozen_states(config, model, examples, console, _share(arguments), stop)
+    except _Stopped:
+        return TrainResult(n_done, max_steps, {})
     bar = ProgressBar(console)
     objective = NGramObjective(
         model,
@@ -133,6 +145,7 @@ def run(
     }
     if chat_template := TEMPLATES[config.task].chat_template:
         facts["chat_template"] = chat_template
+    adapter = AdapterFile(model, config.adapter, facts)
     trainer = StreamTrainer(
         model=objective,
         args=arguments,
@@ -141,7 +154,7 @@ def run(
         data_collator=collate,
         callbacks=[
             MetricsFile(config.out_dir / "metrics.jsonl"),
-            AdapterFile(model, config.adapter, facts),
+            adapter,
             PlotFile(config.out_dir / "metrics.jsonl", config.out_dir / "metrics.png"),
             *([StopAfterStep(stop)] if stop else []),
             bar,
@@ -153,9 +166,15 @@ def run(
     )
     trainer.remove_callback(PrinterCallback)
     try:
-        trainer.train(resume_from_checkpoint=checkpoint)
-        step, max_steps = trainer.state.global_step, trainer.state.max_steps
-        return TrainResult(step, max_steps, _last_metrics(trainer) if step >= max_steps else {})
+        if checkpoint and n_done >= max_steps:
+            trainer.take_checkpoint(checkpoint)
+        else:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        step = trainer.state.global_step
+        metrics = _last_metrics(trainer) if step >= max_steps else {}
+        if step >= max_steps and not config.adapter.is_file():
+            adapter.on_evaluate(arguments, trainer.state, trainer.control, metrics)
+        return TrainResult(step, max_steps, metrics)
     finally:
         bar.close()
 
@@ -252,16 +271,22 @@ def _prepare_folder(
             shutil.rmtree(folder)
     checkpoint = _last_whole_checkpoint(config.out_dir)
     own = {"base": base_facts(model.base.config), "streams": asdict(model.streams_config)}
-    settings = json.loads(json.dumps({**asdict(config), **own, "examples": digest_of(examples)}, default=str))
+    contents = {
+        "examples": digest_of(examples),
+        "model_digest": checkpoint_digest(config.model),
+        "base_adapter_digest": config.base_adapter and adapter_digest(config.base_adapter),
+        "init_adapter_digest": config.init_adapter and adapter_digest(config.init_adapter),
+    }
+    settings = json.loads(json.dumps({**asdict(config), **own, **contents}, default=str))
     if checkpoint:
         if not before:
             raise ValueError(
                 f"{path}: missing, so the settings of the run with the checkpoints beside it are unknown; {_START_OVER}"
             )
-        for name in _FIXED:
+        for name in (*_FIXED, *_CONTENTS):
             if before.get(name) != settings[name]:
                 was, now = _difference(before.get(name), settings[name])
-                what = "other examples" if name == "examples" else f"{name} {was}, not {now}"
+                what = _CONTENTS.get(name, f"{name} {was}, not {now}")
                 raise ValueError(f"{config.out_dir}: the run in it has {what}, so it cannot be resumed; {_START_OVER}")
         _check_checkpoint(Path(checkpoint))
     write_text(path, json.dumps(settings, indent=2) + "\n")
@@ -327,14 +352,39 @@ def _share(arguments: TrainingArguments) -> Share:
     return Share(arguments.local_process_index, count, PartialState().wait_for_everyone)
 
 
+class _Stopped(Exception):
+    """The run is asked to stop before its first step."""
+
+
 def _frozen_states(
-    config: TrainConfig, model: StreamFused, examples: list[Example], console: Console, share: Share
+    config: TrainConfig,
+    model: StreamFused,
+    examples: list[Example],
+    console: Console,
+    share: Share,
+    stop: threading.Event | None,
 ) -> FrozenStates:
     columns = (TextColumn("Frozen layers"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
     total = sum(len(example.input_ids) for example in examples)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
-        return FrozenStates(model, examples, config.out_dir / "frozen", lambda n: progress.advance(task, n), share)
+
+        def advance(tokens: int) -> None:
+            progress.advance(task, tokens)
+            if stop and stop.is_set():
+                raise _Stopped
+
+        return FrozenStates(model, examples, config.out_dir / "frozen", advance, share)
+
+
+def _max_steps(config: TrainConfig, examples: list[Example], arguments: TrainingArguments) -> int:
+    """The number of steps after which a run is finished, as the Trainer counts them."""
+    steps_per_epoch = math.ceil(len(examples) / (arguments.train_batch_size * arguments.world_size))
+    return config.max_steps or math.ceil(config.epochs * steps_per_epoch)
+
+
+def _step_of(checkpoint: str | None) -> int:
+    return int(read_object(Path(checkpoint) / "trainer_state.json")["global_step"]) if checkpoint else 0
 
 
 def _arguments(config: TrainConfig) -> TrainingArguments:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import Trainer
+from transformers.trainer_callback import TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from .data import Example, StreamDataset, draw_anchors
@@ -67,6 +69,14 @@ class StreamTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in self.train_dataset.examples]
         return LengthGrouped(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
+
+    def take_checkpoint(self, checkpoint: str) -> None:
+        """The weights and state of a finished run's checkpoint, as `train` would have them at its beginning."""
+        self._load_from_checkpoint(checkpoint)
+        self.state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+        self.state.is_local_process_zero = self.is_local_process_zero()
+        self.state.is_world_process_zero = self.is_world_process_zero()
+        self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """AdamW, with a low learning rate for matrices that are applied to rows, and a high one for the rest."""
