@@ -41,17 +41,19 @@ void Acceptor::accept(const Tree& tree, int64_t nodes, const sf_results& results
   int64_t row = 0, place = nodes == 1 ? 0 : place_of(results, 0);
   while (true) {
     int64_t token;
-    bool ends;
+    bool ends, taken = false;
     try {
       sampler_.near_tie = false;
       token = choose(results, place, generation.sampling, constraint, statistics, watch);
       ends = generation.ends_text(token);
       if (constraint != nullptr && !ends) {
         constraint->accept(token);
+        taken = true;
         ends = path.complete = constraint->must_end();
       }
     } catch (const Failure&) {
       if (path.tokens.empty()) throw;
+      if (taken) constraint->rollback(1);  // the next pass chooses this token again
       return;
     }
     path.rows.push_back(static_cast<int32_t>(row));
@@ -80,7 +82,7 @@ void Acceptor::accept(const Tree& tree, int64_t nodes, const sf_results& results
 // token is asked for first, because a mask of the vocabulary costs more.
 int64_t Acceptor::choose(const sf_results& results, int64_t survivor, const Sampling& sampling, Constraint* constraint,
                          Statistics& statistics, Stopwatch& watch) {
-  const bool restricted = constraint != nullptr && !constraint->unrestricted(), greedy = !sampling.needs_logits();
+  const bool restricted = constraint != nullptr && constraint->restricts(), greedy = !sampling.needs_logits();
   const int64_t best = greedy ? results.best[survivor] : 0;
   if (best < 0 || best >= vocab_size_)
     throw Failure(SF_EXECUTION, "the engine's best token lies outside the vocabulary");

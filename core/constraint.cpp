@@ -29,13 +29,18 @@ Constraint::Constraint(Owned<sf_constraint> table, int64_t vocab_size, const std
 void Constraint::check(int code) const {
   if (code == SF_OK) return;
   const char* why = table_->error == nullptr ? nullptr : table_->error(table_->context);
-  throw Failure(code, why == nullptr || *why == 0 ? "the constraint failed without a message" : why);
+  throw Failure(failure_code(code), why == nullptr || *why == 0 ? "the constraint failed without a message" : why);
 }
 
-bool Constraint::has(int32_t flags) const {
+int32_t Constraint::state() const {
   int32_t state = 0;
   check(table_->state(table_->context, &state));
-  return (state & flags) != 0;
+  return state;
+}
+
+bool Constraint::restricts() const {
+  constexpr int32_t kFree = SF_UNRESTRICTED | SF_MAY_END;
+  return (state() & kFree) != kFree;
 }
 
 bool Constraint::is_end(int64_t token) const { return std::find(ends_.begin(), ends_.end(), token) != ends_.end(); }

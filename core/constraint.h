@@ -18,7 +18,8 @@ class Constraint {
 
   bool may_end() const { return has(SF_MAY_END | SF_MUST_END); }
   bool must_end() const { return has(SF_MUST_END); }
-  bool unrestricted() const { return has(SF_UNRESTRICTED); }
+  // Whether some token may not follow; in an unrestricted state that may not end, these are the end tokens.
+  bool restricts() const;
   bool is_end(int64_t token) const;
 
   // allowed [tokens]: 1 if the token may follow. Nothing may follow where the text must end.
@@ -41,7 +42,8 @@ class Constraint {
   void rollback(int64_t count);
 
  private:
-  bool has(int32_t flags) const;
+  int32_t state() const;
+  bool has(int32_t flags) const { return (state() & flags) != 0; }
   bool allows_only(int64_t token);
   bool accept_end(const std::vector<int64_t>& tokens, bool only);
   void check(int code) const;

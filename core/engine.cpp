@@ -31,7 +31,7 @@ Engine::Engine(const Spec& spec, Backend backend) : spec_(spec), backend_(std::m
 }
 
 void Engine::check(int code) const {
-  if (code != SF_OK) throw Failure(code == SF_END ? SF_EXECUTION : code, last_error());
+  if (code != SF_OK) throw Failure(failure_code(code), last_error());
 }
 
 const char* Engine::last_error() const {

@@ -13,6 +13,9 @@ struct Failure : std::runtime_error {
   int code;
 };
 
+// The code of a caller's function that failed: SF_END of an interface function means that a text has ended.
+inline int failure_code(int code) { return code == SF_END ? int{SF_EXECUTION} : code; }
+
 [[noreturn]] inline void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }
 
 }  // namespace streamfuse

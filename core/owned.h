@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "streamfuse_core.h"
@@ -34,5 +35,11 @@ class Owned {
 };
 
 using Backend = Owned<sf_backend>;
+
+// Null for options of a version without constraints.
+inline const sf_constraint* constraint_of(const sf_options* given) {
+  constexpr size_t kEnd = offsetof(sf_options, constraint) + sizeof(given->constraint);
+  return given == nullptr || given->size < kEnd ? nullptr : given->constraint;
+}
 
 }  // namespace streamfuse

@@ -221,7 +221,8 @@ std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, 
   file.check();
   const bool has_cache = file.cache_bytes > 0;
   if (has_cache && engine.saved_bytes(file.cached) != file.cache_bytes) bad(path, kOtherEngine);
-  if (const int code = take(file.note); code != SF_OK) throw Failure(code, path + " holds a note that was refused");
+  if (const int code = take(file.note); code != SF_OK)
+    throw Failure(failure_code(code), path + " holds a note that was refused");
   discard();
   if (has_cache) file.load(engine);
   return std::move(file.tokens);

@@ -42,6 +42,17 @@ Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_s
   block_.path.reserve(static_cast<size_t>(spec_.widest()) + 1);
 }
 
+template <typename Body>
+auto Session::or_end(const Body& body) {
+  try {
+    return body();
+  } catch (...) {
+    running_ = block_.open = false;
+    constraint_.reset();
+    throw;
+  }
+}
+
 void Session::check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const {
   if (n < 1 || ids == nullptr) bad("the prompt is empty: it needs at least one token");
   if (n > spec_.capacity)
@@ -71,25 +82,26 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   const bool needs_costs = drafts && generation.width == 0;
   const double measure_ms = needs_costs ? learn_costs() : 0.0;
   generation_ = generation;
-  constraint_.reset();
-  if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   if (!drafts) generation_.width = 1;
-  const int64_t known = std::min({engine_.cached(), same, n - 1});
-  engine_.rewind(known);
-  tokens_.assign(ids, ids + n);
-  statistics_.clear();
-  statistics_.speculative = drafts;
-  statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
-  statistics_.prompt_tokens = n;
-  statistics_.dropped_turns = generation.dropped_turns;
-  statistics_.measure_ms = measure_ms;
-  load_prefix();
-  int64_t reread = std::max(int64_t{0}, known - engine_.cached());
-  if (generation.dropped_turns > 0) reread += std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
-  // The remaining turns are encoded again, perhaps to fewer tokens than the cache had.
-  statistics_.reread_tokens = std::min(reread, n - 1 - engine_.cached());
-  if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
-  planner_.begin(tokens_, same, constraint(), generation);
+  or_end([&] {
+    if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
+    const int64_t known = std::min({engine_.cached(), same, n - 1});
+    engine_.rewind(known);
+    tokens_.assign(ids, ids + n);
+    statistics_.clear();
+    statistics_.speculative = drafts;
+    statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
+    statistics_.prompt_tokens = n;
+    statistics_.dropped_turns = generation.dropped_turns;
+    statistics_.measure_ms = measure_ms;
+    load_prefix();
+    int64_t reread = std::max(int64_t{0}, known - engine_.cached());
+    if (generation.dropped_turns > 0) reread += std::max(int64_t{0}, leaves_cache - generation.dropped_tokens);
+    // The remaining turns are encoded again, perhaps to fewer tokens than the cache had.
+    statistics_.reread_tokens = std::min(reread, n - 1 - engine_.cached());
+    if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
+    planner_.begin(tokens_, same, constraint(), generation);
+  });
   running_ = true;
   block_.open = false;
   certain_.clear();
@@ -148,18 +160,12 @@ bool Session::prefill(bool one_pass) {
 
 bool Session::read() {
   if (!running_ || room_ >= 0) return false;
-  try {
-    return prefill(true);
-  } catch (...) {
-    running_ = false;
-    constraint_.reset();
-    throw;
-  }
+  return or_end([&] { return prefill(true); });
 }
 
 bool Session::next(sf_token& out) {
   if (!running_) return false;
-  try {
+  return or_end([&] {
     if (room_ < 0) prefill(false);
     watch_.start();
     while (true) {
@@ -172,11 +178,7 @@ bool Session::next(sf_token& out) {
       }
       pass();
     }
-  } catch (...) {
-    running_ = block_.open = false;
-    constraint_.reset();
-    throw;
-  }
+  });
 }
 
 // One pass over the model, and the path that it accepts.
@@ -317,12 +319,14 @@ void Session::finish(const char* reason) {
   if (!running_) return;
   const std::string why = reason != nullptr ? reason : reason_ != nullptr ? reason_ : kStopped;
   running_ = false;
-  if (block_.open) {
-    if (reason_ == nullptr) reason_ = kStopped;  // so that no streams are bought
-    watch_.start();
-    end_block();
-  }
-  end(why.c_str());
+  or_end([&] {
+    if (block_.open) {
+      if (reason_ == nullptr) reason_ = kStopped;  // so that no streams are bought
+      watch_.start();
+      end_block();
+    }
+    end(why.c_str());
+  });
 }
 
 void Session::discard() {

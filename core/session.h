@@ -62,6 +62,9 @@ class Session {
     int64_t delivered = 0;
     bool saw_stop = false;  // the pass produced the stop token that ends the text
   };
+  // Runs a part of a text. If it fails, the text ends and its constraint is released.
+  template <typename Body>
+  auto or_end(const Body& body);
   void check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const;
   double learn_costs();
   void load_prefix();

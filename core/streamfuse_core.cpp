@@ -83,12 +83,6 @@ streamfuse::Generation generation_of(const sf_options* given, const streamfuse::
   return generation;
 }
 
-// Null for options of a version without constraints.
-const sf_constraint* constraint_of(const sf_options* given) {
-  constexpr size_t kEnd = offsetof(sf_options, constraint) + sizeof(given->constraint);
-  return given == nullptr || given->size < kEnd ? nullptr : given->constraint;
-}
-
 void check_engine(const streamfuse::Backend& engine, const streamfuse::Spec& spec) {
   if (engine->run == nullptr || engine->commit == nullptr || engine->truncate == nullptr)
     bad("an engine needs run, commit and truncate");
@@ -192,7 +186,7 @@ int sf_sequence_prepare(sf_sequence* handle) {
 
 int sf_sequence_start(sf_sequence* handle, const int64_t* ids, int64_t n, const sf_options* options) {
   // Owned from here on, so that it is released also if the call fails.
-  streamfuse::Owned<sf_constraint> constraint(constraint_of(options));
+  streamfuse::Owned<sf_constraint> constraint(streamfuse::constraint_of(options));
   return on(handle, [&](streamfuse::Session& session) {
     session.start(ids, n, generation_of(options, session.spec()), std::move(constraint));
     return SF_OK;

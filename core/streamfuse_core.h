@@ -207,7 +207,8 @@ SF_EXPORT int sf_core_model_add_prefix(sf_core_model*, const char* path);
 enum {
   SF_MAY_END = 1,      /* the text is complete: it may end here */
   SF_MUST_END = 2,     /* the text is complete, and no token can follow; implies SF_MAY_END */
-  SF_UNRESTRICTED = 4, /* every token is allowed here, and none is forced: a grammar that is not active yet */
+  SF_UNRESTRICTED = 4, /* every token is allowed here, end tokens only with SF_MAY_END, and none is forced: a grammar
+                          that is not active yet */
 };
 
 /* A grammar that restricts a text, as a table of functions. sf_text_constrain in text/streamfuse_bundle.h creates one

@@ -10,10 +10,6 @@
 namespace streamfuse::native {
 namespace {
 
-Owned<sf_constraint> own_constraint(const sf_answer_options& options) {
-  return Owned<sf_constraint>(known_part(options.sampling, sf_options{}).constraint);
-}
-
 // The model, or the adapter that the options name.
 std::shared_ptr<const Model> model_of(std::shared_ptr<const Model> model, const sf_session_options& options) {
   if (model == nullptr) bad("a session needs a model that was loaded");
@@ -65,20 +61,20 @@ void Session::prepare() {
   need(sf_sequence_prepare(sequence_.get()));
 }
 
-void Session::start(const char* text, size_t bytes, const sf_answer_options& options) {
-  start_turn(options, [&](const int64_t** ids, int64_t* n) {
+void Session::start(const char* text, size_t bytes, const sf_answer_options& options, Owned<sf_constraint> own) {
+  start_turn(options, std::move(own), [&](const int64_t** ids, int64_t* n) {
     return chat_ ? sf_text_ask(text_.get(), text, bytes, ids, n) : sf_text_encode(text_.get(), text, bytes, 1, ids, n);
   });
 }
 
-void Session::start_tool_results(const char* results, size_t bytes, const sf_answer_options& options) {
-  start_turn(options,
+void Session::start_tool_results(const char* results, size_t bytes, const sf_answer_options& options,
+                                 Owned<sf_constraint> own) {
+  start_turn(options, std::move(own),
              [&](const int64_t** ids, int64_t* n) { return sf_text_ask_results(text_.get(), results, bytes, ids, n); });
 }
 
 template <typename Ask>
-void Session::start_turn(const sf_answer_options& options, Ask ask) {
-  Owned<sf_constraint> own = own_constraint(options);
+void Session::start_turn(const sf_answer_options& options, Owned<sf_constraint> own, Ask ask) {
   finish();
   const int64_t* ids = nullptr;
   int64_t n = 0;
@@ -91,8 +87,7 @@ void Session::start_turn(const sf_answer_options& options, Ask ask) {
   begin(context.data(), n, options, std::move(own));
 }
 
-void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options) {
-  Owned<sf_constraint> own = own_constraint(options);
+void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own) {
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
   begin(ids, n, options, std::move(own));

@@ -17,11 +17,12 @@ class Session {
   // `own` is the engine of `options`, if they have one.
   Session(std::shared_ptr<const Model> model, bool chat, const sf_session_options& options, Backend own);
 
-  // See streamfuse.h; all throw Failure.
+  // See streamfuse.h; all throw Failure. `own` is the constraint of the options' sampling, if there is one.
   void prepare();
-  void start(const char* text, size_t bytes, const sf_answer_options& options);
-  void start_tool_results(const char* results, size_t bytes, const sf_answer_options& options);
-  void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options);
+  void start(const char* text, size_t bytes, const sf_answer_options& options, Owned<sf_constraint> own);
+  void start_tool_results(const char* results, size_t bytes, const sf_answer_options& options,
+                          Owned<sf_constraint> own);
+  void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
   bool read(int64_t* read, int64_t* total);  // false: nothing is left to process
   bool next(sf_piece& out);                  // false: the answer has ended
   void finish();
@@ -43,7 +44,7 @@ class Session {
   void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
   sf_options sampling_of(const sf_answer_options& options) const;
   template <typename Ask>
-  void start_turn(const sf_answer_options& options, Ask ask);
+  void start_turn(const sf_answer_options& options, Owned<sf_constraint> own, Ask ask);
   Owned<sf_constraint> constrain(const sf_answer_options& options, Owned<sf_constraint> own);
   void give(const sf_token& token, sf_piece& out);
   bool give_held(sf_piece& out);

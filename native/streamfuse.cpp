@@ -15,6 +15,7 @@ using streamfuse::bad;
 using streamfuse::Failure;
 using streamfuse::guarded;
 using streamfuse::known_part;
+using streamfuse::Owned;
 using streamfuse::native::Session;
 
 struct sf_model {
@@ -61,6 +62,21 @@ int on(sf_session* handle, Body body) noexcept {
       return body(*session);
     }
   });
+}
+
+// Null for options of a version without constraints.
+const sf_constraint* constraint_of(const sf_answer_options* given) {
+  constexpr size_t kEnd = offsetof(sf_answer_options, sampling) + sizeof(given->sampling);
+  return given == nullptr || given->size < kEnd ? nullptr : streamfuse::constraint_of(given->sampling);
+}
+
+// Starts an answer by `body`, which gets the options and their constraint.
+template <typename Body>
+int start(sf_session* handle, const sf_answer_options* options, Body body) noexcept {
+  // Owned from here on, so that it is released also if the call fails.
+  Owned<sf_constraint> constraint(constraint_of(options));
+  return on(handle,
+            [&](Session& session) { body(session, known_part(options, sf_answer_options{}), std::move(constraint)); });
 }
 
 }  // namespace
@@ -184,13 +200,15 @@ int sf_session_prepare(sf_session* handle) {
 }
 
 int sf_session_start(sf_session* handle, const char* text, size_t bytes, const sf_answer_options* options) {
-  return on(handle, [&](Session& session) { session.start(text, bytes, known_part(options, sf_answer_options{})); });
+  return start(handle, options, [&](Session& session, const sf_answer_options& known, Owned<sf_constraint> constraint) {
+    session.start(text, bytes, known, std::move(constraint));
+  });
 }
 
 int sf_session_start_tool_results(sf_session* handle, const char* results, size_t bytes,
                                   const sf_answer_options* options) {
-  return on(handle, [&](Session& session) {
-    session.start_tool_results(results, bytes, known_part(options, sf_answer_options{}));
+  return start(handle, options, [&](Session& session, const sf_answer_options& known, Owned<sf_constraint> constraint) {
+    session.start_tool_results(results, bytes, known, std::move(constraint));
   });
 }
 
@@ -199,7 +217,9 @@ int sf_session_tool_calls(sf_session* handle, const char** json, size_t* bytes) 
 }
 
 int sf_session_start_tokens(sf_session* handle, const int64_t* ids, int64_t n, const sf_answer_options* options) {
-  return on(handle, [&](Session& session) { session.start_tokens(ids, n, known_part(options, sf_answer_options{})); });
+  return start(handle, options, [&](Session& session, const sf_answer_options& known, Owned<sf_constraint> constraint) {
+    session.start_tokens(ids, n, known, std::move(constraint));
+  });
 }
 
 int sf_session_read(sf_session* handle, int64_t* read, int64_t* total) {

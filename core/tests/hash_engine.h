@@ -47,6 +47,7 @@ struct HashEngine {
   std::vector<float> logits;
   std::vector<int64_t> best, kept;
   int64_t fail_at = -1;           // this pass from now fails
+  bool keeps_rows = false;        // `commit` and `truncate` fail
   int64_t goes_back = kCapacity;  // rows that `truncate` can drop, except for all
   size_t furthest = 0;            // the longest cache so far
   int releases = 0;
@@ -68,12 +69,14 @@ struct HashEngine {
     return SF_OK;
   }
   int commit(const int32_t* committed, int32_t n) {
+    if (keeps_rows) return SF_EXECUTION;
     for (int32_t i = 0; i < n; ++i) cache.push_back(rows[static_cast<size_t>(committed[i])].back());
     furthest = std::max(furthest, cache.size());
     return SF_OK;
   }
   int64_t truncatable(int64_t length) const { return length + goes_back < static_cast<int64_t>(furthest) ? 0 : length; }
   int truncate(int64_t length) {
+    if (keeps_rows) return SF_EXECUTION;
     if (length != truncatable(length)) return SF_BAD_ARGUMENT;
     cache.resize(static_cast<size_t>(length));
     if (length == 0) furthest = 0;

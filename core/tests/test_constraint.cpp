@@ -19,6 +19,9 @@ struct RecordGrammar {
   bool dead_end = false;  // nothing may follow a word
   int releases = 0;
   int64_t fails_on = -1;  // accepting this token is a failure
+  int failure = SF_BAD_GRAMMAR;
+  int64_t state_fails_at = -1;  // this question for the state from now fails
+  int32_t free_state = SF_MAY_END | SF_UNRESTRICTED;
   std::vector<int64_t> accepted;
 
   RecordGrammar() = default;
@@ -44,7 +47,7 @@ struct RecordGrammar {
     constraint.context = this;
     constraint.accept = [](void* self, int64_t token) {
       RecordGrammar& own = *static_cast<RecordGrammar*>(self);
-      if (token == own.fails_on) return int{SF_BAD_GRAMMAR};
+      if (token == own.fails_on) return own.failure;
       const int32_t next = own.after(own.states.back(), token);
       if (next == -2) return int{SF_BAD_GRAMMAR};
       own.states.push_back(next);
@@ -59,8 +62,10 @@ struct RecordGrammar {
       return int{SF_OK};
     };
     constraint.state = [](void* self, int32_t* state) {
-      const int32_t now = static_cast<RecordGrammar*>(self)->states.back();
-      *state = now == 5 ? SF_MAY_END | SF_MUST_END : now == -1 ? SF_MAY_END | SF_UNRESTRICTED : 0;
+      RecordGrammar& own = *static_cast<RecordGrammar*>(self);
+      if (own.state_fails_at-- == 0) return int{SF_EXECUTION};
+      const int32_t now = own.states.back();
+      *state = now == 5 ? SF_MAY_END | SF_MUST_END : now == -1 ? own.free_state : 0;
       return int{SF_OK};
     };
     constraint.allows = [](void* self, const int64_t* tokens, int32_t n, uint8_t* allowed) {
@@ -239,6 +244,73 @@ void a_failing_constraint_fails_alike_with_and_without_drafts() {
   expect(failed >= 3, "some texts fail");
 }
 
+void after_a_failure_the_constraint_is_where_the_text_is() {
+  RecordGrammar grammar;
+  Bench plain;
+  const std::vector<int64_t> expected = plain.text({}, grammar);
+  int whole = 0, cut = 0;
+  for (int64_t at = 0; at < 400; ++at) {
+    RecordGrammar failing;
+    failing.state_fails_at = at;
+    Bench bench;
+    bool failed = false;
+    try {
+      bench.text({}, failing);
+    } catch (const Failure& failure) {
+      failed = true;
+      expect(std::string(failure.what()) == "refused by the test", "only the failure itself ends a text");
+    }
+    const std::vector<int64_t>& text = bench.session.tokens();
+    expect(std::equal(text.begin(), text.end(), expected.begin()), "a failure that passes changes no token");
+    expect(failed || text == expected, "nor where the text ends");
+    if (failing.state_fails_at < 0) ++(failed ? cut : whole);
+  }
+  expect(whole > 5 && cut > 5, "some failures end the text, others only a draft");
+}
+
+void the_code_of_a_failure_is_never_that_of_an_end() {
+  RecordGrammar grammar;
+  grammar.fails_on = 5;
+  grammar.failure = SF_END;
+  Bench bench;
+  int code = SF_OK;
+  try {
+    bench.text({}, grammar);
+  } catch (const Failure& failure) {
+    code = failure.code;
+  }
+  expect(code == SF_EXECUTION, "a constraint that fails does not end the text as if it were complete");
+}
+
+void end_tokens_wait_until_an_unrestricted_text_may_end() {
+  int ended = 0, different = 0;
+  for (Generation generation : generations()) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      generation.sampling.seed = seed;
+      generation.stop_ids = {2, 13, 21, 30};
+      generation.speculative = false;
+      std::vector<std::vector<int64_t>> texts;
+      for (const int32_t state : {int{SF_UNRESTRICTED}, SF_UNRESTRICTED | SF_MAY_END}) {
+        RecordGrammar grammar(12), again(12);
+        grammar.free_state = again.free_state = state;
+        Bench one, other(1.0 + 0.02 * static_cast<double>(seed));
+        texts.push_back(one.text(generation, grammar));
+        const std::string reason = one.session.finish_reason();
+        const bool triggered = std::find(texts.back().begin() + static_cast<ptrdiff_t>(kPrompt.size()),
+                                         texts.back().end(), 12) != texts.back().end();
+        expect(reason != "stop" || triggered || state != SF_UNRESTRICTED, "it does not end before it may");
+        ended += reason == "stop" && !triggered;
+        Generation drafts = generation;
+        drafts.speculative = true;
+        expect(other.text(drafts, again) == texts.back(), "drafts change no token");
+        expect(other.session.finish_reason() == reason, "nor why it ends");
+      }
+      different += texts[0] != texts[1];
+    }
+  }
+  expect(ended > 5 && different > 5, "some texts that may end do so");
+}
+
 void stop_tokens_outside_the_vocabulary_are_no_tokens() {
   Generation generation;
   generation.stop_ids = {-1, kVocabulary, int64_t{1} << 40};
@@ -259,6 +331,29 @@ void a_refused_start_releases_the_constraint() {
   } catch (const Failure&) {
   }
   expect(grammar.releases == 1, "and the constraint released");
+}
+
+void a_call_that_fails_releases_the_constraint() {
+  const auto fails = [](const auto& call) {
+    try {
+      call();
+    } catch (const Failure&) {
+      return true;
+    }
+    return false;
+  };
+  RecordGrammar running, next;
+  Bench bench;
+  bench.hashes.keeps_rows = true;
+  expect(fails([&] { bench.text({}, running); }) && running.releases == 1, "of a start");
+  bench.hashes.keeps_rows = false;
+  const sf_constraint first = running.table();
+  bench.session.start(kPrompt.data(), static_cast<int64_t>(kPrompt.size()), {}, Owned<sf_constraint>(&first));
+  sf_token token;
+  bench.session.next(token);
+  bench.hashes.keeps_rows = true;
+  expect(fails([&] { bench.text({}, next); }) && next.releases == 1, "of the next start, which ends the text before");
+  expect(running.releases == 2, "whose constraint is released too");
 }
 
 void a_guide_visits_every_node_of_a_draft() {
@@ -458,7 +553,11 @@ int main() {
   end_tokens_are_allowed_only_at_the_end();
   a_dead_end_fails_alike_with_and_without_drafts();
   a_failing_constraint_fails_alike_with_and_without_drafts();
+  after_a_failure_the_constraint_is_where_the_text_is();
+  the_code_of_a_failure_is_never_that_of_an_end();
+  end_tokens_wait_until_an_unrestricted_text_may_end();
   stop_tokens_outside_the_vocabulary_are_no_tokens();
+  a_call_that_fails_releases_the_constraint();
   a_refused_start_releases_the_constraint();
   a_guide_visits_every_node_of_a_draft();
   refused_candidates_of_look_up_are_no_misses();

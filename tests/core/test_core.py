@@ -40,7 +40,8 @@ from streamfuse.runtime.reference.sampling import Sampler, distribution, penalis
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Generation, Session
-from streamfuse.runtime.structures import RELEASE, Options
+from streamfuse.runtime.structures import RELEASE, TAKE, Options
+from streamfuse.runtime.text_library import END, EXECUTION
 
 CORE = Path(__file__).parents[2] / "core"
 VOCAB, SLOTS = 60, 40
@@ -638,6 +639,14 @@ def test_a_session_is_saved_under_a_name_that_is_no_utf_8(tmp_path: Path) -> Non
         session.save(path, b"note")
         assert session.restore(path) == b"note"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_note_that_is_refused_with_the_code_of_an_end_is_a_failure(tmp_path: Path) -> None:
+    with Session(SavingBackend(spec())) as session:
+        session.save(tmp_path / "saved")
+        with session.core.handle as handle:
+            restore, path = session.core.library.sf_sequence_restore, str(tmp_path / "saved").encode()
+            assert restore(handle, path, TAKE(lambda *_: END), None) == EXECUTION
 
 
 def test_a_name_with_a_zero_byte_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
@@ -1305,6 +1314,16 @@ def test_the_core_includes_itself_and_the_standard_library_only() -> None:
     own = {path.name for path in CORE.glob("*.h")}
     strangers = {(path.name, name) for path, name in includes() if name not in own | STANDARD}
     assert strangers == {("trace.cpp", name) for name in TRACING}
+
+
+def test_a_closed_model_does_not_take_an_engine() -> None:
+    model, engine = CoreModel(spec()), RestingBackend(spec())
+    model.close()
+    with pytest.raises(CoreError, match="this model is closed"):
+        CoreSession(model, engine)
+    with pytest.raises(CoreError, match="this model is closed"):
+        model.self_test(engine, None, 0)
+    assert not hasattr(engine, "rests"), "its table is not asked for"
 
 
 def test_closing_while_another_thread_generates_is_safe() -> None:

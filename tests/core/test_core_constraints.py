@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from automata import Automaton, GrammarFailed, random_automaton
-from fakes import ArithmeticBackend, spec
+from fakes import ArithmeticBackend, StubbornBackend, spec
 from tokenizer_samples import llama_like, opened
 
-from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec
+from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.core import CoreError, CoreModel, CoreSession
@@ -222,6 +222,85 @@ def test_a_session_goes_on_after_a_constraint_that_raised() -> None:
         assert [token.id for token in found[:3]] == [5, 6, 7]
         assert [token.source for token in found[:3]] == ["grammar"] * 3
         assert session.statistics.fallback_reason is None
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "hot"])
+@pytest.mark.parametrize("may_end", [True, False])
+def test_an_end_token_ends_an_unrestricted_text_only_where_it_may_end(
+    rng: np.random.Generator, sampling: str, may_end: bool
+) -> None:
+    early = 0
+    for _ in range(4):
+        model = model_of("fused", rng, capacity=90)
+        prompt, ends = rng.integers(0, 63, 4).tolist(), tuple(range(0, 63, 5))
+        config = GenerationConfig(
+            25, replace(SAMPLINGS[sampling], seed=int(rng.integers(2**60))), stop_token_ids=ends, speculative=False
+        )
+        make = lambda: Automaton(RECORDS.edges, RECORDS.may_end, trigger=63, free_may_end=may_end)  # noqa: E731
+        ending, _ = both(model, 12, prompt, config, make)
+        for width in (4, 8):
+            assert both(model, 12, prompt, replace(config, speculative=True, width=width), make)[0] == ending
+        early += ending[1] == "stop" and 63 not in ending[0]
+    assert early == (4 if may_end else 0)
+
+
+def test_a_constraint_of_another_vocabulary_is_refused(tokenizer: Tokenizer) -> None:
+    class Longer(Automaton):
+        def mask(self) -> np.ndarray:
+            return np.ones(400_000, np.bool_)
+
+    with CoreSession(CoreModel(spec()), ArithmeticBackend(spec())) as session:
+        session.start([3, 1, 4], GenerationConfig(20, width=4), Longer(RECORDS.edges, RECORDS.may_end))
+        with pytest.raises(ValueError, match=r"mask has the shape \(400000,\), the vocabulary 64 tokens"):
+            session.next()
+        grammar = tokenizer.constraint(regex="[a-z]+")
+        with pytest.raises(ValueError, match=f"a vocabulary of {grammar.vocab_size} tokens, the model's has 64"):
+            session.start([3, 1, 4], GenerationConfig(20, width=4), grammar)
+        assert grammar.state() == 0, "it is still the caller's"
+
+
+def test_a_closed_session_does_not_take_a_constraint(tokenizer: Tokenizer) -> None:
+    grammar = tokenizer.constraint(regex="[a-z]+")
+    model = spec(vocab_size=grammar.vocab_size)
+    session = CoreSession(CoreModel(model), ArithmeticBackend(model))
+    session.close()
+    with pytest.raises(CoreError, match="closed"):
+        session.start([3, 1, 4], GenerationConfig(20), grammar)
+    assert grammar.state() == 0
+
+
+def test_a_failed_start_releases_the_constraint() -> None:
+    with CoreSession(CoreModel(spec()), engine := StubbornBackend(spec())) as session:
+        session.start([3, 1, 4], GenerationConfig(20, width=4), copy.deepcopy(RECORDS))
+        assert session.next() is not None
+        engine.fails = True
+        with pytest.raises(BackendError, match="cannot go back"):
+            session.start([3, 5], GenerationConfig(20, width=4), copy.deepcopy(RECORDS))
+        assert not any(one.in_use for one in session.kept["constraints"])
+        assert session.next() is None
+        session.start([3, 1, 4], GenerationConfig(3, width=4), copy.deepcopy(RECORDS))
+        assert (token := session.next()) is not None
+        assert token.id == 5
+
+
+def test_an_interrupted_start_leaves_a_text_under_its_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control-C during a call raises after it, so the text may have begun."""
+    with CoreSession(CoreModel(spec()), ArithmeticBackend(spec())) as session:
+        call = session._call
+
+        def interrupted(*arguments: Any, **more: Any) -> int:
+            call(*arguments, **more)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(session, "_call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.start([3, 1, 4], GenerationConfig(20, width=4), copy.deepcopy(RECORDS))
+        monkeypatch.undo()
+        assert [one.in_use for one in session.kept["constraints"]] == [True]
+        assert (token := session.next()) is not None
+        assert token.id == 5
+        session.start([3, 1, 4], GenerationConfig(3, width=4))
+        assert not any(one.in_use for one in session.kept["constraints"])
 
 
 def test_an_interrupt_in_a_draft_is_no_failure_of_the_constraint() -> None:

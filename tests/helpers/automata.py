@@ -22,7 +22,8 @@ class Automaton:
     """The texts that lead from state 0 along edges, {token: next state} per state, to a state that may end.
 
     A state without edges must end, or is a dead end if it may not. A state with one edge that may not end forces it.
-    With a `trigger` every token is allowed before it, and state 0 comes after it. `raises` is a function of the
+    With a `trigger` every token is allowed before it, and state 0 comes after it; `free_may_end` says whether the text
+    may end before. `raises` is a function of the
     constraint and the state in which it raises GrammarFailed; `accept` raises when it would enter that state.
     """
 
@@ -30,6 +31,7 @@ class Automaton:
     may_end: Sequence[int]
     vocab_size: int = 64
     trigger: int | None = None
+    free_may_end: bool = True
     raises: tuple[str, int] | None = None
     states: list[int] = field(init=False)  # after each accepted token, the start first
 
@@ -50,7 +52,7 @@ class Automaton:
         self._fail("state")
         now = self.states[-1]
         if now == FREE:
-            return MAY_END | UNRESTRICTED
+            return UNRESTRICTED | (MAY_END if self.free_may_end else 0)
         return 0 if now not in self.may_end else MAY_END if self.edges[now] else MAY_END | MUST_END
 
     def allows(self, tokens: IntArray) -> BoolArray:

@@ -189,6 +189,18 @@ class ArithmeticBackend:
         self.closed = True
 
 
+class StubbornBackend(ArithmeticBackend):
+    """Its next `truncate` fails if a test says so."""
+
+    fails = False
+
+    def truncate(self, length: int) -> None:
+        if self.fails:
+            self.fails = False
+            raise BackendError("cannot go back")
+        super().truncate(length)
+
+
 def decode_letters(ids: Sequence[int]) -> str:
     """A detokenizer for tests: one printable character per token."""
     return "".join(chr(48 + token) for token in ids)

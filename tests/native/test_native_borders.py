@@ -19,6 +19,7 @@ import pytest
 from app_library import (
     BAD_ARGUMENT,
     BUILT,
+    AnswerOptions,
     AppModel,
     AppSession,
     LibraryFailure,
@@ -31,6 +32,8 @@ from pages import ROOT
 
 from streamfuse.bundle import open_bundle
 from streamfuse.runtime.backends.callbacks import table_of
+from streamfuse.runtime.structures import ConstraintTable
+from streamfuse.runtime.text_library import OK
 
 SHORT = {"max_new_tokens": 12}
 
@@ -146,6 +149,24 @@ def test_a_null_pointer_is_an_error_and_no_crash() -> None:
     c.sf_model_free(None)
     assert c.sf_session_statistics(None) is None
     assert c.sf_session_error(None) == c.sf_model_error(None) == b"out of memory"
+
+
+def test_a_start_without_a_session_releases_the_constraint(model: AppModel) -> None:
+    c, released = library(), []
+    constraint = ConstraintTable()
+    release = dict(ConstraintTable._fields_)["release"](lambda _: released.append(True))
+    constraint.release = release
+    sampling = model.options()
+    sampling.constraint = ctypes.pointer(constraint)
+    options = ctypes.byref(AnswerOptions(sampling=ctypes.pointer(sampling)))
+    refused = ctypes.c_void_p()
+    assert c.sf_completion_new(None, None, ctypes.byref(refused)) != OK
+    for count, session in enumerate((None, refused)):
+        assert c.sf_session_start(session, b"a", 1, options) != OK
+        assert c.sf_session_start_tokens(session, None, 0, options) != OK
+        assert c.sf_session_start_tool_results(session, b"", 0, options) != OK
+        assert len(released) == 3 * (count + 1)
+    c.sf_session_free(refused)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ class Constraint(Protocol):
 
     def state(self) -> int:
         """A sum of MAY_END (the text is complete), MUST_END (and nothing can follow; implies MAY_END), and UNRESTRICTED
-        (every token is allowed, and none is forced)."""
+        (every token is allowed, end tokens only with MAY_END, and none is forced)."""
 
     def allows(self, tokens: IntArray) -> BoolArray:
         """[n]: whether each of `tokens`, int64 [n], may follow."""
@@ -52,23 +52,29 @@ class Constraint(Protocol):
 
 @dataclass
 class Table:
-    """A filled sf_constraint, and what it points to. It must live until the core has called `release`."""
+    """A filled sf_constraint, and what it points to. It must live for as long as it is `in_use`."""
 
     struct: ConstraintTable
     held: list[Any] = field(default_factory=list)
+    in_use: bool = False  # the core may call Python functions of it: until it has called `release`
     raised: Exception | None = None  # what a constraint written in Python raised last
     message: str = ""  # what the core knows of it
 
 
-def table_of(constraint: Constraint, failure: list[BaseException]) -> Table:
+def table_of(constraint: Constraint, vocab_size: int, failure: list[BaseException]) -> Table:
     """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks. What those
-    raise is kept in the table; what is no Exception, an interrupt for example, is appended to `failure`."""
+    raise is kept in the table; what is no Exception, an interrupt for example, is appended to `failure`. ValueError if
+    the constraint is of another vocabulary."""
     own = getattr(constraint, "constraint_table", None)
-    return Table(own(), [constraint]) if own is not None else _callbacks(constraint, failure)
+    if own is None:
+        return _callbacks(constraint, vocab_size, failure)
+    if (size := getattr(constraint, "vocab_size", vocab_size)) != vocab_size:
+        raise ValueError(f"the constraint is of a vocabulary of {size} tokens, the model's has {vocab_size}")
+    return Table(own(), [constraint])
 
 
-def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
-    table = Table(ConstraintTable())
+def _callbacks(constraint: Constraint, vocab_size: int, failure: list[BaseException]) -> Table:
+    table = Table(ConstraintTable(), in_use=True)
     sentence = [ctypes.create_string_buffer(b"")]  # of the last failure
 
     def guarded(body: Callable[..., None]) -> Callable[..., int]:
@@ -94,7 +100,10 @@ def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
         np.ctypeslib.as_array(allowed, (n,))[:] = constraint.allows(given)
 
     def put_mask(bits: Any) -> None:
-        packed = np.packbits(np.asarray(constraint.mask(), np.bool_), bitorder="little")
+        allowed = np.asarray(constraint.mask(), np.bool_)
+        if allowed.shape != (vocab_size,):
+            raise ValueError(f"the constraint's mask has the shape {allowed.shape}, the vocabulary {vocab_size} tokens")
+        packed = np.packbits(allowed, bitorder="little")
         words = np.zeros(-(-len(packed) // 4), "<u4")
         words.view(np.uint8)[: len(packed)] = packed
         np.ctypeslib.as_array(bits, words.shape)[:] = words
@@ -113,10 +122,14 @@ def _callbacks(constraint: Constraint, failure: list[BaseException]) -> Table:
         "mask": put_mask, "forced": put_forced,
         **({"choice_key": put_choice_key} if hasattr(constraint, "choice_key") else {}),
     }  # fmt: skip
+
+    def release(_: Any) -> None:
+        table.in_use = False
+
     types: dict[str, Any] = {name: type_ for name, type_, *_ in ConstraintTable._fields_}
     table.held = [types[name](guarded(body)) for name, body in bodies.items()]
     for name, function in zip(bodies, table.held, strict=True):
         setattr(table.struct, name, function)
     table.struct.error = types["error"](lambda _: ctypes.addressof(sentence[0]))
-    table.struct.release = types["release"](lambda _: None)
+    table.struct.release = types["release"](release)
     return table

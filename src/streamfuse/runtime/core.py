@@ -123,13 +123,14 @@ class CoreModel:
         """
         from streamfuse.runtime.backends.callbacks import table_of
 
-        table, reports = table_of(engine), list[bytes]()
+        reports = list[bytes]()
 
         def put(_: object, report: int, size: int) -> int:
             reports.append(ctypes.string_at(report, size))
             return OK
 
         with self.handle as handle:
+            table = table_of(engine)
             code = self.library.sf_core_model_self_test(handle, byref(table.struct), arrays, count, TAKE(put), None)
             if table.failure:
                 raise table.failure[0]
@@ -174,18 +175,18 @@ class CoreSession:
         from streamfuse.runtime.backends.callbacks import table_of
 
         self.library = model.library
-        self.kept: dict[str, Any] = {"model": model, "engine": engine}  # what C points to
-        self.methods = list(model.spec.widths)
+        self.kept: dict[str, Any] = {"model": model, "engine": engine, "constraints": []}  # what C points to
+        self.methods, self.vocab_size = list(model.spec.widths), model.spec.vocab_size
         options = SequenceOptions(device=device.encode(), model_load_ms=model_load_ms)
         if cost_folder is not None:
             options.cost_folder = path_argument(cost_folder)
         if clock is not None:
             self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
-        self._table = table_of(engine)
-        self.failure = self._table.failure  # what Python code raised below C
         pointer = c_void_p()
-        with model.handle as shared:
+        with model.handle as shared:  # before the engine is taken over, which a closed model does not do
+            self._table = table_of(engine)
             code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
+        self.failure = self._table.failure  # what Python code raised below C
         needed = (self.library.sf_sequence_free, self.kept, self._table)
 
         def free(own: c_void_p) -> None:  # what C points to lives as long as the handle, maybe longer than this object
@@ -223,17 +224,19 @@ class CoreSession:
             width=config.width or 0, sources=sum(1 << SOURCES.index(source) for source in config.sources),
             dropped_turns=dropped[0], dropped_tokens=dropped[1],
         )  # fmt: skip
-        restricted = None if constraint is None else table_of_constraint(constraint, self.failure)
-        if restricted is not None:
-            options.constraint = ctypes.pointer(restricted.struct)
-        with self.handle:
+        with self.handle:  # before the constraint is taken over, which a closed session does not do
+            if constraint is not None:
+                restricted = table_of_constraint(constraint, self.vocab_size, self.failure)
+                options.constraint = ctypes.pointer(restricted.struct)
+                # Both the running text's and this one live until they are released: a start that fails or is
+                # interrupted may leave the core with either.
+                self.kept["constraints"] = [one for one in self.kept["constraints"] if one.in_use] + [restricted]
             code = self._call(
                 self.library.sf_sequence_start, ids.ctypes.data, len(ids), byref(options), allowed=BAD_ARGUMENT
             )
             if code == BAD_ARGUMENT:
                 sentence = self._sentence()
                 raise PromptError(sentence) if sentence.startswith("the prompt") else ValueError(sentence)
-        self.kept["constraint"] = restricted  # the one before was released in the call
 
     def read(self) -> bool:
         """Process the next part of the prompt, in one pass; False where all of it is processed."""
@@ -349,9 +352,10 @@ class CoreSession:
                 self.failure.clear()
                 raise error
             if code not in (OK, allowed):
-                sentence, constraint = self._sentence(), self.kept.get("constraint")
-                if constraint is not None and constraint.raised is not None and constraint.message == sentence:
-                    raise constraint.raised
+                sentence = self._sentence()
+                for constraint in reversed(self.kept["constraints"]):
+                    if constraint.raised is not None and constraint.message == sentence:
+                        raise constraint.raised
                 raise CoreError(sentence)
         return code
 

@@ -14,6 +14,7 @@ from streamfuse.runtime.constraint import MAY_END, MUST_END, UNRESTRICTED, Const
 from streamfuse.runtime.reference.numbers import logarithm
 
 Path = tuple[int, ...]
+_FREE = UNRESTRICTED | MAY_END  # of a state in which any token may follow
 LONGEST_END = 4  # tokens of a certain end, of closing brackets for example
 
 # How often the model spells forced text in the tokens that are drafted. The core learns this share in planned texts.
@@ -85,7 +86,7 @@ class Guide:
     def mask(self, path: Path) -> BoolArray | None:
         """bool [V]: the tokens that may follow the path, at least one; None if all may."""
         state = self._state(path)
-        if self._constraint is None or state & UNRESTRICTED:
+        if self._constraint is None or state & _FREE == _FREE:
             return None
         if state & MUST_END:
             raise ValueError("nothing can follow a complete text")
@@ -100,7 +101,7 @@ class Guide:
 
     def restricts(self, path: Path) -> bool:
         """Whether some token may not follow the path."""
-        return self._constraint is not None and not self._state(path) & UNRESTRICTED
+        return self._state(path) & _FREE != _FREE
 
     def certain_end(self, room: int) -> Path:
         """The tokens that end the text, at most `room`, if each of them is the only one that may follow; else none."""
@@ -143,7 +144,7 @@ class Guide:
 
     def _state(self, path: Path) -> int:
         if self._constraint is None:
-            return MAY_END | UNRESTRICTED
+            return _FREE
         self._move(path)
         state = self._constraint.state()
         return state | MAY_END if state & MUST_END else state
