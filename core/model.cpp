@@ -83,7 +83,7 @@ Spec::Spec(const sf_spec& given)
           std::to_string(value));
   };
   within("capacity", capacity, 1, kMost);
-  within("vocab_size", vocab_size, 1, kMost);
+  within("vocab_size", vocab_size, 1, kMostVocabulary);
   within("prefill_rows", prefill_rows, 1, 1 << 20);
   within("num_streams", num_streams, 0, 64);
   within("top_k", top_k, 0, 4096);
@@ -185,7 +185,7 @@ void Tables::read_parent_term(const Spec& spec) {
       gates.shape[1] != left.shape[1])
     bad_tables("parent_left " + of_shape(left) + ", parent_right " + of_shape(right) + ", gate " + of_shape(gates) +
                " and stream_vocab " + of_shape(vocab) + " do not belong together");
-  if (left.shape[1] > 0 && gates.shape[0] != spec.num_streams)
+  if (gates.shape[0] != spec.num_streams && (left.shape[1] > 0 || gates.shape[0] > 0))
     bad_tables("gate has the shape " + of_shape(gates) + ", the bundle " + std::to_string(spec.num_streams) +
                " streams");
   if (spec.stream_vocab_size > 0 && vocab.shape[0] != spec.stream_vocab_size)

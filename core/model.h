@@ -12,7 +12,8 @@
 
 namespace streamfuse {
 
-constexpr size_t kMostIdentity = 4096;  // characters of a bundle's identity
+constexpr size_t kMostIdentity = 4096;          // characters of a bundle's identity
+constexpr int64_t kMostVocabulary = 4'194'304;  // tokens; tables and sequences allocate memory for each
 
 struct Method {
   std::string name;

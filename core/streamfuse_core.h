@@ -140,8 +140,8 @@ typedef struct sf_method {
 /* The values of a manifest that the loop needs. */
 typedef struct sf_spec {
   size_t size;
-  int64_t capacity; /* context length, in tokens */
-  int64_t vocab_size;
+  int64_t capacity;     /* context length, in tokens */
+  int64_t vocab_size;   /* at most 4,194,304 */
   int64_t num_streams;  /* 0: the bundle has none and drafts by prompt look-up only */
   int64_t top_k;        /* candidates per stream */
   int64_t prefill_rows; /* prompt tokens per prefill pass */

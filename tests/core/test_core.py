@@ -1098,6 +1098,14 @@ def test_tables_that_fail_at_a_draft_leave_the_text_as_it_is() -> None:
             {"gate": np.full((3, 1), 1e3, np.float32), "parent_left": np.full((64, 1), 6e4, np.float16)},
             "terms of up to",
         ),
+        (
+            {
+                "parent_left": np.ones((64, 0), np.float16),
+                "parent_right": np.ones((64, 0), np.float16),
+                "gate": np.ones((2**40, 0), np.float32),
+            },
+            r"gate has the shape \[1099511627776, 0\], the bundle 3 streams",
+        ),
         ({"stream_vocab": np.arange(63, dtype=np.int32), "parent_right": np.ones((63, 1), np.float16)}, "lists 63 tok"),
     ],
 )
@@ -1226,6 +1234,7 @@ def test_wrong_calls_are_refused_in_a_sentence_and_change_nothing() -> None:
     ("changes", "words"),
     [
         ({"capacity": 2**40}, "capacity"),
+        ({"vocab_size": 2**22 + 1}, "vocab_size must be from 1 to 4194304"),
         ({"num_streams": 99}, "streams"),
         ({"top_k": 0, "num_streams": 3}, "top_k"),
         ({"widths": {"": (4, 4)}}, "name"),

@@ -164,6 +164,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "manifest too large": (lambda b: os.truncate(b / "manifest.json", 2**24 + 1), ["too large for a manifest"]),
     "a name twice": (_replace('"capacity": 64', '"capacity": 64, "capacity": 64'), ["'capacity'", "duplicated"]),
     "a name twice in files": (_replace('"files": {', '"files": {"a": 1, "a": 2, '), ["'a'", "duplicated"]),
+    "a vocabulary too large": (change("model", "vocab_size", 2**22 + 1), ["model.vocab_size", "4194304"]),
     "count above 2**53": (change("cache", "capacity", 2**53 + 1), ["cache.capacity", "9007199254740992"]),
     "count without end": (change("cache", "capacity", 10**300), ["cache.capacity"]),
     "count of 400 digits": (_replace('"capacity": 64', '"capacity": ' + "9" * 400), ["not valid JSON"]),

@@ -46,6 +46,7 @@ PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 PLAIN_NAME_RULE = "must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
 
 _MOST = 2**53  # larger integers lose digits in readers that use doubles
+_MOST_TOKENS = 2**22  # of a vocabulary, as in the core
 _LONGEST_NAME = 255
 _LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"  # no control characters
 Count = Annotated[int, Field(ge=0, le=_MOST)]
@@ -78,7 +79,7 @@ class ModelFacts(Strict):
     num_kv_heads: Positive
     head_dim: Positive
     hidden_size: Positive
-    vocab_size: Positive
+    vocab_size: Annotated[int, Field(ge=1, le=_MOST_TOKENS)]
     parameters: Positive = Field(description="parameters of the base model, shared ones counted once")
     bos_token_id: TokenId | None
     eos_token_ids: tuple[TokenId, ...] = Field(description="every id that ends an answer")
