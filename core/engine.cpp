@@ -131,6 +131,11 @@ void Engine::truncate(int64_t length) {
   cached_ = length;
 }
 
+void Engine::drop(int64_t length) {
+  cached_ = length;
+  truncate(length);
+}
+
 void Engine::rewind(int64_t length) {
   int64_t longest = length;
   if (backend_->truncatable != nullptr) {

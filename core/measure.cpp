@@ -26,7 +26,7 @@ double timed_pass(int64_t method, int64_t nodes, Engine& engine, Planner& planne
     planner.fail_streams(failure.what());
   }
   const double ms = 1000.0 * (watch.now() - started);
-  engine.truncate(length);
+  engine.drop(length);
   return ms;
 }
 

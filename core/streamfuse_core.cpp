@@ -53,8 +53,8 @@ streamfuse::Sampling sampling_of(const sf_options& o) {
   if (o.top_k < 0) bad("top_k must be at least 0 (0 = off)");
   if (!(o.top_p > 0 && o.top_p <= 1)) bad("top_p must be above 0 and at most 1 (1 = off)");
   if (!(o.min_p >= 0 && o.min_p <= 1)) bad("min_p must be from 0 (off) to 1");
-  if (!(o.repetition_penalty > 0 && o.repetition_penalty < 1e30))
-    bad("repetition_penalty must be above 0 and below 1e+30 (1 = off)");
+  if (!(o.repetition_penalty >= 1e-30 && o.repetition_penalty < 1e30))
+    bad("repetition_penalty must be at least 1e-30 and below 1e+30 (1 = off)");
   return {o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed};
 }
 

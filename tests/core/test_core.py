@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import ArithmeticBackend, greedy_after, spec
+from fakes import ArithmeticBackend, StubbornBackend, greedy_after, spec
 
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
@@ -496,6 +496,20 @@ def test_costs_are_measured_behind_what_is_cached(tmp_path: Path) -> None:
         full = session.generate([3] * 20, GenerationConfig(3))
         full.finish()
         assert full.token_ids == plainly([3] * 20, 3)
+
+
+def test_a_row_of_the_timing_passes_that_cannot_be_dropped_is_dropped_by_the_next_start() -> None:
+    with Session(engine := StubbornBackend(spec(deferred=True, stream_nodes={"verify_8": 2}))) as session:
+        session.generate([3, 1, 4, 1, 5], GenerationConfig(6, speculative=False)).finish()
+        context = session.tokens
+        engine.fails = True
+        with pytest.raises(BackendError, match="cannot go back"):
+            session.generate([*context, 9], GenerationConfig(6))
+        assert len(engine.cache) == session.core.cached + 1
+        generation = session.generate([*context, 9], GenerationConfig(6, speculative=False))
+        generation.finish()
+        assert generation.token_ids == plainly([*context, 9], 6)
+        assert engine.cache == session.tokens[: session.core.cached]
 
 
 def plainly(prompt: list[int], count: int) -> list[int]:
@@ -1210,12 +1224,13 @@ def test_wrong_calls_are_refused_in_a_sentence_and_change_nothing() -> None:
             session.core.start(ids, GenerationConfig(5))
     with pytest.raises(ValueError, match="width must be one of 2, 4, 8 for this bundle, not 5"):
         session.core.start([1], GenerationConfig(5, width=5))
-    for option, words in (
-        ("temperature", "temperature must be at least 0 and below 1e+30"),
-        ("repetition_penalty", "repetition_penalty must be above 0 and below 1e+30"),
+    for option, value, words in (
+        ("temperature", 1e30, "temperature must be at least 0 and below 1e+30"),
+        ("repetition_penalty", 1e30, "repetition_penalty must be at least 1e-30 and below 1e+30"),
+        ("repetition_penalty", 1e-310, "repetition_penalty must be at least 1e-30 and below 1e+30"),
     ):
         sampling = SamplingConfig()
-        object.__setattr__(sampling, option, 1e30)  # past Python's own check, as another language may be
+        object.__setattr__(sampling, option, value)  # past Python's own check, as another language may be
         with pytest.raises(ValueError, match=re.escape(words)):
             session.core.start([1], GenerationConfig(5, sampling))
     assert session.tokens == tokens

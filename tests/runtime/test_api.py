@@ -265,8 +265,11 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"top_k": -1}, "top_k must be an integer of at least 0 (0 = off), not -1"),
         ({"top_p": 0}, "top_p must be above 0 and at most 1 (1 = off), not 0"),
         ({"min_p": 2}, "min_p must be from 0 (off) to 1, not 2"),
-        ({"repetition_penalty": 0}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 0"),
-        ({"repetition_penalty": 1e38}, "repetition_penalty must be above 0 and below 1e+30 (1 = off), not 1e+38"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be at least 1e-30 and below 1e+30 (1 = off), not 0"),
+        (
+            {"repetition_penalty": 1e38},
+            "repetition_penalty must be at least 1e-30 and below 1e+30 (1 = off), not 1e+38",
+        ),
         ({"seed": -1}, "seed must be an integer from 0 to 2**64 - 1, not -1"),
         ({"seed": 10**50}, f"seed must be an integer from 0 to 2**64 - 1, not 1{'0' * 19}... (51 digits)"),
         ({"seed": 10**5000}, "seed must be an integer from 0 to 2**64 - 1, not a number of thousands of digits"),

@@ -177,6 +177,7 @@ def test_extreme_temperatures_stay_finite(temperature: float) -> None:
         {"top_p": 1.5},
         {"min_p": 2},
         {"repetition_penalty": 0},
+        {"repetition_penalty": 1e-31},
         {"seed": -1},
         {"seed": 2**64},
     ],

@@ -17,6 +17,7 @@ NO_VERIFY = "no verify methods in this bundle"
 DRAFT_SOURCES = ("streams", "lookup", "table", "memory")  # of drafts
 CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
+_LEAST_PENALTY = 1e-30  # a smaller one makes scores infinite
 
 
 class PromptError(ValueError):
@@ -42,7 +43,8 @@ class SamplingConfig:
         demand(0 < self.top_p <= 1, "top-p", "above 0 and at most 1 (1 = off)", self.top_p)
         demand(0 <= self.min_p <= 1, "min-p", "from 0 (off) to 1", self.min_p)
         penalty = self.repetition_penalty
-        demand(0 < penalty < _LIMIT, "repetition-penalty", f"above 0 and below {_LIMIT:g} (1 = off)", penalty)
+        bounds = f"at least {_LEAST_PENALTY:g} and below {_LIMIT:g} (1 = off)"
+        demand(_LEAST_PENALTY <= penalty < _LIMIT, "repetition-penalty", bounds, penalty)
         demand(is_integer(self.seed) and 0 <= self.seed < 1 << 64, "seed", "an integer from 0 to 2**64 - 1", self.seed)
 
     @property
