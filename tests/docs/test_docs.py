@@ -16,6 +16,7 @@ import pytest
 import typer
 from pages import ROOT, Sample, commands, pages, samples, without_samples
 
+from streamfuse import api
 from streamfuse.api import GenerationOptions, Statistics
 from streamfuse.cli import app
 from streamfuse.native import xcframework
@@ -89,6 +90,17 @@ def test_the_page_of_the_python_api_lists_every_option() -> None:
     table = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("| option | meaning |")[2]
     listed = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert listed == set(GenerationOptions.__annotations__)
+
+
+def test_the_errors_that_the_page_of_the_python_api_lists_are_in_the_api() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    found = re.search(r"^\* Errors, in `streamfuse\.api`: (.+)$", page, re.MULTILINE)
+    assert found is not None
+    listed = set(re.findall(r"`([A-Z]\w+)`", found[1])) - {"ValueError"}
+    assert len(listed) > 5
+    assert listed == {
+        name for name in api.__all__ if isinstance(kind := getattr(api, name), type) and issubclass(kind, Exception)
+    }
 
 
 def test_the_page_of_the_runtime_explains_every_field_of_the_statistics() -> None:

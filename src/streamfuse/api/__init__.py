@@ -9,26 +9,40 @@ from streamfuse.api.chat import Chat
 from streamfuse.api.model import Model, load
 from streamfuse.api.options import GenerationOptions, config_of
 from streamfuse.api.prefix import RemovedPrefix, StoredPrefix, remove_prefix, store_prefix
-from streamfuse.bundle import MemoryEstimate, estimate
+from streamfuse.bundle import BundleError, KeyProblem, MemoryEstimate, estimate
+from streamfuse.extras import MissingExtra
+from streamfuse.options import OptionError
+from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.core import CoreError
 from streamfuse.runtime.self_test import Parity, SelfTest
 from streamfuse.runtime.session import Generation, ParsedError, Piece, Result, ToolCall
 from streamfuse.runtime.statistics import Statistics
+from streamfuse.runtime.text import TextError
 
 __all__ = [
     "AsyncGeneration",
+    "BackendError",
+    "BundleError",
     "Chat",
+    "CoreError",
     "Generation",
     "GenerationOptions",
+    "KeyProblem",
     "MemoryEstimate",
+    "MissingExtra",
     "Model",
+    "OptionError",
     "Parity",
     "ParsedError",
     "Piece",
+    "PromptError",
     "RemovedPrefix",
     "Result",
     "SelfTest",
     "Statistics",
     "StoredPrefix",
+    "TextError",
     "ToolCall",
     "config_of",
     "estimate",
