@@ -9,8 +9,9 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import bundle_samples
 import fakes
@@ -24,6 +25,9 @@ from streamfuse.api.tools import choice_of, tools_of
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.text import TextError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 @dataclass
@@ -70,6 +74,19 @@ def star(*x: int) -> None: ...
 def by_place(x: int, /) -> None: ...
 def odd(x: int, y: Thing) -> None: ...
 async def later() -> None: ...
+def unseen(x: Decimal) -> None: ...
+
+
+class Thermometer:
+    """Measure the temperature
+    of a room."""
+
+    def __call__(self, room: str) -> str:
+        return f"{room}: 21"
+
+
+class Late:
+    async def __call__(self) -> None: ...
 
 
 def test_a_function_is_described_by_its_name_docstring_and_type_hints() -> None:
@@ -84,6 +101,19 @@ def test_a_function_is_described_by_its_name_docstring_and_type_hints() -> None:
     assert own["parameters"]["required"] == ["city"]
     assert own["parameters"]["additionalProperties"] is False
     assert tools_of([silent])[0].description == ""
+
+
+def test_a_partial_and_a_callable_object_are_tools() -> None:
+    (bound, measured) = tools_of([partial(partial(weather, "Rome"), unit="F"), Thermometer()])
+    assert (bound.name, bound.description) == ("weather", "Look up the weather of a city.")
+    assert list(bound.parameters["properties"]) == ["at", "copy"]
+    assert bound.answer({}) == "sunny"
+    assert bound.answer({"unit": "C"}) == "sunny"  # what is bound is not the model's to say
+    named = partial(weather, "Paris")
+    named.__name__ = "weather_of_paris"  # type: ignore[attr-defined]
+    assert [tool.name for tool in tools_of([partial(weather), named])] == ["weather", "weather_of_paris"]
+    assert (measured.name, measured.description) == ("Thermometer", "Measure the temperature of a room.")
+    assert measured.answer({"room": "kitchen"}) == "kitchen: 21"
 
 
 def test_a_tool_in_json_is_taken_with_and_without_its_type() -> None:
@@ -118,6 +148,9 @@ def test_what_goes_wrong_in_a_call_is_text_for_the_model() -> None:
         ([by_place], "tools: the parameter x of by_place cannot be given by name"),
         ([odd], "tools: there is no JSON schema of odd.y: Thing is not a type of JSON values"),
         ([later], "tools: later is a coroutine; give a function that returns its result"),
+        ([Late()], "tools: Late is a coroutine; give a function that returns its result"),
+        ([unseen], "tools: the parameters of unseen cannot be read (name 'Decimal' is not defined); give a function"),
+        ([max], "tools: the parameters of max cannot be read ("),
         ([4], "tools: tool 1 must be a function or a dict, not 4"),
         ("x", "tools must be a list of functions or tool descriptions, not 'x'"),
         ({"name": "x"}, "tools must be a list of functions or tool descriptions, not {"),

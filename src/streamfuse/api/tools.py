@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, ValidationError
@@ -91,15 +92,26 @@ def _described(given: Mapping[str, Any], place: str) -> Tool:
 
 def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
     """A function as a tool: its name, the first paragraph of its docstring, the type hints of its parameters, and their
-    descriptions from the docstring's "Args:" section. OptionError names the parameter that has no JSON schema."""
-    name = getattr(function, "__name__", type(function).__name__)
-    if inspect.iscoroutinefunction(function):
+    descriptions from the docstring's "Args:" section. A partial is the function that it calls without the arguments
+    that it has, a callable object its `__call__` by the name of its class. OptionError names the parameter that has no
+    JSON schema."""
+    inner, given = _called(function)
+    name = getattr(function, "__name__", getattr(inner, "__name__", type(inner).__name__))
+    call = inner if hasattr(inner, "__name__") else type(inner).__call__
+    if inspect.iscoroutinefunction(call):
         raise OptionError(f"--{flag}: {name} is a coroutine; give a function that returns its result")
-    text = inspect.getdoc(function) or ""
+    text = inspect.getdoc(inner) or inspect.getdoc(call) or ""
     described = _arguments_section(text)
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(call, include_extras=True)
+        signature = inspect.signature(function)
+    except Exception as error:  # a hint may be any expression
+        step = "give a function whose type hints are globals of its module, also where no type checker runs"
+        raise OptionError(f"--{flag}: the parameters of {name} cannot be read ({error}); {step}") from None
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature.parameters.values():
+        if parameter.name in given:
+            continue
         place = f"--{flag}: the parameter {parameter.name} of {name}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise OptionError(f"{place} cannot be given by name; a tool's arguments have names")
@@ -108,6 +120,15 @@ def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
         fields[parameter.name] = _field(hints[parameter.name], parameter, described.get(parameter.name))
     adapter, parameters = adapter_of(_arguments(name, fields), flag)
     return Tool(name, _first_paragraph(text), parameters, function, adapter)
+
+
+def _called(function: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
+    """What partials call in the end, and the names of the arguments that they give it."""
+    given: set[str] = set()
+    while isinstance(function, partial):
+        given |= function.keywords.keys()
+        function = function.func
+    return function, given
 
 
 def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> Any:
