@@ -5,6 +5,7 @@ Run: python -m pytest tests/text/test_constraints.py
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer as Library
 from streamfuse.runtime.constraint import MAY_END, MUST_END
 from streamfuse.runtime.grammar import Grammar
 from streamfuse.runtime.text import GrammarError, TextError, Tokenizer
+from streamfuse.runtime.text_library import TextHandle
 
 PERSON = {
     "type": "object",
@@ -266,6 +268,31 @@ def test_a_model_with_more_logits_than_tokens_or_fewer_has_masks_of_its_own_size
         assert len(mask) == vocab_size
         assert not mask[size:].any()
         assert not constraint.allows([vocab_size, size + 40, -1, 2**40]).any()
+
+
+def test_other_threads_use_a_tokenizer_while_it_compiles(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiling, call = [], TextHandle.call
+
+    def watched(handle: TextHandle, function: str, *arguments: Any) -> int:
+        compiling.append(handle)
+        return call(handle, function, *arguments)
+
+    monkeypatch.setattr(TextHandle, "call", watched)
+    tokenizer.constraint(regex="a")
+    assert len(compiling) == 1
+    assert compiling[0] is not tokenizer._handle  # threads take turns with a handle
+
+
+def test_a_vocabulary_that_needs_gigabytes_is_refused(tmp_path: Any) -> None:
+    most, path = 1 << 22, tmp_path / "tokenizer.json"
+    llama_like().save(str(path))
+    with pytest.raises(TextError, match=f"the model has {most + 1} tokens; constraints support at most {most}"):
+        Tokenizer(path, vocab_size=most + 1).constraint(regex="a")
+    fields = json.loads(path.read_text())
+    fields["model"]["vocab"]["a lone token"] = 4_000_000_000
+    path.write_text(json.dumps(fields))
+    with pytest.raises(TextError, match=f"the tokenizer has 4000000001 tokens; constraints support at most {most}"):
+        Tokenizer(path, vocab_size=600).constraint(regex="a")
 
 
 def test_a_tokenizer_of_parts_of_words_is_refused() -> None:

@@ -45,6 +45,9 @@ HOSTILE = {
         "schema": {"oneOf": [{"$ref": "#/$defs/a"}] * 9_000, "$defs": {"a": {"enum": list(range(3_000))}}}
     },
     "repetitions of repetitions": {"regex": "((a{1,99}b?){1,99}c?){1,99}"},
+    "optional parts in a row": {"regex": "".join(f"[a-z]{{0,3}}{chr(97 + i % 26)}?" for i in range(8_000))},
+    "optional lexemes in a row": {"grammar": "start: T\nT: " + "/a/? /[b-d]/? " * 9_000},
+    "optional parts in a pattern": {"schema": {"pattern": "".join(f"(a{i})?" for i in range(20_000))}},
     "a long repetition": {"regex": "[ab]{1,1000000}"},
     "states that double": {"regex": "(a|b)*a(a|b){25}"},
     "brackets": {"regex": "(" * 20_000 + "a" + ")" * 20_000},

@@ -149,7 +149,8 @@ class Tokenizer:
         """
         from streamfuse.runtime.grammar import Grammar, source_of  # needs numpy, which text alone does not
 
-        return Grammar(self._handle, *source_of(schema, regex, grammar))
+        # of a clone: compiling may take seconds, and this handle serves other threads meanwhile
+        return Grammar(self._handle.clone(), *source_of(schema, regex, grammar))
 
     def stream(self, stop_strings: Sequence[str] = (), before: Sequence[int] = ()) -> TextStream:
         """A text that is written token by token. `before` are the tokens of a prompt that it continues."""

@@ -1,12 +1,15 @@
 //! Grammars of three kinds, compiled for a vocabulary.
 
-use llguidance::api::TopLevelGrammar;
+use std::panic::AssertUnwindSafe;
+
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::panic_utils::catch_unwind;
 use llguidance::TokenParser;
 use serde_json::Value;
 
 use super::limits::{MOST_BYTES, STACK_BYTES};
 use super::vocabulary::Vocabulary;
-use super::{blame, lark, schema};
+use super::{blame, breadth, lark, schema};
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::stack::on_a_stack;
 
@@ -55,7 +58,13 @@ impl Grammar {
 }
 
 fn compiled(vocabulary: &Vocabulary, grammar: TopLevelGrammar) -> std::result::Result<TokenParser, String> {
-    let mut parser = vocabulary.factory.create_parser(grammar).map_err(|error| one_line(&error))?;
+    let factory = &vocabulary.factory;
+    let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
+    let read = AssertUnwindSafe(|| GrammarInit::Serialized(grammar).to_internal(Some(env), limits));
+    let (grammar, lexemes) = catch_unwind(read).map_err(|error| one_line(&error))?;
+    breadth::check(lexemes.regex_builder.exprset())?;
+    let init = GrammarInit::Internal(grammar, lexemes);
+    let mut parser = factory.create_parser_from_init_default(init).map_err(|error| one_line(&error))?;
     parser.start_without_prompt();
     let spec = parser.parser.grammar().lexer_spec();
     spec.check_rollback().map_err(|error| one_line(&error))?;

@@ -21,6 +21,9 @@ pub const MOST_REFERENCES: usize = 1000;
 /// Values that are copied to the place of a reference.
 pub const MOST_COPIED: usize = 20_000;
 
+/// Branches of the derivatives of all expressions, each about 100 ns.
+pub const MOST_BRANCHES: usize = 1 << 20;
+
 /// Of the thread that compiles a grammar: nesting, references to references, and long lists of properties are calls
 /// inside calls.
 pub const STACK_BYTES: usize = 32 << 20;

@@ -1,6 +1,7 @@
 //! A grammar that restricts a text, token by token.
 
 mod blame;
+mod breadth;
 mod drafts;
 mod formats;
 mod grammar;

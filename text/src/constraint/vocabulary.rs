@@ -10,6 +10,7 @@ use crate::tokenizer::Tokenizer;
 
 const LONGEST_TOKEN: usize = 1000; // bytes; the tree is at most 1,024 deep
 const MOST_BYTES: usize = 1 << 22; // of all tokens; the tree has fewer nodes
+const MOST_TOKENS: usize = 1 << 22;
 
 /// Parts of the vocabulary that are allowed as a whole in most texts of JSON: tokens within a string, short ones and
 /// all.
@@ -26,6 +27,13 @@ impl Vocabulary {
     /// `size` is that of the model, which may have fewer or more tokens than the tokenizer. `ends` are the
     /// end-of-sequence tokens.
     pub fn new(tokenizer: &Tokenizer, size: usize, ends: &[i64]) -> Result<Vocabulary> {
+        for (of, size) in [("model", size), ("tokenizer", tokenizer.size())] {
+            if size > MOST_TOKENS {
+                return Err(bad_argument(format!(
+                    "the vocabulary of the {of} has {size} tokens; constraints support at most {MOST_TOKENS}"
+                )));
+            }
+        }
         let mut words = words_of(tokenizer)?;
         words.resize(size, Vec::new());
         if words.iter().map(Vec::len).sum::<usize>() >= MOST_BYTES {
