@@ -83,6 +83,24 @@ def test_a_grammar_that_would_cost_much_is_refused_or_quick(name: str) -> None:
     assert time.process_time() - began < 3  # most of a second where the library is optimized
 
 
+def test_a_mask_of_an_ambiguous_grammar_is_quick_or_refused() -> None:
+    tokenizer = opened(llama_like())
+    made = tokenizer.constraint(grammar='start: start start | "Q" | start start start')
+    (token,) = tokenizer.encode_rendered("Q")
+    seconds: list[float] = []
+
+    def go_on() -> None:
+        for _ in range(300):
+            started = time.process_time()
+            made.mask()
+            made.accept(token)
+            seconds.append(time.process_time() - started)
+
+    with pytest.raises(GrammarError, match=r"limit 4000|max is 1000"):
+        go_on()
+    assert max(seconds) < 0.5  # a tenth of it where the library is optimized
+
+
 def test_grammars_of_a_generator_are_refused_or_consistent() -> None:
     """The first of tests/fuzz/grammars.py, which also holds each call to a second and all to 256 MiB."""
     command = [sys.executable, str(ROOT / "tests/fuzz/grammars.py"), "--count", "40"]

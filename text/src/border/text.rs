@@ -11,7 +11,7 @@ use super::bundle::{opened, BundleHandle};
 use super::constraint::{give, CConstraint};
 use super::{count, free, guarded, need, optional_utf8, slice, utf8};
 use crate::bundle::MOST_TOKENIZER_BYTES;
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, Grammar};
 use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK};
 use crate::files;
 use crate::language::Language;
@@ -405,7 +405,8 @@ pub unsafe extern "C" fn sf_text_constrain(
 ) -> c_int {
     on(handle, |own, _| {
         let grammar = unsafe { utf8(grammar, bytes) }?;
-        unsafe { give(out, || Ok(Box::new(Constraint::new(own.language.clone(), kind, grammar)?))) }
+        let make = || Constraint::new(own.language.clone(), Grammar::new(kind, grammar)?);
+        unsafe { give(out, || Ok(Box::new(make()?))) }
     })
 }
 

@@ -2,12 +2,13 @@
 
 use std::panic::AssertUnwindSafe;
 
-use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::panic_utils::catch_unwind;
-use llguidance::TokenParser;
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Logger, TokenParser};
 use serde_json::Value;
 
-use super::limits::{MOST_BYTES, STACK_BYTES};
+use super::limits::{LARK_LIMITS, LIMITS, MOST_BYTES, STACK_BYTES};
 use super::vocabulary::Vocabulary;
 use super::{blame, breadth, lark, schema};
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
@@ -15,12 +16,14 @@ use crate::stack::on_a_stack;
 
 pub const JSON_SCHEMA: i32 = 1; // SF_JSON_SCHEMA
 const REGEX: i32 = 2; // SF_REGEX
-pub const LARK: i32 = 3; // SF_LARK
+const LARK: i32 = 3; // SF_LARK
 
 pub enum Grammar {
     JsonSchema(Value),
     Regex(String),
     Lark(String),
+    /// Lark that this crate writes around the schemas of tools.
+    Calls(String),
 }
 
 impl Grammar {
@@ -32,9 +35,7 @@ impl Grammar {
             LARK => "grammar",
             _ => return Err(bad_argument(format!("{kind} is no kind of grammar: SF_JSON_SCHEMA, SF_REGEX, SF_LARK"))),
         };
-        if text.len() > MOST_BYTES {
-            return Err(bad_grammar(format!("the {name} has {} bytes; at most {MOST_BYTES} are read", text.len())));
-        }
+        check_size(name, text)?;
         Ok(match kind {
             JSON_SCHEMA => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
             REGEX => Grammar::Regex(text.to_owned()),
@@ -42,29 +43,49 @@ impl Grammar {
         })
     }
 
+    pub fn of_calls(lark: &str) -> Result<Grammar> {
+        check_size("grammar", lark)?;
+        Ok(Grammar::Calls(on_its_stack(|| lark::prepared(lark))?))
+    }
+
     /// A parser at the beginning of a text.
     pub fn parser(&self, vocabulary: &Vocabulary) -> Result<TokenParser> {
         on_its_stack(|| match self {
             Grammar::JsonSchema(schema) => {
-                let compile = |schema: &Value| compiled(vocabulary, TopLevelGrammar::from_json_schema(schema.clone()));
+                let compile =
+                    |schema: &Value| compiled(vocabulary, LIMITS, TopLevelGrammar::from_json_schema(schema.clone()));
                 compile(schema).map_err(|message| blame::found(schema, message, |part| compile(part).err()))
             }
-            Grammar::Regex(regex) => compiled(vocabulary, TopLevelGrammar::from_regex(regex))
+            Grammar::Regex(regex) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_regex(regex))
                 .map_err(|message| bad_grammar(format!("the regular expression: {message}"))),
-            Grammar::Lark(lark) => compiled(vocabulary, TopLevelGrammar::from_lark(lark.clone()))
+            Grammar::Lark(lark) => compiled(vocabulary, LARK_LIMITS, TopLevelGrammar::from_lark(lark.clone()))
+                .map_err(|message| bad_grammar(format!("the grammar: {message}"))),
+            Grammar::Calls(lark) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_lark(lark.clone()))
                 .map_err(|message| bad_grammar(format!("the grammar: {message}"))),
         })
     }
 }
 
-fn compiled(vocabulary: &Vocabulary, grammar: TopLevelGrammar) -> std::result::Result<TokenParser, String> {
+fn check_size(name: &str, text: &str) -> Result<()> {
+    if text.len() > MOST_BYTES {
+        return Err(bad_grammar(format!("the {name} has {} bytes; at most {MOST_BYTES} are read", text.len())));
+    }
+    Ok(())
+}
+
+fn compiled(
+    vocabulary: &Vocabulary,
+    limits: ParserLimits,
+    grammar: TopLevelGrammar,
+) -> std::result::Result<TokenParser, String> {
     let factory = &vocabulary.factory;
-    let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
-    let read = AssertUnwindSafe(|| GrammarInit::Serialized(grammar).to_internal(Some(env), limits));
+    let env = factory.tok_env().clone();
+    let read = AssertUnwindSafe(|| GrammarInit::Serialized(grammar).to_internal(Some(env), limits.clone()));
     let (grammar, lexemes) = catch_unwind(read).map_err(|error| one_line(&error))?;
     breadth::check(lexemes.regex_builder.exprset())?;
     let init = GrammarInit::Internal(grammar, lexemes);
-    let mut parser = factory.create_parser_from_init_default(init).map_err(|error| one_line(&error))?;
+    let made = factory.create_parser_from_init_ext(init, Logger::new(0, 0), InferenceCapabilities::default(), limits);
+    let mut parser = made.map_err(|error| one_line(&error))?;
     parser.start_without_prompt();
     let spec = parser.parser.grammar().lexer_spec();
     spec.check_rollback().map_err(|error| one_line(&error))?;

@@ -41,3 +41,6 @@ pub const LIMITS: ParserLimits = ParserLimits {
     precompute_large_lexemes: true,
     verbose_errors: false,
 };
+
+/// Of a Lark grammar of a caller: an ambiguous one takes up to 100 times as long for each item.
+pub const LARK_LIMITS: ParserLimits = ParserLimits { max_items_in_row: 1000, step_max_items: 4000, ..LIMITS };

@@ -19,8 +19,7 @@ use llguidance::TokenParser;
 
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::language::Language;
-use grammar::Grammar;
-pub use grammar::{schema_in_lark, JSON_SCHEMA, LARK};
+pub use grammar::{schema_in_lark, Grammar, JSON_SCHEMA};
 pub use restriction::Restriction;
 use vocabulary::Vocabulary;
 
@@ -41,8 +40,7 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    pub fn new(language: Arc<Language>, kind: i32, text: &str) -> Result<Constraint> {
-        let grammar = Grammar::new(kind, text)?;
+    pub fn new(language: Arc<Language>, grammar: Grammar) -> Result<Constraint> {
         let vocabulary = language.vocabulary()?;
         let parser = grammar.parser(&vocabulary)?;
         let tokens = Vec::new();

@@ -6,7 +6,7 @@ use super::families::{Family, Form, Thoughts};
 use super::marks::{after_mark, alone, end_of};
 use super::{grammar, Tools};
 use crate::constraint::vocabulary::Vocabulary;
-use crate::constraint::{Constraint, Restriction, LARK, MAY_END, MUST_END, UNRESTRICTED};
+use crate::constraint::{Constraint, Grammar, Restriction, MAY_END, MUST_END, UNRESTRICTED};
 use crate::error::{bad_argument, Result};
 use crate::language::Language;
 
@@ -94,7 +94,7 @@ impl ToolConstraint {
             let with_open = has_open && mark.is_none();
             let with_space = opened.is_some() && mark.is_none();
             let lark = grammar::of_calls(&functions, family, &language.tokenizer, with_open, with_space)?;
-            let call = Constraint::new(language.clone(), LARK, &lark);
+            let call = Grammar::of_calls(&lark).and_then(|calls| Constraint::new(language.clone(), calls));
             Some(call.map_err(|failure| grammar::blamed(&language, &functions, failure))?)
         };
         let first = match (choice, opened) {

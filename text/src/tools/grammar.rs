@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::families::{Family, Form};
 use super::Function;
-use crate::constraint::{schema_in_lark, Constraint, JSON_SCHEMA};
+use crate::constraint::{schema_in_lark, Constraint, Grammar, JSON_SCHEMA};
 use crate::error::{bad_argument, Failure, Result};
 use crate::json::Json;
 use crate::language::Language;
@@ -74,7 +74,8 @@ fn schema_of(function: &Function) -> Result<String> {
 pub fn blamed(language: &Arc<Language>, functions: &[Function], failure: Failure) -> Failure {
     let own = |function: &Function| {
         let schema = function.parameters.filter(|schema| **schema != Json::Null)?.spaced();
-        let failure = Constraint::new(language.clone(), JSON_SCHEMA, &schema).err()?;
+        let made = Grammar::new(JSON_SCHEMA, &schema).and_then(|schema| Constraint::new(language.clone(), schema));
+        let failure = made.err()?;
         Some(of_function(function, failure))
     };
     functions.iter().find_map(own).unwrap_or(failure)
