@@ -78,7 +78,8 @@ def test_what_cannot_be_published_is_named_and_leaves_the_old_file(tmp_path: Pat
     assert "nobody: has a title, but is not one of the bundles (demo)" in refusal(demo, "--title", "nobody=Me")
     assert "title" in refusal(demo, "--title", "demo=\x1b[2J")
     assert "--title takes NAME=TEXT" in refusal(demo, "--title", "demo", code=2)
-    assert "https://" in refusal(demo, "--base-url", "http://models.example", code=2)
+    for url in ("http://models.example", "https://models.example/?q=1", "https://models.example#a", "https:///a"):
+        assert f"have no query or fragment, not {url}" in refusal(demo, "--base-url", url, code=2)
     assert "nowhere" in refusal(tmp_path / "nowhere")
     (demo / "model.pte").write_bytes(b"changed" * 100)
     assert "model.pte" in refusal(demo)

@@ -48,7 +48,7 @@ def tools(tmp_path: Path) -> Path:
 made = made_engines(PrintableBackend)
 
 
-def command(*words: object, stdin: str = "") -> tuple[int, str, str]:
+def command(*words: object, stdin: str | bytes = "") -> tuple[int, str, str]:
     """(exit code, standard output, standard error)."""
     result = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
     return result.exit_code, result.stdout, result.stderr
@@ -117,6 +117,9 @@ def test_a_chat_asks_what_a_tool_returns(
     assert 'choose({"letter": "' in stderr
     assert "What does it return?" in stderr
     assert len(stdout.strip()) == 200  # the answer after the result
+    code, again, stderr = command("chat", bundle, "--tools", tools, *LIMIT, stdin=b"x\n\xe9\nwarm\n/exit\n")
+    assert (code, again) == (0, stdout)
+    assert "That line is not UTF-8 text, so it was not read." in stderr
     code, stdout, _ = command("chat", bundle, "--tools", tools, *LIMIT, stdin="x\n")
     assert (code, stdout.strip()) == (0, "")
 

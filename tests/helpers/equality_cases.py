@@ -139,7 +139,7 @@ class Case:
 
     def drafting(self, part: int) -> dict[str, Any]:
         """Keywords of a part of the speculative text, without the constraint."""
-        return {**self.options, "width": self.widths[part], "sources": self.sources}
+        return {**self.options, "width": self.widths[part], "sources": self.sources or None}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -287,6 +287,7 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"width": 4.0}, "width must be an integer, not 4.0"),
         ({"ignore_eos": 5}, "ignore_eos must be True or False, not 5"),
         ({"speculative": "no"}, "speculative must be True or False, not 'no'"),
+        ({"sources": []}, "sources must not be empty: leave it out for all, or use speculative=False for none"),
         ({"sources": {"lookup": True}}, "sources must be a list of names, not {'lookup': True}"),
         ({"template_variables": 0}, "template_variables must hold names and values, not 0"),
         ({"documents": ""}, "documents must be a list of dicts, not ''"),

@@ -100,6 +100,10 @@ def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path
     assert load_stream_fused(base, out).ngrams["ids"].equal(added["ngrams.ids"])
     small = invoke("adapter", "ngrams", out, out, "--data", tmp_path / "out.jsonl", "--max-mb", 0.0002, "--json")
     assert json.loads(small.stdout)["bytes"] <= 200
+    rows = (tmp_path / "out.jsonl").read_text()
+    line = refused("adapter", "ngrams", adapter, tmp_path / "out.jsonl", "--data", tmp_path / "out.jsonl")
+    assert "out.jsonl is a file of --data, which it would replace; name another file" in line
+    assert (tmp_path / "out.jsonl").read_text() == rows
     assert "at most 24" in refused("adapter", "ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--max-mb", 25)
     assert "tokens that `streamfuse data distill` writes" in refused(
         "adapter", "ngrams", adapter, out, "--data", prompts
@@ -116,6 +120,7 @@ def test_adapters_are_averaged(model: Path, tmp_path: Path) -> None:
     result = invoke("adapter", "average", *files[:2], "-o", files[2])
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == str(files[2])
+    assert "a.safetensors is a file of ADAPTER, which" in refused("adapter", "average", *files[:2], "-o", files[0])
     a, b, mean = map(read_adapter, files)
     assert (mean[0], mean[2], mean[1].keys()) == (b[0], b[2], b[1].keys())
     for name, value in mean[1].items():

@@ -6,6 +6,7 @@ Run: python -m pytest tests/train/test_train_readers.py
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -207,6 +208,7 @@ def test_a_data_set_with_a_loading_script_is_read_from_the_hubs_own_copy(monkeyp
 
     def load_dataset(path: str, name: str | None, *, split: str, revision: str | None = None) -> list[dict[str, str]]:
         asked.append((path, name, split, revision))
+        assert not logging.getLogger("huggingface_hub.utils").isEnabledFor(logging.WARNING)  # its lines of retries
         if revision is None:
             raise RuntimeError("Dataset scripts are no longer supported, but found e2e_nlg.py")
         return [{"question": "q"}]

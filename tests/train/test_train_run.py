@@ -29,7 +29,6 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 
 from transformers import TrainerCallback
 
-from streamfuse.train.data import FrozenStates
 from streamfuse.train.main import TrainConfig, TrainResult, run
 from streamfuse.train.templates import CHATML
 from streamfuse.train.trainer import LengthGrouped
@@ -243,20 +242,13 @@ def test_a_finished_run_writes_a_missing_adapter_and_does_not_train(
     assert adapter_digest(config.adapter) == digest
 
 
-def test_a_stop_during_the_frozen_layers_ends_the_run_and_it_goes_on(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop, compute, batches = threading.Event(), FrozenStates._compute_batch, []
-
-    def asked_to_stop(*arguments: Any) -> None:
-        batches.append(0)
-        stop.set()
-        compute(*arguments)
-
-    monkeypatch.setattr(FrozenStates, "_compute_batch", asked_to_stop)
-    result = run(replace(config, epochs=1.0), stop=stop)
-    assert (result.step, result.max_steps, result.finished, len(batches)) == (0, STEPS_PER_EPOCH, False, 1)
-    result, losses = trained(replace(config, epochs=1.0))
+def test_a_stop_during_the_frozen_layers_ends_the_run_and_it_goes_on(config: TrainConfig) -> None:
+    config, stop = replace(config, epochs=1.0), threading.Event()
+    stop.set()
+    result = run(config, stop=stop)
+    assert (result.step, result.max_steps, result.finished) == (0, STEPS_PER_EPOCH, False)
+    assert [path.suffixes for path in config.out_dir.glob("frozen-*")] == [[".tmp", ".npy"]]
+    result, losses = trained(config)
     assert (result.finished, len(losses)) == (True, STEPS_PER_EPOCH)
 
 

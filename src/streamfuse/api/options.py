@@ -95,7 +95,7 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         ignore_eos=given.get("ignore_eos", False),
         speculative=speculative,
         width=given.get("width") if speculative else None,
-        sources=several("sources", given.get("sources", ()), "a list of names"),
+        sources=several("sources", given["sources"], "a list of names") if "sources" in given else None,
         schema=None if schema is None else _schema_of(schema),
         regex=given.get("regex"),
         grammar=given.get("grammar"),

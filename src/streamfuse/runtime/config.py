@@ -87,7 +87,7 @@ class GenerationConfig:
     ignore_eos: bool = False  # the model's end-of-sequence tokens become tokens like others
     speculative: bool = True  # False: `decode` only, the baseline
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
-    sources: tuple[str, ...] = ()  # what may draft, some of DRAFT_SOURCES; none: all of them
+    sources: tuple[str, ...] | None = None  # what may draft, some of DRAFT_SOURCES; None: all of them
     schema: Schema | None = None  # the text is JSON that fits it; at most one of schema, regex and grammar
     regex: str | None = None  # the whole text matches this regular expression
     grammar: str | None = None  # the text is in the language of this Lark grammar
@@ -108,7 +108,9 @@ class GenerationConfig:
             raise OptionError("--stop must be UTF-8 text; convert it")
         for name in ("regex", "grammar"):
             demand(isinstance(getattr(self, name), (str, NoneType)), name, "text", getattr(self, name))
-        if unknown := [source for source in self.sources if source not in DRAFT_SOURCES]:
+        if self.sources == ():
+            raise OptionError("--sources must not be empty: leave it out for all, or use speculative=False for none")
+        if unknown := [source for source in self.sources or () if source not in DRAFT_SOURCES]:
             raise OptionError(f"--sources must be some of {', '.join(DRAFT_SOURCES)}, not {unknown[0]!r:.40}")
         given = self._restrictions()
         if len(given) > 1:

@@ -6,6 +6,7 @@ Does not import PyTorch, so that benchmarks of a bundle can read data without it
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -169,6 +170,7 @@ def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
     except ImportError:
         raise DataError(f"{name}: no such file; Hugging Face data sets need pip install 'streamfuse[train]'") from None
     path, _, configuration = name.partition(":")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what fails is said by the error
     load = lambda **more: datasets.load_dataset(path, configuration or None, split=split, **more)  # noqa: E731
     try:
         try:

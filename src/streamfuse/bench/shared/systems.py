@@ -90,7 +90,7 @@ class OwnRuntime:
         self.name = name
         self._session = session
         self._model, self._speculative = model, name != PLAIN
-        self._sources = [] if name not in WITHOUT.values() else [one for one in WITHOUT if WITHOUT[one] != name]
+        self._sources = None if name not in WITHOUT.values() else [one for one in WITHOUT if WITHOUT[one] != name]
 
     def forget(self) -> None:
         """The answers so far, before all prompts are answered again."""

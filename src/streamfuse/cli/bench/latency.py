@@ -22,6 +22,7 @@ def register(bench: typer.Typer) -> None:
     bench.command("latency")(latency)
 
 
+@usage_errors()
 def latency(
     bundle: options.BundleFolder,
     adapter: options.TaskAdapter = None,
@@ -59,9 +60,8 @@ def latency(
     whole = load(bundle, threads=threads, provider=provider, cost_cache=False)
     model = options.with_adapter(whole, adapter)
     manifest = model.manifest
-    with usage_errors():
-        settings = LatencySettings(repetitions=repetitions, context=context, settle=1 if cold_caches else 8)
-        settings.check(manifest)
+    settings = LatencySettings(repetitions=repetitions, context=context, settle=1 if cold_caches else 8)
+    settings.check(manifest)
     with whole, err.status("the loop") as status:
         settle(model, plan=False)
         backend = model.backend

@@ -16,6 +16,7 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.extras import MissingExtra, need
 
@@ -34,6 +35,7 @@ def register(bench: typer.Typer) -> None:
     bench.command("structured")(structured)
 
 
+@usage_errors()
 def structured(
     bundle: options.BundleFolder,
     task: Annotated[

@@ -15,12 +15,14 @@ from streamfuse.api import Chat, Generation, GenerationOptions, Statistics, Tool
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.text import ContextPolicy, TextError
 
+_NOT_UTF_8 = "That line is not UTF-8 text, so it was not read."
 _HELP = "/reset clears the conversation, /stats shows statistics of the last answer, /exit (or Ctrl-D) quits."
 
 
@@ -28,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command("chat")(chat)
 
 
+@usage_errors()
 def chat(
     bundle: options.BundleFolder,
     max_new_tokens: Annotated[options.MaxNewTokens, COMMON] = None,
@@ -81,7 +84,7 @@ def chat(
     asked = GenerationOptions(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
-        width=options.nodes(width),
+        width=options.nodes(width, no_speculation),
     )  # fmt: skip
     options.add_prompt(asked, tools, template_variables)
     plan = options.checked(model.manifest, asked).needs_plan
@@ -111,8 +114,8 @@ class _Terminal:
             except EOFError:
                 print()
                 return
-            except UnicodeError:  # from the terminal
-                say("That line is not UTF-8 text, so it was not read.", "yellow")
+            except UnicodeError:
+                say(_NOT_UTF_8, "yellow")
                 continue
             except KeyboardInterrupt:
                 print()
@@ -147,10 +150,13 @@ class _Terminal:
         """What the user says that a tool returns; None for an end of input, which leaves the call without a result."""
         say(f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})")
         say("What does it return? (Ctrl-C: nothing, and the chat goes on)")
-        try:
-            return read_line().strip()
-        except (EOFError, KeyboardInterrupt):
-            return None
+        while True:
+            try:
+                return read_line().strip()
+            except UnicodeError:
+                say(_NOT_UTF_8, "yellow")
+            except (EOFError, KeyboardInterrupt):
+                return None
 
     def _show(self, start: Callable[[], Generation]) -> None:
         self._calls = []

@@ -13,15 +13,19 @@ from streamfuse.cli.shared.answer import answer, calls
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
+
+_REPEATS = 3  # of --compare
 
 
 def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
+@usage_errors()
 def run(
     bundle: options.BundleFolder,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],
@@ -53,8 +57,11 @@ def run(
         bool, typer.Option("--compare", help="Also run plain decoding, and compare outputs and speed."), COMMON
     ] = False,
     repeats: Annotated[
-        int, typer.Option(min=1, help="With --compare: runs of each decoding mode; the median is shown.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            min=1, help="With --compare: runs of each decoding mode; the median is shown.", show_default=str(_REPEATS)
+        ),
+    ] = None,
     json_: Annotated[options.Json, COMMON] = False,
     stats: Annotated[
         bool,
@@ -90,8 +97,15 @@ def run(
             "--compare answers twice, so with --memory the second answer would be drafted from the first; "
             "`streamfuse bench tasks --memory` measures what a memory brings"
         )
-    if raw and system is not None:
-        raise typer.BadParameter("--system belongs to the chat template, so it does not go with --raw")
+    of_template = {"--system": system, "--tools": tools, "--template-variables": template_variables}
+    for flag, value in of_template.items():
+        if raw and value is not None:
+            raise typer.BadParameter(f"{flag} belongs to the chat template, so it does not go with --raw")
+    if stats and (json_ or compare_):
+        flag = "--json" if json_ else "--compare"
+        raise typer.BadParameter(f"{flag} prints statistics itself, so --stats does not go with it")
+    if repeats is not None and not compare_:
+        raise typer.BadParameter("--repeats goes with --compare")
     if show_drafts and (json_ or compare_):
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
@@ -103,7 +117,7 @@ def run(
     asked = GenerationOptions(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
-        width=options.nodes(width),
+        width=options.nodes(width, no_speculation),
     )  # fmt: skip
     asked.update(options.restrictions(schema, regex, grammar))
     options.add_prompt(asked, tools, template_variables, tool_choice)
@@ -120,7 +134,7 @@ def run(
         if not json_:
             tell_provider(model.backend)
         if compare_:
-            comparison = compare(model, ask, repeats, err)
+            comparison = compare(model, ask, repeats or _REPEATS, err)
             if json_:
                 print_json(comparison.to_dict())
             else:

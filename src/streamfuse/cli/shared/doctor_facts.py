@@ -49,7 +49,7 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
         instruction_set = next(filter(None, map(_instruction_set, nearby)), None)
     missing = _missing()
     to_do = [facts["to_do"] for facts in found_engines.values() if facts["to_do"]]
-    to_do += [f"{one['folder']}: {one['problem']}" for one in [*bundles, *models] if one["problem"]]
+    to_do += [_named(one) for one in [*bundles, *models] if one["problem"]]
     return {
         "usable": core and not any(one["problem"] for one in [*bundles, *models]),
         "streamfuse": __version__,
@@ -66,6 +66,12 @@ def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
         "missing": missing,
         "to_do": to_do,
     }
+
+
+def _named(one: dict[str, Any]) -> str:
+    """The problem of a bundle or model, with its folder once."""
+    folder, problem = str(Path(one["folder"])), str(one["problem"])
+    return problem if problem.startswith(folder) else f"{folder}: {problem}"
 
 
 def _engines() -> dict[str, dict[str, Any]]:

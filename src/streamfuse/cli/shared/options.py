@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +142,8 @@ Memory = Annotated[
     typer.Option(
         metavar="FILE",
         help="Draft from earlier answers, which are stored in this file. This speeds up similar answers. The "
-        "file is readable by its owner only; delete it to discard the answers.",
+        "file is readable by its owner only; delete it to discard the answers. With --adapter NAME, the file is "
+        "FILE.NAME.",
         dir_okay=False,
     ),
 ]
@@ -296,6 +298,12 @@ def check_place(flag: str, file: Path | None) -> None:
         raise typer.BadParameter(f"{flag} {file} is a folder; name a file in it")
 
 
+def check_not_read(flag: str, out: Path, of: str, inputs: Sequence[Path | str]) -> None:
+    """Raises BadParameter if the file to write is one of the files that are read, which it would replace."""
+    if any(Path(one).exists() and out.exists() and out.samefile(one) for one in inputs):
+        raise typer.BadParameter(f"{flag} {out} is a file of {of}, which it would replace; name another file")
+
+
 def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
     """The key in a file. Raises BadParameter, exit code 2, if there is none; MissingExtra without `cryptography`."""
     try:
@@ -313,8 +321,10 @@ def data_template(prompt: str | None, completion: str | None = None) -> Template
     return None if prompt is None else Template(prompt, completion, chat_template=None)
 
 
-def nodes(width: str) -> int | None:
+def nodes(width: str, no_speculation: bool = False) -> int | None:
     """The number of `--width`; None for auto."""
+    if no_speculation and width != AUTO:
+        raise typer.BadParameter("--width is of speculative decoding, so --no-speculation does not go with it")
     if width != AUTO and not width.isdecimal():
         raise typer.BadParameter(f"--width must be auto or a number of nodes, not {width}")
     return None if width == AUTO else int(width)

@@ -46,6 +46,7 @@ def average(
         raise typer.BadParameter("ADAPTER... takes two or more; the mean of one is itself")
     files = [options.adapter_file("ADAPTER", name) for name in adapters]
     options.check_place("--output", out)
+    options.check_not_read("--output", out, "ADAPTER", files)
     average_adapters(files, out)
     if json_:
         print_json({"adapter": str(out), "of": [str(file) for file in files]})

@@ -54,6 +54,7 @@ def ngrams(
     options.check_place("OUT", out)
     if not 0 < max_mb * 1e6 <= MOST_BYTES:
         raise typer.BadParameter(f"--max-mb must be above 0 and at most {MOST_BYTES / 1e6:g}, not {max_mb:g}")
+    options.check_not_read("OUT", out, "--data", data)
     vocab_size = adapter_vocab_size(source)
     examples = answers_in(data, vocab_size)
     with err.status("Counting"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from streamfuse.bundle import make_catalog
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import out, say, write_json
 from streamfuse.durable import write_text
+
+_FOLDER_URL = re.compile(r"https://[^/?#\s]+(/[^?#\s]*)?")
 
 
 def register(app: typer.Typer) -> None:
@@ -62,8 +65,10 @@ def catalog(
     """
     titles = dict(_title(each) for each in title or [])
     if base_url:
-        if not base_url.startswith("https://"):
-            raise typer.BadParameter(f"--base-url must begin with https://, not {base_url}")
+        if not _FOLDER_URL.fullmatch(base_url):
+            raise typer.BadParameter(
+                f"--base-url must begin with https:// and a host, and have no query or fragment, not {base_url}"
+            )
         base_url = base_url.rstrip("/") + "/"
     made = make_catalog(bundles, titles, base_url, public_key)
     text = made.json_text()

@@ -96,6 +96,8 @@ def prefix(
         shown = tables.prefixes(open_bundle(bundle).manifest)
         out.print(*(shown or [f"{bundle} has no stored prefixes"]), markup=False, soft_wrap=True)
         return
+    if overwrite and output is None:
+        raise typer.BadParameter("--overwrite goes with --output")
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
     changed = bundle if output is None else output
     if remove is not None:
