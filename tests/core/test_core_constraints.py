@@ -286,13 +286,13 @@ def test_a_failed_start_releases_the_constraint() -> None:
 def test_an_interrupted_start_leaves_a_text_under_its_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control-C during a call raises after it, so the text may have begun."""
     with CoreSession(CoreModel(spec()), ArithmeticBackend(spec())) as session:
-        call = session._call
+        start = session.library.sf_sequence_start
 
-        def interrupted(*arguments: Any, **more: Any) -> int:
-            call(*arguments, **more)
+        def interrupted(*arguments: Any) -> int:
+            start(*arguments)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(session, "_call", interrupted)
+        monkeypatch.setattr(session.library, "sf_sequence_start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.start([3, 1, 4], GenerationConfig(20, width=4), copy.deepcopy(RECORDS))
         monkeypatch.undo()
