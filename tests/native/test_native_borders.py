@@ -154,7 +154,7 @@ def test_a_null_pointer_is_an_error_and_no_crash() -> None:
 def test_a_start_without_a_session_releases_the_constraint(model: AppModel) -> None:
     c, released = library(), []
     constraint = ConstraintTable()
-    release = dict(ConstraintTable._fields_)["release"](lambda _: released.append(True))
+    release = type(constraint.release)(lambda _: released.append(True))
     constraint.release = release
     sampling = model.options()
     sampling.constraint = ctypes.pointer(constraint)
