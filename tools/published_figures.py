@@ -80,10 +80,11 @@ def speed(document: Document) -> str:
     for name, title in _TITLES.items():
         warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
         found.append([
-            title, str(warm["prompts"]), f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm),
-            _speedup(cold), _speedup(warm), f"{warm['counted_speedup']:.2f}",
+            title, str(warm["prompts"]), str(warm["systems"]["plain"]["ended"]),
+            f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm), _speedup(cold), _speedup(warm),
+            f"{warm['counted_speedup']:.2f}",
         ])  # fmt: skip
-    columns = "data set | prompts | plain, tokens/s | tokens per pass | over plain, weights read from memory"
+    columns = "data set | prompts | ended | plain, tokens/s | tokens per pass | over plain, weights read from memory"
     return table(f"{columns} | over plain, warm caches | computed", found)
 
 
@@ -118,20 +119,24 @@ def llama_cpp(document: Document) -> str:
 
 
 def times(document: Document) -> str:
-    """Per data set: to the first token, reading the prompt, and processor time."""
+    """Per data set: to the first token, reading the prompt, processor time and, where it was measured, energy."""
     rows = document["benchmarks"]
-    found = []
-    for name, title in _TITLES.items():
-        plain, ours = (rows[name]["result"]["systems"][system] for system in ("plain", "speculative"))
-        saved = ours["cpu_ms_per_token"] / plain["cpu_ms_per_token"]
-        found.append([
-            title, f"{ours['first_token_ms']:.0f}", f"{ours['prefill_token_per_sec']:,.0f}",
-            f"{plain['cpu_ms_per_token']:.1f}", f"{ours['cpu_ms_per_token']:.1f}", f"{saved:.2f}",
-        ])  # fmt: skip
-    return table(
-        "data set | first token, ms | prompt, tokens/s | processor time per token, plain, ms | speculative, ms | ratio",
-        found,
-    )
+    measured = [
+        (title, *(rows[name]["result"]["systems"][system] for system in ("plain", "speculative")))
+        for name, title in _TITLES.items()
+    ]
+    columns = "data set | first token, ms | prompt, tokens/s"
+    found = [[title, f"{ours['first_token_ms']:.0f}", f"{ours['prefill_token_per_sec']:,.0f}"]
+             for title, _, ours in measured]  # fmt: skip
+    for key, title, digits in (
+        ("cpu_ms_per_token", "processor time per token, plain, ms", 1),
+        ("joules_per_token", "energy per token, plain, J", 3),
+    ):
+        if all(one[key] is not None for _, *systems in measured for one in systems):
+            columns += f" | {title} | speculative | ratio"
+            for row, (_, plain, ours) in zip(found, measured, strict=True):
+                row += [f"{plain[key]:.{digits}f}", f"{ours[key]:.{digits}f}", f"{ours[key] / plain[key]:.2f}"]
+    return table(columns, found)
 
 
 def sources(document: Document) -> str:
@@ -221,7 +226,7 @@ def others(document: Document) -> str:
 def passes(document: Document) -> str:
     """Milliseconds of each method, by bundle, with its cost in plain passes."""
     rows = document["benchmarks"]
-    names = ("decode", "verify_1", "verify_4", "verify_8", "verify_16", "streams", "prefill")
+    names = ("decode", "verify_4", "verify_8", "verify_16", "streams", "prefill")
     found = []
     for bundle in ("demo", "e2e", "sql"):
         result = rows[f"passes of {bundle}"]["result"]

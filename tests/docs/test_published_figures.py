@@ -71,6 +71,15 @@ def test_a_table_that_differs_is_found_and_written_anew(copy: Path) -> None:
     assert published.main(copy, check=True) == 0
 
 
+def test_energy_has_columns_where_it_was_measured() -> None:
+    document = results()
+    assert "energy" not in published.times(document)
+    for name in published.SETS:
+        for joules, system in ((0.5, "plain"), (0.2, "speculative")):
+            document["benchmarks"][name]["result"]["systems"][system]["joules_per_token"] = joules
+    assert "| 0.500 | 0.200 | 0.40 |" in published.times(document)
+
+
 def test_another_processor_has_tables_of_its_own(copy: Path) -> None:
     document = results()
     document["processor"] = "a second one"
