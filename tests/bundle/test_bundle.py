@@ -13,7 +13,7 @@ from bundle_damages import DAMAGES, cut, flip_a_byte
 from bundle_samples import CAPACITY, WIDTHS, manifest_fields, write_bundle, write_tokenizer
 
 from streamfuse.bundle import BundleError, BundleWriter, open_bundle
-from streamfuse.bundle.manifest import schema_json
+from streamfuse.bundle.manifest import FORMAT_VERSION, manifest_json, parse_manifest, schema_json
 
 
 @pytest.fixture
@@ -132,6 +132,20 @@ def test_files_in_folders_belong_to_the_bundle(tmp_path: Path) -> None:
         write_tokenizer(writer.folder)
         writer.write_manifest(**manifest_fields())
     assert open_bundle(tmp_path / "demo").file("model.mlpackage/weights.bin").read_text().endswith("weights.bin")
+
+
+def test_merged_streams_are_left_out_of_a_manifest_that_has_none() -> None:
+    for merged in (False, True):
+        fields = manifest_fields()
+        fields["speculation"]["merged_streams"] = merged
+        own = {name: fields[name] for name in ("methods", "speculation", "quantization", "parity")}
+        fields["adapters"] = {"sql": {**own, "chat_template": None}}
+        manifest = parse_manifest(json.dumps({**fields, "format_version": FORMAT_VERSION, "files": {}}))
+        text = manifest_json(manifest)
+        assert parse_manifest(text) == manifest
+        written = json.loads(text)
+        for part in (written, written["adapters"]["sql"]):
+            assert part["speculation"].get("merged_streams") is (True if merged else None)
 
 
 def test_the_published_schema_is_current() -> None:

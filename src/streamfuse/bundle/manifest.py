@@ -268,12 +268,14 @@ def parse_manifest(text: str, where: str = MANIFEST_NAME) -> Manifest:
 def manifest_json(manifest: Manifest) -> str:
     """The text of `manifest.json`: indented, in a stable order, with a final newline."""
     fields = manifest.model_dump(mode="json")
-    for name in ("below_floor", "adapters", "prefixes"):  # so that older readers accept all other bundles
-        if not fields[name]:
-            del fields[name]
-    for adapter in fields.get("adapters", {}).values():
-        if not adapter["prefixes"]:
-            del adapter["prefixes"]
+    adapters = fields["adapters"].values()
+    # So that older readers accept all other bundles.
+    optional = [(fields, name) for name in ("below_floor", "adapters", "prefixes")]
+    optional += [(adapter, "prefixes") for adapter in adapters]
+    optional += [(part["speculation"], "merged_streams") for part in (fields, *adapters)]
+    for part, name in optional:
+        if not part[name]:
+            del part[name]
     return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
