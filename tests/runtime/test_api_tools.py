@@ -150,7 +150,11 @@ def test_what_goes_wrong_in_a_call_is_text_for_the_model() -> None:
         ([later], "tools: later is a coroutine; give a function that returns its result"),
         ([Late()], "tools: Late is a coroutine; give a function that returns its result"),
         ([unseen], "tools: the parameters of unseen cannot be read (name 'Decimal' is not defined); give a function"),
-        ([max], "tools: the parameters of max cannot be read ("),
+        (
+            [max],
+            "tools: the parameters of max cannot be read (no signature found for builtin <built-in function max>); "
+            "wrap it in a function with type hints",
+        ),
         ([4], "tools: tool 1 must be a function or a dict, not 4"),
         ("x", "tools must be a list of functions or tool descriptions, not 'x'"),
         ({"name": "x"}, "tools must be a list of functions or tool descriptions, not {"),

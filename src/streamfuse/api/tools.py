@@ -104,9 +104,13 @@ def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
     described = _arguments_section(text)
     try:
         hints = get_type_hints(call, include_extras=True)
-        signature = inspect.signature(function)
     except Exception as error:  # a hint may be any expression
         step = "give a function whose type hints are globals of its module, also where no type checker runs"
+        raise OptionError(f"--{flag}: the parameters of {name} cannot be read ({error}); {step}") from None
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:  # of a builtin
+        step = "wrap it in a function with type hints"
         raise OptionError(f"--{flag}: the parameters of {name} cannot be read ({error}); {step}") from None
     fields: dict[str, Any] = {}
     for parameter in signature.parameters.values():
