@@ -252,7 +252,7 @@ fake_engine = made_engines()
 def test_the_command_prints_one_json_object(
     bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_caches, "largest_cache_bytes", lambda: 2**20)  # a server's take seconds to evict
+    monkeypatch.setattr(cold_caches, "largest_caches_bytes", lambda: 2**20)  # a server's take seconds to evict
     flags = ["--context", "16", "--repetitions", "2", "--json"]
     result = CliRunner().invoke(app, ["bench", "latency", str(bundle), *flags])
     assert result.exit_code == 0, result.stderr

@@ -360,7 +360,7 @@ def test_a_memory_has_the_answers_of_this_repetition_alone(
 def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_caches, "largest_cache_bytes", lambda: 2**20)  # a server's take seconds to evict
+    monkeypatch.setattr(cold_caches, "largest_caches_bytes", lambda: 2**20)  # a server's take seconds to evict
     data = questions(tmp_path / "q.jsonl", "hi", "you")
     flags = ["--data", data, "--max-new-tokens", 8, "--repetitions", 1, "--cold-caches", "--json"]
     code, stdout, stderr = command(bundle, *flags, "--systems", "plain,speculative", "--memory")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streamfuse.bench.shared.cold_caches import ColdCaches, largest_cache_bytes
+from streamfuse.bench.shared import cold_caches
+from streamfuse.bench.shared.cold_caches import ColdCaches, largest_caches_bytes
 
 
 class Time:
@@ -42,9 +43,20 @@ def test_evictions_follow_passes_and_are_not_counted() -> None:
     assert clock() - start == pytest.approx(0.0071)
 
 
-def test_the_largest_cache_decides(tmp_path: Path) -> None:
-    for index, size in enumerate(("32K", "1024K", "32M")):
-        (tmp_path / f"index{index}").mkdir()
-        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
-    assert largest_cache_bytes(tmp_path) == 32 * 1024**2
-    assert largest_cache_bytes(tmp_path / "missing") == 128 * 1024**2
+@pytest.mark.parametrize(
+    ("cores", "sharers", "caches"),
+    [({0, 1}, ["0-1", "0-1"], 1), ({0, 1, 2, 3}, ["0-1", "0-1", "2-3", "2-3"], 2), ({1}, ["0-1", "0-1"], 1)],
+    ids=["one cache", "two caches", "one core"],
+)
+def test_the_largest_caches_of_the_cores_count_once_each(
+    cores: set[int], sharers: list[str], caches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_caches, "cores", lambda: cores)
+    for core, shared in enumerate(sharers):
+        for index, (size, by) in enumerate((("32K", str(core)), ("1024K", str(core)), ("32M", shared))):
+            folder = tmp_path / f"cpu{core}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            (folder / "size").write_text(size + "\n")
+            (folder / "shared_cpu_list").write_text(by + "\n")
+    assert largest_caches_bytes(tmp_path) == caches * 32 * 1024**2
+    assert largest_caches_bytes(tmp_path / "missing") == 128 * 1024**2

@@ -12,22 +12,23 @@ import numpy as np
 
 _PASS_S = 0.0005  # what takes longer was a pass, and has filled the caches with weights
 _UNKNOWN_BYTES = 128 * 1024 * 1024
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 class ColdCaches:
     """A clock in seconds that evicts everything from the processor's caches after each pass.
 
-    It reads twice as many bytes as the largest cache holds whenever more than half a millisecond has passed since its
-    last reading. That time is not part of what it returns, so passes that are measured by it read their weights from
-    memory and are otherwise timed as usual. Readings must come right before and right after a pass, as a session's do.
+    It reads twice as many bytes as the largest caches hold together whenever more than half a millisecond has passed
+    since its last reading. That time is not part of what it returns, so passes that are measured by it read their
+    weights from memory and are otherwise timed as usual. Readings must come right before and right after a pass, as a
+    session's do.
     """
 
     def __init__(
         self, evict: Callable[[], object] | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         if evict is None:
-            evict = reader(2 * largest_cache_bytes())
+            evict = reader(2 * largest_caches_bytes())
         self._evict, self._clock = evict, clock
         self._hidden, self._last = 0.0, -np.inf
 
@@ -41,18 +42,38 @@ class ColdCaches:
 
 
 def reader(size: int) -> Callable[[], object]:
-    """A function that reads this many bytes of memory, a part of them on each core: some caches belong to one core."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """A function that reads this many bytes of memory, in one equal part and thread per core.
+
+    Threads are not bound to cores. Where the system runs each on a core of its own, twice the bytes of the largest
+    caches together are twice of what each of them holds, if they are of the same size and have equally many cores.
+    """
+    threads = len(cores())
     parts = np.array_split(np.ones(size // 4, np.float32), threads)
     pool = ThreadPoolExecutor(threads)
     return lambda: list(pool.map(np.maximum.reduce, parts))
 
 
-def largest_cache_bytes(folder: Path = _CACHES) -> int:
-    """Bytes of the largest cache of the first processor; 128 MiB where the system does not report it (Linux does)."""
+def cores() -> set[int]:
+    """The numbers of the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def largest_caches_bytes(folder: Path = _CPUS) -> int:
+    """Bytes of the largest cache of each core together, one that cores share counted once; 128 MiB where the system
+    does not report them (Linux does)."""
+    caches: dict[str, int] = {}  # by the cores that share it
+    for core in cores():
+        found = (folder / f"cpu{core}" / "cache").glob("index*")
+        if largest := max(((_bytes(cache), _text(cache / "shared_cpu_list")) for cache in found), default=None):
+            caches[largest[1]] = largest[0]
+    return sum(caches.values()) or _UNKNOWN_BYTES
+
+
+def _bytes(cache: Path) -> int:
     units = {"K": 1024, "M": 1024**2, "G": 1024**3}
-    found = []
-    for one in folder.glob("index*/size"):
-        text = one.read_text(encoding="ascii").strip()
-        found.append(int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text or 0))
-    return max(found, default=_UNKNOWN_BYTES)
+    text = _text(cache / "size")
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text or 0)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip() if path.is_file() else ""
