@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from family_samples import FLOOR, SIZES, hf_model
 from safetensors.torch import load_file, save_file
 
+from streamfuse.model import shards
 from streamfuse.model.checkpoint import load_base, load_config
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.fields import CheckpointError, CheckpointWarning
@@ -23,6 +25,24 @@ from streamfuse.model.fields import CheckpointError, CheckpointWarning
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
 )
+
+
+def test_a_process_reads_an_unchanged_checkpoint_once_for_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, whole = tiny.write_base(tmp_path / "base", tiny.base()), shards.sha256_of
+    digests: list[str] = []
+
+    def counted(files: Iterable[Path]) -> str:
+        digests.append(whole(files))
+        return digests[-1]
+
+    monkeypatch.setattr(shards, "sha256_of", counted)
+    assert shards.checkpoint_digest(folder) == shards.checkpoint_digest(folder)
+    assert len(digests) == 1
+    config = folder / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert shards.checkpoint_digest(folder) == digests[1][:16] != digests[0][:16]
 
 
 def assert_same_logits(folder: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,20 @@ def sha256_of(files: Iterable[Path]) -> str:
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """A short digest of a checkpoint's configuration and weights, the same in a copy of the folder.
+    """A short digest of a checkpoint's configuration and weights, the same in a copy of the folder. A process reads
+    unchanged files only once.
 
     Raises:
         CheckpointError: the index is damaged.
     """
-    return sha256_of(path for path in (folder / "config.json", *shards(folder)) if path.is_file())[:16]
+    files = [path.absolute() for path in (folder / "config.json", *shards(folder)) if path.is_file()]
+    return _digest_of(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+
+
+@cache
+def _digest_of(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Of files by path, size and time of change."""
+    return sha256_of(path for path, _, _ in files)[:16]
 
 
 def read_header(path: Path) -> dict[str, TensorFacts]:
