@@ -66,6 +66,7 @@ extension ChatModel {
     if let rewound, state.turns == rewound.kept {  // nothing took the place of what was there
       rewind(to: rewound.before)
       state.turns = rewound.before
+      if rewound.before[rewound.kept.count].text == asked { state.unsent = nil }  // it is in the conversation
     }
     await keepTurns()
   }

@@ -87,7 +87,10 @@ data class ChatState(
         error = null,
     )
 
-    /** The answer counts as far as it was delivered; a question without any answer was never asked. */
+    /**
+     * The answer counts as far as it was delivered; a question without any answer was never asked, and goes back into
+     * the input field unless it comes back into the chat.
+     */
     fun ended(end: String, figures: Live?, asked: String? = null): ChatState {
         val (question, answer) = turns.takeLast(2)
         val answered = answer.runs.isNotEmpty() || answer.copy(end = end).isWhole
@@ -96,7 +99,7 @@ data class ChatState(
             turns = turns.dropLast(2) + if (answered) listOf(question, answer.copy(end = end, figures = figures)) else replaced,
             live = if (answered || replaced.isEmpty()) figures else replaced.last().figures,
             replaced = emptyList(),
-            unsent = if (answered) unsent else asked ?: question.text,
+            unsent = if (answered || replaced.firstOrNull()?.text == question.text) unsent else asked ?: question.text,
         )
     }
 }
