@@ -21,6 +21,7 @@ from streamfuse.train.data import (
     Example,
     FrozenStates,
     Share,
+    Stopped,
     StreamDataset,
     choose_stream_vocab,
     collate,
@@ -126,6 +127,30 @@ def test_processes_divide_the_work(tmp_path: Path) -> None:
         for found in pool.map(states, range(2)):
             assert np.array_equal(found.states, whole.states)
     assert [file.suffixes for file in (tmp_path / "b").iterdir()] == [[".npy"]]
+
+
+def test_processes_stop_together(tmp_path: Path) -> None:
+    model, examples = tiny.fused(tiny.base()), examples_of(36)  # five batches
+    barrier, asked = threading.Barrier(2, timeout=60), [False, True]
+    said: list[bool] = []
+
+    def wait() -> None:
+        barrier.wait()
+
+    def any_of(value: bool) -> bool:
+        said.append(value)
+        barrier.wait()
+        return any(said)
+
+    def states(index: int) -> None:
+        with pytest.raises(Stopped):
+            FrozenStates(
+                model, examples, tmp_path / "frozen", share=Share(index, 2, wait, any_of), stop=lambda: asked[index]
+            )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(states, range(2)))
+    assert [file.suffixes for file in tmp_path.iterdir()] == [[".tmp", ".npy"]]
 
 
 def test_states_beyond_float16_are_stored_in_float32(tmp_path: Path) -> None:

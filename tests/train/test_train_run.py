@@ -228,6 +228,16 @@ def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -
     assert losses == {}
 
 
+def test_a_finished_run_does_not_compute_frozen_states_that_were_deleted(config: TrainConfig) -> None:
+    config, stop = replace(config, epochs=1.0), threading.Event()
+    first, _ = trained(config)
+    (states,) = config.out_dir.glob("frozen-*")
+    states.unlink()
+    stop.set()
+    assert run(config, stop=stop) == first
+    assert list(config.out_dir.glob("frozen-*")) == []
+
+
 @pytest.mark.parametrize("length", [{"epochs": 1.5}, {"max_steps": 3}])
 def test_a_finished_run_writes_a_missing_adapter_and_does_not_train(
     config: TrainConfig, length: dict[str, Any]
@@ -278,13 +288,22 @@ def test_other_settings_are_not_mixed_into_a_run(
 def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
     with Path(trained_once.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")
-    with pytest.raises(ValueError, match="the run in it has other examples, so"):
+    with pytest.raises(ValueError, match="the run in it has another set of examples, so"):
         run(trained_once)
 
 
 def test_another_model_of_the_same_shape_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
     tiny.write_base(trained_once.model, tiny.base())
     with pytest.raises(ValueError, match="the run in it has another base model, so it cannot be resumed; add --no-res"):
+        run(trained_once)
+
+
+def test_a_run_that_does_not_record_its_base_model_is_not_resumed(trained_once: TrainConfig) -> None:
+    path = trained_once.out_dir / "config.json"
+    settings = json.loads(path.read_text())
+    del settings["model_digest"]
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="in it does not record its base model, so it cannot be resumed; add --no-"):
         run(trained_once)
 
 

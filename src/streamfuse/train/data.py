@@ -63,11 +63,17 @@ def digest_of(examples: list[Example]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The index of this process among `count` processes of this machine, and a barrier for all of them."""
+    """The index of this process among `count` processes of this machine, a barrier for all of them, and a call that all
+    make and that returns whether the value of any is true."""
 
     index: int = 0
     count: int = 1
     wait: Callable[[], None] = lambda: None
+    any_of: Callable[[bool], bool] = lambda value: value
+
+
+class Stopped(Exception):
+    """The frozen layers are not computed to the end, because a process was asked to stop."""
 
 
 class FrozenStates:
@@ -80,10 +86,12 @@ class FrozenStates:
     Args:
         progress: called with the estimated number of tokens done by all processes.
         share: every process of the machine writes its part of the file, and returns when the file is complete.
+        stop: asked before each batch; a process where it is true computes no more.
 
     Raises:
         DataError: an example's states exceed the range of the file's dtype, or the file is damaged.
         OSError: there is no space for the file.
+        Stopped: in every process, where `stop` is true in any of them.
     """
 
     def __init__(
@@ -93,13 +101,14 @@ class FrozenStates:
         path: Path,
         progress: Callable[[int], None] = lambda tokens: None,
         share: Share = Share(),
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.offsets = np.concatenate([[0], np.cumsum([len(example.input_ids) for example in examples])])
         self.path = path.with_name(f"{path.name}-{_digest_below(model)}-{digest_of(examples)}.npy")
         missing = not self.path.exists()
         share.wait()  # until all processes have checked
         if missing:
-            self._compute(model, examples, progress, share)
+            self._compute(model, examples, progress, share, stop)
         try:
             self.states = np.load(self.path, mmap_mode="r")
         except (ValueError, EOFError) as error:
@@ -108,7 +117,12 @@ class FrozenStates:
             ) from None
 
     def _compute(
-        self, model: StreamFused, examples: list[Example], progress: Callable[[int], None], share: Share
+        self,
+        model: StreamFused,
+        examples: list[Example],
+        progress: Callable[[int], None],
+        share: Share,
+        stop: Callable[[], bool],
     ) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp.npy")
@@ -117,13 +131,17 @@ class FrozenStates:
         share.wait()
         states = np.lib.format.open_memmap(temporary, "r+")
         by_length = sorted(range(len(examples)), key=lambda i: len(examples[i].input_ids))
+        stopped = False
         for number, first in enumerate(range(0, len(by_length), _FROZEN_BATCH)):
+            if stopped := stop():
+                break
             batch = by_length[first : first + _FROZEN_BATCH]
             if number % share.count == share.index:
                 self._compute_batch(states, model, examples, batch)
             progress(sum(len(examples[i].input_ids) for i in batch))
         states.flush()
-        share.wait()
+        if share.any_of(stopped):  # no process waits for one that has stopped
+            raise Stopped
         if share.index == 0:
             temporary.rename(self.path)
         share.wait()

@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from zipfile import ZipFile, is_zipfile
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainingArguments
@@ -35,7 +37,7 @@ from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 
 from .config import TrainConfig
-from .data import FrozenStates, Share, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
+from .data import FrozenStates, Share, Stopped, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
 from .dtype import choose_dtype
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
@@ -66,12 +68,12 @@ _FIXED = (
     "held_out",
     "seed",
 )
-# Of files, the contents are compared.
+# Of files, the contents are compared; here in words, after "another".
 _CONTENTS = {
-    "examples": "other examples",
-    "model_digest": "another base model",
-    "base_adapter_digest": "another --base-adapter",
-    "init_adapter_digest": "another --init-adapter",
+    "examples": "set of examples",
+    "model_digest": "base model",
+    "base_adapter_digest": "--base-adapter",
+    "init_adapter_digest": "--init-adapter",
 }
 
 _START_OVER = "add --no-resume to start over, or give another --output-dir"
@@ -104,7 +106,7 @@ def run(
     Args:
         resume: continue from the last checkpoint in `config.out_dir`, if any; False deletes the checkpoints.
         stop: when set, the run ends after the current step with a checkpoint, or, before the first step, after the
-            current batch of the frozen layers; the same call resumes it.
+            current batch of the frozen layers, where one process's is enough; the same call resumes it.
         console: for progress output; None shows nothing.
         callbacks: additional callbacks of the Trainer.
 
@@ -124,10 +126,12 @@ def run(
     with arguments.main_process_first(desc="the folder"):
         checkpoint = _prepare_folder(config, model, examples, before, resume)
     n_done, max_steps = _step_of(checkpoint), _max_steps(config, examples, arguments)
-    try:
-        states = _frozen_states(config, model, examples, console, _share(arguments), stop)
-    except _Stopped:
-        return TrainResult(n_done, max_steps, {})
+    data = None
+    if n_done < max_steps:
+        try:
+            data = StreamDataset(examples, _frozen_states(config, model, examples, console, _share(arguments), stop))
+        except Stopped:
+            return TrainResult(n_done, max_steps, {})
     bar = ProgressBar(console)
     objective = NGramObjective(
         model,
@@ -149,7 +153,7 @@ def run(
     trainer = StreamTrainer(
         model=objective,
         args=arguments,
-        train_dataset=StreamDataset(examples, states),
+        train_dataset=data,
         eval_dataset=held_out,
         data_collator=collate,
         callbacks=[
@@ -166,7 +170,7 @@ def run(
     )
     trainer.remove_callback(PrinterCallback)
     try:
-        if checkpoint and n_done >= max_steps:
+        if checkpoint and data is None:
             trainer.take_checkpoint(checkpoint)
         else:
             trainer.train(resume_from_checkpoint=checkpoint)
@@ -285,9 +289,10 @@ def _prepare_folder(
             )
         for name in (*_FIXED, *_CONTENTS):
             if before.get(name) != settings[name]:
-                was, now = _difference(before.get(name), settings[name])
-                what = _CONTENTS.get(name, f"{name} {was}, not {now}")
-                raise ValueError(f"{config.out_dir}: the run in it has {what}, so it cannot be resumed; {_START_OVER}")
+                raise ValueError(
+                    f"{config.out_dir}: the run in it {_difference(name, before, settings)}, so it cannot be resumed; "
+                    f"{_START_OVER}"
+                )
         _check_checkpoint(Path(checkpoint))
     write_text(path, json.dumps(settings, indent=2) + "\n")
     return checkpoint
@@ -312,12 +317,17 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
     return found
 
 
-def _difference(before: Any, now: Any) -> tuple[Any, Any]:
-    """The entries of two groups of settings that differ; other values as they are."""
-    if not isinstance(before, dict):
-        return before, now
-    names = [name for name in now if before.get(name) != now[name]]
-    return {name: before.get(name) for name in names}, {name: now[name] for name in names}
+def _difference(name: str, before: dict[str, Any], settings: dict[str, Any]) -> str:
+    """What a run has, compared with these settings, where one of them differs; of a group only the entries that do."""
+    if what := _CONTENTS.get(name):
+        if name not in before:
+            return f"does not record its {what}"
+        return f"has no {what}" if before[name] is None else f"has another {what}"
+    was, now = before.get(name), settings[name]
+    if isinstance(was, dict):
+        names = [entry for entry in now if was.get(entry) != now[entry]]
+        was, now = {entry: was.get(entry) for entry in names}, {entry: now[entry] for entry in names}
+    return f"has {name} {was}, not {now}"
 
 
 def _check_checkpoint(folder: Path) -> None:
@@ -348,12 +358,12 @@ def _last_whole_checkpoint(folder: Path) -> str | None:
 
 def _share(arguments: TrainingArguments) -> Share:
     """This process's share of the work among the processes of this machine, as numbered by their launcher."""
+
+    def any_of(value: bool) -> bool:
+        return any(gather_object([value]))
+
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if arguments.world_size > 1 else 1
-    return Share(arguments.local_process_index, count, PartialState().wait_for_everyone)
-
-
-class _Stopped(Exception):
-    """The run is asked to stop before its first step."""
+    return Share(arguments.local_process_index, count, PartialState().wait_for_everyone, any_of)
 
 
 def _frozen_states(
@@ -368,13 +378,9 @@ def _frozen_states(
     total = sum(len(example.input_ids) for example in examples)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
-
-        def advance(tokens: int) -> None:
-            progress.advance(task, tokens)
-            if stop and stop.is_set():
-                raise _Stopped
-
-        return FrozenStates(model, examples, config.out_dir / "frozen", advance, share)
+        advance = partial(progress.advance, task)
+        asked = stop.is_set if stop else lambda: False
+        return FrozenStates(model, examples, config.out_dir / "frozen", advance, share, asked)
 
 
 def _max_steps(config: TrainConfig, examples: list[Example], arguments: TrainingArguments) -> int:
