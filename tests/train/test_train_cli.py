@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from streamfuse.cli import app
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
+from streamfuse.train import distill as distillation
 from streamfuse.train.config import DistillConfig
 from streamfuse.train.distill import generate_batch
 
@@ -330,12 +331,43 @@ def test_answers_of_an_earlier_stage_are_not_kept_when_it_is_changed(model: Path
     command += ["--set", "base.max_steps=4"]
     result = invoke(*command)
     assert result.exit_code == 1
-    assert "own.jsonl: written with another --adapter, so it is not continued; delete it, or give" in result.stderr
+    assert "own.jsonl: written with another --adapter, so it is not continued; add --no-resume to" in result.stderr
     own = tmp_path / "run" / "own.jsonl"
     before = json.loads(own.read_text().splitlines()[0])["writer"]
     result = invoke(*command, "--no-resume")
     assert result.exit_code == 0, result.stderr
     assert json.loads(own.read_text().splitlines()[0])["writer"]["adapter"] != before["adapter"]
+
+
+def test_no_resume_keeps_answers_that_stay_valid_and_deletes_none_before_the_inputs_are_read(
+    model: Path, recipe: Path, tmp_path: Path
+) -> None:
+    recipe.write_text(RECIPE.replace('\nadapter = "@base"', ""))
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    assert invoke(*command).exit_code == 0
+    own = tmp_path / "run" / "own.jsonl"
+    written, lines = own.stat().st_mtime_ns, own.read_text().splitlines()
+    command += ["--set", "num_streams=1"]
+    assert "add --no-resume to start over" in invoke(*command).stderr
+    assert "no such file" in invoke(*command, "--no-resume", "--set", "own.data=missing.jsonl").stderr
+    result = invoke(*command, "--no-resume")
+    assert result.exit_code == 0, result.stderr
+    assert (own.stat().st_mtime_ns, own.read_text().splitlines()) == (written, lines)
+    result = invoke(*command, "--set", "own.max_new_tokens=4")
+    assert "add --set own.max_new_tokens=8 to continue it, or --no-resume to write it again" in result.stderr
+    own.write_text("\n".join([json.dumps({**json.loads(lines[0]), "input_ids": [1]}), *lines[1:]]) + "\n")
+    assert "is for another prompt; " in invoke(*command).stderr
+    assert invoke(*command, "--no-resume").exit_code == 0
+    assert own.read_text().splitlines() == lines
+
+
+def test_prompts_of_another_writer_are_refused_before_the_model_is_loaded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
+    assert invoke(*command).exit_code == 0
+    monkeypatch.setattr(distillation, "load_writer", lambda *arguments: pytest.fail("the model is loaded"))
+    assert "written without --system, so it is not continued" in refused(*command, "--system", "Be brief.")
 
 
 def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from streamfuse.train.distill import Item, distill, generate_batch, pending
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import choose
 
-WRITER = {"model": "a", "temperature": 0.0}
+WRITER = {"model": "a", "adapter": "c", "temperature": 0.0, "dtype": "float32"}
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2, 6, 4], [3, 3]]
 
 
@@ -176,7 +176,10 @@ def test_answers_to_other_prompts_are_not_continued(model: Transformer, tmp_path
     ("before", "words"),
     [
         ({**WRITER, "model": "b"}, "written with another --model, so it is not continued; delete it, or give"),
+        ({**WRITER, "model": None}, "its first row does not record its model, so it is not continued; delete it"),
+        ({**WRITER, "adapter": None}, "written without --adapter, so it is not continued"),
         ({**WRITER, "temperature": 0.8}, "written with --temperature 0.8, not 0.0, so it is not continued"),
+        ({**WRITER, "dtype": "bfloat16"}, "written with --dtype bfloat16, not float32, so it is not continued"),
         (None, "its first row does not say which model and settings wrote it"),
     ],
 )
@@ -184,13 +187,25 @@ def test_answers_of_another_writer_are_not_continued(
     model: Transformer, tmp_path: Path, before: dict[str, Any] | None, words: str
 ) -> None:
     path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS), path, config, WRITER))
+    list(distill(model, items_of(PROMPTS[:-1]), path, config, WRITER))
     lines = path.read_text().splitlines()
-    assert ["writer" in json.loads(line) for line in lines] == [True] + [False] * 5
+    assert ["writer" in json.loads(line) for line in lines] == [True] + [False] * 4
     lines[0] = json.dumps({**json.loads(lines[0]), "writer": before})
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=words):
         pending(items_of(PROMPTS), path, config, WRITER)
+
+
+def test_the_dtype_does_not_matter_where_nothing_is_left_to_write(model: Transformer, tmp_path: Path) -> None:
+    path, config, other = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2), {**WRITER, "dtype": "bfloat16"}
+    list(distill(model, items_of(PROMPTS[:-1]), path, config, WRITER))
+    assert pending(items_of(PROMPTS[:-1]), path, config, other) == []
+    with pytest.raises(DataError, match=r"add --set own\.dtype=float32 to continue it, or --no-resume"):
+        pending(items_of(PROMPTS), path, config, other, "own")
+    with pytest.raises(DataError, match="written with another --model"):
+        pending(items_of(PROMPTS[:-1]), path, config, {**other, "model": "b"})
+    with pytest.raises(DataError, match="written with --adapter, so"):
+        pending(items_of(PROMPTS[:-1]), path, config, {**other, "adapter": None})
 
 
 @pytest.mark.parametrize(

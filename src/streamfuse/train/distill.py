@@ -99,18 +99,45 @@ def writer_facts(
     }
 
 
-def check_writer(path: Path, writer: Mapping[str, Any], of: str) -> None:
-    """DataError, which names the difference, if the first row of the file does not have these facts of its writer."""
+def check_writer(
+    path: Path, writer: Mapping[str, Any], of: str, *, complete: bool = False, stage: str | None = None
+) -> None:
+    """Check that the first row of the file, if any, has these facts of its writer.
+
+    Args:
+        of: what a row is, for the message about a file of other rows.
+        complete: nothing is left to write. Then the dtype is not compared: `auto` depends on the machine.
+        stage: the recipe's stage that writes the file, for the next step in the message.
+
+    Raises:
+        DataError: it does not; the message names the difference.
+    """
     if (row := next(rows_written(path, of), None)) is None:
         return
     before = row.get("writer")
     if not isinstance(before, dict):
         raise DataError(f"{path}: its first row does not say which model and settings wrote it; give another file")
     for name, value in writer.items():
-        if before.get(name) != value:
-            flag = flag_of(name)
-            what = f"another {flag}" if name in _DIGESTS else f"{flag} {before.get(name)}, not {value}"
-            raise DataError(f"{path}: written with {what}, so it is not continued; delete it, or give another file")
+        was = before.get(name)
+        if was == value or (complete and name == "dtype"):
+            continue
+        step = "delete it, or give another file"
+        if stage:
+            setting = "" if was is None or name in _DIGESTS else f"--set {stage}.{name}={was} to continue it, or "
+            step = f"add {setting}--no-resume to write it again"
+        raise DataError(f"{path}: {_difference(name, was, value)}, so it is not continued; {step}")
+
+
+def _difference(name: str, was: Any, now: Any) -> str:
+    """How a file was written, compared with now."""
+    flag = flag_of(name)
+    if name == "model" and None in (was, now):
+        return "its first row does not record its model" if was is None else "written by another command"
+    if was is None:
+        return f"written without {flag}"
+    if name in _DIGESTS:
+        return f"written with {flag}" if now is None else f"written with another {flag}"
+    return f"written with {flag} {was}" + ("" if now is None else f", not {now}")
 
 
 def first_row_facts(path: Path, writer: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,8 +145,10 @@ def first_row_facts(path: Path, writer: Mapping[str, Any]) -> dict[str, Any]:
     return {} if path.stat().st_size else {"writer": dict(writer)}
 
 
-def pending(items: list[Item], out_path: Path, config: DistillConfig, writer: Mapping[str, Any]) -> list[Item]:
-    """The items that `distill` would process now.
+def pending(
+    items: list[Item], out_path: Path, config: DistillConfig, writer: Mapping[str, Any], stage: str | None = None
+) -> list[Item]:
+    """The items that `distill` would process now. `stage`: as in `check_writer`.
 
     Raises:
         DataError: `out_path` has other contents, answers to other prompts, or another writer's.
@@ -127,12 +156,14 @@ def pending(items: list[Item], out_path: Path, config: DistillConfig, writer: Ma
     done = _written(out_path)
     for item in items:
         if done.get(item["id"], item["input_ids"]) != item["input_ids"]:
+            step = "Add --no-resume to write it again" if stage else "Give another output file"
             raise DataError(
                 f"{out_path}: its answer {item['id']} is for another prompt; the file was written with another prompt "
-                "file, --seed or --system. Give another output file"
+                f"file, --seed or --system. {step}"
             )
-    check_writer(out_path, writer, _ANSWER)
-    return [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
+    todo = [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
+    check_writer(out_path, writer, _ANSWER, complete=not todo, stage=stage)
+    return todo
 
 
 def rows_written(path: Path, of: str) -> Iterator[Item]:

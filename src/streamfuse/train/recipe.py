@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
@@ -19,10 +19,10 @@ from streamfuse.options import converted
 
 from .config import SYNTHESIZE, DistillConfig, TrainConfig, default_streams
 from .distill import Written, distill, load_writer, pending, writer_facts
-from .formats import Sample
+from .formats import DataError, Sample
 from .prompts import open_text, prompt_items
 from .readers import read_samples
-from .synthesize import openings, prompt_writer, synthesize
+from .synthesize import check_prompts, openings, prompt_writer, synthesize
 from .variations import vary_e2e
 
 if sys.version_info >= (3, 11):
@@ -36,6 +36,7 @@ _TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "a
 _DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
 _SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
 _KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
+T = TypeVar("T")
 
 
 class RecipeError(ValueError):
@@ -199,19 +200,22 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
         raise RecipeError(f"a setting is of the wrong type ({error})") from None
 
 
-def synthesized(stage: SynthesizeStage, model: Path) -> Iterator[int]:
-    """Generate the prompts that the file does not have yet; yields the number of prompts per batch."""
+def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Iterator[int]:
+    """Generate the prompts that the file does not have yet; yields the number of prompts per batch. `resume`: as in
+    `_checked`."""
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
-    base = load_writer(model, None, stage.config)
     writer = prompt_writer(stage.config, model, stage.begin, stage.system, stage.after)
+    _checked(stage.out, lambda: check_prompts(stage.out, stage.count, writer, stage.out.stem), resume)
+    base = load_writer(model, None, stage.config)
     yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, writer)
 
 
 class Answers:
-    """The remaining work of a distillation stage; answers that are in its file are skipped."""
+    """The remaining work of a distillation stage; answers that are in its file are skipped. `resume`: as in
+    `_checked`."""
 
-    def __init__(self, stage: DistillStage, model: Path) -> None:
+    def __init__(self, stage: DistillStage, model: Path, resume: bool = True) -> None:
         self.stage, self.model = stage, model
         template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
         samples = read_samples(stage.data, stage.format)
@@ -219,11 +223,26 @@ class Answers:
             prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
             samples += [Sample((prompt,)) for prompt in prompts]
         items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
-        self.writer = writer_facts(stage.config, model, stage.adapter)
-        self.todo = pending(items, stage.out, stage.config, self.writer)
+        self.writer = writer = writer_facts(stage.config, model, stage.adapter)
+        self.todo = _checked(stage.out, lambda: pending(items, stage.out, stage.config, writer, stage.out.stem), resume)
 
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
             base = load_writer(self.model, self.stage.adapter, self.stage.config)
             yield from distill(base, self.todo, self.stage.out, self.stage.config, self.writer)
+
+
+def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:
+    """What `check` of a stage's file returns. Without `resume` a file that it refuses is deleted, by the first process,
+    so that it is written again; one that fits the settings is kept."""
+    if resume:
+        return check()
+    from accelerate import PartialState
+
+    with PartialState().main_process_first():
+        try:
+            return check()
+        except DataError:
+            out.unlink(missing_ok=True)
+            return check()

@@ -80,6 +80,16 @@ def prompt_writer(
     return writer_facts(config, folder, begin=list(begin), system=system, after=answers)
 
 
+def check_prompts(out: Path, count: int, writer: Mapping[str, Any], stage: str | None = None) -> None:
+    """Check that `synthesize` can continue `out`. `stage`: as in `check_writer`.
+
+    Raises:
+        DataError: it has other contents or another writer.
+    """
+    complete = sum(1 for _ in rows_written(out, _PROMPT)) >= count
+    check_writer(out, writer, _PROMPT, complete=complete, stage=stage)
+
+
 def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
     rows = rows_written(after, "an answer of `streamfuse data distill`")
     try:
@@ -126,7 +136,7 @@ def synthesize(
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
     in_vain = 0  # consecutive batches without a prompt
     with appending(out) as file:
-        check_writer(out, writer, _PROMPT)
+        check_prompts(out, count, writer)
         signature = first_row_facts(out, writer)
         known, next_id = _written(out)
         yield len(known)

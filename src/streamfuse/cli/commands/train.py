@@ -89,7 +89,8 @@ def train(
         bool,
         typer.Option(
             "--resume/--no-resume",
-            help="Continue from the last checkpoint, or delete it and start over.",
+            help="Continue from the last checkpoint, or delete it and start over. What a recipe's stages have written "
+            "with the same settings is kept.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = True,

@@ -136,8 +136,9 @@ class Quickstart:
         batch = min(_BATCH, math.ceil(self.tokens / ANSWER_TOKENS))
         config = DistillConfig(batch, _LONGEST_PROMPT, ANSWER_TOKENS)
         written = sum(len(row["completion_ids"]) for row in rows_written(self.answers, "an answer"))
-        todo = pending(self._items, self.answers, config, writer_facts(config, None))
-        if written >= self.tokens or not todo:
+        enough = written >= self.tokens
+        todo = [] if enough else pending(self._items, self.answers, config, writer_facts(config, None))
+        if not todo:
             self._skip("own text", f"{written:,} tokens in {self.answers}")
         else:
             self._note()

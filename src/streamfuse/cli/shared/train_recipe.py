@@ -33,7 +33,6 @@ def run_recipe(
     import_main()
     from streamfuse.model.pull import resolve_model
     from streamfuse.train import recipe as recipes
-    from streamfuse.train.config import TrainConfig
 
     try:
         recipe = recipes.load(name)
@@ -48,12 +47,10 @@ def run_recipe(
     say(f"{name}: {recipe['about']}")
     for number, stage in enumerate(stages[:-1] if sweep else stages, 1):
         say(f"Stage {number} of {len(stages)}.")
-        if not resume and not isinstance(stage, TrainConfig):
-            stage.out.unlink(missing_ok=True)
         if isinstance(stage, recipes.SynthesizeStage):
-            _synthesize(stage, folder)
+            _synthesize(stage, folder, resume)
         elif isinstance(stage, recipes.DistillStage):
-            _answer(stage, folder)
+            _answer(stage, folder, resume)
         else:
             result = run_config(stage, resume)
             if not result.finished or stage is stages[-1]:
@@ -81,12 +78,12 @@ def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool
     print(table)
 
 
-def _answer(stage: DistillStage, model: Path) -> None:
+def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from streamfuse.train.recipe import Answers
 
-    answers = Answers(stage, model)
+    answers = Answers(stage, model, resume)
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(answers.todo))
@@ -94,7 +91,7 @@ def _answer(stage: DistillStage, model: Path) -> None:
             progress.advance(task, written.answers)
 
 
-def _synthesize(stage: SynthesizeStage, model: Path) -> None:
+def _synthesize(stage: SynthesizeStage, model: Path, resume: bool) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from streamfuse.train.recipe import synthesized
@@ -102,7 +99,7 @@ def _synthesize(stage: SynthesizeStage, model: Path) -> None:
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=stage.count)
-        for added in synthesized(stage, model):
+        for added in synthesized(stage, model, resume):
             progress.advance(task, added)
 
 

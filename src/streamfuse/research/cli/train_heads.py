@@ -45,7 +45,7 @@ def train_heads(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume/--no-resume", help="Continue at the last checkpoint, or remove all and start over."),
+        typer.Option("--resume/--no-resume", help="Continue at the last checkpoint, or remove it and start over."),
     ] = True,
     offline: options.Offline = False,
 ) -> None:

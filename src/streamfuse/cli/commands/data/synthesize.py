@@ -76,7 +76,9 @@ def synthesize(
     folder = resolve_model(model, offline=offline)
     text = open_text(folder)
     places, end = prompts.openings(text, begin or (), system, after)
-    base, writer = load_writer(folder, None, config), prompts.prompt_writer(config, folder, begin or (), system, after)
+    writer = prompts.prompt_writer(config, folder, begin or (), system, after)
+    prompts.check_prompts(out, count, writer)
+    base = load_writer(folder, None, config)
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=count)
