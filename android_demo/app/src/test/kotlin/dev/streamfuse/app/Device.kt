@@ -57,14 +57,16 @@ abstract class Device {
      * A bundle of the repository's build folder in the app's own; [use]: it is the chosen one. The folder is the app's, so
      * that nothing the app does to it reaches the repository; the files are shared only where they cannot be changed.
      */
-    protected fun install(bundle: String, use: Boolean = true) {
+    protected fun install(bundle: String, use: Boolean = true, remembersAnswers: Boolean = false) {
         val folder = File(app.filesDir, "bundles/$bundle").apply { mkdirs() }
         for (file in built(bundle).listFiles()!!) {
             val here = File(folder, file.name)
             // Hard links, where the file system has them: deleting one leaves the other.
             runCatching { Files.createLink(here.toPath(), file.toPath()) }.onFailure { file.copyTo(here) }
         }
-        if (use) KeptPreferences(app).write(SettingsStore.kept(Settings(bundle = bundle))) // before there are parts
+        // Before there are parts, which load the bundle with these settings at once.
+        val chosen = Settings(bundle = bundle, remembersAnswers = remembersAnswers)
+        if (use) KeptPreferences(app).write(SettingsStore.kept(chosen))
     }
 
     protected fun <A : Activity> open(screen: Class<A>, intent: Intent? = null): ActivityController<A> =

@@ -85,8 +85,7 @@ class OtherScreensTest : Device() {
     }
 
     @Test fun `a slider sets its number, and remembered answers are erased after a question`() {
-        install("demo")
-        parts.settings.setRemembersAnswers(true)
+        install("demo", remembersAnswers = true)
         open(ChatActivity::class.java)
         until { parts.chat.state.value.phase == Phase.READY }
         val screen = open(SettingsActivity::class.java).get()
