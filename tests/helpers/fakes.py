@@ -190,7 +190,7 @@ class ArithmeticBackend:
 
 
 class StubbornBackend(ArithmeticBackend):
-    """Its next `truncate` fails if a test says so."""
+    """The next `truncate` raises BackendError after a test has set `fails`."""
 
     fails = False
 

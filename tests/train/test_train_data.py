@@ -132,15 +132,15 @@ def test_processes_divide_the_work(tmp_path: Path) -> None:
 def test_processes_stop_together(tmp_path: Path) -> None:
     model, examples = tiny.fused(tiny.base()), examples_of(36)  # five batches
     barrier, asked = threading.Barrier(2, timeout=60), [False, True]
-    said: list[bool] = []
+    votes: list[bool] = []
 
     def wait() -> None:
         barrier.wait()
 
     def any_of(value: bool) -> bool:
-        said.append(value)
+        votes.append(value)
         barrier.wait()
-        return any(said)
+        return any(votes)
 
     def states(index: int) -> None:
         with pytest.raises(Stopped):

@@ -170,7 +170,7 @@ def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
     except ImportError:
         raise DataError(f"{name}: no such file; Hugging Face data sets need pip install 'streamfuse[train]'") from None
     path, _, configuration = name.partition(":")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what fails is said by the error
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the exception carries the message
     load = lambda **more: datasets.load_dataset(path, configuration or None, split=split, **more)  # noqa: E731
     try:
         try:

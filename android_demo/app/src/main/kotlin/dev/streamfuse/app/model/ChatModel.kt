@@ -286,7 +286,7 @@ class ChatModel(
             if (isRewound) open.rewind(kept)
             open.session.generate(asked, config, { stopping }, add)
         }
-        if (isRewound && current.value.turns == before) { // nothing took the place of what was there
+        if (isRewound && current.value.turns == before) { // no new answer, so the earlier turns are kept
             chat = null // none is open where this fails
             open.rewind(before)
             chat = open
