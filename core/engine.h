@@ -36,7 +36,7 @@ class Engine {
   // Appends these rows of the last run to the cache.
   void commit(std::span<const int32_t> rows);
   void truncate(int64_t length);
-  // The same for rows that are no tokens of the text: if the engine fails, `rewind` drops them later.
+  // Like `truncate`, for rows that are not part of the text: if it fails, `rewind` drops them later.
   void drop(int64_t length);
   // Truncates to `length`, or, if the engine cannot go back to that, to the next smaller length to which it can.
   void rewind(int64_t length);

@@ -13,7 +13,7 @@ struct Failure : std::runtime_error {
   int code;
 };
 
-// The code of a caller's function that failed: SF_END of an interface function means that a text has ended.
+// Maps SF_END from a failed callback to SF_EXECUTION: interface functions return SF_END at the end of a text.
 inline int failure_code(int code) { return code == SF_END ? int{SF_EXECUTION} : code; }
 
 [[noreturn]] inline void bad(const std::string& sentence) { throw Failure(SF_BAD_ARGUMENT, sentence); }

@@ -251,7 +251,7 @@ def memory(document: Document) -> str:
 def machine(document: Document) -> str:
     """A sentence: where, with what and when everything was measured."""
     rows = [one for name, one in document["benchmarks"].items() if name not in _MEMORY]
-    of_sets = [document["benchmarks"][name]["result"] for name in SETS]
+    of_sets = [document["benchmarks"][name]["result"] for one in SETS for name in (one, FROM_MEMORY.format(one))]
     commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in rows))
     bandwidth = [one["read_bandwidth_gb_s"] for one in of_sets]
     distance = [ns for one in of_sets for ns in one["core_distance_ns"]]

@@ -239,7 +239,7 @@ def train(
         step += 1
         losses.append(loss.detach())
     if not losses:
-        raise SystemExit(f"--train-seconds {seconds:g} were over before the first step")
+        raise SystemExit(f"--train-seconds {seconds:g} is too short for one step")
     quarter = max(1, step // 4)
     first, last = (round(torch.stack(some).mean().item(), 4) for some in (losses[:quarter], losses[-quarter:]))
     trained, seconds = step * size * positions, round(time.monotonic() - start, 1)

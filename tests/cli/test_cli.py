@@ -287,15 +287,13 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
         assert f"{flag} belongs to the chat template" in refusal("run", bundle, "hi", "--raw", flag, value, code=2)
     for other in ("--json", "--compare"):
         assert f"{other} prints statistics itself" in refusal("run", bundle, "hi", other, "--stats", code=2)
-    assert "--repeats goes with --compare" in refusal("run", bundle, "hi", "--repeats", "2", code=2)
+    assert "--repeats needs --compare" in refusal("run", bundle, "hi", "--repeats", "2", code=2)
     for command in (("run", bundle, "hi"), ("chat", bundle), ("bench", "tasks", bundle, "--data", "x.jsonl")):
         assert "--provider is for ONNX Runtime" in refusal(*command, "--provider", "webgpu", code=2)
     for command in (("run", bundle, "hi"), ("chat", bundle)):
         line = refusal(*command, "--no-speculation", "--width", "8", code=2)
-        assert "--width is of speculative decoding, so --no-speculation does not go with it" in line
-    assert "--overwrite goes with --output" in refusal(
-        "bundle", "prefix", bundle, "--system", "x", "--overwrite", code=2
-    )
+        assert "--width sets speculative decoding and cannot be used with --no-speculation" in line
+    assert "--overwrite needs --output" in refusal("bundle", "prefix", bundle, "--system", "x", "--overwrite", code=2)
     for source in ("hub", "pypi"):
         assert f"--source {source} is for downloads" in refusal("pull", bundle, "--source", source, code=2)
     for flag in ("--seed", "--max-new-tokens"):

@@ -119,7 +119,7 @@ def test_a_chat_asks_what_a_tool_returns(
     assert len(stdout.strip()) == 200  # the answer after the result
     code, again, stderr = command("chat", bundle, "--tools", tools, *LIMIT, stdin=b"x\n\xe9\nwarm\n/exit\n")
     assert (code, again) == (0, stdout)
-    assert "That line is not UTF-8 text, so it was not read." in stderr
+    assert "That line is not UTF-8 text and is ignored." in stderr
     code, stdout, _ = command("chat", bundle, "--tools", tools, *LIMIT, stdin="x\n")
     assert (code, stdout.strip()) == (0, "")
 

@@ -103,7 +103,7 @@ def test_a_table_is_counted_anew_in_answers(model: Path, prompts: Path, tmp_path
     assert json.loads(small.stdout)["bytes"] <= 200
     rows = (tmp_path / "out.jsonl").read_text()
     line = refused("adapter", "ngrams", adapter, tmp_path / "out.jsonl", "--data", tmp_path / "out.jsonl")
-    assert "out.jsonl is a file of --data, which it would replace; name another file" in line
+    assert "out.jsonl would overwrite an input of --data; name another file" in line
     assert (tmp_path / "out.jsonl").read_text() == rows
     assert "at most 24" in refused("adapter", "ngrams", adapter, out, "--data", tmp_path / "out.jsonl", "--max-mb", 25)
     assert "tokens that `streamfuse data distill` writes" in refused(
@@ -331,7 +331,7 @@ def test_answers_of_an_earlier_stage_are_not_kept_when_it_is_changed(model: Path
     command += ["--set", "base.max_steps=4"]
     result = invoke(*command)
     assert result.exit_code == 1
-    assert "own.jsonl: written with another --adapter, so it is not continued; add --no-resume to" in result.stderr
+    assert "own.jsonl: written with another --adapter, so it cannot be continued; add --no-resume to" in result.stderr
     own = tmp_path / "run" / "own.jsonl"
     before = json.loads(own.read_text().splitlines()[0])["writer"]
     result = invoke(*command, "--no-resume")
@@ -367,7 +367,7 @@ def test_prompts_of_another_writer_are_refused_before_the_model_is_loaded(
     command = ("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
     assert invoke(*command).exit_code == 0
     monkeypatch.setattr(distillation, "load_writer", lambda *arguments: pytest.fail("the model is loaded"))
-    assert "written without --system, so it is not continued" in refused(*command, "--system", "Be brief.")
+    assert "written without --system, so it cannot be continued" in refused(*command, "--system", "Be brief.")
 
 
 def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path, tmp_path: Path) -> None:

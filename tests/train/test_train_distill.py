@@ -175,12 +175,12 @@ def test_answers_to_other_prompts_are_not_continued(model: Transformer, tmp_path
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        ({**WRITER, "model": "b"}, "written with another --model, so it is not continued; delete it, or give"),
-        ({**WRITER, "model": None}, "its first row does not record its model, so it is not continued; delete it"),
-        ({**WRITER, "adapter": None}, "written without --adapter, so it is not continued"),
-        ({**WRITER, "temperature": 0.8}, "written with --temperature 0.8, not 0.0, so it is not continued"),
-        ({**WRITER, "dtype": "bfloat16"}, "written with --dtype bfloat16, not float32, so it is not continued"),
-        (None, "its first row does not say which model and settings wrote it"),
+        ({**WRITER, "model": "b"}, "written with another --model, so it cannot be continued; delete it, or give"),
+        ({**WRITER, "model": None}, "its first row does not record its model, so it cannot be continued; delete it"),
+        ({**WRITER, "adapter": None}, "written without --adapter, so it cannot be continued"),
+        ({**WRITER, "temperature": 0.8}, "written with --temperature 0.8, not 0.0, so it cannot be continued"),
+        ({**WRITER, "dtype": "bfloat16"}, "written with --dtype bfloat16, not float32, so it cannot be continued"),
+        (None, "its first row does not record the model and settings"),
     ],
 )
 def test_answers_of_another_writer_are_not_continued(

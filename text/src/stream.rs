@@ -65,7 +65,7 @@ impl Detokenized {
     }
 }
 
-/// Whether the first character of these bytes can no longer become one.
+/// Whether no valid character can begin with these bytes.
 fn starts_invalid(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_some())
 }

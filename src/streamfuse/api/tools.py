@@ -92,9 +92,9 @@ def _described(given: Mapping[str, Any], place: str) -> Tool:
 
 def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
     """A function as a tool: its name, the first paragraph of its docstring, the type hints of its parameters, and their
-    descriptions from the docstring's "Args:" section. A partial is the function that it calls without the arguments
-    that it has, a callable object its `__call__` by the name of its class. OptionError names the parameter that has no
-    JSON schema."""
+    descriptions from the docstring's "Args:" section. For a partial, the arguments
+    that it sets are left out; a callable object has its class's name. OptionError names the parameter that has no JSON
+    schema."""
     inner, given = _called(function)
     name = getattr(function, "__name__", getattr(inner, "__name__", type(inner).__name__))
     call = inner if hasattr(inner, "__name__") else type(inner).__call__
@@ -105,7 +105,7 @@ def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
     try:
         hints = get_type_hints(call, include_extras=True)
     except Exception as error:  # a hint may be any expression
-        step = "give a function whose type hints are globals of its module, also where no type checker runs"
+        step = "give a function whose type hints can be resolved at run time"
         raise OptionError(f"--{flag}: the parameters of {name} cannot be read ({error}); {step}") from None
     try:
         signature = inspect.signature(function)
@@ -127,7 +127,7 @@ def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
 
 
 def _called(function: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
-    """What partials call in the end, and the names of the arguments that they give it."""
+    """The function that nested partials call, and the names of the arguments that they set."""
     given: set[str] = set()
     while isinstance(function, partial):
         given |= function.keywords.keys()

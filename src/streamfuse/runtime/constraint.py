@@ -62,14 +62,14 @@ class Table:
 
 
 def table_of(constraint: Constraint, vocab_size: int, failure: list[BaseException]) -> Table:
-    """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks. What those
-    raise is kept in the table; what is no Exception, an interrupt for example, is appended to `failure`. ValueError if
-    the constraint is of another vocabulary."""
+    """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks. An
+    Exception that a callback raises is kept in the table; others, such as KeyboardInterrupt, are appended to `failure`.
+    ValueError if the constraint has another vocabulary."""
     own = getattr(constraint, "constraint_table", None)
     if own is None:
         return _callbacks(constraint, vocab_size, failure)
     if (size := getattr(constraint, "vocab_size", vocab_size)) != vocab_size:
-        raise ValueError(f"the constraint is of a vocabulary of {size} tokens, the model's has {vocab_size}")
+        raise ValueError(f"the constraint's vocabulary has {size} tokens, the model's {vocab_size}")
     return Table(own(), [constraint])
 
 

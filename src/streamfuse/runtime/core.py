@@ -183,7 +183,7 @@ class CoreSession:
         if clock is not None:
             self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         pointer = c_void_p()
-        with model.handle as shared:  # before the engine is taken over, which a closed model does not do
+        with model.handle as shared:  # first: a closed model raises here and does not own the engine
             self._table = table_of(engine)
             code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
         self.failure = self._table.failure  # what Python code raised below C
@@ -224,12 +224,12 @@ class CoreSession:
             width=config.width or 0, sources=sum(1 << SOURCES.index(source) for source in config.sources or ()),
             dropped_turns=dropped[0], dropped_tokens=dropped[1],
         )  # fmt: skip
-        with self.handle:  # before the constraint is taken over, which a closed session does not do
+        with self.handle:  # first: a closed session raises here and does not own the constraint
             if constraint is not None:
                 restricted = table_of_constraint(constraint, self.vocab_size, self.failure)
                 options.constraint = ctypes.pointer(restricted.struct)
-                # Both the running text's and this one live until they are released: a start that fails or is
-                # interrupted may leave the core with either.
+                # The running text's constraint and this one are kept until released: after a failed or
+                # interrupted start, the core may use either.
                 self.kept["constraints"] = [one for one in self.kept["constraints"] if one.in_use] + [restricted]
             code = self._call(
                 self.library.sf_sequence_start, ids.ctypes.data, len(ids), byref(options), allowed=BAD_ARGUMENT

@@ -63,8 +63,8 @@ def digest_of(examples: list[Example]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The index of this process among `count` processes of this machine, a barrier for all of them, and a call that all
-    make and that returns whether the value of any is true."""
+    """The index of this process among `count` processes of this machine, a barrier for all of them, and a collective
+    call that returns whether any of them passed true."""
 
     index: int = 0
     count: int = 1
@@ -86,7 +86,7 @@ class FrozenStates:
     Args:
         progress: called with the estimated number of tokens done by all processes.
         share: every process of the machine writes its part of the file, and returns when the file is complete.
-        stop: asked before each batch; a process where it is true computes no more.
+        stop: called before each batch; a process stops when it returns true.
 
     Raises:
         DataError: an example's states exceed the range of the file's dtype, or the file is damaged.

@@ -116,7 +116,7 @@ def check_writer(
         return
     before = row.get("writer")
     if not isinstance(before, dict):
-        raise DataError(f"{path}: its first row does not say which model and settings wrote it; give another file")
+        raise DataError(f"{path}: its first row does not record the model and settings; give another file")
     for name, value in writer.items():
         was = before.get(name)
         if was == value or (complete and name == "dtype"):
@@ -125,7 +125,7 @@ def check_writer(
         if stage:
             setting = "" if was is None or name in _DIGESTS else f"--set {stage}.{name}={was} to continue it, or "
             step = f"add {setting}--no-resume to write it again"
-        raise DataError(f"{path}: {_difference(name, was, value)}, so it is not continued; {step}")
+        raise DataError(f"{path}: {_difference(name, was, value)}, so it cannot be continued; {step}")
 
 
 def _difference(name: str, was: Any, now: Any) -> str:

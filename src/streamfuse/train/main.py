@@ -68,7 +68,7 @@ _FIXED = (
     "held_out",
     "seed",
 )
-# Of files, the contents are compared; here in words, after "another".
+# Files, compared by content, and their names in error messages.
 _CONTENTS = {
     "examples": "set of examples",
     "model_digest": "base model",
@@ -105,8 +105,8 @@ def run(
 
     Args:
         resume: continue from the last checkpoint in `config.out_dir`, if any; False deletes the checkpoints.
-        stop: when set, the run ends after the current step with a checkpoint, or, before the first step, after the
-            current batch of the frozen layers, where one process's is enough; the same call resumes it.
+        stop: when set, the run ends after the current step with a checkpoint, or, if it is set in any process before
+            the first step, after the current batch of the frozen layers. The same call resumes it.
         console: for progress output; None shows nothing.
         callbacks: additional callbacks of the Trainer.
 
@@ -318,7 +318,7 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
 
 
 def _difference(name: str, before: dict[str, Any], settings: dict[str, Any]) -> str:
-    """What a run has, compared with these settings, where one of them differs; of a group only the entries that do."""
+    """Describes how a run's setting differs from these settings; for a group, only the entries that differ."""
     if what := _CONTENTS.get(name):
         if name not in before:
             return f"does not record its {what}"

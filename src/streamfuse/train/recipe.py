@@ -234,8 +234,8 @@ class Answers:
 
 
 def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:
-    """What `check` of a stage's file returns. Without `resume` a file that it refuses is deleted, by the first process,
-    so that it is written again; one that fits the settings is kept."""
+    """Returns `check()`. Without `resume`, the first process deletes a stage's file that `check` refuses, so that it is
+    written again."""
     if resume:
         return check()
     from accelerate import PartialState

@@ -1,12 +1,12 @@
-//! The time of a grammar's first derivatives, which the compiler takes without a limit.
+//! Limits the time of a grammar's first derivatives, which the compiler does not.
 
 use llguidance::derivre::raw::ExprSet;
 use llguidance::derivre::ExprRef;
 
 use super::limits::MOST_BRANCHES;
 
-/// An error where a derivative of the lexemes has too many branches: that of `a?b?c?` is `b?c?|c?|` and so on, as many
-/// branches as there are optional parts in a row, so that its time grows with their square.
+/// Refuses lexemes whose derivatives have too many branches. The derivative of `a?b?c?`, `b?c?|c?|`, has one for each
+/// optional part in a row, so the time grows with the square of their number.
 pub fn check(lexemes: &ExprSet) -> Result<(), String> {
     let mut sample = ExprSet::new(256);
     let byte = sample.mk_byte(b'a');

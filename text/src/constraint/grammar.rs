@@ -68,7 +68,7 @@ impl Grammar {
 
 fn check_size(name: &str, text: &str) -> Result<()> {
     if text.len() > MOST_BYTES {
-        return Err(bad_grammar(format!("the {name} has {} bytes; at most {MOST_BYTES} are read", text.len())));
+        return Err(bad_grammar(format!("the {name} has {} bytes; at most {MOST_BYTES} are allowed", text.len())));
     }
     Ok(())
 }

@@ -42,5 +42,5 @@ pub const LIMITS: ParserLimits = ParserLimits {
     verbose_errors: false,
 };
 
-/// Of a Lark grammar of a caller: an ambiguous one takes up to 100 times as long for each item.
+/// For a caller's Lark grammar: each item of an ambiguous grammar takes up to 100 times as long.
 pub const LARK_LIMITS: ParserLimits = ParserLimits { max_items_in_row: 1000, step_max_items: 4000, ..LIMITS };

@@ -44,8 +44,8 @@ class ColdCaches:
 def reader(size: int) -> Callable[[], object]:
     """A function that reads this many bytes of memory, in one equal part and thread per core.
 
-    Threads are not bound to cores. Where the system runs each on a core of its own, twice the bytes of the largest
-    caches together are twice of what each of them holds, if they are of the same size and have equally many cores.
+    Threads are not bound to cores. If the system runs each on its own core, and all caches have the same size
+    and number of cores, twice as many bytes as each cache holds pass through it.
     """
     threads = len(cores())
     parts = np.array_split(np.ones(size // 4, np.float32), threads)
@@ -59,8 +59,8 @@ def cores() -> set[int]:
 
 
 def largest_caches_bytes(folder: Path = _CPUS) -> int:
-    """Bytes of the largest cache of each core together, one that cores share counted once; 128 MiB where the system
-    does not report them (Linux does)."""
+    """Total bytes of each core's largest cache, with shared caches counted once; 128 MiB where the system does not
+    report them (Linux does)."""
     caches: dict[str, int] = {}  # by the cores that share it
     for core in cores():
         found = (folder / f"cpu{core}" / "cache").glob("index*")

@@ -22,7 +22,7 @@ from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.text import ContextPolicy, TextError
 
-_NOT_UTF_8 = "That line is not UTF-8 text, so it was not read."
+_NOT_UTF_8 = "That line is not UTF-8 text and is ignored."
 _HELP = "/reset clears the conversation, /stats shows statistics of the last answer, /exit (or Ctrl-D) quits."
 
 

@@ -66,7 +66,7 @@ def pull(
     streamfuse pull gemma-3-270m --accept-license
     """
     if source is not Source.auto and Path(model).expanduser().exists():
-        raise typer.BadParameter(f"--source {source.value} is for downloads, so it does not go with the local {model}")
+        raise typer.BadParameter(f"--source {source.value} is for downloads, but {model} is a local path")
     need("pull")
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -105,7 +105,7 @@ def run(
         flag = "--json" if json_ else "--compare"
         raise typer.BadParameter(f"{flag} prints statistics itself, so --stats does not go with it")
     if repeats is not None and not compare_:
-        raise typer.BadParameter("--repeats goes with --compare")
+        raise typer.BadParameter("--repeats needs --compare")
     if show_drafts and (json_ or compare_):
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"

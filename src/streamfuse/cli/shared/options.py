@@ -301,7 +301,7 @@ def check_place(flag: str, file: Path | None) -> None:
 def check_not_read(flag: str, out: Path, of: str, inputs: Sequence[Path | str]) -> None:
     """Raises BadParameter if the file to write is one of the files that are read, which it would replace."""
     if any(Path(one).exists() and out.exists() and out.samefile(one) for one in inputs):
-        raise typer.BadParameter(f"{flag} {out} is a file of {of}, which it would replace; name another file")
+        raise typer.BadParameter(f"{flag} {out} would overwrite an input of {of}; name another file")
 
 
 def private_key(flag: str, file: Path) -> Ed25519PrivateKey:
@@ -324,7 +324,7 @@ def data_template(prompt: str | None, completion: str | None = None) -> Template
 def nodes(width: str, no_speculation: bool = False) -> int | None:
     """The number of `--width`; None for auto."""
     if no_speculation and width != AUTO:
-        raise typer.BadParameter("--width is of speculative decoding, so --no-speculation does not go with it")
+        raise typer.BadParameter("--width sets speculative decoding and cannot be used with --no-speculation")
     if width != AUTO and not width.isdecimal():
         raise typer.BadParameter(f"--width must be auto or a number of nodes, not {width}")
     return None if width == AUTO else int(width)

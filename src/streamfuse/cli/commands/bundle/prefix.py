@@ -97,7 +97,7 @@ def prefix(
         out.print(*(shown or [f"{bundle} has no stored prefixes"]), markup=False, soft_wrap=True)
         return
     if overwrite and output is None:
-        raise typer.BadParameter("--overwrite goes with --output")
+        raise typer.BadParameter("--overwrite needs --output")
     key = None if sign_key is None else options.private_key("--sign-key", sign_key)
     changed = bundle if output is None else output
     if remove is not None:
