@@ -5,9 +5,11 @@ Run: python -m pytest tests/cli/test_cli_declared.py
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import pytest
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 
 from streamfuse.cli.shared.declared import given, with_options
 from streamfuse.cli.shared.errors import usage_errors
+from streamfuse.cli.shared.groups import register_all
 from streamfuse.options import OptionError, check, converted, option
 
 
@@ -52,6 +55,19 @@ def run(*arguments: str, defaults: Any = Oven) -> tuple[Any, dict[str, Any], str
     result = CliRunner().invoke(app, list(arguments))
     assert result.exit_code in (0, 2), result.output
     return made.pop("oven", None), made, " ".join(result.output.split())
+
+
+def test_an_options_error_in_a_registered_command_is_an_error_of_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bake(heat: int = 180) -> None:
+        check(Oven(heat=heat))
+
+    module = ModuleType("kitchen.bake")
+    monkeypatch.setattr(module, "register", lambda app: app.command("bake")(bake), raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    app = typer.Typer()
+    register_all(app, "kitchen", ["bake"])
+    result = CliRunner().invoke(app, ["--heat", "20"])
+    assert (result.exit_code, "--heat must be from 50 to 300, not 20" in " ".join(result.output.split())) == (2, True)
 
 
 def test_flags_have_the_types_and_defaults_of_the_fields() -> None:

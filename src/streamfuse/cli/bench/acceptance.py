@@ -16,7 +16,6 @@ from rich.table import Table
 from streamfuse.api import load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
@@ -32,7 +31,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("acceptance")(acceptance)
 
 
-@usage_errors()
 def acceptance(
     data: Annotated[str, typer.Option(metavar="DATA", help=options.DATA_HELP)],
     bundle: Annotated[

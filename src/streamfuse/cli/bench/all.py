@@ -9,7 +9,6 @@ import typer
 
 from streamfuse.cli.shared import tables
 from streamfuse.cli.shared.console import out, print_json, say
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.options import OptionError
 
 _COLUMNS = ("data set", "prompts", "per pass", "speed-up", "95 %", "cold caches", "streams")
@@ -19,7 +18,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("all")(all_)
 
 
-@usage_errors()
 def all_(
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="Folder that `streamfuse data fetch` wrote.")],
     bundles: Annotated[

@@ -11,7 +11,6 @@ from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.engine import settle
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("latency")(latency)
 
 
-@usage_errors()
 def latency(
     bundle: options.BundleFolder,
     adapter: options.TaskAdapter = None,

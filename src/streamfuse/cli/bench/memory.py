@@ -10,7 +10,6 @@ import typer
 from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
 from streamfuse.cli.shared.systems import system_names
@@ -25,7 +24,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("memory")(memory)
 
 
-@usage_errors()
 def memory(
     bundle: options.BundleFolder,
     data: Annotated[str, typer.Option(metavar="DATA", help=options.DATA_HELP)],

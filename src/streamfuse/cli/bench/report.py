@@ -14,7 +14,6 @@ from streamfuse.api import Generation, GenerationOptions, Model, load
 from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import PROMPTS, fitting
 from streamfuse.extras import need
@@ -24,7 +23,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("report")(report)
 
 
-@usage_errors()
 def report(
     bundle: options.BundleFolder,
     output: Annotated[

@@ -10,7 +10,7 @@ import typer
 
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import out, print_json, say
-from streamfuse.cli.shared.errors import EXIT_FAILURE, usage_errors
+from streamfuse.cli.shared.errors import EXIT_FAILURE
 from streamfuse.extras import need, need_native
 
 
@@ -55,10 +55,9 @@ def scale(
     from streamfuse.bench.scale.measure import LeftOut, Scale, ScaleSettings, lines_of, rows, shape_of
 
     names = list(dict.fromkeys(shapes.split(",")))
-    with usage_errors():
-        settings = ScaleSettings(_lengths(contexts), repetitions, threads)
-        for name in names:
-            settings.check(name, shape_of(name))
+    settings = ScaleSettings(_lengths(contexts), repetitions, threads)
+    for name in names:
+        settings.check(name, shape_of(name))
     bench = Scale(work, settings, say)
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}

@@ -16,7 +16,6 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.extras import MissingExtra, need
 
@@ -35,7 +34,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("structured")(structured)
 
 
-@usage_errors()
 def structured(
     bundle: options.BundleFolder,
     task: Annotated[

@@ -13,7 +13,6 @@ from streamfuse.api import Model, load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
 from streamfuse.cli.shared.systems import system_names
@@ -31,7 +30,6 @@ def register(bench: typer.Typer) -> None:
     bench.command("tasks")(tasks)
 
 
-@usage_errors()
 def tasks(
     bundle: options.BundleFolder,
     data: Annotated[

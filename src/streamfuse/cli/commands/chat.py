@@ -15,7 +15,6 @@ from streamfuse.api import Chat, Generation, GenerationOptions, Statistics, Tool
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
@@ -30,7 +29,6 @@ def register(app: typer.Typer) -> None:
     app.command("chat")(chat)
 
 
-@usage_errors()
 def chat(
     bundle: options.BundleFolder,
     max_new_tokens: Annotated[options.MaxNewTokens, COMMON] = None,

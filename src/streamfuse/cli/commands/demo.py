@@ -12,7 +12,6 @@ from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.compare import Comparison, Comparisons, check_equal, compare
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle, tell_emulated, tell_provider
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.cli.shared.prompts import PROMPTS
 
@@ -21,7 +20,6 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-@usage_errors()
 def demo(
     bundle: options.BundleFolder,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per answer.")] = 96,

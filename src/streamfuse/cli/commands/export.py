@@ -39,7 +39,6 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 @with_options(ExportConfig)
-@usage_errors()
 def export(
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write the bundle to.")],
     model: Annotated[

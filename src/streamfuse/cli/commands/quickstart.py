@@ -10,7 +10,6 @@ import typer
 
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import out, print_json, say
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need, need_export, need_native
 from streamfuse.options import AUTO, check_choice
@@ -26,7 +25,6 @@ def register(app: typer.Typer) -> None:
     app.command("quickstart")(quickstart)
 
 
-@usage_errors()
 def quickstart(
     model: Annotated[
         str, typer.Argument(help="Hub name (owner/name), checkpoint folder or .gguf file.", show_default=True)

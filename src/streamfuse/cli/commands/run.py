@@ -13,7 +13,6 @@ from streamfuse.cli.shared.answer import answer, calls
 from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
@@ -25,7 +24,6 @@ def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
-@usage_errors()
 def run(
     bundle: options.BundleFolder,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],

@@ -13,7 +13,6 @@ from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import say
 from streamfuse.cli.shared.declared import given, with_options
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_provider
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.extras import need
 from streamfuse.serve.options import KEY_VARIABLE, ServeOptions
@@ -24,7 +23,6 @@ def register(app: typer.Typer) -> None:
 
 
 @with_options(ServeOptions)
-@usage_errors()
 def serve(
     bundle: options.BundleFolder,
     *,

@@ -10,7 +10,6 @@ import typer
 
 from streamfuse.cli.shared import complete, options
 from streamfuse.cli.shared.declared import given, with_options
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.cli.shared.training import import_main, report, run_config
@@ -38,7 +37,6 @@ def register(app: typer.Typer) -> None:
         "base_adapter": complete.adapters,
     },
 )
-@usage_errors()
 def train(
     ctx: typer.Context,
     output_dir: Annotated[

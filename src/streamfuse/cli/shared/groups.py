@@ -7,19 +7,22 @@ from importlib import import_module
 
 import typer
 
+from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import Command
 
 
 def register_all(app: typer.Typer, package: str, commands: Iterable[str], panel: str | None = None) -> None:
     """Add the commands to `app`, in this order. Each is a module of `package`, maybe in a folder ("commands.run").
 
-    The help of `app` lists them in the panel.
+    The help of `app` lists them in the panel. An option's error in any of them is one of the command's use.
     """
     n_commands, n_groups = len(app.registered_commands), len(app.registered_groups)
     for command in commands:
         import_module(f"{package}.{command}").register(app)
     for made in app.registered_commands[n_commands:]:
         made.cls, made.rich_help_panel = Command, panel
+        if made.callback is not None:
+            made.callback = usage_errors()(made.callback)
     for group in app.registered_groups[n_groups:]:
         group.rich_help_panel = panel
 

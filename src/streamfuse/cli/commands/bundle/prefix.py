@@ -12,7 +12,6 @@ from streamfuse.api import GenerationOptions, remove_prefix, store_prefix
 from streamfuse.bundle import open_bundle
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import out, say
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 
 
@@ -20,7 +19,6 @@ def register(app: typer.Typer) -> None:
     app.command("prefix")(prefix)
 
 
-@usage_errors()
 def prefix(
     bundle: options.BundleFolder,
     system: Annotated[options.System, COMMON] = None,

@@ -11,7 +11,6 @@ import typer
 from streamfuse.cli.shared import complete, options
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.declared import given, with_options
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
@@ -26,7 +25,6 @@ def register(app: typer.Typer) -> None:
 
 
 @with_options(DistillConfig)
-@usage_errors()
 def distill(
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help=options.DATA_HELP)],
     out: Annotated[

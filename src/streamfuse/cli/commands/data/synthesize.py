@@ -11,7 +11,6 @@ import typer
 from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err
 from streamfuse.cli.shared.declared import given, with_options
-from streamfuse.cli.shared.errors import usage_errors
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need
@@ -23,7 +22,6 @@ def register(app: typer.Typer) -> None:
 
 
 @with_options(SYNTHESIZE)
-@usage_errors()
 def synthesize(
     out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="File to append prompts to, until it has --count.")],
     count: Annotated[int, typer.Option(min=1, help="Number of prompts in the finished file."), COMMON] = 2000,
