@@ -202,7 +202,9 @@ def test_a_data_set_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch:
         read_samples(folder, split="nope")
 
 
-def test_a_data_set_with_a_loading_script_is_read_from_the_hubs_own_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_with_a_loading_script_is_read_from_the_hubs_own_copy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'streamfuse[train]'")
     asked = []
 
@@ -214,8 +216,10 @@ def test_a_data_set_with_a_loading_script_is_read_from_the_hubs_own_copy(monkeyp
         return [{"question": "q"}]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    caplog.set_level(logging.WARNING, "huggingface_hub")
     (sample,) = read_samples("owner/name:main", template=Template("{question}"), split="validation")
     assert sample.turns == ("q",)
+    assert logging.getLogger("huggingface_hub").level == logging.WARNING, "the process's log is as before"
     assert asked[-1] == ("owner/name", "main", "validation", "refs/convert/parquet")
     with pytest.raises(DataError, match="owner/name, train, row 1: no field 'x'; the row has question"):
         read_samples("owner/name", template=Template("{x}"))

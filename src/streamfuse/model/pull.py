@@ -208,7 +208,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         RepositoryNotFoundError,
     )
 
-    with _quiet_hub():
+    with quiet_hub():
         try:
             info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
         except GatedRepoError:
@@ -311,7 +311,7 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
 
 
 @contextmanager
-def _quiet_hub() -> Iterator[None]:
+def quiet_hub() -> Iterator[None]:
     """Silences the hub client's log of retries, which one line of ours replaces."""
     import logging
 

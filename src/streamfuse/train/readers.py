@@ -6,7 +6,6 @@ Does not import PyTorch, so that benchmarks of a bundle can read data without it
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -169,16 +168,18 @@ def _data_set(name: str, split: str) -> Iterator[tuple[str, Row]]:
         import datasets
     except ImportError:
         raise DataError(f"{name}: no such file; Hugging Face data sets need pip install 'streamfuse[train]'") from None
+    from streamfuse.model.pull import quiet_hub
+
     path, _, configuration = name.partition(":")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the exception carries the message
     load = lambda **more: datasets.load_dataset(path, configuration or None, split=split, **more)  # noqa: E731
     try:
-        try:
-            rows = load()
-        except RuntimeError as error:
-            if "scripts are no longer supported" not in str(error):
-                raise
-            rows = load(revision=_PARQUET)
+        with quiet_hub():  # the exception carries the message
+            try:
+                rows = load()
+            except RuntimeError as error:
+                if "scripts are no longer supported" not in str(error):
+                    raise
+                rows = load(revision=_PARQUET)
     except Exception as error:  # the library raises many types, its own and the network's
         raise DataError(
             f"{name}: no such file, and not a Hugging Face data set that can be read "
