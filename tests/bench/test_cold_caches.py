@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamfuse.bench.shared import cold_caches
-from streamfuse.bench.shared.cold_caches import ColdCaches, largest_caches_bytes
+from streamfuse.bench.shared.cold_caches import ColdCaches, largest_caches_bytes, reader
 
 
 class Time:
@@ -51,7 +51,7 @@ def test_evictions_follow_passes_and_are_not_counted() -> None:
 def test_the_largest_caches_of_the_cores_count_once_each(
     cores: set[int], sharers: list[str], caches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_caches, "cores", lambda: cores)
+    monkeypatch.setattr(cold_caches, "allowed", lambda: cores)
     for core, shared in enumerate(sharers):
         for index, (size, by) in enumerate((("32K", str(core)), ("1024K", str(core)), ("32M", shared))):
             folder = tmp_path / f"cpu{core}" / "cache" / f"index{index}"
@@ -60,3 +60,9 @@ def test_the_largest_caches_of_the_cores_count_once_each(
             (folder / "shared_cpu_list").write_text(by + "\n")
     assert largest_caches_bytes(tmp_path) == caches * 32 * 1024**2
     assert largest_caches_bytes(tmp_path / "missing") == 128 * 1024**2
+
+
+def test_memory_is_read_by_as_many_threads_as_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_caches, "allowed", lambda: set(range(64)))
+    monkeypatch.setattr(cold_caches, "cores", lambda: 3)
+    assert reader(48)() == [1.0] * 3

@@ -22,10 +22,15 @@ def group_limit(root: str | Path = "/") -> int | None:
     return max(int(min(limits)), 1) if limits else None
 
 
+def allowed() -> set[int]:
+    """The numbers of the cores in this process's CPU affinity."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def cores(root: str | Path = "/") -> int:
     """The number of cores that this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, group_limit(root) or allowed)
+    count = len(allowed())
+    return min(count, group_limit(root) or count)
 
 
 def _limits(top: Path, line: str) -> Iterator[float]:

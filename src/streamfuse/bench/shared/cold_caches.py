@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+
+from streamfuse.runtime.cores import allowed, cores
 
 _PASS_S = 0.0005  # what takes longer was a pass, and has filled the caches with weights
 _UNKNOWN_BYTES = 128 * 1024 * 1024
@@ -42,27 +43,23 @@ class ColdCaches:
 
 
 def reader(size: int) -> Callable[[], object]:
-    """A function that reads this many bytes of memory, in one equal part and thread per core.
+    """A function that reads this many bytes of memory, in one equal part and thread per core that this process may use.
 
-    Threads are not bound to cores. If the system runs each on its own core, and all caches have the same size
-    and number of cores, twice as many bytes as each cache holds pass through it.
+    Threads are not bound to cores. If the system runs each on its own core, no CPU limit leaves fewer threads than
+    cores, and all caches have the same size and number of cores, twice as many bytes as each cache holds pass through
+    it.
     """
-    threads = len(cores())
+    threads = cores()
     parts = np.array_split(np.ones(size // 4, np.float32), threads)
     pool = ThreadPoolExecutor(threads)
     return lambda: list(pool.map(np.maximum.reduce, parts))
-
-
-def cores() -> set[int]:
-    """The numbers of the cores that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def largest_caches_bytes(folder: Path = _CPUS) -> int:
     """Total bytes of each core's largest cache, with shared caches counted once; 128 MiB where the system does not
     report them (Linux does)."""
     caches: dict[str, int] = {}  # by the cores that share it
-    for core in cores():
+    for core in allowed():
         found = (folder / f"cpu{core}" / "cache").glob("index*")
         if largest := max(((_bytes(cache), _text(cache / "shared_cpu_list")) for cache in found), default=None):
             caches[largest[1]] = largest[0]
