@@ -17,6 +17,7 @@ import torch
 from family_samples import FLOOR, SIZES, hf_model
 from safetensors.torch import load_file, save_file
 
+from streamfuse import digest
 from streamfuse.model import shards
 from streamfuse.model.checkpoint import load_base, load_config
 from streamfuse.model.config import ModelConfig
@@ -30,7 +31,7 @@ transformers = pytest.importorskip(
 def test_a_process_reads_an_unchanged_checkpoint_once_for_its_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, whole = tiny.write_base(tmp_path / "base", tiny.base()), shards.sha256_of
+    folder, whole = tiny.write_base(tmp_path / "base", tiny.base()), digest.sha256_of
     digests: list[str] = []
 
     def counted(files: Iterable[Path]) -> str:

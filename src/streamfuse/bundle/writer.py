@@ -8,7 +8,6 @@ back.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from streamfuse.digest import sha256_of
 from streamfuse.durable import FULL, exchange, flush, flush_tree, reason, replace_file, uncache
 
 from .errors import BundleError
@@ -30,9 +30,6 @@ from .signature import SIGNATURE_NAME, sign
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-
-_BLOCK_BYTES = 1024 * 1024
 
 
 class BundleWriter:
@@ -104,7 +101,7 @@ class BundleWriter:
         """
         signature = self.folder / SIGNATURE_NAME
         files = {
-            path.relative_to(self.folder).as_posix(): {"sha256": _sha256(path), "bytes": path.stat().st_size}
+            path.relative_to(self.folder).as_posix(): {"sha256": sha256_of([path]), "bytes": path.stat().st_size}
             for path in sorted(self.folder.rglob("*"))
             if path.is_file() and path not in (self.folder / MANIFEST_NAME, signature)
         }
@@ -216,15 +213,6 @@ def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
 def set_aside(folder: Path) -> Path:
     """The path to which the writer renames an old bundle, on systems that cannot exchange two folders atomically."""
     return folder.with_name(f".{folder.name}.replaced") if folder.name else folder
-
-
-def _sha256(path: Path) -> str:
-    """Hex digest of a file, read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @contextmanager

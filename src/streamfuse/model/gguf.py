@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamfuse.digest import sha256_of
 from streamfuse.durable import reason
 
 from .families import FAMILIES
@@ -30,7 +31,7 @@ from .gguf_settings import (
 )
 from .gguf_tokenizer import tokenizer_of
 from .rope import rope_of, scaled_frequencies
-from .shards import lfs_hint, sha256_of
+from .shards import lfs_hint
 
 FloatArray = npt.NDArray[np.float32]
 

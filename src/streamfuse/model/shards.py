@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from streamfuse.digest import sha256_of
 
 from .fields import CheckpointError, read_object
 
@@ -44,16 +45,6 @@ def shards(folder: Path) -> list[Path]:
             f"{index}: not a safetensors index: its field 'weight_map' must give each tensor's file; copy or download "
             "it again"
         ) from None
-
-
-def sha256_of(files: Iterable[Path]) -> str:
-    """Hex digest of the files' contents, one after another, read in blocks."""
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def checkpoint_digest(folder: Path) -> str:

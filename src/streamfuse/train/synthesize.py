@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamfuse.model.shards import sha256_of
+from streamfuse.digest import sha256_of
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 

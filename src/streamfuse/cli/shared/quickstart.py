@@ -6,7 +6,6 @@ and no streams), bundle/, and quickstart.json, which says what these were made f
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shlex
@@ -23,6 +22,7 @@ from streamfuse.cli.shared.compare import Comparison, Comparisons, compare
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.exporting import run_with_progress
+from streamfuse.digest import sha256_of
 from streamfuse.durable import write_text
 from streamfuse.options import OptionError
 
@@ -202,7 +202,7 @@ class Quickstart:
         return {**found, "bytes": bytes_of(arrays)}
 
     def _digest(self) -> str:
-        return hashlib.sha256(self.answers.read_bytes()).hexdigest()
+        return sha256_of([self.answers])
 
     def export(self) -> None:
         """Write the bundle: the table and look-up, no streams."""

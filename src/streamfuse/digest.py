@@ -1,0 +1,19 @@
+"""Digests of files that may be larger than memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+_BLOCK_BYTES = 1024 * 1024
+
+
+def sha256_of(files: Iterable[Path]) -> str:
+    """Hex digest of the files' contents, one after another, read in blocks."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
