@@ -90,7 +90,9 @@ def test_a_beginning_is_kept(model: Transformer, tmp_path: Path) -> None:
 def test_prompts_with_another_beginning_are_not_continued(model: Transformer, tmp_path: Path) -> None:
     text, out = text_io(tmp_path), tmp_path / "out.jsonl"
     list(run(model, text, out, 3, begin=("word9",)))
-    with pytest.raises(DataError, match=r"out.jsonl: written with --begin \['word9'\], not \['word8'\], so it is not"):
+    with pytest.raises(
+        DataError, match=r"out.jsonl: written with --begin \['word9'\], not \['word8'\], so it cannot be continued"
+    ):
         list(run(model, text, out, 6, begin=("word8",)))
 
 
