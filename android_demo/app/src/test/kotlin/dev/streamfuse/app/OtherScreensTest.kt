@@ -88,19 +88,25 @@ class OtherScreensTest : Device() {
         install("demo", remembersAnswers = true)
         open(ChatActivity::class.java)
         until { parts.chat.state.value.phase == Phase.READY }
+        val memory = File(app.noBackupFilesDir, "answers")
+        val remembered = File(memory, "demo")
+        val emptyBytes = remembered.length()
+        parts.chat.send("Name three colours.")
+        until { parts.chat.state.value.run { phase == Phase.READY && turns.size == 2 } }
+        assertTrue("the answer is remembered", remembered.length() > emptyBytes)
         val screen = open(SettingsActivity::class.java).get()
         assertTrue(screen.value(Field.MAX_NEW_TOKENS).text.startsWith("Default: "))
         val slider = screen.row(Field.TEMPERATURE).findViewById<SeekBar>(R.id.slider)!!
         slider.onKeyDown(KeyEvent.KEYCODE_DPAD_RIGHT, KeyEvent(KeyEvent.ACTION_DOWN, KeyEvent.KEYCODE_DPAD_RIGHT))
         assertEquals(BigDecimal("0.1"), parts.settings.settings.value.numbers[Field.TEMPERATURE])
-        val memory = File(app.noBackupFilesDir, "answers").apply { mkdirs() }
         File(memory, "another").writeText("tokens")
         picture(screen, "settings-light")
         screen.press(R.id.erase_answers)
         pressInDialog(AlertDialog.BUTTON_POSITIVE)
         until { screen.shown(R.id.erased) }
         assertEquals("The remembered answers are erased.", screen.text(R.id.erased).text.toString())
-        assertEquals("the open model's, which is empty", listOf("demo"), memory.list().orEmpty().toList())
+        assertEquals("only the open model's file is left", listOf("demo"), memory.list().orEmpty().toList())
+        assertEquals("it is empty", emptyBytes, remembered.length())
     }
 
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `settings at night`() {

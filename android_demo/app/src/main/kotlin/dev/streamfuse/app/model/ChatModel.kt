@@ -144,10 +144,9 @@ class ChatModel(
     private fun ask(text: String, kept: List<Turn>, config: GenerationConfig) {
         val asked = text.trim()
         if (asked.isEmpty() || current.value.phase != Phase.READY) return
-        val before = current.value.turns
         stopping = null
         current.update { it.asking(asked, kept) }
-        later { write(asked, config, before, kept) }
+        later { write(asked, config) }
     }
 
     /** Ends the answer at its next token. */
@@ -277,11 +276,13 @@ class ChatModel(
         model = null
     }
 
-    /** Writes the answer. The turns were [before] an edit or a retry, and [kept] are those of them that stay. */
-    private suspend fun write(asked: String, config: GenerationConfig, before: List<Turn>, kept: List<Turn>) {
+    private suspend fun write(asked: String, config: GenerationConfig) {
         val open = chat ?: return
-        if (current.value.phase != Phase.WRITING) return // another bundle was loaded in between
-        val isRewound = kept.size < before.size
+        val asking = current.value
+        if (asking.phase != Phase.WRITING) return // another bundle was loaded in between
+        val kept = asking.turns.dropLast(2) // without the new question and its answer
+        val before = kept + asking.replaced
+        val isRewound = asking.replaced.isNotEmpty() // by an edit or a retry
         current.answer(clock, asked) { add ->
             if (isRewound) open.rewind(kept)
             open.session.generate(asked, config, { stopping }, add)
