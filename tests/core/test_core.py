@@ -1050,14 +1050,14 @@ def test_a_text_is_drafted_by_the_chosen_sources_alone(deferred: bool, width: in
     model = spec(deferred=deferred, stream_nodes=stream_nodes)
     prompt = [1, 2, 3, 4] * 6
     with Session(ArithmeticBackend(model), costs=costs_of(model)) as session:
-        for sources in ((), ("streams",), ("lookup",), ("table",), ("memory",), ("lookup", "table")):
+        for sources in (None, ("streams",), ("lookup",), ("table",), ("memory",), ("lookup", "table")):
             generation = session.generate(prompt, GenerationConfig(40, width=width, sources=sources))
             generation.finish()
             assert generation.token_ids == plainly(prompt, 40)
             found = generation.statistics
             used = {name for name, count in found.accepted_by_source.items() if count}
             assert used <= set(sources or ("streams", "lookup"))
-            if sources in ((), ("streams",)):
+            if sources in (None, ("streams",)):
                 assert "streams" in used
             else:
                 assert found.streams_passes == 0

@@ -254,7 +254,8 @@ def test_a_constraint_of_another_vocabulary_is_refused(tokenizer: Tokenizer) -> 
         with pytest.raises(ValueError, match=r"mask has the shape \(400000,\), the vocabulary 64 tokens"):
             session.next()
         grammar = tokenizer.constraint(regex="[a-z]+")
-        with pytest.raises(ValueError, match=f"a vocabulary of {grammar.vocab_size} tokens, the model's has 64"):
+        message = f"the constraint's vocabulary has {grammar.vocab_size} tokens, the model's 64"
+        with pytest.raises(ValueError, match=message):
             session.start([3, 1, 4], GenerationConfig(20, width=4), grammar)
         assert grammar.state() == 0, "it is still the caller's"
 

@@ -79,7 +79,7 @@ def test_a_second_conversation_drafts_from_the_first() -> None:
 def test_the_memory_is_a_source_of_its_own(width: int | None) -> None:
     model = model_of()
     first, _ = ask(model)
-    for sources in (("lookup",), ("memory",), ("lookup", "memory"), ()):
+    for sources in (("lookup",), ("memory",), ("lookup", "memory"), None):
         with open_session(model) as session:
             session.start(PROMPT, GenerationConfig(COUNT, width=width, sources=sources))
             told = list(iter(session.next, None))
@@ -88,7 +88,7 @@ def test_the_memory_is_a_source_of_its_own(width: int | None) -> None:
         for name in ("lookup", "memory"):
             assert by[name] == sum(token.source == name for token in told)
         # at a fixed width, streams are the only source unless they are left out
-        assert (by["memory"] > 0) == ("memory" in sources or (not sources and width is None))
+        assert (by["memory"] > 0) == (width is None if sources is None else "memory" in sources)
         if sources == ("memory",):
             assert by["lookup"] == 0
 

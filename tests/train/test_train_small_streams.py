@@ -210,5 +210,5 @@ def test_a_length_or_count_that_is_not_above_zero_is_refused(
 def test_a_time_that_no_step_fits_into_is_said(base: Transformer) -> None:
     batches = tool.Batches(write(base, [Start(ids) for ids in prompts(30)]), held_out=2, seed=0)
     objective = tool.Objective(StreamFused(base, SETTINGS, torch.arange(1, tiny.VOCAB_SIZE)), decay=0.7)
-    with pytest.raises(SystemExit, match="over before the first step"):
+    with pytest.raises(SystemExit, match="--train-seconds 1e-09 is too short for one step"):
         tool.train(objective, batches, size=4, positions=4, seconds=1e-9)
