@@ -12,7 +12,7 @@ const MOST_BYTES: usize = 4; // of a character
 pub trait Decoder {
     /// The text without special tokens.
     fn decode(&self, ids: &[u32]) -> Result<String>;
-    /// The bytes of a token that is not special. Their spaces may be marks.
+    /// The bytes of a token that is not special. Spaces may be spelled as the tokenizer's space marker.
     fn bytes(&self, id: u32) -> Vec<u8>;
     /// The text of a special token; empty for any other.
     fn special(&self, id: u32) -> &str;

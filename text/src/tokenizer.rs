@@ -16,6 +16,7 @@ pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     control: ControlTokens,
     special: HashMap<u32, String>,
+    byte_spelling: Spelling, // of `bytes`
 }
 
 impl Tokenizer {
@@ -52,7 +53,8 @@ impl Tokenizer {
             .map_err(|error| refuse(one_line(&error)))?;
         let added = inner.get_added_tokens_decoder().into_iter();
         let special = added.filter(|(_, token)| token.special).map(|(id, token)| (id, token.content)).collect();
-        Ok(Tokenizer { inner, control, special })
+        let byte_spelling = byte_spelling(&inner);
+        Ok(Tokenizer { inner, control, special, byte_spelling })
     }
 
     /// Token ids of a raw prompt, with the special tokens that the tokenizer adds around it.
@@ -120,7 +122,7 @@ impl Tokenizer {
     pub fn spelling(&self) -> Option<Spelling> {
         let mut spelling = Spelling::Text { space: None, bytes: false };
         let mut is_known = false;
-        for decoder in self.decoders() {
+        for decoder in decoders(&self.inner) {
             let Spelling::Text { space, bytes } = &mut spelling else { break };
             match decoder {
                 DecoderWrapper::ByteLevel(_) => (spelling, is_known) = (Spelling::ByteLevel, true),
@@ -135,14 +137,6 @@ impl Tokenizer {
             }
         }
         is_known.then_some(spelling)
-    }
-
-    fn decoders(&self) -> &[DecoderWrapper] {
-        match self.inner.get_decoder() {
-            None => &[],
-            Some(DecoderWrapper::Sequence(decoders)) => decoders.get_decoders(),
-            Some(decoder) => std::slice::from_ref(decoder),
-        }
     }
 
     /// The token for what is not in the vocabulary.
@@ -188,18 +182,28 @@ impl Decoder for Tokenizer {
         if self.inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
             return word.into_bytes();
         }
-        let has = |is: fn(&DecoderWrapper) -> bool| self.decoders().iter().any(is);
-        let spelling = if has(|decoder| matches!(decoder, DecoderWrapper::ByteLevel(_))) {
-            Spelling::ByteLevel
-        } else {
-            let bytes = has(|decoder| matches!(decoder, DecoderWrapper::ByteFallback(_)));
-            Spelling::Text { space: None, bytes }
-        };
-        spelling.bytes(&word)
+        self.byte_spelling.bytes(&word)
     }
 
     fn special(&self, id: u32) -> &str {
         self.special.get(&id).map_or("", String::as_str)
+    }
+}
+
+/// How words spell bytes, whatever the decoders are: `Tokenizer::spelling` is None where it does not know one.
+fn byte_spelling(tokenizer: &tokenizers::Tokenizer) -> Spelling {
+    let has = |is: fn(&DecoderWrapper) -> bool| decoders(tokenizer).iter().any(is);
+    if has(|decoder| matches!(decoder, DecoderWrapper::ByteLevel(_))) {
+        return Spelling::ByteLevel;
+    }
+    Spelling::Text { space: None, bytes: has(|decoder| matches!(decoder, DecoderWrapper::ByteFallback(_))) }
+}
+
+fn decoders(tokenizer: &tokenizers::Tokenizer) -> &[DecoderWrapper] {
+    match tokenizer.get_decoder() {
+        None => &[],
+        Some(DecoderWrapper::Sequence(decoders)) => decoders.get_decoders(),
+        Some(decoder) => std::slice::from_ref(decoder),
     }
 }
 

@@ -21,9 +21,7 @@ const LARK: i32 = 3; // SF_LARK
 pub enum Grammar {
     JsonSchema(Value),
     Regex(String),
-    Lark(String),
-    /// Lark that this crate writes around the schemas of tools.
-    Calls(String),
+    Lark(String, ParserLimits),
 }
 
 impl Grammar {
@@ -39,13 +37,14 @@ impl Grammar {
         Ok(match kind {
             JSON_SCHEMA => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
             REGEX => Grammar::Regex(text.to_owned()),
-            _ => Grammar::Lark(on_its_stack(|| lark::prepared(text))?),
+            _ => Grammar::Lark(on_its_stack(|| lark::prepared(text))?, LARK_LIMITS),
         })
     }
 
+    /// Lark that this crate writes around the schemas of tools, with the limits of schemas.
     pub fn of_calls(lark: &str) -> Result<Grammar> {
         check_size("grammar", lark)?;
-        Ok(Grammar::Calls(on_its_stack(|| lark::prepared(lark))?))
+        Ok(Grammar::Lark(on_its_stack(|| lark::prepared(lark))?, LIMITS))
     }
 
     /// A parser at the beginning of a text.
@@ -58,10 +57,10 @@ impl Grammar {
             }
             Grammar::Regex(regex) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_regex(regex))
                 .map_err(|message| bad_grammar(format!("the regular expression: {message}"))),
-            Grammar::Lark(lark) => compiled(vocabulary, LARK_LIMITS, TopLevelGrammar::from_lark(lark.clone()))
-                .map_err(|message| bad_grammar(format!("the grammar: {message}"))),
-            Grammar::Calls(lark) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_lark(lark.clone()))
-                .map_err(|message| bad_grammar(format!("the grammar: {message}"))),
+            Grammar::Lark(lark, limits) => {
+                compiled(vocabulary, limits.clone(), TopLevelGrammar::from_lark(lark.clone()))
+                    .map_err(|message| bad_grammar(format!("the grammar: {message}")))
+            }
         })
     }
 }

@@ -3,7 +3,6 @@
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, INVALID_TOKEN};
 use llguidance::ParserFactory;
 
-use super::limits::LIMITS;
 use crate::error::{bad_argument, one_line, Result};
 use crate::spelling::Word;
 use crate::tokenizer::Tokenizer;
@@ -49,10 +48,8 @@ impl Vocabulary {
         let trie = TokTrie::from(&TokRxInfo::new(size as u32, INVALID_TOKEN), &words);
         // Not canonical: a mask then has every token that fits, and not only the first of a text that is forced.
         let env: TokEnv = std::sync::Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &SLICES.map(str::to_owned))
+        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &SLICES.map(str::to_owned))
             .map_err(|error| bad_argument(format!("the vocabulary cannot be constrained ({})", one_line(&error))))?;
-        factory.quiet();
-        *factory.limits_mut() = LIMITS;
         Ok(Vocabulary { factory, size, ends })
     }
 

@@ -31,11 +31,11 @@ impl Tools {
         let (mut list, mut names) = (Vec::new(), HashSet::new());
         for (number, item) in (1..).zip(items) {
             let tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {number}: {reason}")))?;
-            let name = Function::of(&tool).map(|function| function.name.to_owned()).unwrap_or_default();
-            if names.contains(&name) {
-                return Err(bad_argument(format!("tools: two functions have the name {}", quoted(&name))));
+            if let Some(Function { name, .. }) = Function::of(&tool) {
+                if !names.insert(name.to_owned()) {
+                    return Err(bad_argument(format!("tools: two functions have the name {}", quoted(name))));
+                }
             }
-            names.insert(name);
             list.push(tool);
         }
         Ok(Tools { list: Some(list) })
