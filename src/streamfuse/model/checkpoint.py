@@ -268,7 +268,7 @@ def adapter_digest(path: Path) -> str:
     digest = hashlib.sha256(metadata["streams"].encode())
     for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 

@@ -57,7 +57,7 @@ def digest_of(examples: list[Example]) -> str:
     """A short digest of the examples' tokens, the same in every process."""
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(np.array([example.start, len(example.input_ids), *example.input_ids], "<i8").tobytes())
+        digest.update(np.array([example.start, len(example.input_ids), *example.input_ids], "<i8").data)
     return digest.hexdigest()[:16]
 
 
