@@ -363,7 +363,7 @@ def test_no_resume_keeps_answers_that_stay_valid_and_deletes_none_before_the_inp
     assert own.read_text().splitlines() == lines
 
 
-def test_prompts_of_another_writer_are_refused_before_the_model_is_loaded(
+def test_prompts_with_another_signature_are_refused_before_the_model_is_loaded(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)

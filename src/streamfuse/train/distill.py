@@ -1,9 +1,9 @@
 """The base model generates the targets for a prompt file: in batches, resumable, greedily or sampled.
 
 Answers are appended to a JSON-lines file as they are finished, `{"id", "source", "prompt", "input_ids",
-"completion_ids", "finished"}`; a second run skips existing ids. The first row also has `"writer"`: the model and the
-settings, which a second run must share. Token ids are stored because a re-tokenized text may have other tokens than the
-model generated.
+"completion_ids", "finished"}`; a second run skips existing ids. The first row also has `"writer"`, the signature of the
+file: the model and the settings, which a second run must share. Token ids are stored because a re-tokenized text may
+have other tokens than the model generated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .generate import generate_batch
 # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the preceding chat, if any
 Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
-_DIGESTS = ("model", "adapter", "after")  # facts of a writer that are contents of files
+_DIGESTS = ("model", "adapter", "after")  # facts of a signature that are contents of files
 _ANSWER = "an answer of `streamfuse data distill`"
 
 
@@ -42,9 +42,9 @@ class Written:
 
 
 def distill(
-    model: Transformer, items: list[Item], out_path: Path, config: DistillConfig, writer: Mapping[str, Any]
+    model: Transformer, items: list[Item], out_path: Path, config: DistillConfig, signature: Mapping[str, Any]
 ) -> Iterator[Written]:
-    """Generate completions for `items`; yields after each batch. `writer`: `writer_facts` of the model.
+    """Generate completions for `items`; yields after each batch. `signature`: as by `signature_of`.
 
     Items are processed in the given order in chunks and sorted by length within a chunk, so that an early stop leaves
     an unbiased part. Items that are in `out_path` already are skipped, and so are those with longer prompts than
@@ -55,15 +55,15 @@ def distill(
     """
     eos = set(model.config.eos_token_ids)
     with appending(out_path) as file:
-        signature = first_row_facts(out_path, writer)
-        for batch in _batches(pending(items, out_path, config, writer), config.batch_size):
+        first_row = first_row_facts(out_path, signature)
+        for batch in _batches(pending(items, out_path, config, signature), config.batch_size):
             # A seed per item: its text does not depend on other items or on resuming.
             seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
             completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
             for item, tokens in zip(batch, completions, strict=True):
-                row = {**item, "completion_ids": tokens, "finished": tokens[-1] in eos, **signature}
+                row = {**item, "completion_ids": tokens, "finished": tokens[-1] in eos, **first_row}
                 file.write(json.dumps(row) + "\n")
-                signature = {}
+                first_row = {}
             file.flush()
             yield Written(len(batch), sum(map(len, completions)))
 
@@ -78,10 +78,10 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
     return load_stream_fused(base, adapter).base if adapter else base
 
 
-def writer_facts(
+def signature_of(
     config: DistillConfig, folder: Path | None, adapter: Path | None = None, **more: Any
 ) -> dict[str, Any]:
-    """What determines a text besides its prompt, for comparison with the file that a run continues.
+    """What determines a file's texts besides their prompts, for comparison with the file that a run continues.
 
     Args:
         folder: the model's; None where the caller checks that a file is continued by the same model.
@@ -99,10 +99,10 @@ def writer_facts(
     }
 
 
-def check_writer(
-    path: Path, writer: Mapping[str, Any], of: str, *, complete: bool = False, stage: str | None = None
+def check_signature(
+    path: Path, signature: Mapping[str, Any], of: str, *, complete: bool = False, stage: str | None = None
 ) -> None:
-    """Check that the first row of the file, if any, has these facts of its writer.
+    """Check that the first row of the file, if any, has this signature.
 
     Args:
         of: what a row is, for the message about a file of other rows.
@@ -117,7 +117,7 @@ def check_writer(
     before = row.get("writer")
     if not isinstance(before, dict):
         raise DataError(f"{path}: its first row does not record the model and settings; give another file")
-    for name, value in writer.items():
+    for name, value in signature.items():
         was = before.get(name)
         if was == value or (complete and name == "dtype"):
             continue
@@ -140,18 +140,18 @@ def _difference(name: str, was: Any, now: Any) -> str:
     return f"written with {flag} {was}" + ("" if now is None else f", not {now}")
 
 
-def first_row_facts(path: Path, writer: Mapping[str, Any]) -> dict[str, Any]:
-    """The field that the next row gets: `writer` if the file is empty, none if it has rows."""
-    return {} if path.stat().st_size else {"writer": dict(writer)}
+def first_row_facts(path: Path, signature: Mapping[str, Any]) -> dict[str, Any]:
+    """The field that the next row gets: the signature if the file is empty, none if it has rows."""
+    return {} if path.stat().st_size else {"writer": dict(signature)}
 
 
 def pending(
-    items: list[Item], out_path: Path, config: DistillConfig, writer: Mapping[str, Any], stage: str | None = None
+    items: list[Item], out_path: Path, config: DistillConfig, signature: Mapping[str, Any], stage: str | None = None
 ) -> list[Item]:
-    """The items that `distill` would process now. `stage`: as in `check_writer`.
+    """The items that `distill` would process now. `stage`: as in `check_signature`.
 
     Raises:
-        DataError: `out_path` has other contents, answers to other prompts, or another writer's.
+        DataError: `out_path` has other contents, answers to other prompts, or another signature.
     """
     done = _written(out_path)
     for item in items:
@@ -162,7 +162,7 @@ def pending(
                 f"file, --seed or --system. {step}"
             )
     todo = [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
-    check_writer(out_path, writer, _ANSWER, complete=not todo, stage=stage)
+    check_signature(out_path, signature, _ANSWER, complete=not todo, stage=stage)
     return todo
 
 

@@ -17,7 +17,7 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 
 from .config import DistillConfig
-from .distill import appending, check_writer, first_row_facts, rows_written, writer_facts
+from .distill import appending, check_signature, first_row_facts, rows_written, signature_of
 from .formats import DataError
 from .generate import generate_batch
 
@@ -72,22 +72,22 @@ def openings(
     return places, end
 
 
-def prompt_writer(
+def prompt_signature(
     config: DistillConfig, folder: Path, begin: Sequence[str], system: str | None, after: Path | None
 ) -> dict[str, Any]:
-    """What determines the prompts of a file (`distill.writer_facts`)."""
+    """What determines the prompts of a file: as `signature_of`, and the settings of `openings`."""
     answers = after and sha256_of([after])[:16]
-    return writer_facts(config, folder, begin=list(begin), system=system, after=answers)
+    return signature_of(config, folder, begin=list(begin), system=system, after=answers)
 
 
-def check_prompts(out: Path, count: int, writer: Mapping[str, Any], stage: str | None = None) -> None:
-    """Check that `synthesize` can continue `out`. `stage`: as in `check_writer`.
+def check_prompts(out: Path, count: int, signature: Mapping[str, Any], stage: str | None = None) -> None:
+    """Check that `synthesize` can continue `out`. `stage`: as in `check_signature`.
 
     Raises:
-        DataError: it has other contents or another writer.
+        DataError: it has other contents or another signature.
     """
     complete = sum(1 for _ in rows_written(out, _PROMPT)) >= count
-    check_writer(out, writer, _PROMPT, complete=complete, stage=stage)
+    check_signature(out, signature, _PROMPT, complete=complete, stage=stage)
 
 
 def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
@@ -117,7 +117,7 @@ def synthesize(
     config: DistillConfig,
     places: list[Opening],
     end: int,
-    writer: Mapping[str, Any],
+    signature: Mapping[str, Any],
 ) -> Iterator[int]:
     """Sample user turns until `out` has `count` of them, one JSON object `{"id", "source", "prompt"}` per line, with
     `"messages"` instead of the prompt if it follows other messages.
@@ -128,16 +128,16 @@ def synthesize(
     an interrupted run resumes with the same prompts. The first row also has `"writer"`, as in distill.py.
 
     Raises:
-        DataError: `out` has other contents or another writer, or another process is writing it; or the model generates
-            nothing that could be a prompt.
+        DataError: `out` has other contents or another signature, or another process is writing it; or the model
+            generates nothing that could be a prompt.
     """
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
     if not places:
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
     in_vain = 0  # consecutive batches without a prompt
     with appending(out) as file:
-        check_prompts(out, count, writer)
-        signature = first_row_facts(out, writer)
+        check_prompts(out, count, signature)
+        first_row = first_row_facts(out, signature)
         known, next_id = _written(out)
         yield len(known)
         while len(known) < count:
@@ -152,8 +152,8 @@ def synthesize(
                 if len(prompt) < max(_SHORTEST, len(place.begin) + 2) or prompt in known or len(known) == count:
                     continue
                 known.add(prompt)
-                file.write(json.dumps({**_row(one, prompt, place), **signature}, ensure_ascii=False) + "\n")
-                signature = {}
+                file.write(json.dumps({**_row(one, prompt, place), **first_row}, ensure_ascii=False) + "\n")
+                first_row = {}
             file.flush()
             next_id = ids.stop
             in_vain = 0 if len(known) > before else in_vain + 1

@@ -74,12 +74,12 @@ def synthesize(
     folder = resolve_model(model, offline=offline)
     text = open_text(folder)
     places, end = prompts.openings(text, begin or (), system, after)
-    writer = prompts.prompt_writer(config, folder, begin or (), system, after)
-    prompts.check_prompts(out, count, writer)
+    signature = prompts.prompt_signature(config, folder, begin or (), system, after)
+    prompts.check_prompts(out, count, signature)
     base = load_writer(folder, None, config)
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=count)
-        for added in prompts.synthesize(base, text, out, count, config, places, end, writer):
+        for added in prompts.synthesize(base, text, out, count, config, places, end, signature):
             progress.advance(task, added)
     print(out)
