@@ -17,7 +17,7 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 
 from .config import DistillConfig
-from .distill import appending, check_signature, first_row_facts, rows_written, signature_of
+from .distill import Item, appending, check_signature, first_row_facts, rows_written, signature_of
 from .formats import DataError
 from .generate import generate_batch
 
@@ -80,14 +80,15 @@ def prompt_signature(
     return signature_of(config, folder, begin=list(begin), system=system, after=answers)
 
 
-def check_prompts(out: Path, count: int, signature: Mapping[str, Any], stage: str | None = None) -> None:
-    """Check that `synthesize` can continue `out`. `stage`: as in `check_signature`.
+def check_prompts(out: Path, count: int, signature: Mapping[str, Any], stage: str | None = None) -> list[Item]:
+    """The rows of `out`, which `synthesize` can continue. `stage`: as in `check_signature`.
 
     Raises:
         DataError: it has other contents or another signature.
     """
-    complete = sum(1 for _ in rows_written(out, _PROMPT)) >= count
-    check_signature(out, signature, _PROMPT, complete=complete, stage=stage)
+    rows = list(rows_written(out, _PROMPT))
+    check_signature(out, signature, _PROMPT, complete=len(rows) >= count, stage=stage)
+    return rows
 
 
 def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
@@ -136,9 +137,10 @@ def synthesize(
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
     in_vain = 0  # consecutive batches without a prompt
     with appending(out) as file:
-        check_prompts(out, count, signature)
+        rows = check_prompts(out, count, signature)
         first_row = first_row_facts(out, signature)
-        known, next_id = _written(out)
+        known = {_prompt_in(row) for row in rows}
+        next_id = rows[-1]["id"] + 1 if rows else 0
         yield len(known)
         while len(known) < count:
             ids = range(next_id, next_id + config.batch_size)
@@ -172,13 +174,3 @@ def _row(one: int, prompt: str, place: Opening) -> dict[str, object]:
 
 def _prompt_in(row: dict[str, Any]) -> str:
     return str(row["messages"][-1]["content"] if "messages" in row else row.get("prompt"))
-
-
-def _written(path: Path) -> tuple[set[str], int]:
-    """The prompts in the file and the next id."""
-    known: set[str] = set()
-    next_id = 0
-    for row in rows_written(path, _PROMPT):
-        known.add(_prompt_in(row))
-        next_id = row["id"] + 1
-    return known, next_id
