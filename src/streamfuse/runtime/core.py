@@ -211,9 +211,19 @@ class CoreSession:
         constraint: Constraint | None = None,
         dropped: tuple[int, int] = (0, 0),
     ) -> None:
-        """Begin a text after the whole context. PromptError, ValueError or CoreError leave the session as it was. The
-        text takes the constraint over: it cannot be given to another one. `dropped` is for the statistics: turns that
-        were dropped for this text, and their length in tokens."""
+        """Begin a text after the whole context.
+
+        Args:
+            token_ids: all turns so far, not only the new one.
+            constraint: restricts the text, which takes it over: it cannot be given to another one.
+            dropped: for the statistics: turns that were dropped for this text, and their length in tokens.
+
+        Raises:
+            PromptError: the context is empty or too long, or not token ids of the vocabulary; the session is as before.
+            ValueError: a setting is out of range, or does not fit the bundle; the session is as before.
+            CoreError: the session is closed or at work in another thread, or the engine failed. What an engine or a
+                constraint written in Python raises is raised again.
+        """
         ids = np.array(token_ids_of(token_ids), np.int64)
         stops, sampling = np.asarray(config.stop_token_ids, np.int64), config.sampling
         options = Options(  # the core counts in 64 bits; no text is longer
