@@ -27,8 +27,9 @@ from streamfuse.train.formats import DataError
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[train]'")
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
+from streamfuse.train import main
 from streamfuse.train.main import TrainConfig, TrainResult, run
 from streamfuse.train.templates import CHATML
 from streamfuse.train.trainer import LengthGrouped
@@ -472,6 +473,21 @@ def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
         assert sorted(orders[-1]) == list(range(40))
         assert list(sampler) == orders[-1]
     assert orders[0] != orders[1] != orders[2]
+
+
+def test_other_processes_of_a_machine_leave_the_folder_to_the_first_and_raise_its_errors(
+    trained_once: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, found = (trained_once.out_dir / "config.json").read_bytes(), DataError("found by the first process")
+    monkeypatch.setattr(TrainingArguments, "local_process_index", 1)
+    monkeypatch.setattr(main, "checkpoint_digest", lambda folder: pytest.fail("the base is read again"))
+    monkeypatch.setattr(main, "gather_object", lambda own: [found, *own])
+    with pytest.raises(DataError, match="found by the first process"):
+        run(trained_once)
+    monkeypatch.setattr(main, "gather_object", lambda own: [None, *own])
+    result, losses = trained(replace(trained_once, epochs=2.0))
+    assert (result.finished, min(losses)) == (True, STEPS_PER_EPOCH + 1), "from the checkpoint"
+    assert (trained_once.out_dir / "config.json").read_bytes() == settings
 
 
 @pytest.mark.slow

@@ -123,8 +123,15 @@ def run(
     examples, held_out = _examples(config, base.config)
     model = _model(config, base, examples)
     arguments = _arguments(config)
-    with arguments.main_process_first(desc="the folder"):
-        checkpoint = _prepare_folder(config, model, examples, before, resume)
+    failure = None
+    if arguments.local_process_index == 0:
+        try:
+            _prepare_folder(config, model, examples, before, resume)
+        except Exception as error:
+            failure = error
+    for found in filter(None, gather_object([failure])):  # in every process, so that none waits for the first one
+        raise found
+    checkpoint = _last_whole_checkpoint(config.out_dir)
     n_done, max_steps = _step_of(checkpoint), _max_steps(config, examples, arguments)
     data = None
     if n_done < max_steps:
@@ -263,8 +270,8 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
 
 def _prepare_folder(
     config: TrainConfig, model: StreamFused, examples: list[Example], before: dict[str, Any], resume: bool
-) -> str | None:
-    """The checkpoint to resume from, after checking that it is the same run; writes config.json.
+) -> None:
+    """Check that the checkpoint in the folder, if any, is of the same run; write config.json.
 
     `before` are the settings of the run in the folder.
     """
@@ -295,7 +302,6 @@ def _prepare_folder(
                 )
         _check_checkpoint(Path(checkpoint))
     write_text(path, json.dumps(settings, indent=2) + "\n")
-    return checkpoint
 
 
 def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
