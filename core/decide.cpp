@@ -19,6 +19,8 @@ constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
 constexpr double kLearn = 0.07;   // weight of one step in `worth`: about the last ten count
+constexpr double kSlow = 0.03;    // the same in `added` and `free`, which vary more: about the last thirty
+constexpr double kTied = 0.5;     // share of a free draft's gain that streams would have too: easy text is easy for both
 constexpr double kRecent = 0.98;  // decay of the rate per step: about the last fifty count
 constexpr double kGoodRatio = 0.7;  // hits over predicted hits above which cost is to blame, not the drafts
 
@@ -33,11 +35,14 @@ double cheapest_ms(const Facts& facts) { return std::min(facts.streams_ms(), fac
 // for streams: the others get theirs from the pass before, whose whole cost `worth` already contains.
 double price_ms(const Facts& facts, double ms) { return facts.spec.deferred ? ms : ms / kRun; }
 
-// Whether streams for the next step are worth their cost in milliseconds, given the gain of the free draft.
-bool worth_it(const PlanState& state, const Facts& facts, double free_gain, double ms) {
+// Whether streams for the next step are worth their cost in milliseconds, if they add `gain`.
+bool pays(const PlanState& state, const Facts& facts, double gain, double ms) {
   if (!facts.streams_usable) return false;
-  return state.trials < kTrials || state.worth - free_gain > rate(state, facts) * price_ms(facts, ms);
+  return state.trials < kTrials || gain > rate(state, facts) * price_ms(facts, ms);
 }
+
+// The same in a step without a free draft.
+bool worth_it(const PlanState& state, const Facts& facts, double ms) { return pays(state, facts, state.worth, ms); }
 
 bool affords(const PlanState& state, const Facts& facts, double ms) { return state.budget >= ms / facts.plain_ms(); }
 
@@ -82,15 +87,18 @@ void back_off(PlanState& state, const char* reason) {
   state.back_off = std::min(2 * state.back_off, kMostBackOff);
 }
 
-// Updates `worth` with the gain of a step with streams, and backs off if streams do not pay.
-void value_streams(PlanState& state, const Facts& facts, double gain, double streams_ratio) {
-  ++state.trials;
-  state.worth += std::max(kLearn, 1.0 / static_cast<double>(state.trials)) * (gain - state.worth);
+// Updates `worth`, `free` and `added` with the gain of a step with streams, and backs off if streams do not pay.
+void value_streams(PlanState& state, const Facts& facts, double gain, const Outcome& outcome) {
+  const double share = 1.0 / static_cast<double>(++state.trials);
+  state.worth += std::max(kLearn, share) * (gain - state.worth);
+  const double free = outcome.free_gain.value_or(state.free);
+  state.free += std::max(kSlow, share) * (free - state.free);
+  state.added += std::max(kSlow, share) * (gain - free - state.added);
   if (state.trials < kTrials) return;
   if (state.worth > rate(state, facts) * price_ms(facts, cheapest_ms(facts)))
     state.back_off = kBackOff;
   else if (state.position >= state.retry)
-    back_off(state, streams_ratio > kGoodRatio ? kVerifyingCosts : kRejected);
+    back_off(state, outcome.streams_ratio > kGoodRatio ? kVerifyingCosts : kRejected);
 }
 
 }  // namespace
@@ -107,9 +115,9 @@ double Facts::carried_ms() const {
 Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree, std::span<const double> hits) {
   const double now = rate(state, facts);
   // In the fused schedule a verify pass also yields streams, which would have to be bought after a plain pass.
-  const double left = facts.spec.deferred                               ? 0.0
-                      : worth_it(state, facts, 0.0, facts.streams_ms()) ? now * facts.streams_ms()
-                                                                        : 0.0;
+  const double left = facts.spec.deferred                          ? 0.0
+                      : worth_it(state, facts, facts.streams_ms()) ? now * facts.streams_ms()
+                                                                   : 0.0;
   Choice found;
   for (size_t m = 0; m < facts.spec.verify.size(); ++m) {
     const int64_t method = static_cast<int64_t>(m), keep = facts.spec.verify[m].keep;
@@ -136,6 +144,18 @@ Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree,
   return found;
 }
 
+double gain_of(const Choice& choice, const PlanState& state, const Facts& facts, const Tree& tree,
+               std::span<const int64_t> chosen) {
+  double tokens = 0.0;
+  int64_t row = 0;
+  for (const int64_t token : chosen) {
+    row = tree.child(row, token);
+    if (row == 0 || row >= choice.nodes) break;
+    ++tokens;
+  }
+  return tokens - rate(state, facts) * (facts.costs.of(choice.method, choice.nodes) - facts.plain_ms());
+}
+
 Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::span<const double> hits) {
   if (plain_is_stale(state, facts)) return {kDecode, 1, nullptr, true};
   const Choice choice = best_choice(state, facts, tree, hits);
@@ -144,7 +164,7 @@ Step decide(const PlanState& state, const Facts& facts, const Tree& tree, std::s
     if (affords(state, facts, extra - choice.sure * facts.plain_ms())) return {choice.method, choice.nodes, nullptr};
   }
   const double carried = facts.carried_ms();
-  if (worth_it(state, facts, 0.0, carried) && affords_streams(state, facts, carried)) {
+  if (worth_it(state, facts, carried) && affords_streams(state, facts, carried)) {
     if (facts.spec.carrier() >= 0) return {facts.spec.carrier(), 1, nullptr};
     if (!facts.spec.deferred && !facts.streams_ready) return {0, 1, nullptr};
     return {};
@@ -171,14 +191,14 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
     // The extra cost of `verify_1` belongs to the streams of the next step, not to this step.
     const bool carries = outcome.step.method >= 0 && outcome.step.method == facts.spec.carrier();
     const double extra = cost - (carries ? facts.carried_ms() : 0.0) - facts.plain_ms();
-    value_streams(state, facts, brought - 1 - rate(state, facts) * extra, outcome.streams_ratio);
+    value_streams(state, facts, brought - 1 - rate(state, facts) * extra, outcome);
   }
   if (!facts.streams_usable) return false;
   const double cheapest = cheapest_ms(facts);
   state.retry = std::min(state.retry, state.failed + refill(facts, kTrials));  // the budget has recovered by then
-  const bool anew = !worth_it(state, facts, 0.0, cheapest) && state.position >= state.retry;
+  const bool anew = !worth_it(state, facts, cheapest) && state.position >= state.retry;
   if (anew) state.trials = 0;
-  if (worth_it(state, facts, 0.0, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready) {
+  if (worth_it(state, facts, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready) {
     back_off(state, kVerifyingCosts);
     return false;
   }
@@ -195,11 +215,12 @@ bool may_buy(const PlanState& state, const Facts& facts, int64_t room) {
   if (!facts.streams_usable || !facts.spec.deferred || facts.streams_ready || room < 2) return false;
   if (facts.spec.carrier() >= 0 && state.trials < kTrials) return false;  // `verify_1` runs the trial
   if (plain_is_stale(state, facts)) return false;                         // the next pass would not use them
-  return worth_it(state, facts, 0.0, least_worth_ms(facts)) && affords_streams(state, facts, facts.streams_ms());
+  return buys_over(state, facts, 0.0) && affords_streams(state, facts, facts.streams_ms());
 }
 
 bool buys_over(const PlanState& state, const Facts& facts, double free_gain) {
-  return worth_it(state, facts, free_gain, least_worth_ms(facts));
+  const double added = free_gain > 0.0 ? state.added - (1.0 - kTied) * (free_gain - state.free) : state.worth;
+  return pays(state, facts, added, least_worth_ms(facts));
 }
 
 }  // namespace streamfuse

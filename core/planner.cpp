@@ -25,7 +25,8 @@ void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint
 
 Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   if (width > 0) return next_at_width(tokens, room, width);
-  if (drafted_ahead_ && !drafter_.streams_ready())
+  bought_over_free_ = drafted_ahead_ && drafter_.streams_ready();
+  if (drafted_ahead_ && !bought_over_free_)
     std::swap(draft_, ahead_);
   else if (room > 1)
     drafter_.draft(tokens, room - 1, draft_);
@@ -55,14 +56,15 @@ bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Str
   if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && drafter_.streams_usable();
   costs_.observe(step.method, step.nodes, time.draft + time.pass);
   drafter_.learn(draft_, chosen);
-  const Outcome outcome = {step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(),
-                           room};
+  Outcome outcome = {step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(), room};
+  if (bought_over_free_) outcome.free_gain = gain_of(free_, state_, facts(), ahead_.tree, chosen);
   if (record(state_, facts(), outcome)) drafter_.forget_streams();
   if (!may_buy(state_, facts(), room)) return false;
   drafter_.draft(tokens, room - 1, ahead_);
   drafted_ahead_ = true;
   drafter_.expect(ahead_, hits_);
-  return buys_over(state_, facts(), best_choice(state_, facts(), ahead_.tree, hits_).gain);
+  free_ = best_choice(state_, facts(), ahead_.tree, hits_);
+  return buys_over(state_, facts(), free_.gain);
 }
 
 void Planner::learn_streams(const Streams& streams, double ms, int64_t width) {

@@ -46,7 +46,8 @@ class Planner {
   Drafter drafter_;
   PlanState state_;
   Draft draft_, ahead_;  // for this step; for the next one, if already drafted to decide on buying streams
-  bool drafted_ahead_ = false;
+  bool drafted_ahead_ = false, bought_over_free_ = false;  // `ahead_` is this step's draft without streams
+  Choice free_;                                            // of `ahead_`
   std::vector<double> hits_;
 };
 

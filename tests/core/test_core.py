@@ -696,7 +696,7 @@ def test_tokens_say_who_drafted_them() -> None:
     assert sum(session.core.statistics.accepted_by_source.values()) == len(told)
 
 
-def test_the_table_joins_the_streams_and_a_node_of_both_is_theirs() -> None:
+def passes_with_a_table(model: ModelSpec) -> list[Pass]:
     """After every token the table names the right one, which the streams name too, and one that they do not."""
     tokens = np.arange(64)
     tables = {
@@ -705,10 +705,21 @@ def test_the_table_joins_the_streams_and_a_node_of_both_is_theirs() -> None:
         "ngram_ids": np.stack([(31 * tokens + 7) % 64, (tokens + 3) % 64], 1).ravel().astype(np.int32),
         "ngram_log_probs": np.tile(np.log([0.5, 0.4]), 64).astype(np.float16),
     }
-    model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
     passes: list[Pass] = []
     session = Session(ArithmeticBackend(model, 16), tables, costs=costs_of(model))
     list(session.generate([9, 7], GenerationConfig(60), passes.append))
+    return passes
+
+
+def test_beside_deferred_streams_the_table_does_not_draft() -> None:
+    model = spec(deferred=True, stream_nodes=dict.fromkeys(("verify_2", "verify_4", "verify_8"), 0))
+    drafted = [set(one.sources) - {"model", "lookup"} for one in passes_with_a_table(model)]
+    assert {"streams"} in drafted and {"table"} in drafted
+    assert {"streams", "table"} not in drafted
+
+
+def test_the_table_joins_the_streams_of_a_fused_pass_and_a_node_of_both_is_theirs() -> None:
+    passes = passes_with_a_table(spec(stream_nodes={"verify_2": 1, "verify_4": 1, "verify_8": 1}))
     both = [one for one in passes if {"streams", "table"} <= set(one.sources)]
     theirs = 0
     for one in both:

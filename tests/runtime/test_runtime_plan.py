@@ -19,10 +19,7 @@ from streamfuse.runtime.session import Session
 
 COSTS = "verifying costs more here than drafts bring"
 REJECTED = "too few drafts were accepted"
-UNLUCKY = (
-    ("two Apple cores (A17), estimated", "fair"),
-    ("deferred CPU, carrying", "excellent"),  # four poor trees come first, and a back-off follows
-)
+UNLUCKY = (("deferred CPU, carrying", "excellent"),)  # four poor trees come first, and a back-off follows
 SAMPLINGS = (
     SamplingConfig(),
     SamplingConfig(temperature=1.0, top_p=0.9, seed=7),
@@ -101,24 +98,33 @@ def test_six_short_adversarial_answers_cost_less(device: str, regime: str) -> No
 @pytest.mark.parametrize("regime", ["poor", "fair", "good", "excellent", "modest", "changing"])
 @pytest.mark.parametrize("device", list(DEVICES))
 def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: str) -> None:
-    ways = [simulate(DEVICES[device], REGIMES[regime], width, 300) for width in (4, 8, 16)]
-    ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True))
-    plan = simulate(DEVICES[device], REGIMES[regime], None, 300)
+    best_ms = plan_ms = 0.0
+    for seed in range(4 if (device, regime) in UNLUCKY else 1):
+        ways = [simulate(DEVICES[device], REGIMES[regime], width, 300, seed=seed) for width in (4, 8, 16)]
+        ways.append(simulate(DEVICES[device], REGIMES[regime], None, 300, plain=True, seed=seed))
+        plan = simulate(DEVICES[device], REGIMES[regime], None, 300, seed=seed)
+        assert plan.text == ways[0].text
+        best_ms += min(way.ms_per_token for way in ways)
+        plan_ms += plan.ms_per_token
     # Where the best width gains 7 or 8 % at most, a plan that has to try misses some of that.
-    least = 0.91 if (device, regime) in UNLUCKY else 0.92 if device == "expensive and noisy" else 0.94
-    assert min(way.ms_per_token for way in ways) / plan.ms_per_token > least
-    assert plan.text == ways[0].text
+    hard = device == "expensive and noisy" or (device, regime) == ("two Apple cores (A17), estimated", "fair")
+    assert best_ms / plan_ms > (0.92 if hard else 0.94)
 
 
 @pytest.mark.parametrize("name", ["deferred CPU", "expensive streams"])
 def test_streams_that_a_plain_pass_carries_pay_where_bought_ones_hardly_do(name: str) -> None:
     for regime in ("good", "fair"):
-        bought, carried = (
-            simulate(DEVICES[device], REGIMES[regime], None, 1000) for device in (name, f"{name}, carrying")
-        )
-        assert carried.ms_per_token < 1.005 * bought.ms_per_token
-        assert carried.text == bought.text
-    assert carried.widths["verify_1"] > 0
+        bought_ms = carried_ms = 0.0
+        for seed in range(3):
+            bought, carried = (
+                simulate(DEVICES[device], REGIMES[regime], None, 1000, seed=seed)
+                for device in (name, f"{name}, carrying")
+            )
+            assert carried.text == bought.text
+            assert carried.widths["verify_1"] > 0
+            bought_ms += bought.ms_per_token
+            carried_ms += carried.ms_per_token
+        assert carried_ms < 1.002 * bought_ms
 
 
 def test_a_text_that_cannot_be_drafted_rarely_has_streams_carried() -> None:
