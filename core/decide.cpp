@@ -20,7 +20,7 @@ constexpr double kRun = 4.0;      // verify passes that share the price of the f
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
 constexpr double kLearn = 0.07;   // weight of one step in `worth`: about the last ten count
 constexpr double kSlow = 0.03;    // the same in `added` and `free`, which vary more: about the last thirty
-constexpr double kTied = 0.5;     // share of a free draft's gain that streams would have too: easy text is easy for both
+constexpr double kTied = 0.5;     // share of a free draft's gain that streams have too: easy text is easy for all
 constexpr double kRecent = 0.98;  // decay of the rate per step: about the last fifty count
 constexpr double kGoodRatio = 0.7;  // hits over predicted hits above which cost is to blame, not the drafts
 

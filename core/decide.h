@@ -8,8 +8,8 @@
 //      expected tokens exceed rate * (its cost - cost of a plain pass). The expected tokens are the sum of the path
 //      probabilities, corrected per depth by the observed hit rate.
 //   2. Buy streams if what they are expected to add > rate * cost. Without a free draft this is `worth`, the average
-//      gain of a step with streams. Otherwise it is `added`, the average of what streams gained beyond free drafts, less
-//      half of what this step's free draft gains above the average of those. In the fused schedule only a quarter of the
+//      gain of a step with streams. Otherwise it is `added`, the average gain beyond the free draft, less half of what
+//      this free draft gains above `free`, their average. In the fused schedule only a quarter of the
 //      cost counts, because later verify passes yield streams too. With `verify_1`, a plain pass computes streams if
 //      worth > rate * its extra cost, and other streams are bought only if that gains more than waiting for the next
 //      plain pass.
