@@ -32,7 +32,7 @@ pub const STACK_BYTES: usize = 32 << 20;
 pub const MOST_TRIES: usize = 64;
 
 pub const LIMITS: ParserLimits = ParserLimits {
-    max_items_in_row: 2000,
+    max_items_in_row: 4000,
     initial_lexer_fuel: 1_000_000, // about 20 ms
     step_lexer_fuel: 200_000,      // about 15 ms
     step_max_items: 50_000,        // about 3 ms
