@@ -18,8 +18,8 @@ constexpr int64_t kTrials = 4;   // steps with streams in one trial
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
-constexpr double kLearn = 0.07;   // weight of one step in `worth`: about the last ten count
-constexpr double kSlow = 0.03;    // the same in `added` and `free`, which vary more: about the last thirty
+constexpr double kLearn = 0.07;   // least weight of one step in `worth`: about the last 14 count
+constexpr double kSlow = 0.03;    // the same in `added` and `free`, which vary more: about the last 33
 constexpr double kTied = 0.5;     // share of a free draft's gain that streams have too: easy text is easy for all
 constexpr double kRecent = 0.98;  // decay of the rate per step: about the last fifty count
 constexpr double kGoodRatio = 0.7;  // hits over predicted hits above which cost is to blame, not the drafts
@@ -66,7 +66,7 @@ bool plain_is_stale(const PlanState& state, const Facts& facts) {
 // buying, so bought ones must gain the difference (docs/runtime.md).
 double least_worth_ms(const Facts& facts) {
   const double bought = facts.streams_ms();
-  return facts.spec.carrier() >= 0 ? std::max(bought, 2 * bought - facts.carried_ms()) : bought;
+  return std::max(bought, 2 * bought - facts.carried_ms());  // equal to `bought` without `verify_1`
 }
 
 // Number of plain passes that refill the budget by what this many steps of a trial cost if no draft is accepted.
@@ -144,13 +144,15 @@ Choice best_choice(const PlanState& state, const Facts& facts, const Tree& tree,
   return found;
 }
 
-double gain_of(const Choice& choice, const PlanState& state, const Facts& facts, const Tree& tree,
-               std::span<const int64_t> chosen) {
+double gained(const PlanState& state, const Facts& facts, const Choice& choice, const Tree& tree,
+              std::span<const int64_t> chosen) {
+  if (choice.method == kDecode) return 0.0;
+  const int64_t kept = std::min(choice.nodes, facts.spec.verify[static_cast<size_t>(choice.method)].keep);
   double tokens = 0.0;
   int64_t row = 0;
   for (const int64_t token : chosen) {
     row = tree.child(row, token);
-    if (row == 0 || row >= choice.nodes) break;
+    if (row == 0 || row >= kept) break;
     ++tokens;
   }
   return tokens - rate(state, facts) * (facts.costs.of(choice.method, choice.nodes) - facts.plain_ms());

@@ -7,12 +7,12 @@
 //   1. Cut the tree at the first row whose expected tokens are worth less than its cost. Verify the tree if its
 //      expected tokens exceed rate * (its cost - cost of a plain pass). The expected tokens are the sum of the path
 //      probabilities, corrected per depth by the observed hit rate.
-//   2. Buy streams if what they are expected to add > rate * cost. Without a free draft this is `worth`, the average
-//      gain of a step with streams. Otherwise it is `added`, the average gain beyond the free draft, less half of what
-//      this free draft gains above `free`, their average. In the fused schedule only a quarter of the
-//      cost counts, because later verify passes yield streams too. With `verify_1`, a plain pass computes streams if
-//      worth > rate * its extra cost, and other streams are bought only if that gains more than waiting for the next
-//      plain pass.
+//   2. Buy streams if worth > rate * cost, where `worth` is the average gain of a step with streams, and, if there is a
+//      free draft that pays, what streams are expected to add to it is above that too: `added`, the average gain beyond
+//      free drafts, less half of what this free draft gains above `free`, the average of those. In the fused schedule
+//      only a quarter of the cost counts, because later verify passes yield streams too. With `verify_1`, a plain pass
+//      computes streams if worth > rate * its extra cost, and other streams are bought only if that gains more than
+//      waiting for the next plain pass.
 //   3. If streams do not pay, back off: buy none for a while, twice as long each time, or until the budget is refilled,
 //      then try a few steps again.
 //   4. The budget plus half of a draft's expected tokens, and all of those that a constraint forces, must pay for its
@@ -41,8 +41,8 @@ struct PlanState {
   double budget;                         // cost that drafting may still lose, in plain passes
   double tokens = 0.0, ms = 0.0;         // decaying sums over recent steps
   double worth = 0.0;                    // average gain of a step with streams over a plain pass, in tokens
-  double free = 0.0;                     // average gain of the free drafts that streams were bought beside
-  double added = 0.0;                    // average of what these streams gained beyond that
+  double free = 0.0;   // average gain that the free drafts would have had in steps with bought streams; 0 if none pays
+  double added = 0.0;  // average gain of a step with streams beyond that; beyond `free` if its streams were not bought
   int64_t trials = 0;                    // steps with streams since the last trial began
   int64_t position = 0;                  // tokens chosen so far
   int64_t failed = 0;                    // position at which the last trial failed
@@ -81,8 +81,9 @@ struct Choice {
   double sure = 0.0;  // expected number of accepted tokens that the budget may count on
 };
 
-// What it would have gained over a plain pass if the model had chosen these tokens after the tree's root.
-double gain_of(const Choice&, const PlanState&, const Facts&, const Tree& tree, std::span<const int64_t> chosen);
+// What verifying this choice of the tree would have gained over a plain pass, in tokens, as far as the tokens tell that
+// the model chose after the root.
+double gained(const PlanState&, const Facts&, const Choice&, const Tree& tree, std::span<const int64_t> chosen);
 
 // `hits` [nodes of the tree]: expected number of accepted tokens from each node.
 Choice best_choice(const PlanState&, const Facts&, const Tree& tree, std::span<const double> hits);
@@ -92,10 +93,10 @@ Step decide(const PlanState&, const Facts&, const Tree& tree, std::span<const do
 struct Outcome {
   Step step;
   int64_t tokens;        // accepted tokens, including the bonus token
-  bool from_streams;     // whether its draft had nodes from streams
+  bool from_streams;     // whether its draft had streams to grow from
   double streams_ratio;  // observed hits of streams / predicted hits
   int64_t room;          // tokens left to generate
-  std::optional<double> free_gain;  // what the free draft would have gained, if streams were bought beside one
+  std::optional<double> free_gain;  // what the free draft would have gained, if this step's streams were bought
 };
 
 // To be called when a generation begins; shortens the back-off.
@@ -104,8 +105,8 @@ void begin_text(PlanState&, const Facts&);
 bool record(PlanState&, const Facts&, const Outcome&);
 void record_streams(PlanState&, const Facts&);
 
-// Whether streams would be bought for the next step if the free draft gained nothing. A cheap check: only if it is
-// true, draft the next step and call `buys_over` with the gain of that draft.
+// Whether streams would be bought for the next step if it had no free draft. If true, draft that step and call
+// `buys_over` with the gain of the draft.
 bool may_buy(const PlanState&, const Facts&, int64_t room);
 bool buys_over(const PlanState&, const Facts&, double free_gain);
 

@@ -51,8 +51,7 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
   grow_streams(tokens.back(), widest, depth, out.streams);
   out.from_streams = streams_ready_;
   out.table.set_root(tokens.back());
-  // Beside deferred streams, nodes from the table would displace better ones. Fused passes have streams of a few nodes
-  // only, which the table completes.
+  // Beside deferred streams, nodes from the table would displace better ones. Beside fused streams they help.
   if (uses(SF_TABLE) && !(streams_ready_ && spec_.deferred))
     attempt(table_failed_, out.table, [&] { table_.grow(tokens, widest, depth, coupling_, guide_, out.table); });
   out.tree.nodes = out.streams.nodes;

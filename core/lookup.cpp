@@ -106,7 +106,7 @@ void LookUp::offer(int64_t row, const Coupling& coupling, Guide& guide) {
   Match& match = matches_[static_cast<size_t>(row)];
   std::array<uint8_t, kOffers> allowed;
   guide.allows(state, {match.next.data(), static_cast<size_t>(match.count)}, allowed.data());
-  std::array<double, kOffers> log_probs, noise;
+  std::array<double, kOffers> log_probs{}, noise{};
   for (int64_t rank = 0; rank < match.count; ++rank) {
     const Seen& past = seen(match, rank);
     const size_t place = static_cast<size_t>(rank);

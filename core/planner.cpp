@@ -2,6 +2,7 @@
 
 #include "planner.h"
 
+#include <optional>
 #include <utility>
 
 namespace streamfuse {
@@ -25,8 +26,8 @@ void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint
 
 Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   if (width > 0) return next_at_width(tokens, room, width);
-  bought_over_free_ = drafted_ahead_ && drafter_.streams_ready();
-  if (drafted_ahead_ && !bought_over_free_)
+  bought_ = drafted_ahead_ && drafter_.streams_ready();
+  if (drafted_ahead_ && !bought_)
     std::swap(draft_, ahead_);
   else if (room > 1)
     drafter_.draft(tokens, room - 1, draft_);
@@ -56,8 +57,10 @@ bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Str
   if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && drafter_.streams_usable();
   costs_.observe(step.method, step.nodes, time.draft + time.pass);
   drafter_.learn(draft_, chosen);
-  Outcome outcome = {step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(), room};
-  if (bought_over_free_) outcome.free_gain = gain_of(free_, state_, facts(), ahead_.tree, chosen);
+  const auto free_gain =
+      bought_ ? std::optional(gained(state_, facts(), free_, ahead_.tree, chosen)) : std::optional<double>();
+  const Outcome outcome = {
+      step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(), room, free_gain};
   if (record(state_, facts(), outcome)) drafter_.forget_streams();
   if (!may_buy(state_, facts(), room)) return false;
   drafter_.draft(tokens, room - 1, ahead_);

@@ -45,9 +45,11 @@ class Planner {
   Costs& costs_;
   Drafter drafter_;
   PlanState state_;
-  Draft draft_, ahead_;  // for this step; for the next one, if already drafted to decide on buying streams
-  bool drafted_ahead_ = false, bought_over_free_ = false;  // `ahead_` is this step's draft without streams
-  Choice free_;                                            // of `ahead_`
+  Draft draft_;                 // of this step
+  Draft ahead_;                 // of the next one without streams, to decide on buying them
+  Choice free_;                 // the best pass over `ahead_`
+  bool drafted_ahead_ = false;  // whether there is an `ahead_`
+  bool bought_ = false;         // this step's streams were bought: until `learn`, `ahead_` and `free_` are of this step
   std::vector<double> hits_;
 };
 

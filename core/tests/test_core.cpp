@@ -197,7 +197,7 @@ void streams_that_do_not_pay_are_backed_off() {
   int64_t tried = 0;
   for (int step = 0; step < 200; ++step) {
     const bool in_trial = state.trials < 4;  // outside of trials nobody asks for streams
-    const Outcome outcome = {{0, 4, nullptr}, 1, in_trial, 0.2, 100};
+    const Outcome outcome = {{0, 4, nullptr}, 1, in_trial, 0.2, 100, std::nullopt};
     tried += record(state, facts, outcome);
   }
   expect(state.reason == kRejected, "the reason is that drafts were rejected");
@@ -236,7 +236,7 @@ void plain_passes_are_measured_now_and_then() {
   expect(verified() == first, "the interval is halved if it was not");
   const Step step = one.decide();
   const PlanState before = one.state;
-  record(one.state, {one.bundle->spec, one.costs, true, true}, {step, 1, true, 1.0, 100});
+  record(one.state, {one.bundle->spec, one.costs, true, true}, {step, 1, true, 1.0, 100, std::nullopt});
   expect(step.measures && one.state.worth == before.worth && one.state.trials == before.trials,
          "a measuring pass does not count as a step with streams");
   one.costs.observe(kDecode, 1, 0.0);
