@@ -128,16 +128,18 @@ public final class ChatModel {
     await changed()
   }
 
-  /// Erases the answers that models have kept, on disk and in memory.
+  /// Erases the answers that models have kept, on disk and in memory. Its value is what to tell the user.
   @discardableResult
-  public func forgetAnswers() -> Task<Void, Never> {
+  public func forgetAnswers() -> Task<String, Never> {
     later { [self] in
+      var told = Word.erased()
       do {
         if loaded?.remembersAnswers == true { try await model?.forget() }
       } catch {
-        state.error = sentence(of: error)
+        told = sentence(of: error)
       }
       await memory.erase(keeping: loaded?.remembersAnswers == true ? settings.bundle : nil)
+      return told
     }
   }
 
@@ -220,13 +222,15 @@ public final class ChatModel {
   /// Runs `work` after the work under way; `stop`: the finish reason of the answer that ends for it, nil to let it
   /// finish.
   @discardableResult
-  func later(stop why: String? = nil, _ work: @escaping @MainActor () async -> Void) -> Task<Void, Never> {
+  func later<Found: Sendable>(
+    stop why: String? = nil, _ work: @escaping @MainActor () async -> Found
+  ) -> Task<Found, Never> {
     if let why { stop(why) }
     let task = Task { [last] in
       await last.value
-      await work()
+      return await work()
     }
-    last = task
+    last = Task { _ = await task.value }
     return task
   }
 }

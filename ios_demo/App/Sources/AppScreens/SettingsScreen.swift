@@ -15,7 +15,7 @@
 
     @State private var showsMore = false
     @State private var isErasing = false
-    @State private var erased = false
+    @State private var told: String?
 
     var body: some View {
       Form {
@@ -41,7 +41,7 @@
         toggle(.remembersAnswers)
         Section {
           Button(role: .destructive) { isErasing = true } label: { Text(.eraseAnswers) }
-          if erased { Text(.erased).foregroundStyle(.secondary) }
+          if let told { Text(verbatim: told).foregroundStyle(.secondary) }
         }
         Section {
           DisclosureGroup(isExpanded: $showsMore) {
@@ -63,9 +63,9 @@
       .alert(Text(.eraseAnswersQuestion), isPresented: $isErasing) {
         Button(role: .destructive) {
           Task {
-            await chat.forgetAnswers().value
-            erased = true
-            announce(Word.erased())
+            let words = await chat.forgetAnswers().value
+            told = words
+            announce(words)
           }
         } label: {
           Text(.erase)

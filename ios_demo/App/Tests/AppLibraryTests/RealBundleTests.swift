@@ -81,7 +81,7 @@ final class RealBundleTests: XCTestCase, @unchecked Sendable {
     let answers = root.appending(path: "memory/demo.answers").path
     func bytes() throws -> Int { try FileManager.default.attributesOfItem(atPath: answers)[.size] as? Int ?? 0 }
     let kept = try bytes()
-    await again.chat.forgetAnswers().value
+    _ = await again.chat.forgetAnswers().value
     XCTAssertLessThan(try bytes(), kept)
 
     try again.settings.set(.maxNewTokens, "400")

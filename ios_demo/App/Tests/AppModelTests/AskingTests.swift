@@ -86,13 +86,18 @@ final class AskingTests: AppTestCase {
     let file = try XCTUnwrap(library.memories.last ?? nil)
     XCTAssertTrue(file.path.hasPrefix(root.path), "with all that the app keeps")
     try write("answers", to: file.deletingLastPathComponent().appending(path: "other.answers"))
-    await parts.chat.forgetAnswers().value
+    library.forgetError = StreamFuseError(.badFile, "demo.answers cannot be written.")
+    let refused = await parts.chat.forgetAnswers().value
+    XCTAssertEqual(refused, "demo.answers cannot be written.")
+    library.forgetError = nil
+    let told = await parts.chat.forgetAnswers().value
+    XCTAssertEqual(told, Word.erased())
     XCTAssertEqual(try Data(contentsOf: file), Data())
     XCTAssertEqual(try FileManager.default.contentsOfDirectory(atPath: file.deletingLastPathComponent().path), ["demo.answers"])
     parts.settings.set(.remembersAnswers, false)
     await parts.chat.applySettings()?.value
     XCTAssertEqual(library.memories.last, .some(nil))
-    await parts.chat.forgetAnswers().value
+    _ = await parts.chat.forgetAnswers().value
     XCTAssertFalse(FileManager.default.fileExists(atPath: file.path))
   }
 

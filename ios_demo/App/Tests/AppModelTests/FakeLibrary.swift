@@ -18,6 +18,8 @@ final class FakeLibrary: Library {
   /// The files that answers were to be kept in.
   var memories: [URL?] = []
   var contextPolicies: [ContextPolicy] = []
+  /// Why answers cannot be erased.
+  var forgetError: StreamFuseError?
   /// The result of a self-test; nil if the bundle has none.
   var selfTest: SelfTest?
   private var waiting: [CheckedContinuation<Void, Never>] = []
@@ -67,7 +69,10 @@ private struct FakeModel: OpenModel {
     return config
   }()
 
-  func forget() async throws { if let memory { try Data().write(to: memory) } }
+  func forget() async throws {
+    if let error = await library.forgetError { throw error }
+    if let memory { try Data().write(to: memory) }
+  }
 
   func selfTest() async throws -> SelfTest {
     guard let found = await library.selfTest else { throw StreamFuseError(.badFile, "There is no selftest.npz.") }

@@ -48,7 +48,7 @@ class ChatListModel(private val saved: SavedChats, private val chat: ChatModel, 
 
     fun open(id: String): Job = chat.openChat(id)
 
-    fun rename(id: String, title: String): Job = scope.launch { saved.rename(id, title) }
+    fun rename(id: String, title: String): Job = chat.rename(id, title)
 
     fun delete(id: String): Job = scope.launch {
         val entry = saved.entries.value.firstOrNull { it.id == id } ?: return@launch

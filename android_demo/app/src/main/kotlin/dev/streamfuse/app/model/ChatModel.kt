@@ -96,6 +96,9 @@ class ChatModel(
         if (isOpen) show(model!!, current.value.bundle!!, null)
     }
 
+    /** Gives a chat a title; an empty one is that of the first question again. */
+    fun rename(id: String, title: String): Job = scope.launch { written { saved.rename(id, title) } }
+
     /** Deletes what the app has of a bundle that is no longer there. */
     fun forget(bundle: String): Job = later {
         saved.clear(bundle)
@@ -306,10 +309,13 @@ class ChatModel(
     private fun keep(write: (OpenChat, ChatState) -> Unit) = synchronized(disk) {
         val state = current.value.let { if (it.phase == Phase.WRITING) it.ended(End.LEFT, null) else it }
         val open = chat ?: return
-        try {
-            write(open, state)
-        } catch (error: Exception) {
-            current.update { it.copy(error = words(R.string.error_not_saved, error.message.orEmpty())) }
-        }
+        written { write(open, state) }
+    }
+
+    /** Shows an error where the disk is full. */
+    private fun written(write: () -> Unit) = try {
+        write()
+    } catch (error: Exception) {
+        current.update { it.copy(error = words(R.string.error_not_saved, error.message.orEmpty())) }
     }
 }

@@ -102,6 +102,19 @@ class ChatListTest : ChatTest() {
         assertEquals("a new title keeps the cache", 0, engine.histories)
     }
 
+    @Test fun `a title that cannot be saved is an error, and the old one stays`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        chat.ask("Hello")
+        val id = chat.state.value.chat!!
+        chat.leave().join()
+        File(folder.root, "saved/$id/chat.json.new").mkdirs()
+        list.rename(id, "Greetings").join()
+        assertEquals(R.string.error_not_saved, (chat.state.value.error as Sentence.Words).id)
+        assertEquals(listOf("Hello"), list.titles())
+    }
+
     @Test fun `a deleted chat can be restored for a while, where it was open it is open again`() = runTest {
         use("demo")
         val chat = model()
