@@ -35,13 +35,13 @@ double cheapest_ms(const Facts& facts) { return std::min(facts.streams_ms(), fac
 // for streams: the others get theirs from the pass before, whose whole cost `worth` already contains.
 double price_ms(const Facts& facts, double ms) { return facts.spec.deferred ? ms : ms / kRun; }
 
-// Whether streams for the next step are worth their cost in milliseconds, if they add `gain`.
+// Whether streams that add `gain` tokens to the next step are worth their cost in milliseconds.
 bool pays(const PlanState& state, const Facts& facts, double gain, double ms) {
   if (!facts.streams_usable) return false;
   return state.trials < kTrials || gain > rate(state, facts) * price_ms(facts, ms);
 }
 
-// The same in a step without a free draft.
+// The same for a step without a free draft, in which streams add `worth`.
 bool worth_it(const PlanState& state, const Facts& facts, double ms) { return pays(state, facts, state.worth, ms); }
 
 bool affords(const PlanState& state, const Facts& facts, double ms) { return state.budget >= ms / facts.plain_ms(); }

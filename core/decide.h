@@ -7,12 +7,12 @@
 //   1. Cut the tree at the first row whose expected tokens are worth less than its cost. Verify the tree if its
 //      expected tokens exceed rate * (its cost - cost of a plain pass). The expected tokens are the sum of the path
 //      probabilities, corrected per depth by the observed hit rate.
-//   2. Buy streams if worth > rate * cost, where `worth` is the average gain of a step with streams, and, if there is a
-//      free draft that pays, what streams are expected to add to it is above that too: `added`, the average gain beyond
-//      free drafts, less half of what this free draft gains above `free`, the average of those. In the fused schedule
-//      only a quarter of the cost counts, because later verify passes yield streams too. With `verify_1`, a plain pass
-//      computes streams if worth > rate * its extra cost, and other streams are bought only if that gains more than
-//      waiting for the next plain pass.
+//   2. Buy streams if worth > rate * cost; `worth` is the average gain of a step with streams. If the free draft is
+//      worth a pass, also require added - (its expected gain - free) / 2 > rate * cost; `added` is the average gain of
+//      streams beyond the free draft, and `free` the average gain of free drafts. In the fused schedule only a quarter
+//      of the cost counts, because later verify passes yield streams too. With `verify_1`, a plain pass computes
+//      streams if worth > rate * its extra cost, and other streams are bought only if that gains more than waiting for
+//      the next plain pass.
 //   3. If streams do not pay, back off: buy none for a while, twice as long each time, or until the budget is refilled,
 //      then try a few steps again.
 //   4. The budget plus half of a draft's expected tokens, and all of those that a constraint forces, must pay for its
@@ -41,8 +41,8 @@ struct PlanState {
   double budget;                         // cost that drafting may still lose, in plain passes
   double tokens = 0.0, ms = 0.0;         // decaying sums over recent steps
   double worth = 0.0;                    // average gain of a step with streams over a plain pass, in tokens
-  double free = 0.0;   // average gain that the free drafts would have had in steps with bought streams; 0 if none pays
-  double added = 0.0;  // average gain of a step with streams beyond that; beyond `free` if its streams were not bought
+  double free = 0.0;   // average of what the free drafts of steps with bought streams would have gained
+  double added = 0.0;  // average of what a step with streams gained beyond its free draft (beyond `free` if unknown)
   int64_t trials = 0;                    // steps with streams since the last trial began
   int64_t position = 0;                  // tokens chosen so far
   int64_t failed = 0;                    // position at which the last trial failed
@@ -81,8 +81,8 @@ struct Choice {
   double sure = 0.0;  // expected number of accepted tokens that the budget may count on
 };
 
-// What verifying this choice of the tree would have gained over a plain pass, in tokens, as far as the tokens tell that
-// the model chose after the root.
+// Tokens that verifying this choice would have gained over a plain pass, given the tokens that the model chose after
+// the root. A lower bound: the tree may continue beyond the last chosen token.
 double gained(const PlanState&, const Facts&, const Choice&, const Tree& tree, std::span<const int64_t> chosen);
 
 // `hits` [nodes of the tree]: expected number of accepted tokens from each node.

@@ -19,19 +19,19 @@ Facts Planner::facts() const { return {spec_, costs_, drafter_.streams_usable(),
 
 void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint,
                     const Generation& generation) {
-  drafted_ahead_ = false;
+  free_.reset();
   drafter_.begin(tokens, kept, constraint, generation);
   begin_text(state_, facts());
 }
 
 Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
   if (width > 0) return next_at_width(tokens, room, width);
-  bought_ = drafted_ahead_ && drafter_.streams_ready();
-  if (drafted_ahead_ && !bought_)
+  if (free_ && !drafter_.streams_ready()) {
     std::swap(draft_, ahead_);
-  else if (room > 1)
+    free_.reset();
+  } else if (room > 1) {
     drafter_.draft(tokens, room - 1, draft_);
-  drafted_ahead_ = false;
+  }
   if (room < 2) {  // no room for a drafted token
     draft_.set_root(tokens.back());
     return {};
@@ -57,17 +57,17 @@ bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Str
   if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && drafter_.streams_usable();
   costs_.observe(step.method, step.nodes, time.draft + time.pass);
   drafter_.learn(draft_, chosen);
-  const auto free_gain =
-      bought_ ? std::optional(gained(state_, facts(), free_, ahead_.tree, chosen)) : std::optional<double>();
+  std::optional<double> free_gain;
+  if (free_) free_gain = gained(state_, facts(), *free_, ahead_.tree, chosen);
+  free_.reset();
   const Outcome outcome = {
       step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(), room, free_gain};
   if (record(state_, facts(), outcome)) drafter_.forget_streams();
   if (!may_buy(state_, facts(), room)) return false;
   drafter_.draft(tokens, room - 1, ahead_);
-  drafted_ahead_ = true;
   drafter_.expect(ahead_, hits_);
   free_ = best_choice(state_, facts(), ahead_.tree, hits_);
-  return buys_over(state_, facts(), free_.gain);
+  return buys_over(state_, facts(), free_->gain);
 }
 
 void Planner::learn_streams(const Streams& streams, double ms, int64_t width) {

@@ -45,11 +45,10 @@ class Planner {
   Costs& costs_;
   Drafter drafter_;
   PlanState state_;
-  Draft draft_;                 // of this step
-  Draft ahead_;                 // of the next one without streams, to decide on buying them
-  Choice free_;                 // the best pass over `ahead_`
-  bool drafted_ahead_ = false;  // whether there is an `ahead_`
-  bool bought_ = false;         // this step's streams were bought: until `learn`, `ahead_` and `free_` are of this step
+  Draft draft_;  // of this step
+  Draft ahead_;  // of the next step without streams, drafted to decide on buying them
+  // The best pass over `ahead_`; none if nothing is drafted ahead. If streams are bought, kept until `learn`.
+  std::optional<Choice> free_;
   std::vector<double> hits_;
 };
 

@@ -335,10 +335,10 @@ def test_answers_of_an_earlier_stage_are_not_kept_when_it_is_changed(model: Path
     assert result.exit_code == 1
     assert "own.jsonl: written with another --adapter, so it cannot be continued; add --no-resume to" in result.stderr
     own = tmp_path / "run" / "own.jsonl"
-    before = json.loads(own.read_text().splitlines()[0])["writer"]
+    before = json.loads(own.read_text().splitlines()[0])["provenance"]
     result = invoke(*command, "--no-resume")
     assert result.exit_code == 0, result.stderr
-    assert json.loads(own.read_text().splitlines()[0])["writer"]["adapter"] != before["adapter"]
+    assert json.loads(own.read_text().splitlines()[0])["provenance"]["adapter"] != before["adapter"]
 
 
 def test_no_resume_keeps_answers_that_stay_valid_and_deletes_none_before_the_inputs_are_read(
@@ -363,7 +363,7 @@ def test_no_resume_keeps_answers_that_stay_valid_and_deletes_none_before_the_inp
     assert own.read_text().splitlines() == lines
 
 
-def test_prompts_with_another_signature_are_refused_before_the_model_is_loaded(
+def test_prompts_with_another_provenance_are_refused_before_the_model_is_loaded(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)

@@ -21,7 +21,7 @@ from streamfuse.train.distill import Item, distill, generate_batch, pending
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import choose
 
-SIGNATURE = {"model": "a", "adapter": "c", "temperature": 0.0, "dtype": "float32"}
+PROVENANCE = {"model": "a", "adapter": "c", "temperature": 0.0, "dtype": "float32"}
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2, 6, 4], [3, 3]]
 
 
@@ -119,13 +119,13 @@ def test_top_p_samples_among_the_fewest_likeliest_tokens(monkeypatch: pytest.Mon
 def test_a_stopped_run_goes_on_and_skips_what_is_there(model: Transformer, tmp_path: Path) -> None:
     config = DistillConfig(batch_size=2, max_new_tokens=6)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "deep" / "parts.jsonl"
-    done = list(distill(model, items_of(PROMPTS), whole, config, SIGNATURE))
+    done = list(distill(model, items_of(PROMPTS), whole, config, PROVENANCE))
     assert (sum(one.answers for one in done), len(done)) == (6, 3)
-    next(distill(model, items_of(PROMPTS), parts, config, SIGNATURE))  # stopped after a batch
+    next(distill(model, items_of(PROMPTS), parts, config, PROVENANCE))  # stopped after a batch
     assert len(rows_of(parts)) == 2
-    assert sum(one.answers for one in distill(model, items_of(PROMPTS), parts, config, SIGNATURE)) == 4
+    assert sum(one.answers for one in distill(model, items_of(PROMPTS), parts, config, PROVENANCE)) == 4
     assert rows_of(parts) == rows_of(whole)
-    assert list(distill(model, items_of(PROMPTS), parts, config, SIGNATURE)) == []
+    assert list(distill(model, items_of(PROMPTS), parts, config, PROVENANCE)) == []
     row = rows_of(whole)[0]
     assert row["completion_ids"] == one_by_one(model, PROMPTS[0], 6)
     assert row["finished"] is (row["completion_ids"][-1] == tiny.EOS)
@@ -133,72 +133,75 @@ def test_a_stopped_run_goes_on_and_skips_what_is_there(model: Transformer, tmp_p
 
 def test_a_torn_last_line_is_written_anew(model: Transformer, tmp_path: Path) -> None:
     config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
-    list(distill(model, items_of(PROMPTS), path, config, SIGNATURE))
+    list(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
     expected = rows_of(path)
     path.write_bytes(path.read_bytes()[:-25])
-    assert len(pending(items_of(PROMPTS), path, config, SIGNATURE)) == 1
-    list(distill(model, items_of(PROMPTS), path, config, SIGNATURE))
+    assert len(pending(items_of(PROMPTS), path, config, PROVENANCE)) == 1
+    list(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
     assert rows_of(path) == expected
 
 
 def test_one_process_writes_a_file(model: Transformer, tmp_path: Path) -> None:
     config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
-    running = distill(model, items_of(PROMPTS), path, config, SIGNATURE)
+    running = distill(model, items_of(PROMPTS), path, config, PROVENANCE)
     next(running)
     with pytest.raises(DataError, match=r"out.jsonl: another process is writing it; wait for it"):
-        next(distill(model, items_of(PROMPTS), path, config, SIGNATURE))
+        next(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
     list(running)
     assert len(rows_of(path)) == len(PROMPTS)
     path.write_text("notes")
     with pytest.raises(DataError, match="its last line is not a row"):
-        next(distill(model, items_of(PROMPTS), path, config, SIGNATURE))
+        next(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
     assert path.read_text() == "notes"
 
 
 def test_long_prompts_are_left_out(model: Transformer, tmp_path: Path) -> None:
     config = DistillConfig(max_prompt_tokens=3, max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS), tmp_path / "out.jsonl", config, SIGNATURE))
+    list(distill(model, items_of(PROMPTS), tmp_path / "out.jsonl", config, PROVENANCE))
     assert sorted(rows_of(tmp_path / "out.jsonl")) == [1, 2, 4, 5]
 
 
 def test_answers_to_other_prompts_are_not_continued(model: Transformer, tmp_path: Path) -> None:
     path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS), path, config, SIGNATURE))
+    list(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
     shuffled = random.Random(1).sample(PROMPTS, len(PROMPTS))
     with pytest.raises(DataError, match="is for another prompt"):
-        pending(items_of(shuffled), path, config, SIGNATURE)
+        pending(items_of(shuffled), path, config, PROVENANCE)
     path.write_text("something else\n")
     with pytest.raises(DataError, match=r"out.jsonl, line 1: not an answer"):
-        pending(items_of(PROMPTS), path, config, SIGNATURE)
+        pending(items_of(PROMPTS), path, config, PROVENANCE)
 
 
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        ({**SIGNATURE, "model": "b"}, "written with another --model, so it cannot be continued; delete it, or give"),
-        ({**SIGNATURE, "model": None}, "its first row does not record its model, so it cannot be continued; delete it"),
-        ({**SIGNATURE, "adapter": None}, "written without --adapter, so it cannot be continued"),
-        ({**SIGNATURE, "temperature": 0.8}, "written with --temperature 0.8, not 0.0, so it cannot be continued"),
-        ({**SIGNATURE, "dtype": "bfloat16"}, "written with --dtype bfloat16, not float32, so it cannot be continued"),
+        ({**PROVENANCE, "model": "b"}, "written with another --model, so it cannot be continued; delete it, or give"),
+        (
+            {**PROVENANCE, "model": None},
+            "its first row does not record its model, so it cannot be continued; delete it",
+        ),
+        ({**PROVENANCE, "adapter": None}, "written without --adapter, so it cannot be continued"),
+        ({**PROVENANCE, "temperature": 0.8}, "written with --temperature 0.8, not 0.0, so it cannot be continued"),
+        ({**PROVENANCE, "dtype": "bfloat16"}, "written with --dtype bfloat16, not float32, so it cannot be continued"),
         (None, "its first row does not record the model and settings"),
     ],
 )
-def test_answers_with_another_signature_are_not_continued(
+def test_answers_with_another_provenance_are_not_continued(
     model: Transformer, tmp_path: Path, before: dict[str, Any] | None, words: str
 ) -> None:
     path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS[:-1]), path, config, SIGNATURE))
+    list(distill(model, items_of(PROMPTS[:-1]), path, config, PROVENANCE))
     lines = path.read_text().splitlines()
-    assert ["writer" in json.loads(line) for line in lines] == [True] + [False] * 4
-    lines[0] = json.dumps({**json.loads(lines[0]), "writer": before})
+    assert ["provenance" in json.loads(line) for line in lines] == [True] + [False] * 4
+    lines[0] = json.dumps({**json.loads(lines[0]), "provenance": before})
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=words):
-        pending(items_of(PROMPTS), path, config, SIGNATURE)
+        pending(items_of(PROMPTS), path, config, PROVENANCE)
 
 
 def test_the_dtype_does_not_matter_where_nothing_is_left_to_write(model: Transformer, tmp_path: Path) -> None:
-    path, config, other = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2), {**SIGNATURE, "dtype": "bfloat16"}
-    list(distill(model, items_of(PROMPTS[:-1]), path, config, SIGNATURE))
+    path, config, other = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2), {**PROVENANCE, "dtype": "bfloat16"}
+    list(distill(model, items_of(PROMPTS[:-1]), path, config, PROVENANCE))
     assert pending(items_of(PROMPTS[:-1]), path, config, other) == []
     with pytest.raises(DataError, match=r"add --set own\.dtype=float32 to continue it, or --no-resume"):
         pending(items_of(PROMPTS), path, config, other, "own")

@@ -92,9 +92,8 @@ def _described(given: Mapping[str, Any], place: str) -> Tool:
 
 def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
     """A function as a tool: its name, the first paragraph of its docstring, the type hints of its parameters, and their
-    descriptions from the docstring's "Args:" section. For a partial, the arguments
-    that it sets are left out; a callable object has its class's name. OptionError names the parameter that has no JSON
-    schema."""
+    descriptions from the docstring's "Args:" section. The arguments that a partial sets are left out; a callable object
+    has its class's name. OptionError names the parameter that has no JSON schema."""
     inner, given = _called(function)
     name = getattr(function, "__name__", getattr(inner, "__name__", type(inner).__name__))
     call = inner if hasattr(inner, "__name__") else type(inner).__call__

@@ -258,8 +258,7 @@ def read_adapter(path: Path) -> tuple[StreamConfig, dict[str, Tensor], dict[str,
 
 
 def adapter_digest(path: Path) -> str:
-    """A short digest of an adapter's settings and tensors. Other metadata and its
-    order have no effect.
+    """A short digest of an adapter's settings and tensors. Other metadata and its order have no effect.
 
     Raises:
         CheckpointError: as `read_adapter`.

@@ -1,9 +1,9 @@
 """The base model generates the targets for a prompt file: in batches, resumable, greedily or sampled.
 
 Answers are appended to a JSON-lines file as they are finished, `{"id", "source", "prompt", "input_ids",
-"completion_ids", "finished"}`; a second run skips existing ids. The first row also has `"writer"`, the signature of the
-file: the model and the settings, which a second run must share. Token ids are stored because a re-tokenized text may
-have other tokens than the model generated.
+"completion_ids", "finished"}`; a second run skips existing ids. The first row also has `"provenance"`: the model and
+the settings, which a second run must share. Token ids are stored because a re-tokenized text may have other tokens than
+the model generated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .generate import generate_batch
 # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the preceding chat, if any
 Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
-_DIGESTS = ("model", "adapter", "after")  # facts of a signature that are contents of files
+_DIGESTS = ("model", "adapter", "after")  # entries of a provenance that are digests of files
 _ANSWER = "an answer of `streamfuse data distill`"
 
 
@@ -42,9 +42,9 @@ class Written:
 
 
 def distill(
-    model: Transformer, items: list[Item], out_path: Path, config: DistillConfig, signature: Mapping[str, Any]
+    model: Transformer, items: list[Item], out_path: Path, config: DistillConfig, provenance: Mapping[str, Any]
 ) -> Iterator[Written]:
-    """Generate completions for `items`; yields after each batch. `signature`: as by `signature_of`.
+    """Generate completions for `items`; yields after each batch. `provenance`: as by `provenance_of`.
 
     Items are processed in the given order in chunks and sorted by length within a chunk, so that an early stop leaves
     an unbiased part. Items that are in `out_path` already are skipped, and so are those with longer prompts than
@@ -55,8 +55,8 @@ def distill(
     """
     eos = set(model.config.eos_token_ids)
     with appending(out_path) as file:
-        first_row = first_row_facts(out_path, signature)
-        for batch in _batches(pending(items, out_path, config, signature), config.batch_size):
+        first_row = first_row_facts(out_path, provenance)
+        for batch in _batches(pending(items, out_path, config, provenance), config.batch_size):
             # A seed per item: its text does not depend on other items or on resuming.
             seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
             completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
@@ -78,7 +78,7 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
     return load_stream_fused(base, adapter).base if adapter else base
 
 
-def signature_of(
+def provenance_of(
     config: DistillConfig, folder: Path | None, adapter: Path | None = None, **more: Any
 ) -> dict[str, Any]:
     """What determines a file's texts besides their prompts, for comparison with the file that a run continues.
@@ -99,10 +99,10 @@ def signature_of(
     }
 
 
-def check_signature(
-    path: Path, signature: Mapping[str, Any], of: str, *, complete: bool = False, stage: str | None = None
+def check_provenance(
+    path: Path, provenance: Mapping[str, Any], of: str, *, complete: bool = False, stage: str | None = None
 ) -> None:
-    """Check that the first row of the file, if any, has this signature.
+    """Check that the first row of the file, if any, has this provenance.
 
     Args:
         of: what a row is, for the message about a file of other rows.
@@ -114,10 +114,10 @@ def check_signature(
     """
     if (row := next(rows_written(path, of), None)) is None:
         return
-    before = row.get("writer")
+    before = row.get("provenance")
     if not isinstance(before, dict):
         raise DataError(f"{path}: its first row does not record the model and settings; give another file")
-    for name, value in signature.items():
+    for name, value in provenance.items():
         was = before.get(name)
         if was == value or (complete and name == "dtype"):
             continue
@@ -140,18 +140,18 @@ def _difference(name: str, was: Any, now: Any) -> str:
     return f"written with {flag} {was}" + ("" if now is None else f", not {now}")
 
 
-def first_row_facts(path: Path, signature: Mapping[str, Any]) -> dict[str, Any]:
-    """The field that the next row gets: the signature if the file is empty, none if it has rows."""
-    return {} if path.stat().st_size else {"writer": dict(signature)}
+def first_row_facts(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The field that the next row gets: the provenance if the file is empty, none if it has rows."""
+    return {} if path.stat().st_size else {"provenance": dict(provenance)}
 
 
 def pending(
-    items: list[Item], out_path: Path, config: DistillConfig, signature: Mapping[str, Any], stage: str | None = None
+    items: list[Item], out_path: Path, config: DistillConfig, provenance: Mapping[str, Any], stage: str | None = None
 ) -> list[Item]:
-    """The items that `distill` would process now. `stage`: as in `check_signature`.
+    """The items that `distill` would process now. `stage`: as in `check_provenance`.
 
     Raises:
-        DataError: `out_path` has other contents, answers to other prompts, or another signature.
+        DataError: `out_path` has other contents, answers to other prompts, or another provenance.
     """
     done = _written(out_path)
     for item in items:
@@ -162,7 +162,7 @@ def pending(
                 f"file, --seed or --system. {step}"
             )
     todo = [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
-    check_signature(out_path, signature, _ANSWER, complete=not todo, stage=stage)
+    check_provenance(out_path, provenance, _ANSWER, complete=not todo, stage=stage)
     return todo
 
 

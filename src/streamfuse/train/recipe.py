@@ -18,11 +18,11 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.options import converted
 
 from .config import SYNTHESIZE, DistillConfig, TrainConfig, default_streams
-from .distill import Written, distill, load_writer, pending, signature_of
+from .distill import Written, distill, load_writer, pending, provenance_of
 from .formats import DataError, Sample
 from .prompts import open_text, prompt_items
 from .readers import read_samples
-from .synthesize import check_prompts, openings, prompt_signature, synthesize
+from .synthesize import check_prompts, openings, prompt_provenance, synthesize
 from .variations import vary_e2e
 
 if sys.version_info >= (3, 11):
@@ -205,10 +205,10 @@ def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Ite
     `_checked`."""
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
-    signature = prompt_signature(stage.config, model, stage.begin, stage.system, stage.after)
-    _checked(stage.out, lambda: check_prompts(stage.out, stage.count, signature, stage.out.stem), resume)
+    provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
+    _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
     base = load_writer(model, None, stage.config)
-    yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, signature)
+    yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
 
 
 class Answers:
@@ -223,16 +223,16 @@ class Answers:
             prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
             samples += [Sample((prompt,)) for prompt in prompts]
         items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
-        self.signature = signature_of(stage.config, model, stage.adapter)
+        self.provenance = provenance_of(stage.config, model, stage.adapter)
         self.todo = _checked(
-            stage.out, lambda: pending(items, stage.out, stage.config, self.signature, stage.out.stem), resume
+            stage.out, lambda: pending(items, stage.out, stage.config, self.provenance, stage.out.stem), resume
         )
 
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
             base = load_writer(self.model, self.stage.adapter, self.stage.config)
-            yield from distill(base, self.todo, self.stage.out, self.stage.config, self.signature)
+            yield from distill(base, self.todo, self.stage.out, self.stage.config, self.provenance)
 
 
 def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:

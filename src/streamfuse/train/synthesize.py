@@ -17,7 +17,7 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 
 from .config import DistillConfig
-from .distill import Item, appending, check_signature, first_row_facts, rows_written, signature_of
+from .distill import Item, appending, check_provenance, first_row_facts, provenance_of, rows_written
 from .formats import DataError
 from .generate import generate_batch
 
@@ -72,22 +72,22 @@ def openings(
     return places, end
 
 
-def prompt_signature(
+def prompt_provenance(
     config: DistillConfig, folder: Path, begin: Sequence[str], system: str | None, after: Path | None
 ) -> dict[str, Any]:
-    """What determines the prompts of a file: as `signature_of`, and the settings of `openings`."""
+    """What determines the prompts of a file: as `provenance_of`, and the settings of `openings`."""
     answers = after and sha256_of([after])[:16]
-    return signature_of(config, folder, begin=list(begin), system=system, after=answers)
+    return provenance_of(config, folder, begin=list(begin), system=system, after=answers)
 
 
-def check_prompts(out: Path, count: int, signature: Mapping[str, Any], stage: str | None = None) -> list[Item]:
-    """The rows of `out`, which `synthesize` can continue. `stage`: as in `check_signature`.
+def check_prompts(out: Path, count: int, provenance: Mapping[str, Any], stage: str | None = None) -> list[Item]:
+    """The rows of `out`, which `synthesize` can continue. `stage`: as in `check_provenance`.
 
     Raises:
-        DataError: it has other contents or another signature.
+        DataError: it has other contents or another provenance.
     """
     rows = list(rows_written(out, _PROMPT))
-    check_signature(out, signature, _PROMPT, complete=len(rows) >= count, stage=stage)
+    check_provenance(out, provenance, _PROMPT, complete=len(rows) >= count, stage=stage)
     return rows
 
 
@@ -118,7 +118,7 @@ def synthesize(
     config: DistillConfig,
     places: list[Opening],
     end: int,
-    signature: Mapping[str, Any],
+    provenance: Mapping[str, Any],
 ) -> Iterator[int]:
     """Sample user turns until `out` has `count` of them, one JSON object `{"id", "source", "prompt"}` per line, with
     `"messages"` instead of the prompt if it follows other messages.
@@ -126,10 +126,10 @@ def synthesize(
     Yields how many exist, then how many each batch added. `places` (from `openings`) are used in turn; those longer
     than `config.max_prompt_tokens` are skipped. Turns that do not end within `config.max_new_tokens`, that are too
     short or duplicates are dropped. An id is the sample's index among all samples, which have their own random numbers:
-    an interrupted run resumes with the same prompts. The first row also has `"writer"`, as in distill.py.
+    an interrupted run resumes with the same prompts. The first row also has `"provenance"`, as in distill.py.
 
     Raises:
-        DataError: `out` has other contents or another signature, or another process is writing it; or the model
+        DataError: `out` has other contents or another provenance, or another process is writing it; or the model
             generates nothing that could be a prompt.
     """
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
@@ -137,8 +137,8 @@ def synthesize(
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
     in_vain = 0  # consecutive batches without a prompt
     with appending(out) as file:
-        rows = check_prompts(out, count, signature)
-        first_row = first_row_facts(out, signature)
+        rows = check_prompts(out, count, provenance)
+        first_row = first_row_facts(out, provenance)
         known = {_prompt_in(row) for row in rows}
         next_id = rows[-1]["id"] + 1 if rows else 0
         yield len(known)

@@ -14,7 +14,7 @@ from streamfuse.cli.shared.help import Command
 def register_all(app: typer.Typer, package: str, commands: Iterable[str], panel: str | None = None) -> None:
     """Add the commands to `app`, in this order. Each is a module of `package`, maybe in a folder ("commands.run").
 
-    The help of `app` lists them in the panel. An option's error in any of them is one of the command's use.
+    The help of `app` lists them in the panel. An OptionError that a command raises is a usage error, exit code 2.
     """
     n_commands, n_groups = len(app.registered_commands), len(app.registered_groups)
     for command in commands:

@@ -131,13 +131,13 @@ class Quickstart:
     def write_answers(self) -> int:
         """Generate the model's own text up to the number of tokens asked for; returns how many there are."""
         from streamfuse.train.config import DistillConfig
-        from streamfuse.train.distill import pending, rows_written, signature_of
+        from streamfuse.train.distill import pending, provenance_of, rows_written
 
         batch = min(_BATCH, math.ceil(self.tokens / ANSWER_TOKENS))
         config = DistillConfig(batch, _LONGEST_PROMPT, ANSWER_TOKENS)
         written = sum(len(row["completion_ids"]) for row in rows_written(self.answers, "an answer"))
         enough = written >= self.tokens
-        todo = [] if enough else pending(self._items, self.answers, config, signature_of(config, None))
+        todo = [] if enough else pending(self._items, self.answers, config, provenance_of(config, None))
         if not todo:
             self._skip("own text", f"{written:,} tokens in {self.answers}")
         else:
@@ -153,10 +153,10 @@ class Quickstart:
     def _generate(self, todo: list[Item], config: DistillConfig, tokens: int) -> int:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from streamfuse.train.distill import distill, load_writer, signature_of
+        from streamfuse.train.distill import distill, load_writer, provenance_of
 
         with err.status("loading the model"):
-            base, signature = load_writer(self.folder, None, config), signature_of(config, None)
+            base, provenance = load_writer(self.folder, None, config), provenance_of(config, None)
             seconds = _estimate(base, todo, config, tokens)
         say(f"own text: {tokens:,} tokens to generate, about {_duration(seconds)} on this machine (Ctrl-C is safe)")
         written = 0
@@ -166,7 +166,7 @@ class Quickstart:
             # In groups, so that the same prompts are answered whether or not a run was interrupted.
             for start in range(0, len(self._items), config.batch_size):
                 group = self._items[start : start + config.batch_size]
-                for part in distill(base, group, self.answers, config, signature):
+                for part in distill(base, group, self.answers, config, provenance):
                     written += part.tokens
                     progress.update(task, completed=min(written, tokens))
                 if written >= tokens:

@@ -72,7 +72,7 @@ def distill(
 
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.distill import distill as write_answers
-    from streamfuse.train.distill import load_writer, pending, signature_of
+    from streamfuse.train.distill import load_writer, pending, provenance_of
     from streamfuse.train.prompts import open_text, prompt_items
     from streamfuse.train.readers import read_samples
 
@@ -86,8 +86,8 @@ def distill(
             raise typer.BadParameter(f"--system needs a chat template, and {folder} has none")
         say(f"{folder} has no chat template, so the model continues the prompts as raw text.", "yellow")
     items = prompt_items(samples, text, system, config.seed, limit)
-    signature = signature_of(config, folder, tuned)
-    todo = pending(items, out, config, signature)
+    provenance = provenance_of(config, folder, tuned)
+    todo = pending(items, out, config, provenance)
     n_long = sum(len(item["input_ids"]) > config.max_prompt_tokens for item in items)
     n_done = len(items) - n_long - len(todo)
     base = _on_device(load_writer(folder, tuned, config), device)
@@ -96,7 +96,7 @@ def distill(
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(todo))
-        for written in write_answers(base, todo, out, config, signature):
+        for written in write_answers(base, todo, out, config, provenance):
             n_tokens += written.tokens
             speed = f"{n_tokens / (time.perf_counter() - started):.0f} tokens/s"
             progress.update(task, advance=written.answers, description=speed)

@@ -74,12 +74,12 @@ def synthesize(
     folder = resolve_model(model, offline=offline)
     text = open_text(folder)
     places, end = prompts.openings(text, begin or (), system, after)
-    signature = prompts.prompt_signature(config, folder, begin or (), system, after)
-    prompts.check_prompts(out, count, signature)
+    provenance = prompts.prompt_provenance(config, folder, begin or (), system, after)
+    prompts.check_prompts(out, count, provenance)
     base = load_writer(folder, None, config)
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=count)
-        for added in prompts.synthesize(base, text, out, count, config, places, end, signature):
+        for added in prompts.synthesize(base, text, out, count, config, places, end, provenance):
             progress.advance(task, added)
     print(out)

@@ -312,7 +312,7 @@ class ChatModel(
         written { write(open, state) }
     }
 
-    /** Shows an error where the disk is full. */
+    /** Shows an error if [write] fails, for example on a full disk. */
     private fun written(write: () -> Unit) = try {
         write()
     } catch (error: Exception) {
