@@ -87,9 +87,6 @@ double Costs::per_node(int64_t method) const {
 }
 
 void Costs::set(const double* first, const double* last, int64_t count, bool frozen) {
-  if (count != this->count() || first == nullptr || last == nullptr)
-    throw Failure(SF_BAD_ARGUMENT,
-                  "costs are asked for " + std::to_string(this->count()) + " methods, not " + std::to_string(count));
   for (int64_t i = 0; i < count; ++i)
     if (!(first[i] > 0 && last[i] > 0 && std::isfinite(first[i]) && std::isfinite(last[i])))
       throw Failure(SF_BAD_ARGUMENT, "the cost of a pass must be a positive time");

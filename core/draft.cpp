@@ -63,12 +63,17 @@ void Drafter::draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& ou
   guide_.end_draft();
 }
 
+void Drafter::draft_nothing(const std::vector<int64_t>& tokens, Draft& out) {
+  begin_draft(tokens);
+  out.set_root(tokens.back());
+}
+
 bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, int64_t depth, Tree& out) {
   begin_draft(tokens);
   bool found = true;
   if ((!uses(SF_LOOKUP) && !uses(SF_MEMORY)) || (spec_.num_streams > 0 && uses(SF_STREAMS))) {
     grow_streams(tokens.back(), width, depth, out);
-    found = !streams_failed_;
+    found = !streams_failed_ || out.size() > 1;
   } else {
     out.set_root(tokens.back());
     found = false;
@@ -83,10 +88,12 @@ bool Drafter::draft_at_width(const std::vector<int64_t>& tokens, int64_t width, 
 // Without streams, or if they fail: only what the constraint forces.
 void Drafter::grow_streams(int64_t root, int64_t width, int64_t depth, Tree& out) {
   out.set_root(root);
-  attempt(streams_failed_, out, [&] {
-    grower_.grow(root, streams_ready_ ? ids_.data() : nullptr, log_probs_.data(), width, depth, coupling_, guide_, out);
-  });
+  const auto grow = [&](const int64_t* ids) {
+    grower_.grow(root, ids, log_probs_.data(), width, depth, coupling_, guide_, out);
+  };
+  if (streams_ready_) attempt(streams_failed_, out, [&] { grow(ids_.data()); });
   streams_ready_ = streams_ready_ && !streams_failed_;
+  if (!streams_ready_) grow(nullptr);
 }
 
 // Runs one source of drafts. If it fails, `tree` is only the root.

@@ -15,7 +15,10 @@ Planner::Planner(const Model& model, Costs& costs, std::shared_ptr<const Memory>
   hits_.reserve(most);
 }
 
-Facts Planner::facts() const { return {spec_, costs_, drafter_.streams_usable(), drafter_.streams_ready()}; }
+Facts Planner::facts() const {
+  const bool streams_usable = drafter_.streams_usable() && !spec_.verify.empty();  // which verifies what they draft
+  return {spec_, costs_, streams_usable, drafter_.streams_ready()};
+}
 
 void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint,
                     const Generation& generation) {
@@ -29,12 +32,11 @@ Step Planner::next(const std::vector<int64_t>& tokens, int64_t room, int64_t wid
   if (free_ && !drafter_.streams_ready()) {
     std::swap(draft_, ahead_);
     free_.reset();
-  } else if (room > 1) {
-    drafter_.draft(tokens, room - 1, draft_);
-  }
-  if (room < 2) {  // no room for a drafted token
-    draft_.set_root(tokens.back());
+  } else if (room < 2) {  // no room for a drafted token
+    drafter_.draft_nothing(tokens, draft_);
     return {};
+  } else {
+    drafter_.draft(tokens, room - 1, draft_);
   }
   drafter_.expect(draft_, hits_);
   Step step = decide(state_, facts(), draft_.tree, hits_);
@@ -51,10 +53,10 @@ Step Planner::next_at_width(const std::vector<int64_t>& tokens, int64_t room, in
   return {method, draft_.tree.size(), nullptr};
 }
 
-bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time,
-                    const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+void Planner::learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time,
+                    int64_t room, int64_t width) {
   drafter_.take(streams);
-  if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && drafter_.streams_usable();
+  if (width > 0) return;
   costs_.observe(step.method, step.nodes, time.draft + time.pass);
   drafter_.learn(draft_, chosen);
   std::optional<double> free_gain;
@@ -63,6 +65,10 @@ bool Planner::learn(const Step& step, std::span<const int64_t> chosen, const Str
   const Outcome outcome = {
       step, static_cast<int64_t>(chosen.size()), draft_.from_streams, drafter_.streams_ratio(), room, free_gain};
   if (record(state_, facts(), outcome)) drafter_.forget_streams();
+}
+
+bool Planner::buys_streams(const std::vector<int64_t>& tokens, int64_t room, int64_t width) {
+  if (width > 0) return width > 1 && spec_.deferred && !drafter_.streams_ready() && drafter_.streams_usable();
   if (!may_buy(state_, facts(), room)) return false;
   drafter_.draft(tokens, room - 1, ahead_);
   drafter_.expect(ahead_, hits_);

@@ -26,10 +26,12 @@ class Planner {
   // plain decoding. The pass runs the first `nodes` rows of `tree()`.
   Step next(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   const Tree& tree() const { return draft_.tree; }
-  // Updates the planner with the results of that pass: the chosen tokens, the streams of the last accepted node, and
-  // the step's time. `tokens` and `room` are those after the pass. Returns true if the caller should run `streams` now.
-  bool learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time,
-             const std::vector<int64_t>& tokens, int64_t room, int64_t width);
+  // Updates the planner with the results of that pass: the chosen tokens, the streams of the last accepted node, the
+  // step's time, and the room after it.
+  void learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time, int64_t room,
+             int64_t width);
+  // After `learn`, if the text goes on with `tokens`: whether the caller should run `streams` now.
+  bool buys_streams(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   void learn_streams(const Streams& streams, double ms, int64_t width);
   // Stops drafting from streams, which the engine cannot compute.
   void fail_streams(const std::string& why) { drafter_.fail_streams(why); }

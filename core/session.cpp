@@ -75,6 +75,8 @@ void Session::check_start(const int64_t* ids, int64_t n, const Generation& gener
 void Session::start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar) {
   const bool drafts = generation.speculative && !spec_.verify.empty();
   check_start(ids, n, generation, drafts);
+  std::optional<Constraint> constrained;
+  if (grammar->size > 0) constrained.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   stop_.store(false, std::memory_order_relaxed);  // a stop during the measurement counts
   finish(nullptr);
   const int64_t same = common_prefix(tokens_, ids, n);
@@ -84,10 +86,11 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   generation_ = generation;
   if (!drafts) generation_.width = 1;
   or_end([&] {
-    if (grammar->size > 0) constraint_.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
+    if (constrained) constraint_.emplace(std::move(*constrained));
     const int64_t known = std::min({engine_.cached(), same, n - 1});
     engine_.rewind(known);
     tokens_.assign(ids, ids + n);
+    planner_.begin(tokens_, same, constraint(), generation);
     statistics_.clear();
     statistics_.speculative = drafts;
     statistics_.fallback_reason = drafts ? nullptr : generation.speculative ? kNoVerify : kOffByRequest;
@@ -100,7 +103,6 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
     // The remaining turns are encoded again, perhaps to fewer tokens than the cache had.
     statistics_.reread_tokens = std::min(reread, n - 1 - engine_.cached());
     if (needs_costs && costs_.known()) statistics_.cost_ms = costs_.of_full_passes();
-    planner_.begin(tokens_, same, constraint(), generation);
   });
   running_ = true;
   block_.open = false;
@@ -125,7 +127,9 @@ void Session::load_prefix() {
     loaded = false;
     statistics_.prefix_refused = failure.what();
   }
-  if (loaded) {
+  if (!loaded) {
+    engine_.truncate(0);  // the engine may have read a part of it
+  } else {
     engine_.rewind(std::min(engine_.cached(), last));
     statistics_.prefix_tokens = engine_.cached();
   }
@@ -150,6 +154,7 @@ bool Session::prefill(bool one_pass) {
   while (more && !one_pass) more = prefill_pass();
   watch_.lap(statistics_.ms[kPrefill]);
   if (more) return true;
+  if (engine_.cached() + 1 < static_cast<int64_t>(tokens_.size())) return false;  // stopped
   room_ = std::min(generation_.max_new_tokens, spec_.capacity - static_cast<int64_t>(tokens_.size()));
   if (constraint_ && constraint_->must_end())
     reason_ = kStop;
@@ -274,9 +279,9 @@ void Session::learn() {
   } catch (const Failure& failure) {
     planner_.fail_streams(failure.what());
   }
-  const bool buys = planner_.learn(block_.step, path.tokens, streams, block_.ms, tokens_, room_, generation_.width);
+  planner_.learn(block_.step, path.tokens, streams, block_.ms, room_, generation_.width);
   const bool goes_on = reason_ == nullptr && block_.delivered == static_cast<int64_t>(path.tokens.size()) && !stopped();
-  if (!buys || !goes_on) return;
+  if (!goes_on || !planner_.buys_streams(tokens_, room_, generation_.width)) return;
   watch_.lap(statistics_.ms[kDraft]);
   ++statistics_.streams_passes;
   std::string failed;
@@ -342,13 +347,13 @@ void Session::reset() { discard(); }
 
 void Session::prepare() {
   stop_.store(false, std::memory_order_relaxed);
+  finish(nullptr);
   learn_costs();
 }
 
-// Returns its duration in milliseconds.
+// After `finish`. Returns its duration in milliseconds.
 double Session::learn_costs() {
   if (costs_.known() || spec_.verify.empty()) return 0.0;
-  finish(nullptr);
   // Passes run after the cached tokens, for example of a restored session, if there is room for them.
   if (engine_.cached() + spec_.widest() > spec_.capacity) engine_.truncate(0);
   return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, stop_);

@@ -113,6 +113,19 @@ def test_twice_the_noise_of_the_exporter_is_no_fault() -> None:
     assert not report(spec, NoisyBackend(spec), recorded(spec, least + 6.2)[2]).passed
 
 
+def test_an_engine_that_overflows_fails_with_figures() -> None:
+    class Overflowing(fakes.ArithmeticBackend):
+        def run(self, *arguments: Any, **settings: Any) -> PassOutput:
+            output = super().run(*arguments, **settings)
+            if output.logits is not None:
+                output.logits[..., 3] = np.inf
+            return output
+
+    found = report(spec := SPECS["fused"], Overflowing(spec), recorded(spec)[2])
+    assert not found.passed
+    assert all(np.isfinite(figures.max_abs_difference) for figures in found.methods.values())
+
+
 def test_what_an_engine_raises_is_raised_again_and_what_does_not_fit_is_named() -> None:
     spec = SPECS["fused"]
     *_, arrays = recorded(spec)

@@ -1,12 +1,11 @@
 """Constraints: grammars that restrict a text (sf_constraint in core/streamfuse_core.h), also ones written in Python.
 
-An exception of a constraint written in Python does not cross C: the function returns an error, and if it ends the text,
-the session raises the exception again. In a draft it only ends the draft, because the model may choose otherwise.
+An exception of a constraint written in Python is raised again if it ends the text (runtime/guard.py). In a draft it
+only ends the draft, because the model may choose otherwise.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamfuse.runtime.backend import BoolArray, IntArray
+from streamfuse.runtime.guard import Guard
 from streamfuse.runtime.structures import ConstraintTable
-from streamfuse.runtime.text_library import EXECUTION, OK
 
 MAY_END, MUST_END, UNRESTRICTED = 1, 2, 4  # of `state`
 
@@ -57,14 +56,12 @@ class Table:
     struct: ConstraintTable
     held: list[Any] = field(default_factory=list)
     in_use: bool = False  # the core may call Python functions of it: until it has called `release`
-    raised: Exception | None = None  # what a constraint written in Python raised last
-    message: str = ""  # what the core knows of it
+    guard: Guard = field(default_factory=lambda: Guard([]))
 
 
 def table_of(constraint: Constraint, vocab_size: int, failure: list[BaseException]) -> Table:
-    """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks. An
-    Exception that a callback raises is kept in the table; others, such as KeyboardInterrupt, are appended to `failure`.
-    ValueError if the constraint has another vocabulary."""
+    """The constraint's own table (`constraint_table`), which the caller then owns, or one of callbacks, whose
+    guard has this `failure`. ValueError if the constraint has another vocabulary."""
     own = getattr(constraint, "constraint_table", None)
     if own is None:
         return _callbacks(constraint, vocab_size, failure)
@@ -74,23 +71,7 @@ def table_of(constraint: Constraint, vocab_size: int, failure: list[BaseExceptio
 
 
 def _callbacks(constraint: Constraint, vocab_size: int, failure: list[BaseException]) -> Table:
-    table = Table(ConstraintTable(), in_use=True)
-    sentence = [ctypes.create_string_buffer(b"")]  # of the last failure
-
-    def guarded(body: Callable[..., None]) -> Callable[..., int]:
-        def call(_: Any, *arguments: Any) -> int:
-            try:
-                body(*arguments)
-            except BaseException as error:  # nothing may cross C
-                sentence[0] = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode(errors="replace"))
-                if isinstance(error, Exception):
-                    table.raised, table.message = error, sentence[0].value.decode()
-                else:
-                    failure.append(error)
-                return EXECUTION
-            return OK
-
-        return call
+    table = Table(ConstraintTable(), in_use=True, guard=Guard(failure))
 
     def put_state(state: Any) -> None:
         state[0] = constraint.state()
@@ -127,9 +108,9 @@ def _callbacks(constraint: Constraint, vocab_size: int, failure: list[BaseExcept
         table.in_use = False
 
     types: dict[str, Any] = {name: type_ for name, type_, *_ in ConstraintTable._fields_}
-    table.held = [types[name](guarded(body)) for name, body in bodies.items()]
+    table.held = [types[name](table.guard(body)) for name, body in bodies.items()]
     for name, function in zip(bodies, table.held, strict=True):
         setattr(table.struct, name, function)
-    table.struct.error = types["error"](lambda _: ctypes.addressof(sentence[0]))
+    table.struct.error = types["error"](lambda _: table.guard.sentence)
     table.struct.release = types["release"](release)
     return table

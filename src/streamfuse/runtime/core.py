@@ -132,10 +132,11 @@ class CoreModel:
         with self.handle as handle:
             table = table_of(engine)
             code = self.library.sf_core_model_self_test(handle, byref(table.struct), arrays, count, TAKE(put), None)
-            if table.failure:
-                raise table.failure[0]
+            if table.guard.failure:
+                raise table.guard.failure[0]
             if code != OK:
-                raise CoreError(self.library.sf_core_model_error(handle).decode(errors="replace"))
+                sentence = self.library.sf_core_model_error(handle).decode(errors="replace")
+                raise table.guard.raised_as(sentence) or CoreError(sentence)
         return reports[0]
 
     def close(self) -> None:
@@ -186,7 +187,7 @@ class CoreSession:
         with model.handle as shared:  # first: a closed model raises here and does not own the engine
             self._table = table_of(engine)
             code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
-        self.failure = self._table.failure  # what Python code raised below C
+        self.failure = self._table.guard.failure  # what the next call raises, however it ends
         needed = (self.library.sf_sequence_free, self.kept, self._table)
 
         def free(own: c_void_p) -> None:  # what C points to lives as long as the handle, maybe longer than this object
@@ -354,18 +355,18 @@ class CoreSession:
             return str(self.library.sf_sequence_error(handle).decode(errors="replace"))
 
     def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = OK) -> int:
-        """Its code, SF_OK or `allowed`. For others CoreError with the core's sentence, or what a constraint raised."""
+        """Its code, SF_OK or `allowed`. For others what an engine or a constraint raised, or CoreError."""
         with self.handle as handle:
             code = function(handle, *arguments)
-            if self.failure:  # what a Python engine, observer or planner raised
+            if self.failure:
                 error = self.failure[0]
                 self.failure.clear()
                 raise error
             if code not in (OK, allowed):
                 sentence = self._sentence()
-                for constraint in reversed(self.kept["constraints"]):
-                    if constraint.raised is not None and constraint.message == sentence:
-                        raise constraint.raised
+                for table in (self._table, *reversed(self.kept["constraints"])):
+                    if (error := table.guard.raised_as(sentence)) is not None:
+                        raise error
                 raise CoreError(sentence)
         return code
 

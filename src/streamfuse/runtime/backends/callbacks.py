@@ -1,7 +1,7 @@
 """An engine written in Python as the core's table of functions. Inputs of a run are copies; results cross by address.
 
-An exception of the engine does not cross C: the function returns an error, and the session raises the exception again.
-One of `streams` becomes a sentence, because a text goes on without them.
+An exception of the engine ends the text and is raised again (runtime/guard.py), but for those of `streams` and of a
+stored prefix, without which the text goes on; its statistics then have the sentence.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from streamfuse.runtime.backend import Backend, PassOutput
 from streamfuse.runtime.core import copied
+from streamfuse.runtime.guard import Guard
 from streamfuse.runtime.structures import (
     BYTES_OF,
     COMMIT,
@@ -27,16 +28,16 @@ from streamfuse.runtime.structures import (
     TRUNCATE,
     EngineTable,
 )
-from streamfuse.runtime.text_library import EXECUTION, OK
+from streamfuse.runtime.text_library import OK
 
 
 @dataclass
 class Table:
-    """A filled sf_backend, what it points to, and the exceptions that its functions raised."""
+    """A filled sf_backend, what it points to, and what its functions in Python raised."""
 
     struct: EngineTable
-    failure: list[BaseException] = field(default_factory=list)
     held: list[Any] = field(default_factory=list)
+    guard: Guard = field(default_factory=lambda: Guard([]))
 
 
 def table_of(engine: Backend) -> Table:
@@ -54,42 +55,25 @@ class _Callbacks:
     def __init__(self, engine: Backend) -> None:
         self._engine, self._spec = engine, engine.spec
         self._held: list[Any] = []  # arrays of the last results
-        self._sentence = ctypes.create_string_buffer(b"")  # of the last failure
         self.table = Table(EngineTable())
+        guard = self.table.guard
         functions = {
-            "run": RUN(self._guarded(self._run)),
-            "streams": STREAMS_OF(self._guarded(self._streams, ends_text=False)),
-            "commit": COMMIT(self._guarded(lambda rows, n: self._engine.commit(rows[:n]))),
-            "truncate": TRUNCATE(self._guarded(lambda length: self._engine.truncate(length))),
-            "error": ERROR(lambda _: ctypes.addressof(self._sentence)),
+            "run": RUN(guard(self._run)),
+            "streams": STREAMS_OF(guard(self._streams)),
+            "commit": COMMIT(guard(lambda rows, n: self._engine.commit(rows[:n]))),
+            "truncate": TRUNCATE(guard(lambda length: self._engine.truncate(length))),
+            "error": ERROR(lambda _: guard.sentence),
             "release": RELEASE(lambda _: self._engine.close()),
         }
         if hasattr(engine, "cache_bytes"):
-            functions["bytes_of"] = BYTES_OF(self._guarded(self._bytes_of))
-            functions["save"] = ROWS(self._guarded(self._save))
-            functions["load"] = ROWS(self._guarded(self._load))
+            functions["bytes_of"] = BYTES_OF(guard(self._bytes_of))
+            functions["save"] = ROWS(guard(self._save))
+            functions["load"] = ROWS(guard(self._load))
         if hasattr(engine, "truncatable"):
-            functions["truncatable"] = TRUNCATABLE(self._guarded(self._truncatable))
+            functions["truncatable"] = TRUNCATABLE(guard(self._truncatable))
         for name, function in functions.items():
             setattr(self.table.struct, name, function)
         self.table.held.append(functions)
-
-    def _guarded(self, body: Callable[..., None], ends_text: bool = True) -> Callable[..., int]:
-        failure = self.table.failure
-
-        def call(_: Any, *arguments: Any) -> int:
-            try:
-                body(*arguments)
-            except BaseException as error:  # nothing may cross C
-                self._sentence = ctypes.create_string_buffer(
-                    f"{type(error).__name__}: {error}".encode(errors="replace")
-                )
-                if ends_text or not isinstance(error, Exception):
-                    failure.append(error)
-                return EXECUTION
-            return OK
-
-        return call
 
     def _run(self, method: bytes, n: int, ids: int, positions: int, ancestors: int, want_logits: int, out: Any) -> None:
         output = self._engine.run(
