@@ -6,6 +6,7 @@ Run: python -m pytest tests/bench/test_bench_external.py
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,8 @@ from typing import Any
 
 import fake_llama_server as fake
 import pytest
+import tiny
+import torch
 from bundle_samples import write_bundle
 from fake_genai import FakeGenai
 from fake_llama import FakeLlama
@@ -22,6 +25,7 @@ from streamfuse.bench.external.onnx_genai import OnnxGenai
 from streamfuse.bench.shared.systems import ExternalSystemError, Request
 from streamfuse.bundle import open_bundle
 from streamfuse.extras import MissingExtra
+from streamfuse.model.checkpoint import save_adapter
 
 PROMPT = [3, 1, 4, 1, 5]
 SCHEMA = '{"type": "object"}'
@@ -171,7 +175,7 @@ def test_a_schema_that_has_no_translation_is_refused(monkeypatch: pytest.MonkeyP
         llama_cpp.gbnf_of('{"pattern": "a"}')
 
 
-def test_genais_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_genais_model_is_made_once_per_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
 
     def build(checkpoint: Path, folder: Path) -> None:
@@ -179,18 +183,49 @@ def test_genais_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         folder.mkdir()
         (folder / "model.onnx").touch()
 
-    checkpoint = tmp_path / "models" / "some"
-    checkpoint.mkdir(parents=True)
+    torch.manual_seed(0)
+    checkpoint, other = tmp_path / "models" / "some", tmp_path / "others" / "some"
+    for folder in (checkpoint, other):
+        tiny.write_base(folder, tiny.base())
     monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda name, offline: checkpoint)
     monkeypatch.setattr(onnx_genai, "build", build)
     monkeypatch.setattr(opening, "need", lambda name: None)
     manifest = open_bundle(str(write_bundle(tmp_path / "bundle"))).manifest
     folders = [opening.onnx_genai_model(manifest, None) for _ in range(2)]
-    assert folders == [tmp_path / "home" / "onnx-genai" / "some"] * 2
+    assert folders[0] == folders[1]
+    assert folders[0].parent == tmp_path / "home" / "onnx-genai"
     assert made == [checkpoint]
     assert [path.name for path in folders[0].iterdir()] == ["model.onnx"]
-    assert [path.name for path in folders[0].parent.iterdir()] == ["some"], "nothing else is left"
+    assert list(folders[0].parent.iterdir()) == [folders[0]], "nothing else is left"
+    monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda name, offline: other)
+    assert opening.onnx_genai_model(manifest, None) != folders[0]
+    assert made == [checkpoint, other]
+
+
+def test_genais_model_is_made_once_per_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def build(checkpoint: Path, folder: Path) -> None:
+        made.append(checkpoint)
+        folder.mkdir()
+
+    torch.manual_seed(0)
+    base = tiny.base()
+    checkpoint = tiny.write_base(tmp_path / "some", base)
+    adapters = [tmp_path / name / "adapter.safetensors" for name in ("one", "two")]
+    for adapter in adapters:
+        adapter.parent.mkdir()
+        save_adapter(tiny.fused(base, base_rank=2, base_layers=2), adapter)
+        os.utime(adapter, (1e9, 1e9))
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda name, offline: checkpoint)
+    monkeypatch.setattr(onnx_genai, "build", build)
+    monkeypatch.setattr(opening, "need", lambda name: None)
+    manifest = open_bundle(str(write_bundle(tmp_path / "bundle"))).manifest
+    folders = [opening.onnx_genai_model(manifest, adapter) for adapter in (*adapters, *adapters)]
+    assert folders[:2] == folders[2:]
+    assert len({*folders}) == len(made) == 2
 
 
 def test_without_genai_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,15 +139,38 @@ def test_a_q8_0_matrix_is_written_in_its_own_blocks() -> None:
         encode(weight, "Q2_K", None, "here")
 
 
-def test_it_is_written_once_and_again_for_a_newer_adapter(source: Source, tmp_path: Path) -> None:
+def test_it_is_written_once_per_adapter_whatever_the_adapters_file_is_called(source: Source, tmp_path: Path) -> None:
     out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
-    written = out.stat().st_mtime_ns
+    written, weights = out.stat().st_mtime_ns, out.read_bytes()
     assert merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp") == out
     assert out.stat().st_mtime_ns == written
-    later = out.stat().st_mtime + 10
-    os.utime(source.adapter, (later, later))
-    merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
-    assert out.stat().st_mtime_ns != written
+    other = tmp_path / "other" / source.adapter.name
+    other.parent.mkdir()
+    torch.manual_seed(1)
+    save_adapter(tiny.fused(load_base(source.checkpoint), base_rank=2, base_layers=2), other)
+    older = source.gguf.stat().st_mtime - 10
+    os.utime(other, (older, older))
+    assert merged_gguf(source.gguf, source.checkpoint, other, tmp_path / "llama.cpp").read_bytes() != weights
+    assert out.read_bytes() == weights
+
+
+class Quantizer(Child):
+    """Quantizes to the bytes that it reads."""
+
+    def run(self, function: str, /, **arguments: Any) -> None:
+        Path(arguments["out"]).write_bytes(Path(arguments["source"]).read_bytes())
+
+
+def test_another_gguf_of_the_same_name_is_quantized_for_itself(source: Source, tmp_path: Path) -> None:
+    other = tmp_path / "other" / source.gguf.name
+    other.parent.mkdir()
+    other.write_bytes(source.gguf.read_bytes()[:-1] + b"\1")
+    older = source.gguf.stat().st_mtime - 10
+    os.utime(other, (older, older))
+    for one in (source.gguf, other, source.gguf):
+        found = quantized(Quantizer("fake"), one, "Q8_0", tmp_path / "llama.cpp")
+        assert found.read_bytes() == one.read_bytes()
+    assert len(list((tmp_path / "llama.cpp").iterdir())) == 2, "each is made once"
 
 
 def test_a_lossless_adapter_leaves_the_file_as_it_is(tmp_path: Path) -> None:

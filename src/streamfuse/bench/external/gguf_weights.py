@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from streamfuse.bench.shared.systems import ExternalSystemError
 from streamfuse.bundle import Manifest
+from streamfuse.digest import stamp_of
 from streamfuse.model.gguf import PERMUTED, ROPE_FACTORS, permute, tensor_name
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ def merged_gguf(source: Path, checkpoint: Path, adapter: Path, folder: Path) -> 
     Raises:
         CheckpointError, ExternalSystemError: as `write_merged_gguf`.
     """
-    from streamfuse.model.checkpoint import read_adapter
+    from streamfuse.model.checkpoint import adapter_digest, read_adapter
 
     if not read_adapter(adapter)[0].base_rank:
         return source
-    out = folder / f"{source.stem}-{adapter.stem}.gguf"
-    if out.is_file() and out.stat().st_mtime >= max(adapter.stat().st_mtime, source.stat().st_mtime):
+    out = folder / f"{source.stem}-{stamp_of(source)}-{adapter.stem}-{adapter_digest(adapter)}.gguf"
+    if out.is_file():
         return out
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as staging:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamfuse.bench.shared.systems import LLAMA_CPP, Answer, ExternalSystemError, Request, System
+from streamfuse.digest import stamp_of
 from streamfuse.model.fields import CheckpointError
 
 from .child import Child
@@ -219,11 +220,14 @@ class LlamaCpp:
 
 
 def quantized(child: Child, source: Path, kind: str, folder: Path) -> Path:
-    """The GGUF in one of `kinds_of` it, written to `folder` once. Raises as `open_child` does."""
+    """The GGUF in one of `kinds_of` it, written to `folder` once. Raises as `open_child` does.
+
+    The folder has those of every model, so a name says which file it was made of.
+    """
     if _kind_of(source) == kind:
         return source
-    out = folder / f"{source.stem}-{kind}.gguf"
-    if out.is_file() and out.stat().st_mtime >= source.stat().st_mtime:
+    out = folder / f"{source.stem}-{stamp_of(source)}-{kind}.gguf"
+    if out.is_file():
         return out
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as staging:  # removed here, also if the child dies

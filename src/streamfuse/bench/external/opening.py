@@ -128,24 +128,24 @@ def onnx_genai_model(manifest: Manifest, adapter: Path | None) -> Path:
         ExternalSystemError: its builder failed.
         CheckpointError, FileNotFoundError: the checkpoint or the adapter is not there.
     """
-    from streamfuse.model.checkpoint import read_adapter
+    from streamfuse.model.checkpoint import adapter_digest, read_adapter
     from streamfuse.model.pull import cache_root, resolve_model
+    from streamfuse.model.shards import checkpoint_digest
 
     need("onnx-genai")
     checkpoint, file = resolve_model(manifest.model.name, offline=True), adapter or _adapter_of(manifest)
     tuned = file if file is not None and read_adapter(file)[0].base_rank else None
-    out = cache_root() / ONNX_GENAI / (checkpoint.name if tuned is None else f"{checkpoint.name}-{tuned.stem}")
-    if out.is_dir() and (tuned is None or out.stat().st_mtime >= tuned.stat().st_mtime):
+    name = f"{checkpoint.resolve().name}-{checkpoint_digest(checkpoint)}"
+    out = cache_root() / ONNX_GENAI / (name if tuned is None else f"{name}-{tuned.stem}-{adapter_digest(tuned)}")
+    if out.is_dir():
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as staging:
-        source, made, replaced = checkpoint, Path(staging) / out.name, Path(staging) / "replaced"
+        source, made = checkpoint, Path(staging) / out.name
         if tuned is not None:
             source = Path(staging) / "merged"
             write_merged(checkpoint, tuned, source)
         onnx_genai.build(source, made)
-        if out.exists():
-            out.rename(replaced)
         made.rename(out)
     return out
 
