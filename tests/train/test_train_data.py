@@ -61,7 +61,7 @@ def test_frozen_states_are_those_of_the_base_and_are_reused(tmp_path: Path) -> N
         FrozenStates(model, examples, tmp_path / "frozen")
 
 
-def test_frozen_states_of_other_data_layers_weights_or_dtypes_have_another_file(tmp_path: Path) -> None:
+def test_frozen_states_of_other_data_layers_weights_dtypes_or_configurations_have_another_file(tmp_path: Path) -> None:
     base, examples = tiny.base(), examples_of(3)
     paths = {FrozenStates(tiny.fused(base), examples, tmp_path / "frozen").path}
     paths.add(FrozenStates(tiny.fused(base), examples[:2], tmp_path / "frozen").path)
@@ -75,7 +75,10 @@ def test_frozen_states_of_other_data_layers_weights_or_dtypes_have_another_file(
     tuned_before = tiny.fused(base, base_rank=2, base_layers=3)
     tuned_before.base_adapters.requires_grad_(False)
     paths.add(FrozenStates(tuned_before, examples, tmp_path / "frozen").path)
-    assert len(paths) == 8
+    other = tiny.base(rms_norm_eps=1e-3)
+    other.load_state_dict(base.state_dict())
+    paths.add(FrozenStates(tiny.fused(other), examples, tmp_path / "frozen").path)
+    assert len(paths) == 9
 
 
 def test_states_of_a_base_that_was_tuned_before_are_the_tuned_ones(tmp_path: Path) -> None:

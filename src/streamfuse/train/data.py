@@ -79,8 +79,8 @@ class Stopped(Exception):
 class FrozenStates:
     """Hidden states after the frozen layers for every token of the examples, [tokens, hidden_size], in a reused file.
 
-    The file's name contains a digest of the examples and of those layers' weights and dtype, so it is never reused for
-    other data, another model or another precision. Rows are float16 if the states fit (some models exceed its range),
+    The file's name contains a digest of the examples and of those layers' configuration, weights and dtype, so it is never
+    reused for other data, another model or another precision. Rows are float16 if the states fit (some models exceed its range),
     else float32. An unfinished file (`.tmp.npy`) of an interrupted run is continued.
 
     Args:
@@ -185,7 +185,8 @@ def _frozen(model: StreamFused, examples: list[Example]) -> list[npt.NDArray[np.
 
 
 def _digest_below(model: StreamFused) -> str:
-    digest = hashlib.blake2b(digest_size=4)
+    # The layers follow the configuration too: rotary embedding, scales, windows.
+    digest = hashlib.blake2b(repr(model.base.config).encode(), digest_size=4)
     frozen = model.num_frozen_layers
     below = max(0, frozen - (model.base.config.num_layers - model.streams_config.base_layers))
     adapters = [model.base_adapters[i] for i in range(below)]  # those of a previously tuned base
