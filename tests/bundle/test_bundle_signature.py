@@ -313,6 +313,9 @@ def test_from_keys_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (code, line) == (0, (tmp_path / "release.v1.pub").read_text())
     assert "release.v1.key signs; keep it secret" in stderr
     assert command("bundle", "keygen", "release.v1")[0] == 1
+    code, stdout, stderr = command("bundle", "keygen", ".")
+    assert (code, stdout) == (2, "")
+    assert "NAME . is a folder; name the keys in it, for example release" in stderr
 
     def refused(*arguments: object) -> str:
         code, stdout, stderr = command(*arguments, "--public-key", "release.v1.pub")

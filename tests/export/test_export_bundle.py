@@ -116,6 +116,15 @@ def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFu
     assert exported.report.peak_memory_bytes > 50_000_000
 
 
+def test_a_model_in_the_current_folder_has_that_folders_name(
+    checkpoint: tuple[Path, Path], model: StreamFused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, adapter = checkpoint
+    monkeypatch.chdir(folder)
+    config = config_for((Path("."), adapter), tmp_path / "bundle")
+    assert facts.model_facts(config, model)["name"] == folder.name
+
+
 def speculation_schedule(exported: Exported) -> str:
     return exported.bundle.manifest.speculation.schedule
 

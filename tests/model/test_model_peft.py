@@ -142,12 +142,13 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, tensors: dict[str, 
         convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
 
 
-def test_a_lora_of_another_base_of_the_same_shape_is_said(tmp_path: Path) -> None:
+def test_a_lora_of_another_base_of_the_same_shape_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tiny.write_base(tmp_path / "mine", BASE)
     (base / "tokenizer.json").write_text('{"model": {}}')
-    for trained_on, warned in (("me/Mine", False), ("Qwen/Other", True)):
+    monkeypatch.chdir(base)
+    for trained_on, model, warned in (("me/Mine", base, False), ("me/Mine", ".", False), ("Qwen/Other", base, True)):
         write(tmp_path / "lora", base_model_name_or_path=trained_on)
-        arguments = ["adapter", "convert", tmp_path / "lora", "--model", base, "-o", tmp_path / "a.safetensors"]
+        arguments = ["adapter", "convert", tmp_path / "lora", "--model", model, "-o", tmp_path / "a.safetensors"]
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert result.exit_code == 0, result.stderr
         assert ("was trained on Qwen/Other, and --model is" in result.stderr) == warned

@@ -75,7 +75,7 @@ def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
         where = f"{where}: revision {source['revision']}"
     license_ = source.get("license")
     return {
-        "name": _line(str(source.get("model") or source.get("name") or config.model.name)),
+        "name": _line(str(source.get("model") or source.get("name") or config.model.resolve().name)),
         "architecture": model_config.architecture,
         "source": _line(where),
         "license": _line(license_) if isinstance(license_, str) else license_,

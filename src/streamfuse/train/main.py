@@ -151,7 +151,7 @@ def run(
     facts = {
         "prompts": json.dumps(_short_prompts(held_out)),  # for the exporter's calibration
         "mode": config.mode,
-        "data": ", ".join(Path(source).name for source in config.data),
+        "data": ", ".join(Path(source).resolve().name for source in config.data),
         "examples": str(len(examples)),
     }
     if chat_template := TEMPLATES[config.task].chat_template:

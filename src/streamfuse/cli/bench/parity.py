@@ -123,7 +123,7 @@ def _row(row: dict[str, Any]) -> list[str]:
     others = row["differences"] - row["near_ties"]
     begin = row["first_difference"]
     return [
-        Path(row["bundle"]).name,
+        Path(row["bundle"]).resolve().name,
         f"{row['snr_db']['float32']:.0f}" if "float32" in row["snr_db"] else "-",
         f"{100 * (1 - row['differences'] / max(row['choices'], 1)):.1f} %",
         str(row["near_ties"]),

@@ -52,7 +52,7 @@ def convert(
     options.check_place("--output", out)
     found = convert_folder(folder, ModelConfig.load(resolve_model(model, offline=offline)), out)
     trained_on = read_object(folder / CONFIG_FILE).get("base_model_name_or_path")
-    if isinstance(trained_on, str) and Path(trained_on).name.lower() != Path(model).name.lower():
+    if isinstance(trained_on, str) and Path(trained_on).name.lower() != Path(model).resolve().name.lower():
         say(
             f"warning: {folder} was trained on {trained_on}, and --model is {model}; a LoRA fits its own base only",
             "yellow",

@@ -37,6 +37,8 @@ def keygen(
     """
     from streamfuse.bundle.signature import write_keys
 
+    if not name.name:
+        raise typer.BadParameter(f"NAME {name} is a folder; name the keys in it, for example {name / 'release'}")
     private, public = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
     line = write_keys(private, public)
     say(f"{private} signs; keep it secret. {public} is for those who check:")
