@@ -286,6 +286,22 @@ def test_other_settings_are_not_mixed_into_a_run(
         run(replace(trained_once, **changes))
 
 
+def test_a_run_goes_on_in_other_processes_with_the_same_global_batch_alone(
+    trained_once: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, once = trained_once.out_dir / "config.json", replace(trained_once, epochs=1.0)
+    before = settings.read_bytes()
+    with pytest.raises(ValueError, match=r"has 4 examples per step \(--batch-size times processes\), not 8, so it"):
+        run(replace(once, batch_size=8))
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    for config in (once, trained_once):
+        with pytest.raises(ValueError, match=r"has 4 examples per step \(--batch-size times processes\), not 8, so it"):
+            run(config)
+    assert settings.read_bytes() == before
+    result = run(replace(once, batch_size=2))
+    assert (result.step, result.max_steps) == (STEPS_PER_EPOCH, STEPS_PER_EPOCH)
+
+
 def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
     with Path(trained_once.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")

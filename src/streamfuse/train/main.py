@@ -47,7 +47,7 @@ from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
 from .report import AdapterFile, MetricsFile, PlotFile, ProgressBar, StopAfterStep
 from .templates import TEMPLATES
-from .trainer import StreamTrainer
+from .trainer import StreamTrainer, examples_per_step
 
 # A run resumes only with the settings it began with; paths, epochs and intervals of logging and saving may change.
 _FIXED = (
@@ -61,7 +61,7 @@ _FIXED = (
     "anchors",
     "soft_targets",
     "dtype",
-    "batch_size",
+    "global_batch_size",
     "learning_rate",
     "embedding_learning_rate",
     "max_tokens",
@@ -126,7 +126,7 @@ def run(
     failure = None
     if arguments.local_process_index == 0:
         try:
-            _prepare_folder(config, model, examples, before, resume)
+            _prepare_folder(config, model, examples, examples_per_step(arguments), before, resume)
         except Exception as error:
             failure = error
     for found in filter(None, gather_object([failure])):  # in every process, so that none waits for the first one
@@ -269,7 +269,12 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
 
 
 def _prepare_folder(
-    config: TrainConfig, model: StreamFused, examples: list[Example], before: dict[str, Any], resume: bool
+    config: TrainConfig,
+    model: StreamFused,
+    examples: list[Example],
+    global_batch_size: int,
+    before: dict[str, Any],
+    resume: bool,
 ) -> None:
     """Check that the checkpoint in the folder, if any, is of the same run; write config.json.
 
@@ -281,7 +286,11 @@ def _prepare_folder(
         for folder in config.out_dir.glob("checkpoint-*"):
             shutil.rmtree(folder)
     checkpoint = _last_whole_checkpoint(config.out_dir)
-    own = {"base": base_facts(model.base.config), "streams": asdict(model.streams_config)}
+    own = {
+        "base": base_facts(model.base.config),
+        "streams": asdict(model.streams_config),
+        "global_batch_size": global_batch_size,
+    }
     contents = {
         "examples": digest_of(examples),
         "model_digest": checkpoint_digest(config.model),
@@ -330,6 +339,9 @@ def _difference(name: str, before: dict[str, Any], settings: dict[str, Any]) -> 
             return f"does not record its {what}"
         return f"has no {what}" if before[name] is None else f"has another {what}"
     was, now = before.get(name), settings[name]
+    if name == "global_batch_size":
+        recorded = "does not record its examples" if was is None else f"has {was} examples"
+        return f"{recorded} per step (--batch-size times processes), not {now}"
     if isinstance(was, dict):
         names = [entry for entry in now if was.get(entry) != now[entry]]
         was, now = {entry: was.get(entry) for entry in names}, {entry: now[entry] for entry in names}
@@ -391,7 +403,7 @@ def _frozen_states(
 
 def _max_steps(config: TrainConfig, examples: list[Example], arguments: TrainingArguments) -> int:
     """The number of steps after which a run is finished, as the Trainer counts them."""
-    steps_per_epoch = math.ceil(len(examples) / (arguments.train_batch_size * arguments.world_size))
+    steps_per_epoch = math.ceil(len(examples) / examples_per_step(arguments))
     return config.max_steps or math.ceil(config.epochs * steps_per_epoch)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
@@ -20,6 +20,11 @@ from .objective import NGramObjective
 
 _MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # matrices that are applied to rows
 EVALUATION_WIDTHS = (8, 16, 64)  # nodes, including the root; the second is the main metric
+
+
+def examples_per_step(arguments: TrainingArguments) -> int:
+    """Of all processes; the steps of an epoch and the order of its batches depend on it."""
+    return int(arguments.train_batch_size * arguments.world_size)
 
 
 class LengthGrouped(Sampler[int]):
@@ -68,7 +73,7 @@ class StreamTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in self.train_dataset.examples]
-        return LengthGrouped(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
+        return LengthGrouped(lengths, examples_per_step(self.args), self.args.seed)
 
     def take_checkpoint(self, checkpoint: str) -> None:
         """The weights and state of a finished run's checkpoint, as `train` would have them at its beginning."""
