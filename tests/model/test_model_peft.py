@@ -142,6 +142,20 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, tensors: dict[str, 
         convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
 
 
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_lora_is_not_overwritten_by_the_adapter_that_is_made_of_it(name: str, tmp_path: Path) -> None:
+    base = tiny.write_base(tmp_path / "mine", BASE)
+    (base / "tokenizer.json").write_text('{"model": {}}')
+    write(tmp_path / "lora")
+    before = {path: path.read_bytes() for path in (tmp_path / "lora").iterdir()}
+    out = tmp_path / "lora" / name
+    arguments = ["adapter", "convert", tmp_path / "lora", "--model", base, "-o", out]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"--output {out} would overwrite an input of FOLDER; name another file" in result.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "lora").iterdir()} == before
+
+
 def test_a_lora_of_another_base_of_the_same_shape_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tiny.write_base(tmp_path / "mine", BASE)
     (base / "tokenizer.json").write_text('{"model": {}}')

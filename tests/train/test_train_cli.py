@@ -220,6 +220,34 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
         )
 
 
+@pytest.mark.parametrize("flag", ["--init-adapter", "--base-adapter"])
+def test_an_adapter_to_begin_with_is_not_overwritten(
+    flag: str, model: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = tmp_path / "run" / "adapter.safetensors"
+    begin.parent.mkdir()
+    save_adapter(tiny.fused(load_base(model), base_rank=2, base_layers=2), begin)
+    (tmp_path / "link.safetensors").symlink_to(begin)
+    before = begin.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    train = ("train", "--model", model, "--data", tmp_path / "d.jsonl")
+    places: list[tuple[object, ...]] = [
+        ("-o", tmp_path / "run"),
+        ("-o", "other", "--adapter", "run/../run/adapter.safetensors"),
+        ("-o", "other", "--adapter", "link.safetensors"),
+    ]
+    for place in places:
+        result = invoke(*train, *place, flag, begin)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{flag} {begin} would be overwritten by the trained adapter; give another --adapter" in result.stderr
+    recipe.write_text(RECIPE.replace('base_adapter = "@base"\n', ""))
+    own = ("--set", f"{flag[2:].replace('-', '_')}={begin}", "-o", tmp_path / "run")
+    result = invoke("train", "--model", model, "--recipe", recipe, "--data-root", tmp_path, *own)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "would be overwritten" in result.stderr
+    assert begin.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

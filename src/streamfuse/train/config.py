@@ -113,6 +113,12 @@ class TrainConfig:
             raise OptionError(f"--mode {self.mode} tunes the base, so --base-rank and --base-layers must be positive")
         if self.init_adapter and self.base_adapter:
             raise OptionError("--init-adapter brings its own base, so --base-adapter does not go with it")
+        for flag, read in (("--init-adapter", self.init_adapter), ("--base-adapter", self.base_adapter)):
+            if read and read.resolve() == self.adapter.resolve():
+                raise OptionError(
+                    f"{flag} {read} would be overwritten by the trained adapter; give another --adapter, or another "
+                    "--output-dir"
+                )
         if self.widen and not self.init_adapter:
             raise OptionError("widen goes with --init-adapter; a new adapter has the sizes of its settings")
         if other := sorted(self.widen.keys() - set(WIDENS)):

@@ -45,11 +45,12 @@ def convert(
     need("convert")
     from streamfuse.model.config import ModelConfig
     from streamfuse.model.fields import read_object
-    from streamfuse.model.peft import CONFIG_FILE
+    from streamfuse.model.peft import CONFIG_FILE, WEIGHTS_FILE
     from streamfuse.model.peft import convert as convert_folder
     from streamfuse.model.pull import resolve_model
 
     options.check_place("--output", out)
+    options.check_not_read("--output", out, "FOLDER", [folder / CONFIG_FILE, folder / WEIGHTS_FILE])
     found = convert_folder(folder, ModelConfig.load(resolve_model(model, offline=offline)), out)
     trained_on = read_object(folder / CONFIG_FILE).get("base_model_name_or_path")
     if isinstance(trained_on, str) and Path(trained_on).name.lower() != Path(model).resolve().name.lower():
