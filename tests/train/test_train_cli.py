@@ -19,6 +19,7 @@ import tiny
 from bundle_samples import byte_tokenizer
 from typer.testing import CliRunner, Result
 
+from streamfuse.adapters import find
 from streamfuse.cli import app
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
 from streamfuse.train import distill as distillation
@@ -28,7 +29,7 @@ from streamfuse.train.distill import generate_batch
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 
 from streamfuse.train.config import TrainConfig
-from streamfuse.train.recipe import load, names, stages
+from streamfuse.train.recipe import change, load, names, stages
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 SMALL = ["--num-msa-layers", "2", "--num-streams", "2", "--held-out", "4", "--evaluate-every", "5", "--epochs", "1"]
@@ -422,7 +423,7 @@ def test_a_recipe_may_synthesize_its_prompts(model: Path, tmp_path: Path) -> Non
         assert len(rows) == 12
         assert {row["prompt"][:3] for row in rows} == {"Say", "Why"}
         assert (tmp_path / "run" / "own.jsonl").read_text().count("\n") == 12
-    assert "needs a count" in refused(*command[:2], write_without_count(tmp_path), *command[3:])
+    assert "needs the key 'count'" in refused(*command[:2], write_without_count(tmp_path), *command[3:])
 
 
 def write_without_count(folder: Path) -> Path:
@@ -454,6 +455,44 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
     recipe.write_text(RECIPE.replace('adapter = "@base"', 'adapter = "@bose"'))
     assert "refers to @bose, which is not an earlier stage" in refused(*train, "--recipe", recipe)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        ('about = "Two stages and what is between them."\n', "", "two.toml: needs the key 'about', a sentence that"),
+        ('kind = "distill"\ndata = "rows.jsonl"', 'kind = "distill"', "stage 'own': a stage of kind distill needs the k"),
+        ('data = ["rows.jsonl"]\n', "", "stage 'base': a stage of kind train needs the key 'data'"),
+        ('data = "rows.jsonl"', "data = 3", "stage 'own': data must be text, not 3"),
+        ('data = "rows.jsonl"', 'data = ["rows.jsonl"]', "stage 'own': data must be text, not ['rows.jsonl']"),
+        ('data = ["rows.jsonl"]', "data = 3", "stage 'base': data must be text, or a list of texts, not 3"),
+        ('data = ["rows.jsonl"]', "data = []", "stage 'base': data must be text, or a list of texts, not []"),
+        ('adapter = "@base"', "adapter = 3", "stage 'own': adapter must be text, not 3"),
+        ("variations = 9", 'variations = "nine"', "stage 'own': variations must be a whole number, not 'nine'"),
+        ('name = "own"', "name = 3", "a stage needs a name, and a kind out of train"),
+        ('name = "base"\nkind = "train"', 'name = "base"\nkind = ["train"]', "a stage needs a name, and a kind out of"),
+        ('base_adapter = "@base"', 'base_adapter = "nobody"', "stage 'streams': base_adapter nobody: no such file, and"),
+    ],
+)
+def test_a_recipe_with_a_wrong_key_is_refused_before_a_download(
+    was: str, now: str, words: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfuse.model.pull.resolve_model", lambda *_, **__: pytest.fail("a model is pulled"))
+    assert was in RECIPE
+    recipe.write_text(RECIPE.replace(was, now, 1))
+    result = invoke("train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_takes_shipped_adapters_by_name_and_files_below_the_data_root(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.safetensors").touch()
+    for name, file in (("e2e-lossless", find("e2e-lossless")), ("mine.safetensors", tmp_path / "mine.safetensors")):
+        changed = load(str(recipe))
+        change(changed, {"base_adapter": name, "own.adapter": name})
+        found = stages(changed, tmp_path, tmp_path, tmp_path / "run", tmp_path / "a.safetensors")
+        assert (getattr(found[1], "adapter", None), getattr(found[2], "base_adapter", None)) == (file, file)
 
 
 @pytest.mark.parametrize("name", names())

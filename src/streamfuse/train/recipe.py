@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 
+from streamfuse.adapters import find
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
-from streamfuse.options import converted
+from streamfuse.options import converted, shown, types_of
 
 from .config import SYNTHESIZE, DistillConfig, TrainConfig, default_streams
 from .distill import Written, distill, load_writer, pending, provenance_of
@@ -36,6 +37,8 @@ _TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "a
 _DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
 _SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
 _KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
+_NEEDED = {"train": "data", "distill": "data", "synthesize": "count"}
+_ADAPTERS = ("adapter", "base_adapter", "init_adapter")
 T = TypeVar("T")
 
 
@@ -69,6 +72,11 @@ class SynthesizeStage:
 
 
 Stage: TypeAlias = TrainConfig | DistillStage | SynthesizeStage
+_TYPES = {
+    "train": types_of(StreamConfig) | types_of(TrainConfig),
+    "distill": types_of(DistillConfig) | types_of(DistillStage),
+    "synthesize": types_of(DistillConfig) | types_of(SynthesizeStage),
+}
 
 
 def names() -> list[str]:
@@ -89,13 +97,19 @@ def load(name_or_path: str) -> dict[str, Any]:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RecipeError(f"{path}: not valid TOML ({error})") from None
-    for stage in recipe.get("stage", ()):
-        if not isinstance(stage, dict) or "name" not in stage or stage.get("kind") not in _KINDS:
+    if not isinstance(recipe.get("about"), str):
+        raise RecipeError(f"{path}: needs the key 'about', a sentence that says what the recipe does")
+    if not isinstance(recipe.get("stage"), list) or not recipe["stage"]:
+        raise RecipeError(f"{path}: has no stage; each begins with [[stage]]")
+    for stage in recipe["stage"]:
+        if (
+            not isinstance(stage, dict)
+            or not isinstance(stage.get("name"), str)
+            or str(stage.get("kind")) not in _KINDS
+        ):
             raise RecipeError(f"{path}: a stage needs a name, and a kind out of {', '.join(_KINDS)}")
         for key in stage.keys() - {"name", "kind"} - _KINDS[stage["kind"]]:
             raise RecipeError(f"{path}: stage {stage['name']!r} has the unknown key {key!r}")
-    if not recipe.get("stage"):
-        raise RecipeError(f"{path}: has no stage")
     return recipe
 
 
@@ -138,16 +152,20 @@ def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, 
     """The stages of a recipe as configurations; the last one writes `adapter`, the others write into `out_dir`.
 
     Raises:
-        RecipeError: a stage refers to one that is not before it.
+        RecipeError: a stage refers to one that is not before it or to an adapter that does not exist, lacks a key, or
+            has a value of the wrong type.
         ValueError: a setting is out of range.
     """
     made: dict[str, Path] = {}
     result: list[Stage] = []
     for i, stage in enumerate(recipe["stage"]):
+        _check(stage)
         settings = {key: value for key, value in stage.items() if key not in ("name", "kind")}
-        for key in ("data", "valid", "adapter", "base_adapter", "init_adapter", "after"):
-            if key in settings:
-                settings[key] = _resolved(settings[key], made, data_root, stage["name"])
+        for key in settings.keys() & {"data", "valid", "after", *_ADAPTERS}:
+            settings[key] = _resolved(settings[key], made, data_root, stage["name"])
+        for key in settings.keys() & {*_ADAPTERS}:
+            if not stage[key].startswith("@"):
+                settings[key] = _adapter_file(f"stage {stage['name']!r}: {key}", settings[key])
         if stage["kind"] != "train":
             made[stage["name"]] = out = out_dir / f"{stage['name']}.jsonl"
             result.append((_distill_stage if stage["kind"] == "distill" else _synthesize_stage)(settings, out))
@@ -157,6 +175,34 @@ def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, 
             settings = {"task": recipe.get("task", "chat"), **settings}
             result.append(_train_stage(settings, model, out_dir / stage["name"], made[stage["name"]]))
     return result
+
+
+def _check(stage: Mapping[str, Any]) -> None:
+    """RecipeError if a key is missing, or its value has the wrong type. Numbers and words of a choice have their own
+    check (`options.check`)."""
+    place, kind = f"stage {stage['name']!r}", stage["kind"]
+    if _NEEDED[kind] not in stage:
+        raise RecipeError(f"{place}: a stage of kind {kind} needs the key {_NEEDED[kind]!r}")
+    for key in stage.keys() & _KINDS[kind]:
+        value, wanted = stage[key], _TYPES[kind][key]
+        parts = get_args(wanted) or (wanted,)
+        if get_origin(wanted) is tuple:
+            several = value if isinstance(value, list) else [value]
+            fits, words = bool(several) and all(isinstance(one, str) for one in several), "text, or a list of texts"
+        elif str in parts or Path in parts:
+            fits, words = isinstance(value, str), "text"
+        else:
+            fits, words = wanted is not int or type(value) is int, "a whole number"
+        if not fits:
+            raise RecipeError(f"{place}: {key} must be {words}, not {shown(value)}")
+
+
+def _adapter_file(place: str, name: str) -> str:
+    """The file of a shipped adapter, by name, or the path itself."""
+    try:
+        return str(find(name))
+    except FileNotFoundError as error:
+        raise RecipeError(f"{place} {error}") from None
 
 
 def _resolved(value: Any, made: Mapping[str, Path], data_root: Path, stage: str) -> Any:
@@ -178,8 +224,6 @@ def _distill_stage(settings: dict[str, Any], out: Path) -> DistillStage:
 
 def _synthesize_stage(settings: dict[str, Any], out: Path) -> SynthesizeStage:
     own = {key: settings.pop(key) for key in ("count", "begin", "system", "after") if key in settings}
-    if "count" not in own:
-        raise RecipeError("a stage of kind synthesize needs a count")
     begin = own.get("begin", ())
     own["begin"] = (begin,) if isinstance(begin, str) else tuple(begin)
     if "after" in own:
