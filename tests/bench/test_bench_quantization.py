@@ -109,6 +109,11 @@ def test_the_command_prints_a_table_or_json_and_appends_lines(tmp_path: Path, mo
     wrong = CliRunner().invoke(app, [*command, "--choice", "mlp=int5"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
 
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**settings, "eos_token_id": None}))
+    without_end = CliRunner().invoke(app, [*command, "--choice", "float", "--width", "4", "--json"])
+    assert without_end.exit_code == 0, without_end.stderr
+    assert json.loads(without_end.stdout)["float"]["perplexity"] == found["float"]["perplexity"]
     results = iter([found["float"]])
 
     def interrupted(self: Bench, choice: Any) -> dict[str, Any]:

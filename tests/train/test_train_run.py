@@ -479,6 +479,12 @@ def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfi
         replace(config, mode="tuned")
 
 
+def test_a_model_without_an_end_token_is_trained_on_its_own_tokens(config: TrainConfig) -> None:
+    tiny.write_base(config.model, load_base(config.model), eos_token_id=None)
+    assert load_base(config.model).config.eos_token_ids == ()
+    assert trained(replace(config, max_steps=1))[0].finished
+
+
 def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
     lengths = [5 + i % 7 for i in range(40)]
     orders = []

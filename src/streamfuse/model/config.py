@@ -122,6 +122,11 @@ class ModelConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
 
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text that the model did not write; None if the model has none."""
+        return next(iter(self.eos_token_ids), None)
+
     @classmethod
     def from_hf(cls, config: dict[str, Any], source: str = "config.json") -> ModelConfig:
         """Read a Hugging Face `config.json`.

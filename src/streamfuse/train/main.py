@@ -219,7 +219,7 @@ def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample], sou
     text = (
         None if all(sample.ids for sample in samples) else open_text(config.model, TEMPLATES[config.task].chat_template)
     )
-    return to_examples(samples, text, model.eos_token_ids[0], config.max_tokens, model.vocab_size, source)
+    return to_examples(samples, text, model.eos_token_id, config.max_tokens, model.vocab_size, source)
 
 
 def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], list[Example]]:

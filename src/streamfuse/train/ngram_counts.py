@@ -95,7 +95,7 @@ def answers_in(files: Iterable[str], vocab_size: int) -> list[Example]:
     if any(sample.ids is None for sample in samples):
         raise DataError("--data: the table is counted in the tokens that `streamfuse data distill` writes")
     longest = max((len(sample.ids.input_ids) for sample in samples if sample.ids), default=0)
-    return to_examples(samples, None, 0, longest, vocab_size)
+    return to_examples(samples, None, None, longest, vocab_size)
 
 
 def tokens_of(examples: Iterable[Example]) -> int:

@@ -87,22 +87,23 @@ def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) ->
 def to_examples(
     samples: Iterable[Sample],
     text: Tokenizer | None,
-    eos_token_id: int,
+    eos_token_id: int | None,
     max_tokens: int,
     vocab_size: int | None = None,
     source: str = "the data",
 ) -> list[Example]:
     """Prompts with each of their answers, end-of-sequence appended, truncated to `max_tokens`.
 
-    Answers with fewer than four tokens (after truncation) are dropped. `text` may be None if all samples are ids.
-    `source` names the samples in messages.
+    Answers with fewer than four tokens (after truncation) are dropped. `text` and `eos_token_id` may be None if all
+    samples are ids. `source` names the samples in messages.
 
     Raises:
-        DataError: a distilled token is not below `vocab_size` (if given), or no example is left.
+        DataError: a distilled token is not below `vocab_size` (if given), the model has no end-of-sequence token for
+            answers in text, or no example is left.
     """
     examples, n_answers = [], 0
     for sample in samples:
-        for example in _examples(sample, text, eos_token_id):
+        for example in _examples(sample, text, eos_token_id, source):
             n_answers += 1
             top = max(example.input_ids)
             if vocab_size is not None and top >= vocab_size:
@@ -125,11 +126,18 @@ def to_examples(
     return examples
 
 
-def _examples(sample: Sample, text: Tokenizer | None, eos_token_id: int) -> list[Example]:
+def _examples(sample: Sample, text: Tokenizer | None, eos_token_id: int | None, source: str) -> list[Example]:
     if sample.ids is not None:
         return [sample.ids]
     if text is None:
         raise DataError("rows of text need the model's tokenizer")
+    if not sample.references:
+        return []
+    if eos_token_id is None:
+        raise DataError(
+            f"{source}: an answer in text needs a token that ends it, and the model has none; give its config.json an "
+            "eos_token_id, or let it write its own answers (`streamfuse data distill`)"
+        )
     prompt = encode_prompt(sample, text)
     answers = ([*text.encode_rendered(answer), eos_token_id] for answer in sample.references)
     return [Example(prompt + answer, len(prompt)) for answer in answers]

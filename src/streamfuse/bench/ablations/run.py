@@ -29,6 +29,7 @@ from streamfuse.runtime.backend import IntArray
 from streamfuse.runtime.reference.draft import DraftTables, grow
 from streamfuse.train.config import DistillConfig, TrainConfig, default_streams
 from streamfuse.train.data import FrozenStates, choose_stream_vocab, split_held_out
+from streamfuse.train.distill import appending
 from streamfuse.train.dtype import fastest_dtype
 from streamfuse.train.evaluate import Proposals, Replay, draft_tables, proposals, replay_proposals
 from streamfuse.train.formats import DataError, Example
@@ -82,7 +83,7 @@ class Ablations:
                 self._alone(name, settings["alone"], todo) if "alone" in settings else self._of(name, settings, todo)
             )
             for row in found:
-                with (self.folder / "rows.jsonl").open("a", encoding="utf-8") as file:
+                with appending(self.folder / "rows.jsonl") as file:
                     file.write(json.dumps(row) + "\n")
                 yield row
 
@@ -96,8 +97,9 @@ class Ablations:
         return {kind: self._read(f"{kind}.jsonl") for kind in ("greedy", "sampled")}
 
     def _read(self, name: str) -> list[Example]:
-        eos, size = self.base.config.eos_token_ids[0], self.base.config.vocab_size
-        return to_examples(read_samples(self.folder / name), None, eos, self.size.max_tokens, size)
+        config = self.base.config
+        samples = read_samples(self.folder / name)
+        return to_examples(samples, None, config.eos_token_id, self.size.max_tokens, config.vocab_size, name)
 
     def _prepare(self) -> None:
         """Choose the examples once, so that data which grow meanwhile change nothing; let the base sample."""
@@ -106,9 +108,11 @@ class Ablations:
             samples, wanted = read_samples(self.data), self.size.examples + self.size.held_out
             if any(sample.ids is None for sample in samples) or len(samples) < wanted:
                 raise DataError(f"{self.data}: {wanted} answers of `streamfuse data distill` are needed")
-            eos, vocab_size = self.base.config.eos_token_ids[0], self.base.config.vocab_size
+            config = self.base.config
             usable = [sample for sample in samples if sample.ids and len(sample.ids.input_ids) - sample.ids.start >= 16]
-            examples = to_examples(spread(usable, wanted), None, eos, self.size.max_tokens, vocab_size)
+            examples = to_examples(
+                spread(usable, wanted), None, config.eos_token_id, self.size.max_tokens, config.vocab_size, self.data
+            )
             train, held_out = split_held_out(examples, self.size.held_out)
             _write(self.folder / "greedy.jsonl", held_out)
             _write(self.folder / "train.jsonl", train)

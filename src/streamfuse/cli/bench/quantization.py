@@ -167,12 +167,14 @@ def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> T
         for sample in merged(read_samples(source, format_)):
             (other if sample.ids is None else own).append(sample)
 
-    eos = ModelConfig.load(folder).eos_token_ids[0]
+    eos = ModelConfig.load(folder).eos_token_id
+
+    source = ", ".join(data)
 
     def chosen(samples: list[Sample], whole: bool) -> list[Example]:
         one_answer = [replace(sample, references=sample.references[:1]) for sample in spread(samples, _MOST_TEXTS)]
         found: list[Example] = []
-        for example in to_examples(one_answer, text, eos, _MAX_TOKENS) if one_answer else []:
+        for example in to_examples(one_answer, text, eos, _MAX_TOKENS, source=source) if one_answer else []:
             found.append(Example(example.input_ids, 1) if whole else example)
             if sum(len(each.input_ids) - each.start for each in found) >= tokens:
                 break
