@@ -11,7 +11,8 @@ from typing import Any
 import fakes
 import numpy as np
 import pytest
-from bundle_samples import edit_manifest, write_bundle
+from bundle_samples import VOCAB_SIZE, edit_manifest, list_file, write_bundle
+from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from streamfuse import engines
@@ -105,6 +106,9 @@ def _without_width_8(manifest: dict[str, Any]) -> None:
     ("edit", "words"),
     [
         (lambda manifest: manifest["speculation"].update(adapter="other"), "another adapter"),
+        (lambda manifest: manifest["model"].update(name="test/other"), "another model than .*one: name test/other, n"),
+        (lambda manifest: manifest["model"].update(source="hub: revision 2"), "another model than .*: source hub: rev"),
+        (lambda manifest: manifest["model"].update(hidden_size=64), "another model than .*: hidden_size 64, not 32"),
         (_without_width_8, "has no width 8"),
     ],
 )
@@ -116,6 +120,29 @@ def test_bundles_that_cannot_be_compared_are_named(
     bundles = [open_bundle(one), open_bundle(other, verify=False)]
     with pytest.raises(ParityError, match=words):
         check_comparable(bundles, 8)
+
+
+def test_adapters_whose_files_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    tables = {
+        "parent_left": np.ones((VOCAB_SIZE, 1), np.float16),
+        "parent_right": np.ones((4, 1), np.float16),
+        "gate": np.array([[0.5], [0.25]], np.float32),
+        "stream_vocab": np.arange(4, dtype=np.int32),
+    }
+    changes = {
+        "one": {},
+        "other_target": {"parent_left": 2 * tables["parent_left"], "calibration": np.ones(2, np.float32)},
+        "other_gate": {"gate": tables["gate"] + 1},
+        "other_vocab": {"stream_vocab": tables["stream_vocab"] + 1},
+        "fewer_streams": {"gate": tables["gate"][:1]},
+    }
+    for name, changed in changes.items():
+        list_file(write_bundle(tmp_path / name), "draft.safetensors", save({**tables, **changed}))
+    first, same, *others = (open_bundle(tmp_path / name) for name in changes)
+    check_comparable([first, same], 8)
+    for other in others:
+        with pytest.raises(ParityError, match=f"{other.folder.name} has other drafting tables than .*one; export both"):
+            check_comparable([first, other], 8)
 
 
 def test_the_command_compares_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -461,7 +461,7 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     ("was", "now", "words"),
     [
         ('about = "Two stages and what is between them."\n', "", "two.toml: needs the key 'about', a sentence that"),
-        ('kind = "distill"\ndata = "rows.jsonl"', 'kind = "distill"', "stage 'own': a stage of kind distill needs the k"),
+        ('kind = "distill"\ndata = "rows.jsonl"', 'kind = "distill"', "stage 'own': a stage of kind distill needs the"),
         ('data = ["rows.jsonl"]\n', "", "stage 'base': a stage of kind train needs the key 'data'"),
         ('data = "rows.jsonl"', "data = 3", "stage 'own': data must be text, not 3"),
         ('data = "rows.jsonl"', 'data = ["rows.jsonl"]', "stage 'own': data must be text, not ['rows.jsonl']"),
@@ -471,7 +471,7 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
         ("variations = 9", 'variations = "nine"', "stage 'own': variations must be a whole number, not 'nine'"),
         ('name = "own"', "name = 3", "a stage needs a name, and a kind out of train"),
         ('name = "base"\nkind = "train"', 'name = "base"\nkind = ["train"]', "a stage needs a name, and a kind out of"),
-        ('base_adapter = "@base"', 'base_adapter = "nobody"', "stage 'streams': base_adapter nobody: no such file, and"),
+        ('base_adapter = "@base"', 'base_adapter = "nobody"', "stage 'streams': base_adapter nobody: no such file"),
     ],
 )
 def test_a_recipe_with_a_wrong_key_is_refused_before_a_download(

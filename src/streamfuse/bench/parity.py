@@ -69,15 +69,36 @@ class Replay:
 
 
 def check_comparable(bundles: Sequence[Bundle], width: int) -> None:
-    """Raises ParityError: other adapters, tokenizers or draft data, or a bundle without this width."""
+    """Raises ParityError: other models, adapters or tokenizers, or a bundle without this width.
+
+    An adapter's name is its file's, so streams are also told apart by the tables that no target changes.
+    """
     first = bundles[0]
     for bundle in bundles:
+        for name in ("name", "source", "hidden_size"):
+            its, firsts = (getattr(one.manifest.model, name) for one in (bundle, first))
+            if its != firsts:
+                raise ParityError(f"{bundle.folder} has another model than {first.folder}: {name} {its}, not {firsts}")
         if bundle.manifest.speculation.adapter != first.manifest.speculation.adapter:
             raise ParityError(f"{bundle.folder} has another adapter than {first.folder}")
+        if not _same_tables(bundle, first):
+            raise ParityError(
+                f"{bundle.folder} has other drafting tables than {first.folder}; export both with one adapter and the "
+                "same --num-streams"
+            )
         if bundle.manifest.files[TOKENIZER_FILE].sha256 != first.manifest.files[TOKENIZER_FILE].sha256:
             raise ParityError(f"{bundle.folder} has another tokenizer than {first.folder}")
         if width not in bundle.spec().verify_widths:
             raise ParityError(f"{bundle.folder} has no width {width}; its widths are {bundle.spec().verify_widths}")
+
+
+def _same_tables(one: Bundle, other: Bundle) -> bool:
+    """Whether two bundles have the streams of one adapter. The other tables follow from the weights, an option or what
+    was measured."""
+    if not (one.manifest.speculation.num_streams or other.manifest.speculation.num_streams):
+        return True  # drafts are look-ups
+    tables, others = one.tables or {}, other.tables or {}
+    return all(np.array_equal(tables.get(name, ()), others.get(name, ())) for name in ("gate", "stream_vocab"))
 
 
 def write_text(backend: Backend, prompt: Sequence[int], max_new_tokens: int) -> list[int]:

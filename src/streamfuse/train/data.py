@@ -79,9 +79,9 @@ class Stopped(Exception):
 class FrozenStates:
     """Hidden states after the frozen layers for every token of the examples, [tokens, hidden_size], in a reused file.
 
-    The file's name contains a digest of the examples and of those layers' configuration, weights and dtype, so it is never
-    reused for other data, another model or another precision. Rows are float16 if the states fit (some models exceed its range),
-    else float32. An unfinished file (`.tmp.npy`) of an interrupted run is continued.
+    The file's name contains a digest of the examples and of those layers' configuration, weights and dtype, so it is
+    never reused for other data, another model or another precision. Rows are float16 if the states fit (some models
+    exceed its range), else float32. An unfinished file (`.tmp.npy`) of an interrupted run is continued.
 
     Args:
         progress: called with the estimated number of tokens done by all processes.

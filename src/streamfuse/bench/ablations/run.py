@@ -108,10 +108,10 @@ class Ablations:
             samples, wanted = read_samples(self.data), self.size.examples + self.size.held_out
             if any(sample.ids is None for sample in samples) or len(samples) < wanted:
                 raise DataError(f"{self.data}: {wanted} answers of `streamfuse data distill` are needed")
-            config = self.base.config
+            model = self.base.config
             usable = [sample for sample in samples if sample.ids and len(sample.ids.input_ids) - sample.ids.start >= 16]
             examples = to_examples(
-                spread(usable, wanted), None, config.eos_token_id, self.size.max_tokens, config.vocab_size, self.data
+                spread(usable, wanted), None, model.eos_token_id, self.size.max_tokens, model.vocab_size, self.data
             )
             train, held_out = split_held_out(examples, self.size.held_out)
             _write(self.folder / "greedy.jsonl", held_out)
