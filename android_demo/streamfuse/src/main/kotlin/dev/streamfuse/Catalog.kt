@@ -117,7 +117,8 @@ public class Catalog internal constructor(public val entries: List<CatalogEntry>
         @JvmStatic
         @JvmOverloads
         public fun parse(json: String, address: String, limits: BundleLimits = BundleLimits()): Catalog {
-            val base = allowedAddress(address)
+            // Without a path, `resolve` would append to the host's name.
+            val base = allowedAddress(address).let { if (it.rawPath.isEmpty()) it.resolve("/") else it }
             val raw = try {
                 val version = reader.decodeFromString(Version.serializer(), json).version
                 need(version == VERSION) { "catalog_version is $version, but this library reads $VERSION" }
@@ -214,8 +215,8 @@ internal fun allowedAddress(address: String): URI {
 }
 
 /** HTTPS, or HTTP from this device itself. */
-internal fun isAllowed(uri: URI): Boolean = !uri.host.isNullOrEmpty() && uri.userInfo == null && when (uri.scheme) {
+internal fun isAllowed(uri: URI): Boolean = !uri.host.isNullOrEmpty() && uri.userInfo == null && when (uri.scheme?.lowercase()) {
     "https" -> true
-    "http" -> uri.host in listOf("localhost", "127.0.0.1", "[::1]")
+    "http" -> uri.host.lowercase() in listOf("localhost", "127.0.0.1", "[::1]")
     else -> false
 }

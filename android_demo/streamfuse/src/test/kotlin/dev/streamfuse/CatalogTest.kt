@@ -66,6 +66,19 @@ class CatalogTest : StoreTestCase() {
     }
 
     @Test
+    fun `addresses are relative to that of the catalogue, also where it has no path, and their scheme may be in capitals`() {
+        val json = publisher.publish("demo" to demo)
+        fun file(address: String) = "${Catalog.parse(json, address).entries.single().address("model.pte")}"
+        assertEquals("https://models.example/demo/model.pte", file("https://models.example"))
+        assertEquals("https://models.example/demo/model.pte", file("https://models.example/catalog.json"))
+        assertEquals("https://models.example/a/demo/model.pte", file("https://models.example/a/catalog.json"))
+        assertEquals("HTTPS://models.example/demo/model.pte", file("HTTPS://models.example"))
+        publisher.publish("demo" to demo)
+        val entries = runBlocking { store.catalog(publisher.address.replace("http", "HTTP")).entries }
+        assertEquals(demoBytes, (download(entries.single()).last() as BundleProgress.Installed).bundle.bytes)
+    }
+
+    @Test
     fun `an entry has the reason why a device cannot run it`() {
         publisher.publish("demo" to demo, "npu" to demo, "phone" to demo) {
             if (it["name"] == JsonPrimitive("npu")) it.with("backend", "qnn")
