@@ -89,9 +89,13 @@ public class BundleStore @JvmOverloads constructor(
      * the catalogue; what the check throws, and then nothing is kept. IOException: the disk.
      */
     public fun download(entry: CatalogEntry): Flow<BundleProgress> = steps {
-        installed().firstOrNull { it.id == entry.id }?.let { return@steps it }
+        installed(entry)?.let { return@steps it }
         val claim = Claim.of(partial(entry)) ?: throw busy(entry.name)
         claim.use {
+            installed(entry)?.let { there -> // another store has installed it between the two lines above
+                claim.folder.deleteTree()
+                return@steps there
+            }
             val folder = File(claim.folder, BUNDLE)
             receive(entry, claim.folder)
             send(BundleProgress.Checking)
@@ -169,6 +173,8 @@ public class BundleStore @JvmOverloads constructor(
         directory.listFiles { file -> file.isDirectory && !file.name.startsWith(".") }.orEmpty()
             .map(::facts)
             .sortedBy { it.name }
+
+    private fun installed(entry: CatalogEntry) = installed().firstOrNull { it.id == entry.id }
 
     private fun facts(folder: File): InstalledBundle {
         val bytes = folder.walk().filter(File::isFile).sumOf(File::length)

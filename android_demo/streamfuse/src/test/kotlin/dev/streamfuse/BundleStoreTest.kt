@@ -4,6 +4,7 @@ import dev.streamfuse.testing.Publisher
 import dev.streamfuse.testing.Publisher.Companion.with
 import java.io.ByteArrayInputStream
 import java.io.File
+import java.io.FileFilter
 import java.io.IOException
 import java.nio.file.Files
 import java.nio.file.Path
@@ -266,6 +267,23 @@ class BundleStoreTest : StoreTestCase() {
         running.await()
         assertEquals(listOf("demo", "demo 2"), list().map { it.name })
         assertEquals(setOf("demo", "demo 2"), left().toSet())
+    }
+
+    @Test
+    fun `a bundle that another store installs while this one looks for it is installed once`() {
+        publisher.publish("demo" to demo)
+        val entry = entry()
+        val late = object : File(root.path) {
+            private var isFirst = true
+
+            override fun listFiles(filter: FileFilter?): Array<File>? = super.listFiles(filter).also {
+                if (isFirst) download(entry)
+                isFirst = false
+            }
+        }
+        val steps = download(entry, BundleStore(late) {})
+        assertEquals(listOf(BundleProgress.Installed(list().single())), steps)
+        assertEquals(listOf("demo"), left())
     }
 
     @Test
