@@ -52,19 +52,21 @@ class ChatListModel(private val saved: SavedChats, private val chat: ChatModel, 
 
     fun delete(id: String): Job = scope.launch {
         val entry = saved.entries.value.firstOrNull { it.id == id } ?: return@launch
+        forgetting?.cancel() // before this chat is among those that it sweeps
         wasOpen = chat.state.value.chat == id
         chat.delete(id).join()
         deleted.value = entry
-        forgetting?.cancel()
         forgetting = scope.launch {
             delay(UNDO_MS)
             deleted.value = null
+            saved.sweep()
         }
     }
 
     /** Brings the deleted chat back, and opens it where it was open. */
     fun undo(): Job = scope.launch {
         val entry = deleted.value ?: return@launch
+        forgetting?.cancel()
         deleted.value = null
         saved.restore(entry.id)
         if (wasOpen) chat.openChat(entry.id)

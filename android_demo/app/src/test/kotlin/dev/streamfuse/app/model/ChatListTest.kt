@@ -134,12 +134,17 @@ class ChatListTest : ChatTest() {
         chat.ask("Another")
         list.delete(id).join()
         assertEquals("one that is not open leaves the other", 2, chat.ready().turns.size)
+        fun deleted() = File(folder.root, "saved").list().orEmpty().filter { it.startsWith(".deleted") }
+        assertEquals("it can come back", 1, deleted().size)
         advanceTimeBy(ChatListModel.UNDO_MS + 1)
         assertNull(list.state.value.deleted)
+        assertEquals("its words are not kept longer", emptyList<String>(), deleted())
         list.undo().join()
         assertEquals(listOf("Another"), list.titles())
+        list.delete(chat.state.value.chat!!).join()
+        assertEquals("a process that ends now leaves it", 1, deleted().size)
         list(model()) // the next process
-        assertFalse(File(folder.root, "saved").list().orEmpty().any { it.startsWith(".deleted") })
+        assertEquals(emptyList<String>(), deleted())
     }
 
     @Test fun `the last question asked again has another answer, one that was stopped has its own`() = runTest {
