@@ -50,8 +50,10 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles, list = R.id.scrol
     override fun onActivityResult(requestCode: Int, resultCode: Int, data: Intent?) {
         val uri = data?.data
         if (resultCode != Activity.RESULT_OK || uri == null) return
+        val resolver = applicationContext.contentResolver // an import outlives this screen
         whenReady { parts ->
-            parts.bundles.import { if (requestCode == FOLDER) TreeSource(contentResolver, uri) else zipSource(contentResolver, uri) }
+            val import = parts.bundles.import { if (requestCode == FOLDER) TreeSource(resolver, uri) else zipSource(resolver, uri) }
+            if (import != null) resolver.keepGrant(uri, import)
         }
     }
 

@@ -32,7 +32,8 @@ import kotlinx.coroutines.launch
 /**
  * Keeps the process running while a bundle is downloaded: a user-initiated data transfer job, from Android 14 on. Its
  * notification shows the progress. The download itself is that of the bundles screen; where the system has ended the
- * process meanwhile, the job starts it anew and the download goes on from what has arrived.
+ * process meanwhile, the job starts it anew and the download goes on from what has arrived. A job whose server cannot be
+ * reached is begun again later.
  */
 @TargetApi(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
 open class DownloadJob : JobService() {
@@ -55,10 +56,10 @@ open class DownloadJob : JobService() {
                     .distinctUntilChanged { old, new -> percent(old) == percent(new) }
                     .collect { show(params, notification(it)) }
             }
-            bundles.finish(id)
+            val isDone = bundles.finish(id)
             showing.cancel()
             running -= params.jobId
-            jobFinished(params, false)
+            jobFinished(params, !isDone) // the system begins it again, after longer and longer waits
         }
         return true
     }

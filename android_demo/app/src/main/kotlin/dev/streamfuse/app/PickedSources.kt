@@ -1,6 +1,7 @@
 package dev.streamfuse.app
 
 import android.content.ContentResolver
+import android.content.Intent
 import android.net.Uri
 import android.provider.DocumentsContract
 import android.provider.DocumentsContract.Document
@@ -9,6 +10,7 @@ import dev.streamfuse.BundleSource
 import dev.streamfuse.ZipSource
 import java.io.FileNotFoundException
 import java.io.InputStream
+import kotlinx.coroutines.Job
 
 /** A folder that the user picked: a tree of the Storage Access Framework. */
 class TreeSource(private val resolver: ContentResolver, private val tree: Uri) : BundleSource() {
@@ -55,6 +57,22 @@ fun zipSource(resolver: ContentResolver, uri: Uri): ZipSource {
         if (rows.moveToFirst()) rows.getString(0) to (if (rows.isNull(1)) null else rows.getLong(1)) else null
     } ?: ((uri.lastPathSegment ?: "bundle") to null)
     return ZipSource(name ?: "bundle", bytes) { resolver.read(uri) }
+}
+
+/** Keeps the right to read [uri] until [import] ends. The picker's own grant ends with the screen that opened it. */
+fun ContentResolver.keepGrant(uri: Uri, import: Job) {
+    try {
+        takePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
+    } catch (_: SecurityException) {
+        return // the provider offers no longer grant
+    }
+    import.invokeOnCompletion {
+        try {
+            releasePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
+        } catch (_: SecurityException) {
+            // The provider has withdrawn it, or was uninstalled.
+        }
+    }
 }
 
 private fun ContentResolver.read(uri: Uri): InputStream =

@@ -104,6 +104,21 @@ class BundlesScreenTest : Device() {
         assertEquals(listOf("demo"), bundles)
     }
 
+    @Test fun `an import goes on without its screen, with a grant of the app's own that it gives back`() {
+        folder("demo") {}
+        val controller = open(BundlesActivity::class.java)
+        FakeDocuments.slow = true
+        controller.get().pickFolder("demo")
+        until { parts.bundles.state.value.importing != null }
+        controller.pause().stop().destroy()
+        val tree = DocumentsContract.buildTreeDocumentUri(FakeDocuments.AUTHORITY, "demo")
+        assertEquals(listOf(tree), app.contentResolver.persistedUriPermissions.map { it.uri })
+        FakeDocuments.slow = false
+        until { parts.bundles.state.value.importing == null }
+        until { app.contentResolver.persistedUriPermissions.isEmpty() }
+        assertEquals(listOf("demo"), bundles)
+    }
+
     @Test fun `a zip that leads out of the folder is refused`() {
         zip("evil.zip") { zip ->
             zip.add("manifest.json", File(built("demo"), "manifest.json"))

@@ -148,6 +148,29 @@ class DownloadJobTest : Device() {
         }
     }
 
+    @Test fun `a job that finds no server is begun again later, until its download is discarded`() {
+        Publisher().use { publisher ->
+            publisher.publish("demo" to Publisher.bundle(mapOf("model.pte" to ByteArray(1000))))
+            publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
+            val screen = openCatalog(publisher)
+            screen.press(R.id.download)
+            until { offer().error != null && offer().state is OfferState.Paused }
+            val job = scheduler.allPendingJobs.single()
+            until { KeptPreferences(app).read()["catalog"] == publisher.address } // settings are written a moment later
+            endedParts += parts
+            app.replace(Parts(app)) // the system has ended the process
+            publisher.statuses["catalog.json"] = ArrayDeque(listOf(503))
+            val service = Robolectric.buildService(ShownJob::class.java).create().get()
+            service.onStartJob(parameters(job))
+            until { shadowOf(service).isJobFinished }
+            assertTrue(shadowOf(service).isRescheduleNeeded)
+
+            openCatalog(publisher).pressSoon(R.id.discard)
+            until { offer().state is OfferState.Available }
+            assertNull(scheduler.getPendingJob(job.id))
+        }
+    }
+
     @Test fun `a job that the system refuses is logged, and the download runs without it`() {
         Publisher().use { publisher ->
             publisher.publish("demo" to Publisher.bundle(emptyMap()))

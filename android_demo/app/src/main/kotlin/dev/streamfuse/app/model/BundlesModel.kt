@@ -4,7 +4,9 @@ import dev.streamfuse.BundleProgress
 import dev.streamfuse.BundleSource
 import dev.streamfuse.BundleStore
 import dev.streamfuse.CatalogEntry
+import dev.streamfuse.ErrorCode
 import dev.streamfuse.InstalledBundle
+import dev.streamfuse.StreamFuseException
 import dev.streamfuse.app.R
 import java.util.concurrent.ConcurrentHashMap
 import kotlinx.coroutines.CancellationException
@@ -62,7 +64,7 @@ data class BundlesState(
  * Chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are shown.
  *
  * @param onDownload called when the user begins a download, to keep the process running until it ends.
- * @param onPause called when the user ends one.
+ * @param onPause called when the user ends or discards one.
  */
 class BundlesModel(
     private val store: BundleStore,
@@ -80,6 +82,12 @@ class BundlesModel(
 
     /** How far the downloads are that run, by the ids of their entries. */
     private val running = ConcurrentHashMap<String, OfferState>()
+
+    /** The entries whose last download the network has ended, by their ids. */
+    private val interrupted = ConcurrentHashMap.newKeySet<String>()
+
+    /** Whether the network has ended the last request of a catalogue. */
+    @Volatile private var isCatalogInterrupted = false
     private val refreshing = Mutex() // so that the last one to look at the disk is the last one to be shown
 
     init {
@@ -100,12 +108,14 @@ class BundlesModel(
         settings.catalog = address.trim()
         current.update { it.copy(catalog = address.trim(), asking = true, message = null) }
         return scope.launch {
+            isCatalogInterrupted = false
             val message = try {
                 val entries = store.catalog(address).entries
                 current.update { it.copy(offers = entries.map { entry -> Offer(entry, OfferState.Available) }) }
                 refresh()
                 if (entries.isEmpty()) words(R.string.catalog_empty) else null
             } catch (error: Exception) {
+                isCatalogInterrupted = isOfNetwork(error)
                 sentenceOf(error)
             }
             current.update { it.copy(asking = false, message = message) }
@@ -119,21 +129,28 @@ class BundlesModel(
 
     /**
      * Waits for the end of the download of the entry with this id. If it does not run, because the system stopped it or
-     * ended the process, it begins anew, from the catalogue that was shown last.
+     * ended the process, it begins anew, from the catalogue that was shown last. False: the network has ended it, so it
+     * should be tried again later. True: it is installed, paused by the user or refused.
      */
-    suspend fun finish(id: String) {
+    suspend fun finish(id: String): Boolean {
         downloads[id]?.let { if (!it.isActive) it.join() } // a cancelled download may still be writing
-        if (running[id] == null && store.list().none { it.id == id }) {
+        if (running[id] == null) {
+            if (store.list().any { it.id == id }) return true
             ask(settings.catalog)?.join() ?: state.first { !it.asking } // a request that already runs
-            current.value.offers.find { it.entry.id == id }?.let { begin(it.entry) }
+            if (isCatalogInterrupted) return false
+            begin(current.value.offers.find { it.entry.id == id }?.entry ?: return true)
         }
         downloads[id]?.join()
+        return id !in interrupted
     }
+
+    private fun isOfNetwork(error: Throwable) = (error as? StreamFuseException)?.code == ErrorCode.NETWORK
 
     /** Starts a download. False if it already runs. */
     @OptIn(DelicateCoroutinesApi::class)
     private fun begin(entry: CatalogEntry): Boolean {
         if (running.putIfAbsent(entry.id, OfferState.Downloading(0)) != null) return false
+        interrupted -= entry.id
         show(entry, OfferState.Downloading(0))
         // Atomic: the end below also runs if the download is cancelled before its first instruction.
         downloads[entry.id] = scope.launch(start = CoroutineStart.ATOMIC) {
@@ -150,6 +167,7 @@ class BundlesModel(
             } catch (_: CancellationException) {
                 null
             } catch (error: Throwable) {
+                if (isOfNetwork(error)) interrupted += entry.id
                 sentenceOf(error)
             }
             withContext(NonCancellable) {
@@ -172,19 +190,20 @@ class BundlesModel(
         downloads[id]?.cancel()
     }
 
-    /** Deletes what has arrived of a download. */
+    /** Deletes what has arrived of a download; its job, which may begin again later, ends too. */
     fun discard(entry: CatalogEntry): Job = scope.launch {
+        onPause(entry)
         downloads[entry.id]?.cancelAndJoin()
         val error = runCatching { store.discard(entry) }.exceptionOrNull()
         show(entry, OfferState.Available, error?.let(::sentenceOf))
         refresh()
     }
 
-    /** Copies a bundle and, where it is sound, uses it. One at a time. [open] may ask a slow file provider. */
-    fun import(open: () -> BundleSource) {
-        if (current.value.importing != null) return
+    /** Copies a bundle and, where it is sound, uses it. One at a time: null while one runs. [open] may ask a slow provider. */
+    fun import(open: () -> BundleSource): Job? {
+        if (current.value.importing != null) return null
         current.update { it.copy(importing = BundleProgress.Receiving(0, null), message = null) }
-        importing = scope.launch {
+        return scope.launch {
             val message = try {
                 var name = ""
                 store.import(open).collect { progress ->
@@ -200,7 +219,7 @@ class BundlesModel(
             }
             withContext(NonCancellable) { refresh() }
             current.update { it.copy(importing = null, message = message) }
-        }
+        }.also { importing = it }
     }
 
     fun cancel() {

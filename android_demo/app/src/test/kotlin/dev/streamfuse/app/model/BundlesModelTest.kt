@@ -27,6 +27,7 @@ import kotlinx.coroutines.withTimeoutOrNull
 import kotlinx.serialization.json.JsonPrimitive
 import org.junit.After
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
 import org.junit.Rule
@@ -139,6 +140,23 @@ class BundlesModelTest {
         assertEquals(OfferState.Installed, bundles.state.value.offer("demo").state)
         val ranges = publisher.requests.filter { it.first == "demo/model.pte" }.map { it.second }
         assertTrue("$ranges", ranges.all { it != null })
+    }
+
+    @Test(timeout = 60_000) fun `a job that the network ends is to be tried again, one that is refused or installed is not`() {
+        publisher.publish("demo" to demo, "damaged" to Publisher.bundle(demo + ("damaged" to ByteArray(1))))
+        val (id, damaged) = ask().map { it.entry.id }
+        while (preferences.kept["catalog"] != publisher.address) Thread.sleep(10) // settings are written a moment later
+        val again = start()
+        runBlocking {
+            publisher.statuses["catalog.json"] = ArrayDeque(listOf(503))
+            assertFalse("no catalogue", again.finish(id))
+            publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
+            assertFalse("no file", again.finish(id))
+            assertTrue("refused", again.finish(damaged))
+            assertTrue("not published", again.finish("0".repeat(64)))
+            assertTrue("installed", again.finish(id))
+        }
+        assertEquals(OfferState.Installed, again.state.value.offer("demo").state)
     }
 
     @Test(timeout = 60_000) fun `a job that starts while the catalogue is requested waits for it`() {
