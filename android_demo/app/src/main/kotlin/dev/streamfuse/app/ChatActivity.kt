@@ -63,6 +63,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     override fun onReady() {
         view<ImageButton>(R.id.send).setOnClickListener { if (writing) stop() else send() }
         input.setOnKeyListener { _, _, event -> onEnter(event) }
+        input.onTyped { if (it.isEmpty()) giveBack() }
         list?.use(parts.chats) {}
     }
 
@@ -128,15 +129,14 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         view<View>(R.id.suggestions).shown(isEmpty)
         input.setHint(if (state.canChat) R.string.ask else R.string.continue_text)
         showButton(state.phase)
-        state.unsent?.let(::giveBack)
+        giveBack()
     }
 
     private fun showToEnd() = view<View>(R.id.to_end).shown(view<ScrollView>(R.id.scroll).canScrollVertically(1))
 
     private fun send() {
         feel()
-        parts.chat.send(input.text.toString())
-        if (state.value.phase == Phase.WRITING) input.text.clear()
+        if (parts.chat.send(input.text.toString())) input.text.clear()
     }
 
     private fun stop() {
@@ -149,8 +149,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         view<View>(R.id.send).performHapticFeedback(touch)
     }
 
-    private fun giveBack(unsent: String) {
-        if (input.text.isEmpty()) input.setText(unsent)
+    /** Puts a question that was not asked into the field, once nothing else is there. */
+    private fun giveBack() {
+        val unsent = state.value.unsent ?: return
+        if (input.text.isNotEmpty()) return
+        input.setText(unsent)
         parts.chat.takeUnsent()
     }
 

@@ -195,6 +195,25 @@ class ChatScreenTest : ChatScreen() {
         assertEquals(emptyList<Any>(), screen.conversation())
     }
 
+    @Test fun `a question that is refused waits until the field is empty, and does not come back once it is deleted`() {
+        install("demo")
+        val controller = openChat()
+        val screen = controller.get()
+        val endless = "word ".repeat(20_000).trim()
+        screen.ask(endless)
+        screen.type(R.id.input, "typed meanwhile")
+        until { screen.shown(R.id.error) }
+        assertEquals("typed meanwhile", screen.text(R.id.input).text.toString())
+        screen.type(R.id.input, "")
+        assertEquals(endless, screen.text(R.id.input).text.toString())
+        screen.type(R.id.input, "")
+        assertEquals("", screen.text(R.id.input).text.toString())
+        val again = endProcess(controller, ChatActivity::class.java).get()
+        ready()
+        idle()
+        assertEquals("", again.text(R.id.input).text.toString())
+    }
+
     @Test fun `without a bundle the way to one is shown`() {
         val screen = open(ChatActivity::class.java).get()
         until { screen.shown(R.id.choose_bundle) }

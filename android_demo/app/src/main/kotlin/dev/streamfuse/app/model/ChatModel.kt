@@ -5,6 +5,7 @@ import dev.streamfuse.GenerationConfig
 import dev.streamfuse.Options
 import dev.streamfuse.app.R
 import java.io.File
+import java.util.concurrent.atomic.AtomicInteger
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
@@ -48,6 +49,10 @@ class ChatModel(
 
     @Volatile private var chat: OpenChat? = null
 
+    /** How many calls are not done that open another chat, or take the model: nothing is asked until they are. */
+    private val changes = AtomicInteger()
+    private val calls = Any() // around the place of a call in the order, and what was decided for it
+
     /** Why the answer that is being written shall end; null: it shall not. */
     @Volatile private var stopping: String? = null
 
@@ -60,17 +65,17 @@ class ChatModel(
     }
 
     /** Uses another bundle, in the chat that was last used with it; null: none. */
-    fun open(bundle: String?): Job = later(End.STOPPED) {
-        if (bundle == settings.bundle && model != null) return@later
+    fun open(bundle: String?): Job = change(if (bundle == current.value.bundle) null else End.STOPPED) {
+        if (bundle == settings.bundle && model != null) return@change
         save()
         choose(bundle)
         load(bundle)
     }
 
     /** Opens a saved chat, with the bundle that it belongs to. */
-    fun openChat(id: String): Job = later(End.STOPPED) {
-        val bundle = saved.read(id)?.bundle ?: return@later
-        if (id == chat?.id) return@later
+    fun openChat(id: String): Job = change(if (id == current.value.chat) null else End.STOPPED) {
+        val bundle = saved.read(id)?.bundle ?: return@change
+        if (id == chat?.id) return@change
         save()
         val open = model
         if (bundle == settings.bundle && open != null) {
@@ -82,13 +87,13 @@ class ChatModel(
     }
 
     /** Begins a new chat, with the system prompt of the settings; the one that was open is saved. */
-    fun newChat(): Job = later(End.STOPPED) {
+    fun newChat(): Job = change(End.STOPPED) {
         save()
-        show(model ?: return@later, current.value.bundle!!, null)
+        show(model ?: return@change, current.value.bundle!!, null)
     }
 
     /** Takes a chat out of the list, where it can be restored for a while; a new one takes the place of the open one. */
-    fun delete(id: String): Job = later(if (id == chat?.id) End.STOPPED else null) {
+    fun delete(id: String): Job = change(if (id == chat?.id) End.STOPPED else null) {
         val isOpen = id == chat?.id
         if (isOpen) save()
         saved.sweep()
@@ -122,14 +127,14 @@ class ChatModel(
         val before = loaded
         if (before == null || before == settings.settings.value.loading) return null
         if (current.value.phase !in setOf(Phase.READY, Phase.WRITING)) return null
-        return later(End.STOPPED) {
+        return change(End.STOPPED) {
             save()
             load(settings.bundle, chat?.id)
         }
     }
 
-    /** Asks, unless the model is busy. */
-    fun send(text: String) = ask(text, current.value.turns, settings.settings.value.config())
+    /** Asks, unless the text is empty or the model is busy; whether it was asked. */
+    fun send(text: String): Boolean = ask(text, current.value.turns, settings.settings.value.config())
 
     /** Asks the question before the last answer again. An answer that had come to its end is replaced by another one. */
     fun retry() {
@@ -141,15 +146,17 @@ class ChatModel(
     }
 
     /** Asks [text] in place of the question at [index]; what followed that one is dropped. */
-    fun edit(index: Int, text: String) =
+    fun edit(index: Int, text: String) {
         ask(text, current.value.turns.take(index), settings.settings.value.config())
+    }
 
-    private fun ask(text: String, kept: List<Turn>, config: GenerationConfig) {
+    private fun ask(text: String, kept: List<Turn>, config: GenerationConfig): Boolean = synchronized(calls) {
         val asked = text.trim()
-        if (asked.isEmpty() || current.value.phase != Phase.READY) return
+        if (asked.isEmpty() || current.value.phase != Phase.READY || changes.get() > 0) return false
         stopping = null
         current.update { it.asking(asked, kept) }
         later { write(asked, config) }
+        return true
     }
 
     /** Ends the answer at its next token. */
@@ -162,8 +169,8 @@ class ChatModel(
     fun leave(): Job = later(End.LEFT) { save() }
 
     /** [leave], and the memory is given back until [wake]. */
-    fun rest(): Job = later(End.LEFT) {
-        if (model == null) return@later
+    fun rest(): Job = change(End.LEFT) {
+        if (model == null) return@change
         save()
         unload()
         resting = true
@@ -177,20 +184,29 @@ class ChatModel(
 
     /** Lends the model, whose own answer ends; null where none is open. */
     suspend fun <T> lend(use: suspend (OpenModel) -> T): T? {
+        synchronized(calls) { changes.incrementAndGet() }
         stop()
-        return order.withLock {
-            val open = model ?: return@withLock null
-            current.update { it.copy(phase = Phase.LENT) }
-            try {
-                use(open)
-            } finally {
-                current.update { it.copy(phase = Phase.READY) }
+        return try {
+            order.withLock {
+                val open = model ?: return@withLock null
+                current.update { it.copy(phase = Phase.LENT) }
+                try {
+                    use(open)
+                } finally {
+                    current.update { it.copy(phase = Phase.READY) }
+                }
             }
+        } finally {
+            changes.decrementAndGet()
         }
     }
 
-    /** The refused text is in the input field again. */
-    fun takeUnsent() = current.update { it.copy(unsent = null) }
+    /** The unsent text is in the input field again: neither the screen nor the record gives it back another time. */
+    fun takeUnsent(): Job {
+        val id = current.value.chat
+        current.update { it.copy(unsent = null) }
+        return scope.launch { synchronized(disk) { if (id != null) written { saved.takeUnsent(id) } } }
+    }
 
     /** Gives the memory back. */
     suspend fun close() {
@@ -201,6 +217,12 @@ class ChatModel(
     private fun stop(why: String) {
         if (stopping == null) stopping = why
         chat?.session?.stop()
+    }
+
+    /** [later], for work that opens another chat or unloads the model. */
+    private fun change(stop: String?, work: suspend () -> Unit): Job = synchronized(calls) {
+        changes.incrementAndGet()
+        later(stop, work).apply { invokeOnCompletion { changes.decrementAndGet() } }
     }
 
     /** Runs [work] after what is under way; [stop]: the answer that is being written shall end for it. */
@@ -282,7 +304,6 @@ class ChatModel(
     private suspend fun write(asked: String, config: GenerationConfig) {
         val open = chat ?: return
         val asking = current.value
-        if (asking.phase != Phase.WRITING) return // another bundle was loaded in between
         val kept = asking.turns.dropLast(2) // without the new question and its answer
         val before = kept + asking.replaced
         val isRewound = asking.replaced.isNotEmpty() // by an edit or a retry

@@ -88,12 +88,13 @@ data class ChatState(
     )
 
     /**
-     * The answer counts as far as it was delivered; a question without any answer was never asked, and goes back into
-     * the input field unless it comes back into the chat.
+     * The answer counts as far as it was delivered; a question without any token of an answer was never asked, and goes
+     * back into the input field unless it comes back into the chat. Tokens without text count, such as those of thinking:
+     * the model's conversation has them.
      */
     fun ended(end: String, figures: Live?, asked: String? = null): ChatState {
         val (question, answer) = turns.takeLast(2)
-        val answered = answer.runs.isNotEmpty() || answer.copy(end = end).isWhole
+        val answered = (live?.tokens ?: 0) > 0 || answer.copy(end = end).isWhole
         return copy(
             phase = Phase.READY,
             turns = turns.dropLast(2) + if (answered) listOf(question, answer.copy(end = end, figures = figures)) else replaced,

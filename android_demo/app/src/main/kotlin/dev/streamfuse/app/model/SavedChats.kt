@@ -106,6 +106,12 @@ class SavedChats(private val folder: File, private val now: () -> Long = System:
         read(id)?.let { put(id, it.copy(title = title.trim().ifEmpty { null })) }
     }
 
+    /** Forgets the unsent text. All else stays, also the place in the list and the cache. */
+    @Synchronized
+    fun takeUnsent(id: String) {
+        read(id)?.takeIf { it.unsent != null }?.let { put(id, it.copy(unsent = null)) }
+    }
+
     /** Takes it out of the list; [restore] brings it back until [sweep]. */
     @Synchronized
     fun delete(id: String) {

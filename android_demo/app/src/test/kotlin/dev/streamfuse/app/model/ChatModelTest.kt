@@ -6,6 +6,7 @@ import java.io.File
 import kotlin.coroutines.CoroutineContext
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
@@ -16,6 +17,7 @@ import kotlinx.coroutines.test.UnconfinedTestDispatcher
 import kotlinx.coroutines.test.advanceTimeBy
 import kotlinx.coroutines.test.runTest
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
 import org.junit.Test
@@ -144,16 +146,105 @@ class ChatModelTest : ChatTest() {
         assertEquals("Hello", chat.state.value.unsent)
     }
 
-    @Test fun `what is called one after another runs in this order, whatever threads take it`() = runTest {
-        use("demo")
-        val tasks = ArrayDeque<Runnable>()
-        val lastFirst = object : CoroutineDispatcher() {
-            override fun dispatch(context: CoroutineContext, block: Runnable) = tasks.addLast(block)
-        }
+    /** Runs what waits when [run] is called, the last of it first. */
+    private class LastFirst : CoroutineDispatcher() {
+        private val tasks = ArrayDeque<Runnable>()
+
+        override fun dispatch(context: CoroutineContext, block: Runnable) = tasks.addLast(block)
+
         fun run() {
             while (tasks.isNotEmpty()) tasks.removeLast().run()
         }
-        val chat = chat(scope = CoroutineScope(lastFirst + Job()))
+    }
+
+    @Test fun `a question is not asked while the chat that it would be asked in is to be closed`() = runTest {
+        use("demo")
+        bundle("other")
+        val first = chat()
+        first.ask("One")
+        val one = first.state.value.chat!!
+        first.newChat().join()
+        first.ask("Two")
+        first.close()
+        val store = store()
+        val thread = LastFirst()
+        val scope = CoroutineScope(thread + Job())
+        val chat = chat(store, scope).also { thread.run() }
+        val changes = mapOf<String, () -> Unit>(
+            "new chat" to { chat.newChat() },
+            "another chat" to { chat.openChat(one) },
+            "settings" to { store.set(Field.THREADS, "3").also { chat.applySettings()!! } },
+            "lent" to { scope.launch(start = CoroutineStart.UNDISPATCHED) { chat.lend { } } },
+            "deleted" to { chat.delete(one) },
+            "another bundle" to { chat.open("other") },
+        )
+        for ((name, change) in changes) {
+            change()
+            val isAsked = chat.send("Hello")
+            thread.run()
+            val state = chat.state.value
+            val isThere = state.turns.any { it.text == "Hello" } || state.unsent == "Hello"
+            assertEquals("$name: it is in the chat or in the field", isAsked, isThere)
+            assertTrue("$name: no answer is half", state.turns.none { it.role == Role.ASSISTANT && it.end == null })
+            assertEquals(name, Phase.READY, state.phase)
+        }
+        chat.rest()
+        assertFalse(chat.send("Hello"))
+        thread.run()
+        chat.wake()
+        thread.run()
+        assertTrue("afterwards it is", chat.send("Hello"))
+    }
+
+    @Test fun `the chat or the bundle that is in use can be chosen again, and its answer goes on`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        chat.openChat(chat.state.value.chat!!)
+        chat.open("demo")
+        repeat(20) { engine.gate!!.trySend(Unit) }
+        assertEquals("length", chat.ready().turns[1].end)
+    }
+
+    @Test fun `what the field has taken does not come back when the chat is opened again`() = runTest {
+        use("demo")
+        val chat = chat()
+        chat.ask("Hello")
+        chat.ask("please refuse")
+        chat.leave().join()
+        val id = chat.state.value.chat!!
+        chat.takeUnsent().join()
+        chat.newChat().join()
+        chat.openChat(id).join()
+        assertNull(chat.ready().unsent)
+        assertEquals(2, chat.state.value.turns.size)
+        assertNull("nor in the next process", chat().ready().unsent)
+        assertEquals("the cache was used", 0, engine.histories)
+    }
+
+    @Test fun `a stopped answer that is only thinking is in the chat, as it is in the model`() = runTest {
+        use("demo")
+        engine.gate = Channel(Channel.UNLIMITED)
+        engine.thinks = true
+        val chat = chat()
+        chat.ready()
+        chat.send("Hello")
+        repeat(3) { engine.gate!!.trySend(Unit) }
+        advanceTimeBy(100)
+        chat.stop()
+        engine.gate!!.trySend(Unit)
+        assertEquals(listOf("Hello", ""), chat.ready().turns.map { it.text })
+        assertEquals(End.STOPPED, chat.state.value.turns[1].end)
+        assertNull(chat.state.value.unsent)
+    }
+
+    @Test fun `what is called one after another runs in this order, whatever threads take it`() = runTest {
+        use("demo")
+        val thread = LastFirst()
+        fun run() = thread.run()
+        val chat = chat(scope = CoroutineScope(thread + Job()))
         assertEquals("not on the caller's thread", 0, engine.open)
         run()
         chat.rest()

@@ -1,5 +1,6 @@
 package dev.streamfuse.app.model
 
+import dev.streamfuse.Channel as TextChannel
 import dev.streamfuse.ContextPolicy
 import dev.streamfuse.ErrorCode
 import dev.streamfuse.GenerationConfig
@@ -38,6 +39,9 @@ class FakeEngine : Engine {
     var histories = 0
         private set
     var damagedCaches = false
+
+    /** Whether all tokens are thinking, which the app does not show. */
+    var thinks = false
 
     /** What the last model was opened with. */
     var memory: File? = null
@@ -110,7 +114,8 @@ class FakeEngine : Engine {
                     val word = "${if (count == 0) "" else " "}w$token"
                     answer.append(word)
                     count++
-                    emit(Piece(word, token, if (drafts) Source.entries[count % 4] else Source.MODEL))
+                    val source = if (drafts) Source.entries[count % 4] else Source.MODEL
+                    emit(Piece(word, token, source, channel = if (thinks) TextChannel.THINKING else TextChannel.ANSWER))
                 }
             } finally {
                 val end = if (count == chosen.maxNewTokens) "length" else "stopped"
