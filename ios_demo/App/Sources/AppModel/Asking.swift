@@ -22,26 +22,42 @@ extension ChatModel {
   }
 
   /// Whether the last answer can be replaced now.
-  public var canRetry: Bool { state.phase == .ready && state.turns.count > 1 && state.editing == nil }
+  public var canRetry: Bool { canAsk && state.turns.count > 1 && state.editing == nil }
+
+  /// Asks what is in the input field, as `send` does, and empties it. What was refused before an edit comes back.
+  public func sendInput() {
+    let refused = state.editing == nil ? nil : state.unsent
+    if send(input) { type(refused ?? "") }
+  }
+
+  /// The user has typed or deleted something. A refused text is kept with its chat until it is deleted.
+  public func type(_ text: String) {
+    input = text
+    guard state.unsent != nil, state.editing == nil else { return }
+    if text.allSatisfy(\.isWhitespace) { state.unsent = nil }
+    unsaved = true
+  }
 
   /// Begins to edit the question at this index of the conversation: `send` replaces it.
   public func edit(_ index: Int) {
-    guard state.phase == .ready, state.turns.indices.contains(index), state.turns[index].role == .user else { return }
+    guard canAsk, state.turns.indices.contains(index), state.turns[index].role == .user else { return }
+    state.unsent = draft
     state.editing = index
-    state.unsent = state.turns[index].text
+    input = state.turns[index].text
   }
 
   /// Ends the edit; the question stays as it is.
-  public func endEdit() { state.editing = nil }
-
-  /// The input field has taken the refused text.
-  public func takeUnsent() { state.unsent = nil }
+  public func endEdit() {
+    state.editing = nil
+    input = state.unsent ?? ""
+  }
 
   private func ask(_ text: String, from index: Int, _ config: GenerationConfig) -> Bool {
     let asked = text.trimmingCharacters(in: .whitespacesAndNewlines)
-    guard !asked.isEmpty, state.phase == .ready else { return false }
-    let before = state.turns, kept = Array(before.prefix(index))
+    guard !asked.isEmpty, canAsk else { return false }
+    let kept = Array(state.turns.prefix(index))
     stopping = nil
+    replaced = kept.count < state.turns.count ? state.turns : nil
     state.phase = .writing
     state.turns = kept + [.question(asked)]
     state.begun = false
@@ -50,23 +66,18 @@ extension ChatModel {
     answer.turn = Turn(role: .assistant)
     answer.live = Live()
     changedAt = Date()
-    later { await self.write(asked, config, kept.count < before.count ? (before, kept) : nil) }
+    later { await self.write(asked, config, after: kept) }
     return true
   }
 
-  /// Writes the answer. `rewound`: the turns before an edit or a retry, and those of them that are kept.
-  private func write(_ asked: String, _ config: GenerationConfig, _ rewound: (before: [Turn], kept: [Turn])?) async {
+  /// Writes the answer to a question that follows these turns.
+  private func write(_ asked: String, _ config: GenerationConfig, after kept: [Turn]) async {
     guard session != nil else { return }
-    if let rewound { rewind(to: rewound.kept) }
+    if replaced != nil { rewind(to: kept) }
     if let stopping {
       finish(stopping)
     } else if let session {
       await write(session, asked, config)
-    }
-    if let rewound, state.turns == rewound.kept {  // nothing took the place of what was there
-      rewind(to: rewound.before)
-      state.turns = rewound.before
-      if rewound.before[rewound.kept.count].text == asked { state.unsent = nil }  // it is in the conversation
     }
     await keepTurns()
   }
@@ -94,18 +105,39 @@ extension ChatModel {
     if !state.begun { state.begun = true }
   }
 
-  /// Ends the turn. A partial answer is kept; a question without any token of an answer goes back into the input field,
-  /// as in the library. Tokens without text count.
+  /// Ends the turn.
   private func finish(_ end: String) {
-    guard var turn = answer.turn else { return }
+    guard answer.turn != nil else { return }
+    let (turns, refused) = ended(end)
+    if let replaced, turns == replaced { rewind(to: turns) }  // nothing took the place of what was there
+    replaced = nil
     answer.turn = nil
-    if (answer.live?.tokens ?? 0) == 0 && [End.failed, End.stopped, End.left].contains(end) {
-      state.unsent = state.turns.removeLast().text
-    } else {
+    state.turns = turns
+    state.phase = .ready
+    if let refused {
+      input = joined(refused, input)
+      state.unsent = input
+    }
+  }
+
+  /// The conversation if the answer ends now, and the text that goes back into the input field. A partial answer is
+  /// kept. A question without any token of an answer goes back, as in the library, and what it was to replace comes back
+  /// into the conversation. Tokens without text count.
+  func ended(_ end: String) -> (turns: [Turn], refused: String?) {
+    guard (answer.live?.tokens ?? 0) == 0, [End.failed, End.stopped, End.left].contains(end) else {
+      var turn = answer.turn ?? Turn(role: .assistant)
       turn.end = end
       turn.figures = answer.live
-      state.turns.append(turn)
+      return (state.turns + [turn], nil)
     }
-    state.phase = .ready
+    let kept = Array(state.turns.dropLast()), asked = state.turns[kept.count].text
+    guard let replaced else { return (kept, asked) }
+    return (replaced, replaced[kept.count].text == asked ? nil : asked)
   }
+}
+
+/// A text that was refused and what is in the input field, which may begin with it, together.
+func joined(_ refused: String?, _ typed: String) -> String {
+  guard let refused, !typed.hasPrefix(refused) else { return typed }
+  return typed.allSatisfy(\.isWhitespace) ? refused : "\(refused)\n\(typed)"
 }

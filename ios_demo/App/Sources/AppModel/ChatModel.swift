@@ -11,6 +11,8 @@ public final class ChatModel {
   public internal(set) var state = ChatState()
   /// The answer that is being written.
   public let answer = AnswerModel()
+  /// The text of the input field. Apart from the state, so that a key redraws nothing else.
+  public internal(set) var input = ""
 
   let library: any Library
   let folderOf: (String) -> URL
@@ -25,10 +27,14 @@ public final class ChatModel {
   @ObservationIgnored var loaded: LoadChoices?
   /// What runs, or ran, last.
   @ObservationIgnored private var last = Task {}
+  /// How many works wait or run that may replace the chat or take its model.
+  private var replacing = 0
   /// The finish reason of an answer that is being stopped; nil if none is.
   @ObservationIgnored var stopping: String?
   /// Whether the cache of the session is newer than the file.
   @ObservationIgnored var unsaved = false
+  /// The turns before an edit or a retry whose answer is being written; nil if it replaces none.
+  @ObservationIgnored var replaced: [Turn]?
   /// Whether the model was unloaded because memory was short.
   @ObservationIgnored private var putAway = false
   /// How often the user has come back.
@@ -63,8 +69,9 @@ public final class ChatModel {
   /// Uses another bundle, in the chat that was used last with it; nil: none.
   @discardableResult
   func open(_ bundle: String?) -> Task<Void, Never> {
-    later(stop: End.stopped) { [self] in
-      if bundle == settings.bundle && model != nil { return }
+    if bundle == settings.bundle && model != nil && replacing == 0 { return last }
+    return later(stop: End.stopped) { [self] in
+      if bundle == settings.bundle && model != nil { return }  // an earlier work has opened it
       await save()
       settings.bundle = bundle
       await load(bundle)
@@ -74,7 +81,7 @@ public final class ChatModel {
   /// Opens a saved chat, with the bundle that it belongs to.
   @discardableResult
   func openChat(_ id: String) -> Task<Void, Never> {
-    if id == state.chat { return last }
+    if id == state.chat && replacing == 0 { return last }
     return later(stop: End.stopped) { [self] in
       await save()
       await show(id)
@@ -154,11 +161,14 @@ public final class ChatModel {
   }
 
   /// The user has left the app. The answer may go on for `grace`; it ends there, and the chat is saved before the
-  /// process may be killed. Where the user is back before, it goes on.
+  /// process may be killed. Where the user is back before, it goes on. What there is of the answer is written at once:
+  /// the process may be killed earlier.
   func leave(grace: Duration) -> Task<Void, Never> {
-    guard state.phase == .writing, grace > .zero else { return later(stop: End.left) { await self.save() } }
+    guard state.phase == .writing else { return later { await self.save() } }
     let seen = returns, writing = last
+    if grace <= .zero { stop(End.left) }
     return Task { [self] in
+      await keepUnfinished()
       let end = Task {
         try await Task.sleep(for: grace)
         if seen == returns { stop(End.left) }
@@ -200,7 +210,9 @@ public final class ChatModel {
   /// Lends the model, whose own answer ends; nil if none is open. Cancelling the caller's task cancels `use`.
   func lend<Result: Sendable>(_ use: @escaping @MainActor (any OpenModel) async throws -> Result) async throws -> Result? {
     stop()
+    replacing += 1
     let task = Task { [self, last] in
+      defer { replacing -= 1 }
       await last.value
       guard let model else { return nil as Result? }
       state.phase = .lent
@@ -219,14 +231,21 @@ public final class ChatModel {
     session?.stop()
   }
 
+  /// Whether a question may be asked now: not while the chat or its model is about to be another.
+  public var canAsk: Bool { state.phase == .ready && replacing == 0 }
+
   /// Runs `work` after the work under way; `stop`: the finish reason of the answer that ends for it, nil to let it
-  /// finish.
+  /// finish. Work that ends an answer replaces the chat or takes its model, so no question is asked until it has run.
   @discardableResult
   func later<Found: Sendable>(
     stop why: String? = nil, _ work: @escaping @MainActor () async -> Found
   ) -> Task<Found, Never> {
-    if let why { stop(why) }
-    let task = Task { [last] in
+    if let why {
+      stop(why)
+      replacing += 1
+    }
+    let task = Task { [self, last] in
+      defer { if why != nil { replacing -= 1 } }
       await last.value
       return await work()
     }

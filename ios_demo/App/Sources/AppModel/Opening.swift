@@ -13,12 +13,12 @@ extension ChatModel {
   func load(_ bundle: String?, chat: String?) async {
     unload()
     guard let bundle else {
-      state = ChatState(phase: .noBundle)
+      show(ChatState(phase: .noBundle))
       return
     }
     // The conversation can be read while the model loads.
     let turns: [Turn] = if let chat { await store.read(chat)?.record.turns ?? [] } else { [] }
-    state = ChatState(phase: .loading, bundle: bundle, chat: chat, turns: turns)
+    show(ChatState(phase: .loading, bundle: bundle, chat: chat, turns: turns))
     do {
       let choices = settings.settings.loading
       loaded = choices
@@ -28,7 +28,7 @@ extension ChatModel {
       await show(opened, bundle, chat)
     } catch {
       unload()
-      state = ChatState(phase: .failed, bundle: bundle, error: sentence(of: error))
+      show(ChatState(phase: .failed, bundle: bundle, error: sentence(of: error)))
     }
   }
 
@@ -47,8 +47,16 @@ extension ChatModel {
     (system, changedAt) = (record.system, record.changed)
     await restore(model, record, read?.cache)
     answer.live = nil
-    state = ChatState(
-      phase: .ready, bundle: bundle, chat: record.id, canChat: model.canChat, turns: record.turns, unsent: record.unsent)
+    show(
+      ChatState(
+        phase: .ready, bundle: bundle, chat: record.id, canChat: model.canChat, turns: record.turns, unsent: record.unsent))
+  }
+
+  /// Shows another chat, or the same again. What was refused stays with its chat, what is typed stays in the field.
+  private func show(_ other: ChatState) {
+    let typed = state.unsent == nil && state.editing == nil ? input : ""
+    state = other
+    input = joined(other.unsent, typed)
   }
 
   private func restore(_ model: any OpenModel, _ record: ChatRecord, _ cache: URL?) async {
@@ -90,6 +98,14 @@ extension ChatModel {
     if await write({ [store] in try await store.write(record, cacheOf: session) }) { unsaved = false }
   }
 
+  /// Writes the turns of an answer that is being written as they are if the process ends now.
+  func keepUnfinished() async {
+    guard state.phase == .writing else { return }
+    let (turns, refused) = ended(End.left)
+    guard let record = record(turns, unsent: refused ?? draft) else { return }
+    await write { [store] in try await store.write(record) }
+  }
+
   /// Saves the turns alone.
   func keepTurns() async {
     guard let record else { return }
@@ -111,9 +127,13 @@ extension ChatModel {
   }
 
   /// The chat as it stands.
-  private var record: ChatRecord? {
+  private var record: ChatRecord? { record(state.turns, unsent: draft) }
+
+  private func record(_ turns: [Turn], unsent: String?) -> ChatRecord? {
     guard let bundle = settings.bundle, let id = state.chat else { return nil }
-    return ChatRecord(
-      id: id, bundle: bundle, system: system, turns: state.turns, unsent: state.unsent, changed: changedAt)
+    return ChatRecord(id: id, bundle: bundle, system: system, turns: turns, unsent: unsent, changed: changedAt)
   }
+
+  /// The text that was refused, as the user has changed it in the input field since.
+  var draft: String? { state.unsent.map { state.editing == nil ? input : $0 } }
 }

@@ -53,7 +53,7 @@
     private func turn(_ turn: Turn, _ index: Int) -> some View {
       let isLast = index == state.turns.count - 1
       var view = TurnView(turn: turn, showsDrafts: settings.settings.showsDrafts)
-      if state.phase == .ready { view.edit = { chat.edit(index) } }
+      if chat.canAsk { view.edit = { chat.edit(index) } }
       if isLast && chat.canRetry { view.retry = { chat.retry() } }
       return view
     }

@@ -7,7 +7,6 @@
     /// The chat.
     let chat: ChatModel
 
-    @State private var input = ""
     @FocusState private var isFocused: Bool
 
     private var state: ChatState { chat.state }
@@ -17,7 +16,7 @@
       VStack(alignment: .leading, spacing: 8) {
         if state.editing != nil { editing }
         HStack(alignment: .bottom, spacing: 8) {
-          TextField(state.canChat ? Word.ask() : Word.continueText(), text: $input, axis: .vertical)
+          TextField(state.canChat ? Word.ask() : Word.continueText(), text: input, axis: .vertical)
             .lineLimit(1...6)
             .focused($isFocused)
             .padding(.vertical, 8)
@@ -26,7 +25,7 @@
               .frame(minWidth: 44, minHeight: 44)
           }
           .keyboardShortcut(.return, modifiers: .command)
-          .disabled(!isWriting && (state.phase != .ready || isEmpty))
+          .disabled(!isWriting && !(chat.canAsk && hasText))
           .accessibilityLabel(Text(isWriting ? .stop : .send))
         }
       }
@@ -37,7 +36,7 @@
       .padding(.horizontal, 12)
       .padding(.bottom, 8)
       .frame(maxWidth: .infinity)
-      .onChange(of: state.unsent, initial: true) { _, unsent in giveBack(unsent) }
+      .onChange(of: state.editing) { _, editing in if editing != nil { isFocused = true } }
     }
 
     private var editing: some View {
@@ -46,7 +45,6 @@
         Spacer()
         Button {
           chat.endEdit()
-          input = ""
         } label: {
           Text(.cancel).font(.footnote)
         }
@@ -54,17 +52,18 @@
       .padding(.vertical, 4)
     }
 
-    private var isEmpty: Bool { input.allSatisfy(\.isWhitespace) }
-
-    private func press() {
-      if isWriting { chat.stop() } else if chat.send(input) { input = "" }
+    private var input: Binding<String> {
+      Binding { @MainActor in
+        chat.input
+      } set: { @MainActor in
+        chat.type($0)
+      }
     }
 
-    private func giveBack(_ unsent: String?) {
-      guard let unsent else { return }
-      if isEmpty || state.editing != nil { input = unsent }
-      if state.editing != nil { isFocused = true }
-      chat.takeUnsent()
+    private var hasText: Bool { !chat.input.allSatisfy(\.isWhitespace) }
+
+    private func press() {
+      if isWriting { chat.stop() } else { chat.sendInput() }
     }
   }
 #endif

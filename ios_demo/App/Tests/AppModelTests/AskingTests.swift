@@ -46,7 +46,7 @@ final class AskingTests: AppTestCase {
     chat.edit(1)
     XCTAssertNil(chat.state.editing, "an answer is no question")
     chat.edit(2)
-    XCTAssertEqual(chat.state.unsent, "And now?")
+    XCTAssertEqual(chat.input, "And now?")
     XCTAssertFalse(chat.canRetry)
     let turns = try await ask(chat, "And then?").map(\.text)
     XCTAssertEqual(turns, wanted)
@@ -63,17 +63,71 @@ final class AskingTests: AppTestCase {
     _ = try await ask(chat, "Hello")
     let turns = try await ask(chat, "And now?")
     chat.edit(0)
-    chat.takeUnsent()
-    XCTAssertTrue(chat.send("please refuse"))
+    chat.type("please refuse")
+    chat.sendInput()
     try await ready(chat)
     XCTAssertEqual(chat.state.turns, turns)
-    XCTAssertEqual(chat.state.unsent, "please refuse")
+    XCTAssertEqual(chat.input, "please refuse")
     XCTAssertEqual(chat.state.error, "This prompt is too long.")
     let goneOn = try await ask(chat, "Why?").map(\.text)
     await chat.newChat().value
     for question in ["Hello", "And now?"] { _ = try await ask(chat, question) }
     let straight = try await ask(chat, "Why?").map(\.text)
     XCTAssertEqual(goneOn, straight, "the cache of them too")
+  }
+
+  func testNoQuestionIsAskedWhileTheChatOrItsModelIsAboutToBeAnother() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    _ = try await ask(chat, "Hello")
+    let first = try XCTUnwrap(chat.state.chat)
+    try parts.settings.set(.threads, "3")
+    let replacements: [() -> Void] = [
+      { chat.newChat() }, { chat.openChat(first) }, { chat.applySettings() }, { _ = chat.putModelAway() },
+      { Task { try await chat.lend { _ in try await Task.sleep(for: .milliseconds(20)) } } },
+    ]
+    for (number, replace) in replacements.enumerated() {
+      replace()
+      try await until { !chat.canAsk }
+      XCTAssertFalse(chat.send("And now?"), "\(number)")
+      XCTAssertFalse(chat.retry(), "\(number)")
+      await chat.later {}.value
+      await chat.comeBack().value
+      let turns = try await ask(chat, "Why?")
+      XCTAssertEqual(turns.suffix(2).map(\.role), [.user, .assistant], "\(number)")
+      XCTAssertFalse(turns.contains { $0.text == "And now?" }, "\(number)")
+    }
+  }
+
+  func testARefusedQuestionIsPutBeforeWhatIsTypedAndStaysWithItsChatUntilItIsDeleted() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    _ = try await ask(chat, "Hello")
+    let first = try XCTUnwrap(chat.state.chat)
+    chat.type("please refuse")
+    chat.sendInput()
+    XCTAssertEqual(chat.input, "")
+    chat.type("Then this")
+    try await ready(chat)
+    XCTAssertEqual(chat.input, "please refuse\nThen this")
+    chat.type("please, refuse")
+    await chat.newChat().value
+    XCTAssertEqual(chat.input, "", "it is the other chat's")
+    chat.type("typed")
+    await chat.openChat(first).value
+    XCTAssertEqual(chat.input, "please, refuse\ntyped")
+    chat.edit(0)
+    XCTAssertEqual(chat.input, "Hello")
+    chat.endEdit()
+    XCTAssertEqual(chat.input, "please, refuse\ntyped")
+    chat.type("")
+    await chat.newChat().value
+    await chat.openChat(first).value
+    XCTAssertEqual(chat.input, "", "the user has deleted it")
+    await parts.leave().value
+    let again = start().chat
+    try await ready(again)
+    XCTAssertEqual(again.input, "")
   }
 
   func testAnswersAreRememberedOnlyWhereTheUserWantsItAndCanBeErased() async throws {

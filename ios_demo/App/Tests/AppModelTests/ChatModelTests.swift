@@ -114,7 +114,7 @@ final class ChatModelTests: AppTestCase {
       let again = start().chat
       try await ready(again)
       XCTAssertEqual(again.state.turns, [])
-      XCTAssertEqual(again.state.unsent, "Hello")
+      XCTAssertEqual(again.input, "Hello")
     }
   }
 
@@ -137,6 +137,17 @@ final class ChatModelTests: AppTestCase {
     await chat.open("good").value
     XCTAssertEqual(chat.state.bundle, "good")
     XCTAssertEqual(chat.state.phase, .ready)
+  }
+
+  func testTheBundleInUseIsNotOpenedAgainAndItsAnswerGoesOn() async throws {
+    try use("demo")
+    let chat = start().chat
+    try await ask(chat, "Hello", words: 3)
+    chat.open("demo")
+    library.gate = nil
+    try await ready(chat)
+    XCTAssertEqual(chat.state.turns[1].end, "length")
+    XCTAssertEqual(library.opened, 1)
   }
 
   func testSettingsTakeEffectWithTheNextAnswerTheSystemPromptWithTheNextChat() async throws {

@@ -130,6 +130,48 @@ final class PartsTests: AppTestCase {
     XCTAssertEqual(library.histories, 0, "with its cache")
   }
 
+  func testWhatThereIsOfAnAnswerIsOnDiskOnceTheUserHasLeft() async throws {
+    try use("demo")
+    let parts = start()
+    /// The chat as a process finds it that begins now.
+    func found(_ isWritten: (String) -> Bool) async throws -> ChatModel {
+      let file = root.appending(path: "chats/\(try XCTUnwrap(parts.chat.state.chat))/chat.json")
+      try await until { (try? String(contentsOf: file, encoding: .utf8)).map(isWritten) ?? false }
+      let chat = start().chat
+      try await ready(chat)
+      return chat
+    }
+    library.gate = 0
+    try await ready(parts.chat)
+    parts.chat.send("Hello")
+    var left = parts.leave(grace: .seconds(60))
+    let asked = try await found { $0.contains("Hello") }
+    XCTAssertEqual(asked.state.turns, [])
+    XCTAssertEqual(asked.input, "Hello")
+
+    library.gate = 5
+    try await until { library.gate == 0 && parts.chat.answer.live?.tokens == 5 }
+    parts.comeBack()
+    left = parts.leave(grace: .seconds(60))
+    let half = try await found { $0.contains("\"left\"") }
+    XCTAssertEqual(half.state.turns.map(\.role), [.user, .assistant])
+    XCTAssertEqual(half.state.turns[1].text.split(separator: " ").count, 5)
+    XCTAssertEqual(half.state.note, "Stopped when you left the app.")
+    library.gate = nil
+    await left.value
+
+    let turns = parts.chat.state.turns
+    library.gate = 0
+    XCTAssertTrue(parts.chat.retry())
+    left = parts.leave(grace: .seconds(60))
+    try await Task.sleep(for: .milliseconds(20))
+    let replaced = try await found { $0.contains("\"length\"") }
+    XCTAssertEqual(replaced.state.turns, turns, "nothing has taken their place")
+    XCTAssertEqual(replaced.input, "")
+    library.gate = nil
+    await left.value
+  }
+
   func testItEndsWithTheGraceOrWhereTheSystemGivesNoMoreTime() async throws {
     try use("demo")
     let parts = start()
