@@ -26,10 +26,10 @@ final class BackgroundTransportTests: StoreTestCase {
 
   private func transport() -> BackgroundTransport { BackgroundTransport(.ephemeral, folder: folder) }
 
-  private func store(_ transport: BackgroundTransport) -> BundleStore {
+  private func store(_ transport: BackgroundTransport, freeBytes: Int64 = 1 << 40) -> BundleStore {
     let downloader = Downloader(transport: transport, retries: [.milliseconds(5), .milliseconds(5)])
     return BundleStore(
-      root, BundleLimits(), downloader, freeBytes: { _ in 1 << 40 }, removeCaches: { _, _ in }, checkManifest: { _ in },
+      root, BundleLimits(), downloader, freeBytes: { _ in freeBytes }, removeCaches: { _, _ in }, checkManifest: { _ in },
       check: { _ in })
   }
 
@@ -85,6 +85,23 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 0)
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
     XCTAssertEqual(answers, [])
+  }
+
+  func testAFileHasRoomTwiceUnlessItIsStoredAlready() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), once = (64 << 20) + demoBytes + 10_000
+    publisher.change { $0.requests = [] }
+    await refused(.noSpace, "make room and try again") { [store = store(transport(), freeBytes: once)] in
+      _ = try await store.download(entry)
+    }
+    XCTAssertEqual(publisher.requests, [])
+    _ = try await store(transport(), freeBytes: once + 300_000).download(entry)
+    try await store(transport()).delete("demo")
+
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    _ = try await store(transport(), freeBytes: once).download(entry)
+    XCTAssertEqual(left, ["demo"])
   }
 
   func testARequestThatRunsIsNotMadeTwice() async throws {

@@ -245,6 +245,31 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(left, ["demo", "demo 2"])
   }
 
+  func testABundleThatAnotherStoreInstalledSinceTheFirstLookIsNotDownloadedAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let entry = try await entry(), one = store(), other = store()
+    let first = Task { try await one.download(entry) }
+    try await until { await other.receivedBytes(entry) > 100_000 }
+    // The other store's first look stands still at a bundle whose manifest is a pipe, until something writes to that.
+    try write("", "bundles/a/other")
+    let pipe = home.appending(path: "pipe")
+    XCTAssertEqual(mkfifo(pipe.path, 0o600), 0)
+    try FileManager.default.linkItem(at: pipe, to: root.appending(path: "a/\(manifestName)"))
+    let second = Task { try await other.download(entry) }
+    try await Task.sleep(for: .milliseconds(200))
+    gate.signal()
+    let installed = try await first.value
+    try FileManager.default.removeItem(at: root.appending(path: "a"))
+    publisher.change { ($0.requests, $0.halfway) = ([], { _ in }) }
+    close(open(pipe.path, O_RDWR))
+    let found = try await second.value
+    XCTAssertEqual(found, installed)
+    XCTAssertEqual(publisher.requests, [])
+    XCTAssertEqual(left, ["demo"])
+  }
+
   func testUnfinishedWorkIsSweptByAgeARunningImportIsNotAndDeletedBundlesAreGone() async throws {
     try write("", "bundles/.unfinished-1/half")
     try publisher.publish([("demo", demo)])

@@ -20,8 +20,8 @@ import Foundation
 /// arriving. If the user removes the app from the app switcher, its downloads are cancelled; the next `download`
 /// resumes the unfinished file.
 ///
-/// A response is stored in a file first, so the hash of a file is checked only once the file is complete. Calls that
-/// request the same bytes at the same time share one response.
+/// A response is stored in a file first, so the hash of a file is checked only once the file is complete, and the largest
+/// file needs its space twice. Calls that request the same bytes at the same time share one response.
 public final class BackgroundTransport: BundleTransport {
   private let session: URLSession
   private let answers: StoredAnswers
@@ -98,6 +98,11 @@ public final class BackgroundTransport: BundleTransport {
     try await answers.give(name, head: head, body: body)
   }
 
+  public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {
+    await adopting.value
+    return max(0, bytes - answers.storedBytes(StoredAnswers.name(URLRequest(url, from: offset))))
+  }
+
   /// A task for a request, which resumes an earlier one if the system has kept its resume data.
   private func task(_ request: URLRequest, _ name: String) -> URLSessionDownloadTask {
     #if canImport(Darwin)
@@ -164,6 +169,12 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
 
   /// Whether a response is stored completely; its head is written last.
   func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
+
+  /// How many bytes of a response are on disk already.
+  func storedBytes(_ name: String) -> Int64 {
+    if isStored(name) { return fileSize(place(name, "body")) ?? 0 }
+    return state.withLock { $0.tasks[name]?.countOfBytesReceived ?? 0 }
+  }
 
   /// Takes over the tasks that an earlier process started.
   func adopt(_ tasks: [URLSessionTask]) {

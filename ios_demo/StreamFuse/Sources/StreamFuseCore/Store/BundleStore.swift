@@ -100,10 +100,14 @@ public actor BundleStore {
   public func download(
     _ entry: CatalogEntry, progress: @escaping @Sendable (BundleProgress) async -> Void = { _ in }
   ) async throws -> InstalledBundle {
-    if let here = await list().first(where: { $0.id == entry.id }) { return here }
+    if let here = await installed(entry) { return here }
     return try await reporting(progress) { report in
       let folder = self.downloadFolder(entry)
       guard let claim = try await self.files.run({ try Claim(folder) }) else { throw self.busy(entry) }
+      if let here = await self.installed(entry) {  // another store has installed it since the first look
+        await self.remove(claim.folder)
+        return withExtendedLifetime(claim) { here }
+      }
       let content = claim.folder.appending(path: Self.content, directoryHint: .isDirectory)
       try await self.receive(entry, claim.folder, report)
       report(.checking)
@@ -113,6 +117,10 @@ public actor BundleStore {
       await self.remove(claim.folder)
       return withExtendedLifetime(claim) { bundle }
     }
+  }
+
+  private func installed(_ entry: CatalogEntry) async -> InstalledBundle? {
+    await list().first { $0.id == entry.id }
   }
 
   /// The number of bytes that an interrupted download has stored.
@@ -225,9 +233,10 @@ public actor BundleStore {
     _ entry: CatalogEntry, _ folder: URL, _ report: @escaping @Sendable (BundleProgress) -> Void
   ) async throws {
     try entry.needSmallManifest()
+    let twice = try await storageBytes(entry, folder)
     try await files.run {
-      let missing = entry.bytes - received(folder), free = try freeBytes(directory) - Self.spareBytes
-      if missing > free { throw noSpace(needed: missing, free: free) }
+      let needed = entry.bytes - received(folder) + twice, free = try freeBytes(directory) - Self.spareBytes
+      if needed > free { throw noSpace(needed: needed, free: free) }
     }
     let paths = entry.files.keys.sorted()
     var done: Int64 = 0
@@ -240,6 +249,21 @@ public actor BundleStore {
     for path in paths.filter({ !describingNames.contains($0) }) {
       done += try await receive(entry, folder, path, done, report)
     }
+  }
+
+  /// The bytes that the transport stores besides those of the bundle: of one missing file at a time.
+  private nonisolated func storageBytes(_ entry: CatalogEntry, _ folder: URL) async throws -> Int64 {
+    var most: Int64 = 0
+    for (path, file) in entry.files {
+      let done = await files.run {
+        let isWhole = fileSize(folder.appending(path: "\(Self.content)/\(path)")) == file.bytes
+        return isWhole ? file.bytes : fileSize(folder.appending(path: file.sha256 + Self.part)) ?? 0
+      }
+      if done >= file.bytes { continue }
+      let url = try entry.address(of: path)
+      most = max(most, await downloader.transport.storageBytes(url, from: done, of: file.bytes - done))
+    }
+    return most
   }
 
   /// Runs a check, and deletes the download in `folder` if the check refuses the bundle.

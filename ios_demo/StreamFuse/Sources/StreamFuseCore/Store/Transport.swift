@@ -33,6 +33,14 @@ public protocol BundleTransport: Sendable {
     _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
     head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws
+
+  /// How much free space such a request needs for itself, if its response has `bytes` bytes: by default none. A
+  /// transport that stores the whole response returns the number of bytes that it has not stored yet.
+  func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64
+}
+
+extension BundleTransport {
+  public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 { 0 }
 }
 
 /// HTTP by `URLSession`, while the app runs. It follows redirects to HTTPS addresses only.
