@@ -5,9 +5,9 @@ extension JSONSchema {
   ///
   /// Supported are strings, numbers, booleans, optionals (which may be left out), arrays, nested types, and enumerations
   /// that are `CaseIterable` with strings as raw values. Throws `StreamFuseError` with the code `badGrammar` for any
-  /// other type; the message names the property. Write the schema of such a type by hand.
+  /// other type, also one that contains itself; the message names the property. Write the schema of such a type by hand.
   public init<Value: Decodable>(for type: Value.Type) throws {
-    self = try Recorder.schema(of: type, at: "\(type)").schema
+    self = try Recorder.schema(of: type, at: "\(type)", inside: []).schema
   }
 }
 
@@ -17,6 +17,8 @@ private final class Recorder: Decoder {
   let userInfo: [CodingUserInfoKey: Any] = [:]
   /// Where this is in the outermost type, for error messages.
   let place: String
+  /// The types from the outermost one to this.
+  let types: [Any.Type]
   /// The properties of an object, in order.
   var properties: [(String, JSONSchema)] = []
   /// The names of those that may be left out.
@@ -28,15 +30,16 @@ private final class Recorder: Decoder {
   /// Whether the type is coded as a list.
   var isList = false
 
-  init(_ place: String) { self.place = place }
+  init(_ place: String, _ types: [Any.Type]) { (self.place, self.types) = (place, types) }
 
-  /// The schema of a type, and a value of it.
+  /// The schema of a type, and a value of it; `inside`: the types that contain it.
   static func schema<Value: Decodable>(
-    of type: Value.Type, at place: String
+    of type: Value.Type, at place: String, inside types: [Any.Type]
   ) throws -> (schema: JSONSchema, value: Value) {
     if let known = known(type) { return known }
     if let choices = type as? any (CaseIterable & RawRepresentable).Type { return try choice(choices, type, place) }
-    let recorder = Recorder(place)
+    if types.contains(where: { $0 == type }) { throw unknown(type, place, ", which contains itself") }
+    let recorder = Recorder(place, types + [type])
     let value: Value
     do {
       value = try Value(from: recorder)
@@ -73,9 +76,9 @@ private final class Recorder: Decoder {
     return (.string(oneOf: names), first)
   }
 
-  static func unknown(_ type: Any.Type, _ place: String) -> StreamFuseError {
+  static func unknown(_ type: Any.Type, _ place: String, _ reason: String = "") -> StreamFuseError {
     StreamFuseError(
-      .badGrammar, "\(place): no schema can be derived from \(type); give one, for example by JSONSchema.object")
+      .badGrammar, "\(place): no schema can be derived from \(type)\(reason); give one, for example by JSONSchema.object")
   }
 
   func container<Key>(keyedBy: Key.Type) -> KeyedDecodingContainer<Key> { KeyedDecodingContainer(Properties(self)) }
@@ -100,7 +103,7 @@ private struct Properties<Key: CodingKey>: KeyedDecodingContainerProtocol {
   func decodeNil(forKey: Key) -> Bool { false }
 
   func decode<Value: Decodable>(_ type: Value.Type, forKey key: Key) throws -> Value {
-    let found = try Recorder.schema(of: type, at: "\(recorder.place).\(key.stringValue)")
+    let found = try Recorder.schema(of: type, at: "\(recorder.place).\(key.stringValue)", inside: recorder.types)
     recorder.properties.append((key.stringValue, found.schema))
     return found.value
   }
@@ -154,7 +157,7 @@ private struct Items: UnkeyedDecodingContainer {
   mutating func decodeNil() -> Bool { false }
 
   mutating func decode<Value: Decodable>(_ type: Value.Type) throws -> Value {
-    let found = try Recorder.schema(of: type, at: "\(recorder.place)[]")
+    let found = try Recorder.schema(of: type, at: "\(recorder.place)[]", inside: recorder.types)
     recorder.items = found.schema
     currentIndex = 1
     return found.value
@@ -179,7 +182,7 @@ private struct Single: SingleValueDecodingContainer {
   func decodeNil() -> Bool { false }
 
   func decode<Value: Decodable>(_ type: Value.Type) throws -> Value {
-    let found = try Recorder.schema(of: type, at: recorder.place)
+    let found = try Recorder.schema(of: type, at: recorder.place, inside: recorder.types)
     recorder.single = found.schema
     return found.value
   }
