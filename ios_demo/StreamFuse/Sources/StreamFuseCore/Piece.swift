@@ -132,6 +132,17 @@ public struct Message: Sendable, Equatable, Codable {
     self.name = name
   }
 
+  /// Reads a turn of any language's history; its content may be null beside tool calls.
+  public init(from decoder: any Decoder) throws {
+    let values = try decoder.container(keyedBy: CodingKeys.self)
+    self.init(
+      role: try values.decode(Role.self, forKey: .role),
+      content: try values.decodeIfPresent(String.self, forKey: .content) ?? "",
+      toolCalls: try values.decodeIfPresent([ToolCall].self, forKey: .toolCalls),
+      toolCallID: try values.decodeIfPresent(String.self, forKey: .toolCallID),
+      name: try values.decodeIfPresent(String.self, forKey: .name))
+  }
+
   /// Names as in chat templates.
   enum CodingKeys: String, CodingKey {
     case role, content, name

@@ -115,13 +115,20 @@ public struct ToolCall: Sendable, Equatable, Codable {
     let arguments: JSONValue
   }
 
-  /// Reads {"id", "name", "arguments"}, or the form that messages have.
+  /// Reads {"id", "name", "arguments"}, or the form that messages have, which some histories write without an id and
+  /// with the arguments as JSON text.
   public init(from decoder: any Decoder) throws {
     let container = try decoder.container(keyedBy: CodingKeys.self)
-    id = try container.decode(String.self, forKey: .id)
     if let function = try container.decodeIfPresent(Function.self, forKey: .function) {
-      (name, arguments) = (function.name, function.arguments)
+      id = try container.decodeIfPresent(String.self, forKey: .id) ?? ""
+      name = function.name
+      if case .string(let text) = function.arguments {
+        arguments = try JSONDecoder().decode(JSONValue.self, from: Data(text.utf8))
+      } else {
+        arguments = function.arguments
+      }
     } else {
+      id = try container.decode(String.self, forKey: .id)
       name = try container.decode(String.self, forKey: .name)
       arguments = try container.decode(JSONValue.self, forKey: .arguments)
     }

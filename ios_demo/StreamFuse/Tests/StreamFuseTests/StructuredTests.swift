@@ -39,6 +39,27 @@ final class StructuredTests: XCTestCase {
     }
   }
 
+  func testATypeThatContainsItselfHasNoSchema() throws {
+    struct Node: Decodable {
+      let name: String
+      let children: [Node]
+    }
+    final class Link: Decodable { let next: Link? }
+    struct Twice: Decodable { let first: City, second: [City], third: [City]? }
+    let cases: [(String, () throws -> JSONSchema)] = [
+      ("Node.children[]: no schema can be derived from Node", { try JSONSchema(for: Node.self) }),
+      ("Link.next: no schema can be derived from Link", { try JSONSchema(for: Link.self) }),
+    ]
+    for (message, derive) in cases {
+      XCTAssertThrowsError(try derive()) {
+        let error = $0 as? StreamFuseError
+        XCTAssertEqual(error?.code, .badGrammar)
+        XCTAssert(error?.message.hasPrefix("\(message), which contains itself; give one") ?? false, "\($0)")
+      }
+    }
+    XCTAssertNoThrow(try JSONSchema(for: Twice.self), "side by side")
+  }
+
   func testTextsInSchemasAreQuoted() throws {
     let schema = JSONSchema.object(["a \"b\"": .string(pattern: "\\d\n")], optional: ["a \"b\""])
     let read = try JSONSerialization.jsonObject(with: Data(schema.text.utf8)) as? [String: Any]
@@ -155,5 +176,20 @@ final class StructuredTests: XCTestCase {
     XCTAssertEqual(messages[1].toolCallID, "a")
     let again = try JSONDecoder().decode([Message].self, from: JSONEncoder().encode(messages))
     XCTAssertEqual(again, messages)
+  }
+
+  func testMessagesOfOtherLanguagesHistoriesAreRead() throws {
+    let json = #"""
+      [{"role": "user"},
+       {"role": "assistant", "content": null, "reasoning_content": "Let me see.", "tool_calls": [
+        {"type": "function", "function": {"name": "now", "arguments": {"zone": 2}}},
+        {"id": "b", "type": "function", "function": {"name": "now", "arguments": "{\"zone\": 2}"}}]},
+       {"role": "assistant", "content": "Noon.", "tool_calls": null}]
+      """#
+    let messages = try JSONDecoder().decode([Message].self, from: Data(json.utf8))
+    XCTAssertEqual(messages.map(\.content), ["", "", "Noon."])
+    XCTAssertEqual(messages[1].toolCalls?.map(\.id), ["", "b"])
+    XCTAssertEqual(messages[1].toolCalls?.map(\.arguments), [.object(["zone": .integer(2)]), .object(["zone": .integer(2)])])
+    XCTAssertNil(messages[2].toolCalls)
   }
 }
