@@ -37,6 +37,7 @@ class Drafter {
   void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, const Generation& generation);
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
+  // Only a root, for a pass without room for a drafted token. The sources still follow `tokens`.
   void draft_nothing(const std::vector<int64_t>& tokens, Draft& out);
   // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases
   // with tokens that the constraint forces. Returns false if the draft is empty.

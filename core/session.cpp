@@ -127,9 +127,8 @@ void Session::load_prefix() {
     loaded = false;
     statistics_.prefix_refused = failure.what();
   }
-  if (!loaded) {
-    engine_.truncate(0);  // the engine may have read a part of it
-  } else {
+  if (!loaded && engine_.cached() == 0) engine_.truncate(0);  // the engine may have read a part
+  if (loaded) {
     engine_.rewind(std::min(engine_.cached(), last));
     statistics_.prefix_tokens = engine_.cached();
   }

@@ -69,7 +69,7 @@ class Replay:
 
 
 def check_comparable(bundles: Sequence[Bundle], width: int) -> None:
-    """Raises ParityError: other models, adapters or tokenizers, or a bundle without this width.
+    """Raises ParityError: other models, adapters, drafting tables or tokenizers, or no such width.
 
     An adapter's name is its file's, so streams are also told apart by the tables that no target changes.
     """

@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from streamfuse.paths import own_name
+
 from .errors import BundleError
 from .manifest import MANIFEST_NAME, FileFacts, FilledLine, Line, Name, Positive, Strict
 from .reader import Bundle, open_bundle
@@ -74,7 +76,7 @@ def make_catalog(
     paths: dict[str, Path] = {}
     for folder in folders:
         bundle = open_bundle(folder, public_key=public_key)
-        name = bundle.folder.resolve().name
+        name = own_name(bundle.folder)
         if not _NAME.fullmatch(name):
             raise BundleError(
                 f"{folder}: a folder named {name!r} cannot be published; use at most 60 letters, digits, '.', '_', '-'"

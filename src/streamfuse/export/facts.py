@@ -9,6 +9,7 @@ from streamfuse.bundle.manifest import FORMAT_VERSION
 from streamfuse.model.checkpoint import own_template, read_adapter
 from streamfuse.model.config import ModelConfig, read_object
 from streamfuse.model.streams import StreamFused
+from streamfuse.paths import own_name
 from streamfuse.runtime.backend import ModelSpec
 
 from .config import ExportConfig
@@ -75,7 +76,7 @@ def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
         where = f"{where}: revision {source['revision']}"
     license_ = source.get("license")
     return {
-        "name": _line(str(source.get("model") or source.get("name") or config.model.resolve().name)),
+        "name": _line(str(source.get("model") or source.get("name") or own_name(config.model))),
         "architecture": model_config.architecture,
         "source": _line(where),
         "license": _line(license_) if isinstance(license_, str) else license_,

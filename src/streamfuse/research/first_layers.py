@@ -16,6 +16,7 @@ from torch import Tensor
 
 from streamfuse.model.checkpoint import shards
 from streamfuse.model.config import CheckpointError, ModelConfig, read_object
+from streamfuse.paths import own_name
 
 _COPIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
@@ -46,7 +47,7 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
         if (model / name).is_file():
             shutil.copyfile(model / name, folder / name)
     source = read_object(model / "source.json")
-    source["model"] = f"{source.get('model', model.resolve().name)}, first {layers} layers"
+    source["model"] = f"{source.get('model', own_name(model))}, first {layers} layers"
     settings = {**read_object(model / "config.json"), "num_hidden_layers": layers}
     settings |= {name: settings[name][:layers] for name in _BY_LAYER if isinstance(settings.get(name), list)}
     for name, content in (

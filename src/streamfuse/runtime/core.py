@@ -187,7 +187,7 @@ class CoreSession:
         with model.handle as shared:  # first: a closed model raises here and does not own the engine
             self._table = table_of(engine)
             code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
-        self.failure = self._table.guard.failure  # what the next call raises, however it ends
+        self.failure = self._table.guard.failure  # what the next call raises even if it succeeds
         needed = (self.library.sf_sequence_free, self.kept, self._table)
 
         def free(own: c_void_p) -> None:  # what C points to lives as long as the handle, maybe longer than this object
@@ -202,7 +202,7 @@ class CoreSession:
         self._token_address = ctypes.addressof(self._token)
 
     def prepare(self) -> None:
-        """Measure what passes cost, unless that is known; about 100 ms."""
+        """End a running text, and measure what passes cost, unless that is known; about 100 ms."""
         self._call(self.library.sf_sequence_prepare)
 
     def start(

@@ -47,8 +47,11 @@ class Guard:
         return ctypes.addressof(self._sentence)
 
     def raised_as(self, sentence: str) -> Exception | None:
-        """The last exception, if this is its sentence."""
-        return self._error if self._sentence.value.decode() == sentence else None
+        """The last exception, if this is its sentence. It is given once: its traceback keeps the arrays of the pass."""
+        if self._sentence.value.decode() != sentence:
+            return None
+        error, self._error = self._error, None
+        return error
 
     def _keep(self, error: BaseException) -> None:
         sentence = f"{type(error).__name__}: {error}".translate(_CONTROL)

@@ -246,7 +246,7 @@ class Session:
         return self.core.tokens
 
     def prepare(self) -> None:
-        """Measure now what passes cost, so that the first generation need not."""
+        """End a running text, and measure now what passes cost, so that the first generation need not."""
         self._close_generation()
         self.core.prepare()
 

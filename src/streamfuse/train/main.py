@@ -35,6 +35,7 @@ from streamfuse.model.fields import CheckpointError, read_object
 from streamfuse.model.shards import checkpoint_digest, read_header
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
+from streamfuse.paths import own_name
 
 from .config import TrainConfig
 from .data import FrozenStates, Share, Stopped, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
@@ -151,7 +152,7 @@ def run(
     facts = {
         "prompts": json.dumps(_short_prompts(held_out)),  # for the exporter's calibration
         "mode": config.mode,
-        "data": ", ".join(Path(source).resolve().name for source in config.data),
+        "data": ", ".join(own_name(source) for source in config.data),
         "examples": str(len(examples)),
     }
     if chat_template := TEMPLATES[config.task].chat_template:
@@ -340,8 +341,8 @@ def _difference(name: str, before: dict[str, Any], settings: dict[str, Any]) -> 
         return f"has no {what}" if before[name] is None else f"has another {what}"
     was, now = before.get(name), settings[name]
     if name == "global_batch_size":
-        recorded = "does not record its examples" if was is None else f"has {was} examples"
-        return f"{recorded} per step (--batch-size times processes), not {now}"
+        what = "examples per step (--batch-size times processes)"
+        return f"does not record its {what}" if was is None else f"has {was} {what}, not {now}"
     if isinstance(was, dict):
         names = [entry for entry in now if was.get(entry) != now[entry]]
         was, now = {entry: was.get(entry) for entry in names}, {entry: now[entry] for entry in names}

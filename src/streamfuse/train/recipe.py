@@ -108,7 +108,7 @@ def load(name_or_path: str) -> dict[str, Any]:
             or str(stage.get("kind")) not in _KINDS
         ):
             raise RecipeError(f"{path}: a stage needs a name, and a kind out of {', '.join(_KINDS)}")
-        for key in stage.keys() - {"name", "kind"} - _KINDS[stage["kind"]]:
+        for key in (key for key in stage if key not in {"name", "kind"} | _KINDS[stage["kind"]]):
             raise RecipeError(f"{path}: stage {stage['name']!r} has the unknown key {key!r}")
     return recipe
 
@@ -161,10 +161,11 @@ def stages(recipe: dict[str, Any], model: Path, data_root: Path, out_dir: Path, 
     for i, stage in enumerate(recipe["stage"]):
         _check(stage)
         settings = {key: value for key, value in stage.items() if key not in ("name", "kind")}
-        for key in settings.keys() & {"data", "valid", "after", *_ADAPTERS}:
+        for key in ("data", "valid", "after", *_ADAPTERS):
+            if key not in settings:
+                continue
             settings[key] = _resolved(settings[key], made, data_root, stage["name"])
-        for key in settings.keys() & {*_ADAPTERS}:
-            if not stage[key].startswith("@"):
+            if key in _ADAPTERS and not stage[key].startswith("@"):
                 settings[key] = _adapter_file(f"stage {stage['name']!r}: {key}", settings[key])
         if stage["kind"] != "train":
             made[stage["name"]] = out = out_dir / f"{stage['name']}.jsonl"
@@ -183,12 +184,15 @@ def _check(stage: Mapping[str, Any]) -> None:
     place, kind = f"stage {stage['name']!r}", stage["kind"]
     if _NEEDED[kind] not in stage:
         raise RecipeError(f"{place}: a stage of kind {kind} needs the key {_NEEDED[kind]!r}")
-    for key in stage.keys() & _KINDS[kind]:
-        value, wanted = stage[key], _TYPES[kind][key]
+    for key, value in stage.items():
+        if key in ("name", "kind"):
+            continue
+        wanted = _TYPES[kind][key]
         parts = get_args(wanted) or (wanted,)
         if get_origin(wanted) is tuple:
             several = value if isinstance(value, list) else [value]
-            fits, words = bool(several) and all(isinstance(one, str) for one in several), "text, or a list of texts"
+            fits = all(isinstance(one, str) for one in several) and (bool(several) or key != "data")
+            words = "text, or a list of texts"
         elif str in parts or Path in parts:
             fits, words = isinstance(value, str), "text"
         else:

@@ -21,6 +21,7 @@ from streamfuse.bench.shared.systems import (
 )
 from streamfuse.bundle import Manifest
 from streamfuse.extras import need
+from streamfuse.paths import own_name
 
 from . import llama_cpp, onnx_genai
 from .checkpoints import write_merged
@@ -135,7 +136,7 @@ def onnx_genai_model(manifest: Manifest, adapter: Path | None) -> Path:
     need("onnx-genai")
     checkpoint, file = resolve_model(manifest.model.name, offline=True), adapter or _adapter_of(manifest)
     tuned = file if file is not None and read_adapter(file)[0].base_rank else None
-    name = f"{checkpoint.resolve().name}-{checkpoint_digest(checkpoint)}"
+    name = f"{own_name(checkpoint)}-{checkpoint_digest(checkpoint)}"
     out = cache_root() / ONNX_GENAI / (name if tuned is None else f"{name}-{tuned.stem}-{adapter_digest(tuned)}")
     if out.is_dir():
         return out
@@ -146,7 +147,11 @@ def onnx_genai_model(manifest: Manifest, adapter: Path | None) -> Path:
             source = Path(staging) / "merged"
             write_merged(checkpoint, tuned, source)
         onnx_genai.build(source, made)
-        made.rename(out)
+        try:
+            made.rename(out)
+        except OSError:  # another process has made it meanwhile
+            if not out.is_dir():
+                raise
     return out
 
 

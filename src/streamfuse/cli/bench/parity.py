@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from streamfuse import engines
 from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
+from streamfuse.paths import own_name
 
 if TYPE_CHECKING:
     from streamfuse.runtime.text import Tokenizer
@@ -123,7 +123,7 @@ def _row(row: dict[str, Any]) -> list[str]:
     others = row["differences"] - row["near_ties"]
     begin = row["first_difference"]
     return [
-        Path(row["bundle"]).resolve().name,
+        own_name(row["bundle"]),
         f"{row['snr_db']['float32']:.0f}" if "float32" in row["snr_db"] else "-",
         f"{100 * (1 - row['differences'] / max(row['choices'], 1)):.1f} %",
         str(row["near_ties"]),

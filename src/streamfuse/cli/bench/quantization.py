@@ -167,9 +167,7 @@ def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> T
         for sample in merged(read_samples(source, format_)):
             (other if sample.ids is None else own).append(sample)
 
-    eos = ModelConfig.load(folder).eos_token_id
-
-    source = ", ".join(data)
+    eos, source = ModelConfig.load(folder).eos_token_id, ", ".join(data)
 
     def chosen(samples: list[Sample], whole: bool) -> list[Example]:
         one_answer = [replace(sample, references=sample.references[:1]) for sample in spread(samples, _MOST_TEXTS)]

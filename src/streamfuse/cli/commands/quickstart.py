@@ -13,6 +13,7 @@ from streamfuse.cli.shared.console import out, print_json, say
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.extras import need, need_export, need_native
 from streamfuse.options import AUTO, check_choice
+from streamfuse.paths import own_name
 
 if TYPE_CHECKING:
     from streamfuse.cli.shared.compare import Comparisons
@@ -84,7 +85,7 @@ def quickstart(
     from streamfuse.model.pull import resolve_model
 
     place = output_dir or Path("build/quickstart") / (
-        Path(model).expanduser().resolve().name.removesuffix(".gguf") or "model"
+        own_name(Path(model).expanduser()).removesuffix(".gguf") or "model"
     )
     folder = resolve_model(model, offline=offline)
     flags: dict[str, Any] = {"target": target, "backend": backend, "max_context_len": max_context_len}

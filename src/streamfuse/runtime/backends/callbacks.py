@@ -1,7 +1,7 @@
 """An engine written in Python as the core's table of functions. Inputs of a run are copies; results cross by address.
 
-An exception of the engine ends the text and is raised again (runtime/guard.py), but for those of `streams` and of a
-stored prefix, without which the text goes on; its statistics then have the sentence.
+An exception of the engine ends the text and is raised again (runtime/guard.py). If `streams` or a stored prefix fails,
+the text goes on without it, and its statistics have the message.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import print_json, say
 from streamfuse.extras import need
 from streamfuse.model.pull import DEFAULT_MODEL
+from streamfuse.paths import own_name
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +54,7 @@ def convert(
     options.check_not_read("--output", out, "FOLDER", [folder / CONFIG_FILE, folder / WEIGHTS_FILE])
     found = convert_folder(folder, ModelConfig.load(resolve_model(model, offline=offline)), out)
     trained_on = read_object(folder / CONFIG_FILE).get("base_model_name_or_path")
-    if isinstance(trained_on, str) and Path(trained_on).name.lower() != Path(model).resolve().name.lower():
+    if isinstance(trained_on, str) and Path(trained_on).name.lower() != own_name(model).lower():
         say(
             f"warning: {folder} was trained on {trained_on}, and --model is {model}; a LoRA fits its own base only",
             "yellow",
