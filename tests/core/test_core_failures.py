@@ -20,7 +20,6 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.constraint import table_of
 from streamfuse.runtime.core import CoreModel, CoreSession
 from streamfuse.runtime.reference.watch import Pass, observe
-from streamfuse.runtime.structures import ConstraintTable
 
 PROMPT = [3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32]
 # A choice, then three forced tokens, and again.
@@ -137,10 +136,10 @@ def test_a_refused_constraint_leaves_the_running_text_as_it_is() -> None:
 
         def constraint_table(self) -> Any:
             self.table = table_of(copy.deepcopy(RECORDS), 64, [])
-            types: dict[str, Any] = {name: type_ for name, type_, *_ in ConstraintTable._fields_}
-            self.table.struct.mask = types["mask"]()
-            self.release = self.table.struct.release = types["release"](self.count)
-            return self.table.struct
+            struct = self.table.struct
+            struct.mask = type(struct.mask)()
+            self.release = struct.release = type(struct.release)(self.count)
+            return struct
 
         def count(self, _: object) -> None:
             self.released += 1
