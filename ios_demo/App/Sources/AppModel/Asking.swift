@@ -73,12 +73,15 @@ extension ChatModel {
   /// Writes the answer to a question that follows these turns.
   private func write(_ asked: String, _ config: GenerationConfig, after kept: [Turn]) async {
     guard session != nil else { return }
-    if replaced != nil { rewind(to: kept) }
+    let before = replaced
+    if before != nil { rewind(to: kept) }
     if let stopping {
       finish(stopping)
     } else if let session {
       await write(session, asked, config)
     }
+    // Nothing took the place of what was there. Here, where nothing holds the session that this one replaces.
+    if let before, state.turns == before { rewind(to: before) }
     await keepTurns()
   }
 
@@ -109,7 +112,6 @@ extension ChatModel {
   private func finish(_ end: String) {
     guard answer.turn != nil else { return }
     let (turns, refused) = ended(end)
-    if let replaced, turns == replaced { rewind(to: turns) }  // nothing took the place of what was there
     replaced = nil
     answer.turn = nil
     state.turns = turns

@@ -31,7 +31,7 @@ public final class ChatModel {
   private var replacing = 0
   /// The finish reason of an answer that is being stopped; nil if none is.
   @ObservationIgnored var stopping: String?
-  /// Whether the cache of the session is newer than the file.
+  /// Whether the cache of the session, or a refused text in the input field, is newer than the file.
   @ObservationIgnored var unsaved = false
   /// The turns before an edit or a retry whose answer is being written; nil if it replaces none.
   @ObservationIgnored var replaced: [Turn]?
@@ -100,8 +100,8 @@ public final class ChatModel {
 
   /// Removes a chat from the list, until `restore`. The open chat is replaced by a new one.
   func delete(_ id: String) -> Task<Void, Never> {
-    later(stop: id == state.chat ? End.stopped : nil) { [self] in
-      if id == state.chat {
+    later(stop: id == state.chat ? End.stopped : nil, replaces: true) { [self] in
+      if id == state.chat {  // also if an earlier work has opened it
         await save()
         if let model, let bundle = settings.bundle {
           await show(model, bundle, nil)
@@ -235,17 +235,17 @@ public final class ChatModel {
   public var canAsk: Bool { state.phase == .ready && replacing == 0 }
 
   /// Runs `work` after the work under way; `stop`: the finish reason of the answer that ends for it, nil to let it
-  /// finish. Work that ends an answer replaces the chat or takes its model, so no question is asked until it has run.
+  /// finish; `replaces`: whether it may replace the chat or take its model, as all work that ends an answer does. No
+  /// question is asked until such work has run.
   @discardableResult
   func later<Found: Sendable>(
-    stop why: String? = nil, _ work: @escaping @MainActor () async -> Found
+    stop why: String? = nil, replaces: Bool = false, _ work: @escaping @MainActor () async -> Found
   ) -> Task<Found, Never> {
-    if let why {
-      stop(why)
-      replacing += 1
-    }
+    if let why { stop(why) }
+    let counted = replaces || why != nil ? 1 : 0
+    replacing += counted
     let task = Task { [self, last] in
-      defer { if why != nil { replacing -= 1 } }
+      defer { replacing -= counted }
       await last.value
       return await work()
     }

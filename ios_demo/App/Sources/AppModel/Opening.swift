@@ -52,11 +52,14 @@ extension ChatModel {
         phase: .ready, bundle: bundle, chat: record.id, canChat: model.canChat, turns: record.turns, unsent: record.unsent))
   }
 
-  /// Shows another chat, or the same again. What was refused stays with its chat, what is typed stays in the field.
+  /// Shows another chat, or the same again. A refused text or an edit stays with its chat, what else is typed stays in
+  /// the field.
   private func show(_ other: ChatState) {
-    let typed = state.unsent == nil && state.editing == nil ? input : ""
+    let isOfChat = state.editing == nil ? state.unsent != nil : state.chat != other.chat
+    let typed = isOfChat ? "" : input
     state = other
     input = joined(other.unsent, typed)
+    if other.unsent != nil && input != other.unsent { unsaved = true }
   }
 
   private func restore(_ model: any OpenModel, _ record: ChatRecord, _ cache: URL?) async {
@@ -95,14 +98,15 @@ extension ChatModel {
   /// Saves the chat with its cache, if that is newer than the file.
   func save() async {
     guard unsaved, let session, let record else { return }
-    if await write({ [store] in try await store.write(record, cacheOf: session) }) { unsaved = false }
+    unsaved = false  // before the write, during which the user may type
+    if !(await write { [store] in try await store.write(record, cacheOf: session) }) { unsaved = true }
   }
 
   /// Writes the turns of an answer that is being written as they are if the process ends now.
   func keepUnfinished() async {
     guard state.phase == .writing else { return }
     let (turns, refused) = ended(End.left)
-    guard let record = record(turns, unsent: refused ?? draft) else { return }
+    guard let record = record(turns, unsent: refused.map { joined($0, input) } ?? draft) else { return }
     await write { [store] in try await store.write(record) }
   }
 

@@ -69,6 +69,7 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(chat.state.turns, turns)
     XCTAssertEqual(chat.input, "please refuse")
     XCTAssertEqual(chat.state.error, "This prompt is too long.")
+    XCTAssertEqual(library.mostSessions, 1, "the memory of one is freed before the next one allocates")
     let goneOn = try await ask(chat, "Why?").map(\.text)
     await chat.newChat().value
     for question in ["Hello", "And now?"] { _ = try await ask(chat, question) }
@@ -84,19 +85,47 @@ final class AskingTests: AppTestCase {
     try parts.settings.set(.threads, "3")
     let replacements: [() -> Void] = [
       { chat.newChat() }, { chat.openChat(first) }, { chat.applySettings() }, { _ = chat.putModelAway() },
-      { Task { try await chat.lend { _ in try await Task.sleep(for: .milliseconds(20)) } } },
+      { Task { try await chat.lend { _ in } } },
     ]
     for (number, replace) in replacements.enumerated() {
+      let gate = hold(chat)
       replace()
       try await until { !chat.canAsk }
       XCTAssertFalse(chat.send("And now?"), "\(number)")
       XCTAssertFalse(chat.retry(), "\(number)")
+      gate.finish()
       await chat.later {}.value
       await chat.comeBack().value
       let turns = try await ask(chat, "Why?")
       XCTAssertEqual(turns.suffix(2).map(\.role), [.user, .assistant], "\(number)")
       XCTAssertFalse(turns.contains { $0.text == "And now?" }, "\(number)")
     }
+  }
+
+  func testNoQuestionIsAskedBetweenTheOpeningOfAChatAndItsDeletion() async throws {
+    try use("demo")
+    let chat = start().chat
+    _ = try await ask(chat, "Hello")
+    let first = try XCTUnwrap(chat.state.chat)
+    await chat.newChat().value
+    chat.openChat(first)
+    let gate = hold(chat)
+    let deletion = chat.delete(first)
+    try await until { chat.state.chat == first && chat.state.phase == .ready }
+    XCTAssertFalse(chat.send("And now?"))
+    gate.finish()
+    await deletion.value
+    XCTAssertNotEqual(chat.state.chat, first)
+    XCTAssertEqual(chat.state.turns, [])
+    let turns = try await ask(chat, "Why?")
+    XCTAssertEqual(turns.map(\.text).first, "Why?")
+  }
+
+  /// Holds what is begun after this, until the gate is finished.
+  private func hold(_ chat: ChatModel) -> AsyncStream<Void>.Continuation {
+    let (held, gate) = AsyncStream<Void>.makeStream()
+    chat.later { for await _ in held {} }
+    return gate
   }
 
   func testARefusedQuestionIsPutBeforeWhatIsTypedAndStaysWithItsChatUntilItIsDeleted() async throws {
@@ -120,6 +149,12 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(chat.input, "Hello")
     chat.endEdit()
     XCTAssertEqual(chat.input, "please, refuse\ntyped")
+    for _ in 0..<2 {
+      await chat.newChat().value
+      XCTAssertEqual(chat.input, "")
+      await chat.openChat(first).value
+      XCTAssertEqual(chat.input, "please, refuse\ntyped", "what was typed is the chat's too now")
+    }
     chat.type("")
     await chat.newChat().value
     await chat.openChat(first).value
@@ -128,6 +163,39 @@ final class AskingTests: AppTestCase {
     let again = start().chat
     try await ready(again)
     XCTAssertEqual(again.input, "")
+  }
+
+  func testWhatIsTypedWhileTheChatIsSavedIsSavedToo() async throws {
+    try use("demo")
+    let chat = start().chat
+    _ = try await ask(chat, "please refuse")
+    let first = try XCTUnwrap(chat.state.chat)
+    library.whileSaving = { chat.type("please, refuse") }
+    await chat.saveSoon().value
+    library.whileSaving = {}
+    await chat.newChat().value
+    await chat.openChat(first).value
+    XCTAssertEqual(chat.input, "please, refuse")
+  }
+
+  func testTheTextOfAnEditStaysInTheFieldWhereTheModelIsLoadedAgain() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    _ = try await ask(chat, "Hello")
+    for (threads, refused) in [("3", ""), ("4", "please refuse\n")] {
+      chat.edit(0)
+      chat.type("Hello there")
+      try parts.settings.set(.threads, threads)
+      await chat.applySettings()?.value
+      XCTAssertEqual(chat.input, "\(refused)Hello there")
+      XCTAssertNil(chat.state.editing)
+      chat.type("please refuse")
+      chat.sendInput()
+      try await ready(chat)
+    }
+    chat.edit(0)
+    await chat.newChat().value
+    XCTAssertEqual(chat.input, "", "it is the other chat's")
   }
 
   func testAnswersAreRememberedOnlyWhereTheUserWantsItAndCanBeErased() async throws {

@@ -22,6 +22,11 @@ final class FakeLibrary: Library {
   var forgetError: StreamFuseError?
   /// The result of a self-test; nil if the bundle has none.
   var selfTest: SelfTest?
+  /// Runs while a session is saved.
+  var whileSaving: @MainActor () -> Void = {}
+  /// How many sessions there were at once at most.
+  private(set) var mostSessions = 0
+  private var sessions: [() -> Bool] = []
   private var waiting: [CheckedContinuation<Void, Never>] = []
 
   nonisolated init() {}
@@ -49,6 +54,12 @@ final class FakeLibrary: Library {
   func pass() async {
     while gate == 0 { await withCheckedContinuation { waiting.append($0) } }
     if let left = gate { gate = left - 1 }
+  }
+
+  /// Counts a session, while `isThere`.
+  func count(_ isThere: @escaping () -> Bool) {
+    sessions = sessions.filter { $0() } + [isThere]
+    mostSessions = max(mostSessions, sessions.count)
   }
 
   func wake() {
@@ -83,7 +94,9 @@ private struct FakeModel: OpenModel {
     MainActor.assumeIsolated {
       library.contextPolicies.append(contextPolicy)
       if !history.isEmpty { library.histories += 1 }
-      return FakeSession(library, [Message(role: .system, content: instructions ?? "")] + history)
+      let session = FakeSession(library, [Message(role: .system, content: instructions ?? "")] + history)
+      library.count { [weak session] in session != nil }
+      return session
     }
   }
 }
@@ -137,7 +150,10 @@ private final class FakeSession: OpenSession {
     }
   }
 
-  func save(to file: URL) async throws { try JSONEncoder().encode(messages).write(to: file) }
+  func save(to file: URL) async throws {
+    try JSONEncoder().encode(messages).write(to: file)
+    library.whileSaving()
+  }
 
   func restore(from file: URL) async throws {
     if library.damagedCaches { throw StreamFuseError(.badFile, "This is no saved chat.") }

@@ -133,9 +133,10 @@ final class PartsTests: AppTestCase {
   func testWhatThereIsOfAnAnswerIsOnDiskOnceTheUserHasLeft() async throws {
     try use("demo")
     let parts = start()
+    func file() throws -> URL { root.appending(path: "chats/\(try XCTUnwrap(parts.chat.state.chat))/chat.json") }
     /// The chat as a process finds it that begins now.
     func found(_ isWritten: (String) -> Bool) async throws -> ChatModel {
-      let file = root.appending(path: "chats/\(try XCTUnwrap(parts.chat.state.chat))/chat.json")
+      let file = try file()
       try await until { (try? String(contentsOf: file, encoding: .utf8)).map(isWritten) ?? false }
       let chat = start().chat
       try await ready(chat)
@@ -144,10 +145,11 @@ final class PartsTests: AppTestCase {
     library.gate = 0
     try await ready(parts.chat)
     parts.chat.send("Hello")
+    parts.chat.type("Then this")
     var left = parts.leave(grace: .seconds(60))
     let asked = try await found { $0.contains("Hello") }
     XCTAssertEqual(asked.state.turns, [])
-    XCTAssertEqual(asked.input, "Hello")
+    XCTAssertEqual(asked.input, "Hello\nThen this")
 
     library.gate = 5
     try await until { library.gate == 0 && parts.chat.answer.live?.tokens == 5 }
@@ -161,10 +163,10 @@ final class PartsTests: AppTestCase {
     await left.value
 
     let turns = parts.chat.state.turns
+    try FileManager.default.removeItem(at: file())
     library.gate = 0
     XCTAssertTrue(parts.chat.retry())
     left = parts.leave(grace: .seconds(60))
-    try await Task.sleep(for: .milliseconds(20))
     let replaced = try await found { $0.contains("\"length\"") }
     XCTAssertEqual(replaced.state.turns, turns, "nothing has taken their place")
     XCTAssertEqual(replaced.input, "")
