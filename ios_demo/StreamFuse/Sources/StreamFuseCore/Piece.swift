@@ -132,7 +132,7 @@ public struct Message: Sendable, Equatable, Codable {
     self.name = name
   }
 
-  /// Reads a turn of any language's history; its content may be null beside tool calls.
+  /// Reads a turn of any language's history; content that is missing or null is empty.
   public init(from decoder: any Decoder) throws {
     let values = try decoder.container(keyedBy: CodingKeys.self)
     self.init(

@@ -107,31 +107,47 @@ public struct ToolCall: Sendable, Equatable, Codable {
     self.arguments = arguments
   }
 
-  /// The fields of a call, by itself and in a conversation's messages.
-  private enum CodingKeys: String, CodingKey { case id, type, name, arguments, function }
+  /// The fields of a call beside those of its function.
+  private enum CodingKeys: String, CodingKey { case id, type, function }
   /// The fields of a call's function.
   private struct Function: Codable {
     let name: String
     let arguments: JSONValue
+
+    init(name: String, arguments: JSONValue) {
+      self.name = name
+      self.arguments = arguments
+    }
+
+    /// Reads arguments that are JSON text too.
+    init(from decoder: any Decoder) throws {
+      let container = try decoder.container(keyedBy: CodingKeys.self)
+      name = try container.decode(String.self, forKey: .name)
+      var arguments = try container.decode(JSONValue.self, forKey: .arguments)
+      if case .string(let text) = arguments {
+        arguments = (try? JSONDecoder().decode(JSONValue.self, from: Data(text.utf8))) ?? arguments
+      }
+      guard case .object = arguments else {
+        throw DecodingError.dataCorruptedError(
+          forKey: .arguments, in: container, debugDescription: "the arguments of a tool call must be a JSON object")
+      }
+      self.arguments = arguments
+    }
   }
 
   /// Reads {"id", "name", "arguments"}, or the form that messages have, which some histories write without an id and
   /// with the arguments as JSON text.
   public init(from decoder: any Decoder) throws {
     let container = try decoder.container(keyedBy: CodingKeys.self)
-    if let function = try container.decodeIfPresent(Function.self, forKey: .function) {
+    let function: Function
+    if let inner = try container.decodeIfPresent(Function.self, forKey: .function) {
+      function = inner
       id = try container.decodeIfPresent(String.self, forKey: .id) ?? ""
-      name = function.name
-      if case .string(let text) = function.arguments {
-        arguments = try JSONDecoder().decode(JSONValue.self, from: Data(text.utf8))
-      } else {
-        arguments = function.arguments
-      }
     } else {
+      function = try Function(from: decoder)
       id = try container.decode(String.self, forKey: .id)
-      name = try container.decode(String.self, forKey: .name)
-      arguments = try container.decode(JSONValue.self, forKey: .arguments)
     }
+    (name, arguments) = (function.name, function.arguments)
   }
 
   /// Writes the form that messages have.

@@ -192,4 +192,15 @@ final class StructuredTests: XCTestCase {
     XCTAssertEqual(messages[1].toolCalls?.map(\.arguments), [.object(["zone": .integer(2)]), .object(["zone": .integer(2)])])
     XCTAssertNil(messages[2].toolCalls)
   }
+
+  func testArgumentsThatAreNoObjectAreRefusedWithTheirPlace() {
+    for arguments in ["null", "[1]", #""null""#, #""[1]""#, #""zone 2""#, #""""#] {
+      let json = #"[{"role": "assistant", "tool_calls": [{"function": {"name": "now", "arguments": \#(arguments)}}]}]"#
+      XCTAssertThrowsError(try JSONDecoder().decode([Message].self, from: Data(json.utf8)), arguments) {
+        guard case .dataCorrupted(let context) = $0 as? DecodingError else { return XCTFail("\($0)") }
+        XCTAssertEqual(context.debugDescription, "the arguments of a tool call must be a JSON object")
+        XCTAssertEqual(context.codingPath.map(\.stringValue), ["Index 0", "tool_calls", "Index 0", "function", "arguments"])
+      }
+    }
+  }
 }
