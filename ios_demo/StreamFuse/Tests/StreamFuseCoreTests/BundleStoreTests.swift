@@ -252,18 +252,25 @@ final class BundleStoreTests: StoreTestCase {
     let entry = try await entry(), one = store(), other = store()
     let first = Task { try await one.download(entry) }
     try await until { await other.receivedBytes(entry) > 100_000 }
-    // The other store's first look stands still at a bundle whose manifest is a pipe, until something writes to that.
-    try write("", "bundles/a/other")
-    let pipe = home.appending(path: "pipe")
-    XCTAssertEqual(mkfifo(pipe.path, 0o600), 0)
-    try FileManager.default.linkItem(at: pipe, to: root.appending(path: "a/\(manifestName)"))
+    // The other store's first look stands still at each bundle whose manifest is a pipe, until something opens that to
+    // write. Once it has passed the first of them, it has the names of all bundles.
+    let pipes = ["a", "b"].map { home.appending(path: $0) }
+    for pipe in pipes {
+      try write("", "bundles/\(pipe.lastPathComponent)/other")
+      XCTAssertEqual(mkfifo(pipe.path, 0o600), 0)
+      try FileManager.default.linkItem(at: pipe, to: root.appending(path: "\(pipe.lastPathComponent)/\(manifestName)"))
+    }
     let second = Task { try await other.download(entry) }
-    try await Task.sleep(for: .milliseconds(200))
+    try await until {
+      let writer = open(pipes[0].path, O_WRONLY | O_NONBLOCK)  // fails while nothing reads
+      if writer >= 0 { close(writer) }
+      return writer >= 0
+    }
     gate.signal()
     let installed = try await first.value
-    try FileManager.default.removeItem(at: root.appending(path: "a"))
+    for pipe in pipes { try FileManager.default.removeItem(at: root.appending(path: pipe.lastPathComponent)) }
     publisher.change { ($0.requests, $0.halfway) = ([], { _ in }) }
-    close(open(pipe.path, O_RDWR))
+    close(open(pipes[1].path, O_RDWR))
     let found = try await second.value
     XCTAssertEqual(found, installed)
     XCTAssertEqual(publisher.requests, [])

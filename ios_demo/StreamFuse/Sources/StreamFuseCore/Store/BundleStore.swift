@@ -233,9 +233,9 @@ public actor BundleStore {
     _ entry: CatalogEntry, _ folder: URL, _ report: @escaping @Sendable (BundleProgress) -> Void
   ) async throws {
     try entry.needSmallManifest()
-    let twice = try await storageBytes(entry, folder)
+    let extra = try await storageBytes(entry, folder)
     try await files.run {
-      let needed = entry.bytes - received(folder) + twice, free = try freeBytes(directory) - Self.spareBytes
+      let needed = entry.bytes - received(folder) + extra, free = try freeBytes(directory) - Self.spareBytes
       if needed > free { throw noSpace(needed: needed, free: free) }
     }
     let paths = entry.files.keys.sorted()
@@ -255,11 +255,11 @@ public actor BundleStore {
   private nonisolated func storageBytes(_ entry: CatalogEntry, _ folder: URL) async throws -> Int64 {
     var most: Int64 = 0
     for (path, file) in entry.files {
-      let done = await files.run {
-        let isWhole = fileSize(folder.appending(path: "\(Self.content)/\(path)")) == file.bytes
-        return isWhole ? file.bytes : fileSize(folder.appending(path: file.sha256 + Self.part)) ?? 0
+      let (here, done) = await files.run {
+        let content = fileSize(folder.appending(path: "\(Self.content)/\(path)"))
+        return (content, fileSize(folder.appending(path: file.sha256 + Self.part)) ?? 0)
       }
-      if done >= file.bytes { continue }
+      guard here != file.bytes && done < file.bytes else { continue }
       let url = try entry.address(of: path)
       most = max(most, await downloader.transport.storageBytes(url, from: done, of: file.bytes - done))
     }
