@@ -33,8 +33,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        val edit = { index: Int, text: String -> parts.chat.edit(index, text) }
-        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, edit)
+        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::edit)
         showLegend()
         showSuggestions()
         if (list == null) {
@@ -56,8 +55,14 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     /** What another app shares is the beginning of a question. */
     private fun takeShared(intent: Intent) {
         if (intent.action != Intent.ACTION_SEND) return
-        input.setText(intent.getStringExtra(Intent.EXTRA_TEXT) ?: return)
-        input.setSelection(input.length())
+        putFirst(intent.getStringExtra(Intent.EXTRA_TEXT) ?: return)
+    }
+
+    /** Puts [text] into the field, before what is there. */
+    private fun putFirst(text: String) {
+        if (text.isBlank()) return
+        input.text.insert(0, if (input.text.isEmpty()) text else "$text\n")
+        input.setSelection(text.length)
     }
 
     override fun onReady() {
@@ -137,6 +142,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     private fun send() {
         feel()
         if (parts.chat.send(input.text.toString())) input.text.clear()
+    }
+
+    /** Asks [text] in place of an earlier question. If the model is busy by now, the text waits in the field. */
+    private fun edit(index: Int, text: String) {
+        if (!parts.chat.edit(index, text)) putFirst(text)
     }
 
     private fun stop() {

@@ -89,13 +89,36 @@ class ChatActionsTest : ChatScreen() {
         assertEquals(library(GenerationConfig(), "What is the capital of France?" to 8), listOf(screen.conversation()[1]))
     }
 
+    @Test fun `an edited question that cannot be asked now stands in the field, before what is there`() {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        val screen = openChat().get()
+        val before = listOf("Hello", screen.answerTo("Hello"))
+        screen.type(R.id.input, "typed before")
+        screen.press(R.id.question)
+        chooseFromMenu(R.id.edit)
+        val field = ShadowAlertDialog.getLatestAlertDialog()!!.findViewById<EditText>(R.id.field)!!
+        parts.rest() // the model is loaded again while the dialog is open
+        until { phase == Phase.LOADING }
+        field.setText("What is the capital of France?")
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        idle()
+        assertEquals("What is the capital of France?\ntyped before", screen.text(R.id.input).text.toString())
+        parts.back()
+        ready()
+        until { screen.conversation() == before }
+    }
+
     @Test fun `what another app shares stands in the field, and Enter of a keyboard sends it`() {
         install("demo")
         parts.settings.set(Field.MAX_NEW_TOKENS, "4")
         val intent = Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, "Hello")
-        val screen = open(ChatActivity::class.java, intent).get()
+        val controller = open(ChatActivity::class.java, intent)
+        val screen = controller.get()
         ready()
         assertEquals("Hello", screen.text(R.id.input).text.toString())
+        controller.newIntent(Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, "And hello"))
+        assertEquals("what is typed stays", "And hello\nHello", screen.text(R.id.input).text.toString())
         val shift = KeyEvent(0, 0, KeyEvent.ACTION_DOWN, KeyEvent.KEYCODE_ENTER, 0, KeyEvent.META_SHIFT_ON)
         screen.findViewById<View>(R.id.input)!!.dispatchKeyEvent(shift)
         assertEquals("with Shift it begins a line", Phase.READY, phase)

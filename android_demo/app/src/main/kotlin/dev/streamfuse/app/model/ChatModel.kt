@@ -49,9 +49,11 @@ class ChatModel(
 
     @Volatile private var chat: OpenChat? = null
 
-    /** How many calls are not done that open another chat, or take the model: nothing is asked until they are. */
+    /** The number of unfinished calls that open another chat or take the model. No question is asked until it is 0. */
     private val changes = AtomicInteger()
-    private val calls = Any() // around the place of a call in the order, and what was decided for it
+
+    /** Held while a call is decided and takes its place in the order, so that no other call comes between. */
+    private val calls = Any()
 
     /** Why the answer that is being written shall end; null: it shall not. */
     @Volatile private var stopping: String? = null
@@ -145,10 +147,9 @@ class ChatModel(
         ask(question.text, turns.dropLast(2), config)
     }
 
-    /** Asks [text] in place of the question at [index]; what followed that one is dropped. */
-    fun edit(index: Int, text: String) {
+    /** Asks [text] as [send] does, in place of the question at [index]; what followed that one is dropped. */
+    fun edit(index: Int, text: String): Boolean =
         ask(text, current.value.turns.take(index), settings.settings.value.config())
-    }
 
     private fun ask(text: String, kept: List<Turn>, config: GenerationConfig): Boolean = synchronized(calls) {
         val asked = text.trim()

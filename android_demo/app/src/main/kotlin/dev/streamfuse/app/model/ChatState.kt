@@ -64,7 +64,7 @@ enum class Phase {
  * @property defaults the bundle's settings; null where none is loaded.
  * @property live figures of the answer that is written, or of the last one.
  * @property unsent a text that was refused, for the input field.
- * @property replaced the turns that the answer that is written replaces; they come back if it has no word.
+ * @property replaced the turns that the answer that is written replaces; they come back if it has no token.
  */
 data class ChatState(
     val phase: Phase = Phase.LOADING,
