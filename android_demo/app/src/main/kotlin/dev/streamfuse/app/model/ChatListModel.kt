@@ -2,6 +2,7 @@ package dev.streamfuse.app.model
 
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.SharingStarted
@@ -32,7 +33,7 @@ class ChatListModel(private val saved: SavedChats, private val chat: ChatModel, 
     private val deleted = MutableStateFlow<ChatEntry?>(null)
     private val open = chat.state.map { it.chat }.distinctUntilChanged()
     private var wasOpen = false
-    private var forgetting: Job? = null
+    @Volatile private var forgetting: Job? = null
 
     val state: StateFlow<ChatListState> = combine(saved.entries, query, open, deleted, ::listed)
         .stateIn(scope, SharingStarted.Eagerly, listed(saved.entries.value, "", null, null))
@@ -52,9 +53,15 @@ class ChatListModel(private val saved: SavedChats, private val chat: ChatModel, 
 
     fun delete(id: String): Job = scope.launch {
         val entry = saved.entries.value.firstOrNull { it.id == id } ?: return@launch
-        forgetting?.cancel() // before this chat is among those that it sweeps
+        forgetting?.cancelAndJoin() // before this chat is among those that it sweeps
         wasOpen = chat.state.value.chat == id
         chat.delete(id).join()
+        offerUndo(entry)
+    }
+
+    @Synchronized
+    private fun offerUndo(entry: ChatEntry) {
+        forgetting?.cancel() // that of a chat whose deletion ended while this one's waited
         deleted.value = entry
         forgetting = scope.launch {
             delay(UNDO_MS)

@@ -9,6 +9,7 @@ import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.joinAll
 import kotlinx.coroutines.test.TestScope
 import kotlinx.coroutines.test.advanceTimeBy
 import kotlinx.coroutines.test.runTest
@@ -145,6 +146,30 @@ class ChatListTest : ChatTest() {
         assertEquals("a process that ends now leaves it", 1, deleted().size)
         list(model()) // the next process
         assertEquals(emptyList<String>(), deleted())
+    }
+
+    @Test fun `a deleted chat can be restored for the whole while, also after two that were deleted during an answer`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        val (one, two, three) = listOf("One", "Two", "Three").map { question ->
+            chat.newChat().join()
+            chat.ask(question)
+            chat.state.value.chat!!
+        }
+        chat.newChat().join()
+        engine.gate = Channel(Channel.UNLIMITED)
+        chat.send("Four")
+        val deletions = listOf(list.delete(one), list.delete(two))
+        repeat(20) { engine.gate!!.trySend(Unit) }
+        deletions.joinAll()
+        assertEquals(listOf("Four", "Three"), list.titles())
+        advanceTimeBy(ChatListModel.UNDO_MS - 1_000)
+        list.delete(three).join()
+        advanceTimeBy(ChatListModel.UNDO_MS - 1_000)
+        assertEquals("Three", list.state.value.deleted?.title)
+        list.undo().join()
+        assertEquals(listOf("Four", "Three"), list.titles())
     }
 
     @Test fun `the last question asked again has another answer, one that was stopped has its own`() = runTest {
