@@ -58,6 +58,10 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     val check = DeviceCheck(chat, scope)
     private var leaving: Job? = null
 
+    init {
+        context.contentResolver.releaseGrants() // of the processes before: none of this one's imports has begun
+    }
+
     /**
      * The last screen is hidden. Saves the words so far at once, since the process may be killed from now on. An answer
      * goes on for [graceMs]; then it ends and is saved with the model's cache.

@@ -66,13 +66,16 @@ fun ContentResolver.keepGrant(uri: Uri, import: Job) {
     } catch (_: SecurityException) {
         return // the provider offers no longer grant
     }
-    import.invokeOnCompletion {
-        try {
-            releasePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
-        } catch (_: SecurityException) {
-            // The provider has withdrawn it, or was uninstalled.
-        }
-    }
+    import.invokeOnCompletion { release(uri) }
+}
+
+/** Gives back what [keepGrant] kept for an import that ended with its process: an app can keep only so many grants. */
+fun ContentResolver.releaseGrants() = persistedUriPermissions.map { it.uri }.forEach(::release)
+
+private fun ContentResolver.release(uri: Uri) = try {
+    releasePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
+} catch (_: SecurityException) {
+    // The provider has withdrawn it, or was uninstalled.
 }
 
 private fun ContentResolver.read(uri: Uri): InputStream =

@@ -119,6 +119,13 @@ class BundlesScreenTest : Device() {
         assertEquals(listOf("demo"), bundles)
     }
 
+    @Test fun `a grant that is left of a process that ended during an import is given back`() {
+        val tree = DocumentsContract.buildTreeDocumentUri(FakeDocuments.AUTHORITY, "demo")
+        app.contentResolver.takePersistableUriPermission(tree, Intent.FLAG_GRANT_READ_URI_PERMISSION)
+        openBundles()
+        assertEquals(emptyList<Any>(), app.contentResolver.persistedUriPermissions)
+    }
+
     @Test fun `a zip that leads out of the folder is refused`() {
         zip("evil.zip") { zip ->
             zip.add("manifest.json", File(built("demo"), "manifest.json"))
