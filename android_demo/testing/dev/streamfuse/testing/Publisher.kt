@@ -33,6 +33,9 @@ class Publisher : AutoCloseable {
 
     /** The status of a path's next answers, instead of the file. */
     val statuses = ConcurrentHashMap<String, ArrayDeque<Int>>()
+
+    /** Where a path is redirected to. */
+    val redirects = ConcurrentHashMap<String, String>()
     @Volatile var hasRanges = true
 
     /** Whether the size of a file is sent before it. */
@@ -105,7 +108,8 @@ class Publisher : AutoCloseable {
         val path = exchange.requestURI.path.removePrefix("/models/")
         val range = exchange.requestHeaders.getFirst("Range")
         requests += path to range
-        val status = statuses[path]?.removeFirstOrNull()
+        redirects[path]?.let { exchange.responseHeaders["Location"] = it }
+        val status = if (redirects.containsKey(path)) 302 else statuses[path]?.removeFirstOrNull()
         val content = files[path]
         if (status != null || content == null) return exchange.sendResponseHeaders(status ?: 404, -1)
         val from = if (hasRanges) range?.removePrefix("bytes=")?.removeSuffix("-")?.toInt() ?: 0 else 0

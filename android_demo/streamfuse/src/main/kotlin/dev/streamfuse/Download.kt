@@ -27,8 +27,8 @@ internal class Http(
     private val timeoutMs: Int = 20_000,
     private val retryMs: List<Long> = listOf(1_000, 2_000, 4_000),
 ) {
-    /** A server's refusal. [again]: it may answer otherwise a moment later. */
-    private class Status(code: Int, val again: Boolean) : IOException("the server answers with status $code")
+    /** A server's refusal. [isTemporary]: it may answer otherwise a moment later. */
+    private class Refusal(sentence: String, val isTemporary: Boolean) : IOException(sentence)
 
     /** At most [most] bytes. */
     suspend fun get(uri: URI, most: Int): ByteArray = try {
@@ -115,7 +115,7 @@ internal class Http(
             } catch (error: DiskException) {
                 throw error
             } catch (error: IOException) {
-                if (error is Status && !error.again) throw unreachable(uri, error)
+                if (error is Refusal && !error.isTemporary) throw unreachable(uri, error)
                 if (done() > most) attempt = 0
                 most = maxOf(most, done())
                 if (attempt == retryMs.size) throw unreachable(uri, error)
@@ -161,7 +161,7 @@ internal class Http(
 
     private fun HttpURLConnection.need(status: Int) {
         val found = responseCode
-        if (found != status) throw Status(found, found >= 500 || found in RETRIED)
+        if (found != status) throw Refusal("the server answers with status $found", found >= 500 || found in RETRIED)
     }
 
     /** A server that names another size has another file: there is no need to read it. */
@@ -196,7 +196,7 @@ internal class Http(
         }
         try {
             connection.responseCode // follows redirects, which never change the protocol
-            if (!isAllowed(connection.url.toURI())) throw IOException("the server redirects to ${connection.url}")
+            if (!isAllowed(connection.url.toURI())) throw Refusal("the server redirects to ${connection.url}", isTemporary = false)
             read(connection)
         } catch (error: IOException) {
             ensureActive() // a connection that was closed because of this fails
@@ -209,7 +209,8 @@ internal class Http(
     private fun unreachable(uri: URI, error: IOException): StreamFuseException {
         val reason = error.message?.takeIf { it.isNotBlank() }?.let { ": $it" }.orEmpty()
         val sentence = "$uri cannot be downloaded (${error.javaClass.simpleName}$reason); what has arrived is kept"
-        return StreamFuseException(ErrorCode.NETWORK, sentence).apply { initCause(error) }
+        val isTemporary = error !is Refusal || error.isTemporary
+        return StreamFuseException(ErrorCode.NETWORK, sentence, isTemporary).apply { initCause(error) }
     }
 
     private fun badFile(sentence: String) = StreamFuseException(ErrorCode.BAD_FILE, sentence)

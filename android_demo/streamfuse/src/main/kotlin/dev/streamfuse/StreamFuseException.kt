@@ -47,7 +47,10 @@ public enum class ErrorCode(internal val value: Int?) {
     /** The model or the session is closed. */
     CLOSED(null),
 
-    /** A server or the connection to it failed. A download that is tried again goes on from where it ended. */
+    /**
+     * A server or the connection to it failed: [StreamFuseException.isTemporary]. A download that is tried again goes on
+     * from where it ended.
+     */
     NETWORK(null),
 
     /** The disk has too little free space for a bundle. */
@@ -69,5 +72,11 @@ public enum class ErrorCode(internal val value: Int?) {
  * A failure of the library; [message] is one sentence that names the object, the limit and the next step.
  *
  * @property code the error code.
+ * @property isTemporary of [ErrorCode.NETWORK]: the same call may succeed later. True for a connection that fails or is
+ *   silent for too long, and for a server that fails or is overloaded (5xx, 408, 429); false for other refusals.
  */
-public class StreamFuseException(public val code: ErrorCode, sentence: String) : RuntimeException(sentence)
+public class StreamFuseException(
+    public val code: ErrorCode,
+    sentence: String,
+    public val isTemporary: Boolean = false,
+) : RuntimeException(sentence)

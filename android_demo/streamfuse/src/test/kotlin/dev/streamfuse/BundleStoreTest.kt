@@ -21,6 +21,7 @@ import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
 import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 
@@ -219,6 +220,28 @@ class BundleStoreTest : StoreTestCase() {
         refused(ErrorCode.NETWORK, "302") { entries() }
         publisher.close()
         refused(ErrorCode.NETWORK, "catalog.json cannot be downloaded") { entries() }
+    }
+
+    @Test
+    fun `only a failure that may pass is temporary`() {
+        publisher.publish("demo" to demo)
+        val entry = entry()
+        fun isTemporary(body: () -> Unit) = failureOf<StreamFuseException>(body).isTemporary
+        for (status in listOf(500, 503, 429, 408, 302, 403, 404)) {
+            val expected = status >= 500 || status in listOf(408, 429)
+            publisher.statuses["catalog.json"] = ArrayDeque(listOf(status))
+            publisher.statuses["demo/model.pte"] = ArrayDeque(List(3) { status })
+            assertEquals(expected, isTemporary { entries() }, "the catalogue: $status")
+            assertEquals(expected, isTemporary { download(entry) }, "a file: $status")
+        }
+        publisher.statuses.clear()
+        publisher.redirects["catalog.json"] = publisher.address.replace("://", "://user@").replace("catalog", "demo/manifest")
+        assertFalse(isTemporary { entries() }, "a redirect to an address that is not allowed")
+        publisher.redirects.clear()
+        publisher.publish("demo" to demo.mapValues { ByteArray(it.value.size) })
+        assertFalse(isTemporary { download(entry) }, "another file")
+        publisher.close()
+        assertTrue(isTemporary { entries() }, "no server")
     }
 
     @Test

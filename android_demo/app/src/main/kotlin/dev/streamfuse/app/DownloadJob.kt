@@ -32,8 +32,8 @@ import kotlinx.coroutines.launch
 /**
  * Keeps the process running while a bundle is downloaded: a user-initiated data transfer job, from Android 14 on. Its
  * notification shows the progress. The download itself is that of the bundles screen; where the system has ended the
- * process meanwhile, the job starts it anew and the download goes on from what has arrived. A job whose server cannot be
- * reached is begun again later.
+ * process meanwhile, the job starts it anew and the download goes on from what has arrived. After a failure that may pass,
+ * such as no connection or an overloaded server, the job is begun again later.
  */
 @TargetApi(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
 open class DownloadJob : JobService() {

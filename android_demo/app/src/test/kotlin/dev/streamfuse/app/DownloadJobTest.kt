@@ -148,7 +148,7 @@ class DownloadJobTest : Device() {
         }
     }
 
-    @Test fun `a job that finds no server is begun again later, until its download is discarded`() {
+    @Test fun `a job whose server fails is begun again later, until the catalogue is gone or its download is discarded`() {
         Publisher().use { publisher ->
             publisher.publish("demo" to Publisher.bundle(mapOf("model.pte" to ByteArray(1000))))
             publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
@@ -159,11 +159,13 @@ class DownloadJobTest : Device() {
             until { KeptPreferences(app).read()["catalog"] == publisher.address } // settings are written a moment later
             endedParts += parts
             app.replace(Parts(app)) // the system has ended the process
-            publisher.statuses["catalog.json"] = ArrayDeque(listOf(503))
-            val service = Robolectric.buildService(ShownJob::class.java).create().get()
-            service.onStartJob(parameters(job))
-            until { shadowOf(service).isJobFinished }
-            assertTrue(shadowOf(service).isRescheduleNeeded)
+            for (status in listOf(503, 404)) {
+                publisher.statuses["catalog.json"] = ArrayDeque(listOf(status))
+                val service = Robolectric.buildService(ShownJob::class.java).create().get()
+                service.onStartJob(parameters(job))
+                until { shadowOf(service).isJobFinished }
+                assertEquals("$status", status == 503, shadowOf(service).isRescheduleNeeded)
+            }
 
             openCatalog(publisher).pressSoon(R.id.discard)
             until { offer().state is OfferState.Available }

@@ -4,7 +4,6 @@ import dev.streamfuse.BundleProgress
 import dev.streamfuse.BundleSource
 import dev.streamfuse.BundleStore
 import dev.streamfuse.CatalogEntry
-import dev.streamfuse.ErrorCode
 import dev.streamfuse.InstalledBundle
 import dev.streamfuse.StreamFuseException
 import dev.streamfuse.app.R
@@ -83,10 +82,10 @@ class BundlesModel(
     /** How far the downloads are that run, by the ids of their entries. */
     private val running = ConcurrentHashMap<String, OfferState>()
 
-    /** The entries whose last download the network has ended, by their ids. */
+    /** The entries whose last download has failed for a reason that may pass, by their ids. */
     private val interrupted = ConcurrentHashMap.newKeySet<String>()
 
-    /** Whether the network has ended the last request of a catalogue. */
+    /** Whether the last request of a catalogue has failed for a reason that may pass. */
     @Volatile private var isCatalogInterrupted = false
     private val refreshing = Mutex() // so that the last one to look at the disk is the last one to be shown
 
@@ -115,7 +114,7 @@ class BundlesModel(
                 refresh()
                 if (entries.isEmpty()) words(R.string.catalog_empty) else null
             } catch (error: Exception) {
-                isCatalogInterrupted = isOfNetwork(error)
+                isCatalogInterrupted = mayPass(error)
                 sentenceOf(error)
             }
             current.update { it.copy(asking = false, message = message) }
@@ -129,8 +128,8 @@ class BundlesModel(
 
     /**
      * Waits for the end of the download of the entry with this id. If it does not run, because the system stopped it or
-     * ended the process, it begins anew, from the catalogue that was shown last. False: the network has ended it, so it
-     * should be tried again later. True: it is installed, paused by the user or refused.
+     * ended the process, it begins anew, from the catalogue that was shown last. False: it has failed for a reason that may
+     * pass, so it should be tried again later. True: it is installed, paused by the user or refused.
      */
     suspend fun finish(id: String): Boolean {
         downloads[id]?.let { if (!it.isActive) it.join() } // a cancelled download may still be writing
@@ -144,7 +143,7 @@ class BundlesModel(
         return id !in interrupted
     }
 
-    private fun isOfNetwork(error: Throwable) = (error as? StreamFuseException)?.code == ErrorCode.NETWORK
+    private fun mayPass(error: Throwable) = error is StreamFuseException && error.isTemporary
 
     /** Starts a download. False if it already runs. */
     @OptIn(DelicateCoroutinesApi::class)
@@ -167,7 +166,7 @@ class BundlesModel(
             } catch (_: CancellationException) {
                 null
             } catch (error: Throwable) {
-                if (isOfNetwork(error)) interrupted += entry.id
+                if (mayPass(error)) interrupted += entry.id
                 sentenceOf(error)
             }
             withContext(NonCancellable) {

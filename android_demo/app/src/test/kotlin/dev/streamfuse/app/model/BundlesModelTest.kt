@@ -142,16 +142,20 @@ class BundlesModelTest {
         assertTrue("$ranges", ranges.all { it != null })
     }
 
-    @Test(timeout = 60_000) fun `a job that the network ends is to be tried again, one that is refused or installed is not`() {
+    @Test(timeout = 60_000) fun `a job that a passing failure ends is to be tried again, one that is refused or installed is not`() {
         publisher.publish("demo" to demo, "damaged" to Publisher.bundle(demo + ("damaged" to ByteArray(1))))
         val (id, damaged) = ask().map { it.entry.id }
         while (preferences.kept["catalog"] != publisher.address) Thread.sleep(10) // settings are written a moment later
         val again = start()
         runBlocking {
             publisher.statuses["catalog.json"] = ArrayDeque(listOf(503))
-            assertFalse("no catalogue", again.finish(id))
+            assertFalse("no catalogue now", again.finish(id))
+            publisher.statuses["catalog.json"] = ArrayDeque(listOf(404))
+            assertTrue("no catalogue any more", again.finish(id))
+            publisher.statuses["demo/model.pte"] = ArrayDeque(List(4) { 503 }) // a download asks again by itself
+            assertFalse("no file now", again.finish(id))
             publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
-            assertFalse("no file", again.finish(id))
+            assertTrue("no file any more", again.finish(id))
             assertTrue("refused", again.finish(damaged))
             assertTrue("not published", again.finish("0".repeat(64)))
             assertTrue("installed", again.finish(id))
