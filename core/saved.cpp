@@ -243,7 +243,7 @@ void load_prefix(const Prefix& prefix, const Spec& spec, Engine& engine) {
   if (file.cached != length || file.cache_bytes != prefix.cache_bytes ||
       !std::equal(prefix.tokens.begin(), prefix.tokens.end(), file.tokens.begin()))
     bad(prefix.path, "has changed since the bundle was opened");
-  engine.truncate(0);
+  engine.drop(0);
   file.load(engine);
 }
 

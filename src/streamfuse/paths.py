@@ -7,5 +7,6 @@ from pathlib import Path
 
 
 def own_name(path: str | os.PathLike[str]) -> str:
-    """The name of a file or folder, also of one given as `.`; a link has its own. Empty for the root folder."""
+    """The name of a file or folder, even if it is given as `.`; of a link, its own name and not its target's. Empty for
+    the root folder."""
     return Path(os.path.abspath(path)).name

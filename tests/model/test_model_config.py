@@ -188,7 +188,7 @@ def test_training_needs_counts(name: str) -> None:
         ({"anchors": 0.0}, "^anchors must be above 0 and at most 1"),
         ({"anchors": float("nan")}, "^anchors must be above 0 and at most 1"),
         ({"anchors": 0.5, "soft_targets": 0.1}, "^anchors below 1 go with mode lossless without soft_targets"),
-        ({"anchors": 0.5, "mode": "shared", "init_adapter": Path("a")}, "^anchors below 1 go with mode lossless"),
+        ({"anchors": 0.5, "mode": "shared", "init_adapter": Path("b")}, "^anchors below 1 go with mode lossless"),
     ],
 )
 def test_anchors_of_a_run_are_a_part_that_its_loss_allows(settings: dict[str, Any], problem: str) -> None:

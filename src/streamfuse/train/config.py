@@ -114,7 +114,7 @@ class TrainConfig:
         if self.init_adapter and self.base_adapter:
             raise OptionError("--init-adapter brings its own base, so --base-adapter does not go with it")
         for flag, read in (("--init-adapter", self.init_adapter), ("--base-adapter", self.base_adapter)):
-            if read and read.exists() and self.adapter.exists() and read.samefile(self.adapter):
+            if read and read.resolve() == self.adapter.resolve():
                 raise OptionError(
                     f"{flag} {read} would be overwritten by the trained adapter; give another --adapter, or another "
                     "--output-dir"
