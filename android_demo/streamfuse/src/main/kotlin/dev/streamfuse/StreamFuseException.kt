@@ -48,8 +48,8 @@ public enum class ErrorCode(internal val value: Int?) {
     CLOSED(null),
 
     /**
-     * A server or the connection to it failed: [StreamFuseException.isTemporary]. A download that is tried again goes on
-     * from where it ended.
+     * A server or the connection to it failed; [StreamFuseException.isTemporary] says whether to try again. A download
+     * then goes on from where it ended.
      */
     NETWORK(null),
 
@@ -72,8 +72,9 @@ public enum class ErrorCode(internal val value: Int?) {
  * A failure of the library; [message] is one sentence that names the object, the limit and the next step.
  *
  * @property code the error code.
- * @property isTemporary of [ErrorCode.NETWORK]: the same call may succeed later. True for a connection that fails or is
- *   silent for too long, and for a server that fails or is overloaded (5xx, 408, 429); false for other refusals.
+ * @property isTemporary whether the same call may succeed later; only with [ErrorCode.NETWORK]. True for a connection
+ *   that fails or is silent for too long, an incomplete answer, and the statuses 5xx, 408 and 429. False for other
+ *   statuses, and for a redirect to an address that is not allowed.
  */
 public class StreamFuseException(
     public val code: ErrorCode,
