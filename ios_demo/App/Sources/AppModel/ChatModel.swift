@@ -70,8 +70,8 @@ public final class ChatModel {
   @discardableResult
   func open(_ bundle: String?) -> Task<Void, Never> {
     if bundle == settings.bundle && model != nil && replacing == 0 { return last }
-    return later(stop: End.stopped) { [self] in
-      if bundle == settings.bundle && model != nil { return }  // an earlier work has opened it
+    return later(stop: bundle == settings.bundle ? nil : End.stopped, replaces: true) { [self] in
+      if bundle == settings.bundle && model != nil { return }  // it is still open, or an earlier work has opened it
       await save()
       settings.bundle = bundle
       await load(bundle)
@@ -82,7 +82,8 @@ public final class ChatModel {
   @discardableResult
   func openChat(_ id: String) -> Task<Void, Never> {
     if id == state.chat && replacing == 0 { return last }
-    return later(stop: End.stopped) { [self] in
+    return later(stop: id == state.chat ? nil : End.stopped, replaces: true) { [self] in
+      if id == state.chat && session != nil { return }  // it is still open, or an earlier work has opened it
       await save()
       await show(id)
     }

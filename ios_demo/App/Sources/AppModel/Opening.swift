@@ -52,7 +52,7 @@ extension ChatModel {
         phase: .ready, bundle: bundle, chat: record.id, canChat: model.canChat, turns: record.turns, unsent: record.unsent))
   }
 
-  /// Shows another chat, or the same again. A refused text or an edit stays with its chat, what else is typed stays in
+  /// Shows another chat, or the same again. A refused text or an edit stays with its chat; any other typed text stays in
   /// the field.
   private func show(_ other: ChatState) {
     let isOfChat = state.editing == nil ? state.unsent != nil : state.chat != other.chat
@@ -97,9 +97,14 @@ extension ChatModel {
 
   /// Saves the chat with its cache, if that is newer than the file.
   func save() async {
-    guard unsaved, let session, let record else { return }
-    unsaved = false  // before the write, during which the user may type
-    if !(await write { [store] in try await store.write(record, cacheOf: session) }) { unsaved = true }
+    for _ in 0..<2 {  // again if the user has typed meanwhile
+      guard unsaved, let session, let record else { return }
+      unsaved = false
+      guard await write({ [store] in try await store.write(record, cacheOf: session) }) else {
+        unsaved = true
+        return
+      }
+    }
   }
 
   /// Writes the turns of an answer that is being written as they are if the process ends now.

@@ -150,6 +150,22 @@ final class ChatModelTests: AppTestCase {
     XCTAssertEqual(library.opened, 1)
   }
 
+  func testTheOpenChatGoesOnThoughAnotherIsDeletedMeanwhile() async throws {
+    try use("demo")
+    let chat = start().chat
+    try await ask(chat, "Hello")
+    let first = try XCTUnwrap(chat.state.chat)
+    await chat.newChat().value
+    try await ask(chat, "Hello", words: 3)
+    let deletion = chat.delete(first)
+    chat.openChat(try XCTUnwrap(chat.state.chat))
+    chat.open("demo")
+    library.gate = nil
+    await deletion.value
+    try await ready(chat)
+    XCTAssertEqual(chat.state.turns[1].end, "length")
+  }
+
   func testSettingsTakeEffectWithTheNextAnswerTheSystemPromptWithTheNextChat() async throws {
     try use("demo")
     let parts = start()
