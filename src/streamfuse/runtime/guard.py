@@ -47,8 +47,8 @@ class Guard:
         return ctypes.addressof(self._sentence)
 
     def raised_as(self, sentence: str) -> Exception | None:
-        """The last exception, if this is its sentence. Given only once, so that its traceback does not keep the arrays of
-        the pass alive."""
+        """The last exception, if this is its sentence. Given only once, so that its traceback does not keep the arrays
+        of the pass alive."""
         if self._sentence.value.decode() != sentence:
             return None
         error, self._error = self._error, None
