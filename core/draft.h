@@ -37,7 +37,7 @@ class Drafter {
   void begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint, const Generation& generation);
   // The merged tree of all sources after `tokens`, with paths of at most `depth` tokens.
   void draft(const std::vector<int64_t>& tokens, int64_t depth, Draft& out);
-  // Only a root, for a pass without room for a drafted token. The sources still follow `tokens`.
+  // A draft of only the root, for a pass without room for drafted tokens. Still updates the sources to `tokens`.
   void draft_nothing(const std::vector<int64_t>& tokens, Draft& out);
   // A draft at a fixed width: from streams only, or by look-up only if the bundle has no streams, and in both cases
   // with tokens that the constraint forces. Returns false if the draft is empty.
@@ -55,8 +55,10 @@ class Drafter {
   void take(const Streams& streams);
   void fail_streams(const std::string& why) { fail(streams_failed_, why); }
   bool streams_ready() const { return streams_ready_; }
-  // Whether the bundle has streams, the text may use them, and they have not failed.
-  bool streams_usable() const { return spec_.num_streams > 0 && !streams_failed_ && uses(SF_STREAMS); }
+  // Whether the bundle has streams and a method that verifies them, the text may use them, and they have not failed.
+  bool streams_usable() const {
+    return spec_.num_streams > 0 && !spec_.verify.empty() && !streams_failed_ && uses(SF_STREAMS);
+  }
   // Why the first failing source failed; NULL if none has. Statistics point to this text.
   const char* damage() const { return damage_.empty() ? nullptr : damage_.c_str(); }
 

@@ -36,8 +36,8 @@ class Engine {
   // Appends these rows of the last run to the cache.
   void commit(std::span<const int32_t> rows);
   void truncate(int64_t length);
-  // Like `truncate`, for rows that are not part of the text or that others replace: if it fails, they count as dropped,
-  // and the next `rewind` or `truncate` drops them.
+  // Like `truncate`, for rows that the text does not need. They count as dropped even if the engine fails; the next
+  // `truncate` or `rewind` then drops them.
   void drop(int64_t length);
   // Truncates to `length`, or, if the engine cannot go back to that, to the next smaller length to which it can.
   void rewind(int64_t length);

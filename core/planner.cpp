@@ -15,10 +15,7 @@ Planner::Planner(const Model& model, Costs& costs, std::shared_ptr<const Memory>
   hits_.reserve(most);
 }
 
-Facts Planner::facts() const {
-  const bool streams_usable = drafter_.streams_usable() && !spec_.verify.empty();  // which verifies what they draft
-  return {spec_, costs_, streams_usable, drafter_.streams_ready()};
-}
+Facts Planner::facts() const { return {spec_, costs_, drafter_.streams_usable(), drafter_.streams_ready()}; }
 
 void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint,
                     const Generation& generation) {

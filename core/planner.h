@@ -30,7 +30,8 @@ class Planner {
   // step's time, and the room after it.
   void learn(const Step& step, std::span<const int64_t> chosen, const Streams& streams, StepTime time, int64_t room,
              int64_t width);
-  // After `learn`, if the text goes on with `tokens`: whether the caller should run `streams` now.
+  // Whether the caller should run `streams` now; call it after `learn`, unless the text has ended. To decide, it drafts
+  // the next step without streams.
   bool buys_streams(const std::vector<int64_t>& tokens, int64_t room, int64_t width);
   void learn_streams(const Streams& streams, double ms, int64_t width);
   // Stops drafting from streams, which the engine cannot compute.

@@ -88,7 +88,7 @@ class Signal {
     const double snr = 10 * std::log10(signal_ / noise_);
     return snr > -kMostSnr ? std::min(snr, kMostSnr) : -kMostSnr;  // also if it is not a number
   }
-  double max_abs_difference() const { return most_; }  // a number also if the engine gave an infinite one
+  double max_abs_difference() const { return most_; }  // finite, even if an output was not
   bool is_equal() const { return is_equal_; }
 
  private:

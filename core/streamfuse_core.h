@@ -290,9 +290,9 @@ typedef struct sf_options {
 /* 128 tokens, greedy, speculative, width chosen by the planner. */
 SF_EXPORT void sf_default_options(sf_options* out);
 
-/* Finishes a running text, and measures the latency of passes on this device, unless it is known from another sequence
- * of this model and device, or from the cost file, which is then checked in about 50 ms. sf_sequence_start does this if
- * it is needed. It takes at most about 250 ms or, on slow devices, two runs each of decode, streams and the widest
+/* Finishes a running text, and measures the latency of passes on this device, unless another sequence of this model and
+ * device has measured it or the cost file has it, which is then checked in about 50 ms. sf_sequence_start does this if
+ * needed. Measuring takes at most about 250 ms or, on slow devices, two runs each of decode, streams and the widest
  * method; sf_sequence_stop ends it after the current pass. Keeps the KV cache unless there is no space for the timing
  * passes. */
 SF_EXPORT int sf_sequence_prepare(sf_sequence*);

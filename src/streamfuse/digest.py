@@ -20,7 +20,7 @@ def sha256_of(files: Iterable[Path]) -> str:
 
 
 def stamp_of(path: Path) -> str:
-    """A short digest of a file's place, size and time of change. They stand for its content where hashing gigabytes in
-    every command would take too long."""
+    """A short digest of a file's path, size and modification time, for commands in which hashing gigabytes would take
+    too long."""
     facts = path.stat()
     return hashlib.sha256(repr((str(path.resolve()), facts.st_size, facts.st_mtime_ns)).encode()).hexdigest()[:16]

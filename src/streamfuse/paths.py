@@ -1,4 +1,4 @@
-"""How a path is called in files and messages."""
+"""Names of paths in files and messages."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_schema_that_has_no_translation_is_refused(monkeypatch: pytest.MonkeyP
         llama_cpp.gbnf_of('{"pattern": "a"}')
 
 
-def test_genais_model_is_made_once_per_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_genai_model_is_built_once_per_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
 
     def build(checkpoint: Path, folder: Path) -> None:
@@ -203,7 +203,7 @@ def test_genais_model_is_made_once_per_weights(tmp_path: Path, monkeypatch: pyte
     assert made == [checkpoint, other]
 
 
-def test_genais_model_is_made_once_per_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_genai_model_is_built_once_per_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
 
     def build(checkpoint: Path, folder: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_q8_0_matrix_is_written_in_its_own_blocks() -> None:
         encode(weight, "Q2_K", None, "here")
 
 
-def test_it_is_written_once_per_adapter_whatever_the_adapters_file_is_called(source: Source, tmp_path: Path) -> None:
+def test_the_merged_gguf_is_written_once_per_adapter_content(source: Source, tmp_path: Path) -> None:
     out = merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp")
     written, weights = out.stat().st_mtime_ns, out.read_bytes()
     assert merged_gguf(source.gguf, source.checkpoint, source.adapter, tmp_path / "llama.cpp") == out

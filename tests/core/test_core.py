@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import ArithmeticBackend, StubbornBackend, greedy_after, spec
+from fakes import ArithmeticBackend, StubbornBackend, greedy_after, plainly, spec
 
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
@@ -510,13 +510,6 @@ def test_a_row_of_the_timing_passes_that_cannot_be_dropped_is_dropped_by_the_nex
         generation.finish()
         assert generation.token_ids == plainly([*context, 9], 6)
         assert engine.cache == session.tokens[: session.core.cached]
-
-
-def plainly(prompt: list[int], count: int) -> list[int]:
-    text = list(prompt)
-    for _ in range(count):
-        text.append(greedy_after(text, 64))
-    return text[len(prompt) :]
 
 
 def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_nothing(tmp_path: Path) -> None:

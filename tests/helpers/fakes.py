@@ -73,6 +73,14 @@ def greedy_after(tokens: Sequence[int], vocab_size: int) -> int:
     return int(np.argmax(logits_after(tokens, vocab_size)))
 
 
+def plainly(prompt: Sequence[int], count: int, vocab_size: int = 64) -> list[int]:
+    """The greedy continuation."""
+    text = list(prompt)
+    for _ in range(count):
+        text.append(greedy_after(text, vocab_size))
+    return text[len(prompt) :]
+
+
 class ArithmeticBackend:
     """The arithmetic model. `accuracy` is how often (in sixteenths of cases, by hash) a stream's first candidate is
     the greedy continuation; 0 makes the divergent twin, whose greedy drafts are always wrong.

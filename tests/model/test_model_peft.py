@@ -156,7 +156,7 @@ def test_a_lora_is_not_overwritten_by_the_adapter_that_is_made_of_it(name: str, 
     assert {path: path.read_bytes() for path in (tmp_path / "lora").iterdir()} == before
 
 
-def test_a_lora_of_another_base_of_the_same_shape_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lora_of_another_base_of_the_same_shape_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tiny.write_base(tmp_path / "mine", BASE)
     (base / "tokenizer.json").write_text('{"model": {}}')
     monkeypatch.chdir(base)

@@ -1,4 +1,4 @@
-"""How paths are called.
+"""Names of paths.
 
 Run: python -m pytest tests/model/test_paths.py
 """

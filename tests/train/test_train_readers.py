@@ -183,7 +183,7 @@ def test_examples_are_the_chat_and_each_answer_with_its_end(text: Tokenizer) -> 
 def test_a_model_without_an_end_token_takes_distilled_tokens_and_no_answers_in_text(text: Tokenizer) -> None:
     distilled = Sample((), ids=Example([1, 2, 3, 4, 5, 6], 2))
     assert to_examples([distilled, Sample(("Hi",))], text, None, 6) == [distilled.ids]
-    with pytest.raises(DataError, match=r"d\.jsonl: an answer in text needs a token that ends it, and the model has"):
+    with pytest.raises(DataError, match=r"d\.jsonl: text answers need an end-of-sequence token, and the model has"):
         to_examples([distilled, Sample(("Hi",), ("hello there",))], text, None, 1000, source="d.jsonl")
 
 

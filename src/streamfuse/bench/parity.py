@@ -69,9 +69,9 @@ class Replay:
 
 
 def check_comparable(bundles: Sequence[Bundle], width: int) -> None:
-    """Raises ParityError: other models, adapters, drafting tables or tokenizers, or no such width.
+    """Raises ParityError if models, adapters, drafting tables or tokenizers differ, or a bundle lacks `width`.
 
-    An adapter's name is its file's, so streams are also told apart by the tables that no target changes.
+    Adapters are named after their files, so the stream tables that do not depend on the target are compared too.
     """
     first = bundles[0]
     for bundle in bundles:

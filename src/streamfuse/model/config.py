@@ -124,7 +124,7 @@ class ModelConfig:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The token that ends a text that the model did not write; None if the model has none."""
+        """The end-of-sequence token to append to training text; None if the model has none."""
         return next(iter(self.eos_token_ids), None)
 
     @classmethod

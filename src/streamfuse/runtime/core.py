@@ -202,7 +202,7 @@ class CoreSession:
         self._token_address = ctypes.addressof(self._token)
 
     def prepare(self) -> None:
-        """End a running text, and measure what passes cost, unless that is known; about 100 ms."""
+        """End a running text, and measure the latency of passes unless it is known; at most about 250 ms."""
         self._call(self.library.sf_sequence_prepare)
 
     def start(
@@ -355,7 +355,7 @@ class CoreSession:
             return str(self.library.sf_sequence_error(handle).decode(errors="replace"))
 
     def _call(self, function: Callable[..., int], *arguments: Any, allowed: int = OK) -> int:
-        """Its code, SF_OK or `allowed`. For others what an engine or a constraint raised, or CoreError."""
+        """Returns SF_OK or `allowed`; otherwise raises the engine's or constraint's exception, or CoreError."""
         with self.handle as handle:
             code = function(handle, *arguments)
             if self.failure:

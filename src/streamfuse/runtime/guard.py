@@ -16,11 +16,11 @@ _CONTROL = dict.fromkeys([*range(0x20), 0x7F], " ")  # as the core writes senten
 
 
 class Guard:
-    """Of the functions of one table.
+    """Wraps the functions of one table.
 
     Args:
-        failure: gets what the next call must raise however it ends: exceptions that are no Exception, such as
-            KeyboardInterrupt.
+        failure: receives exceptions outside Exception, such as KeyboardInterrupt; the next call raises them even if it
+            succeeds.
     """
 
     def __init__(self, failure: list[BaseException]) -> None:

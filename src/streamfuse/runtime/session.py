@@ -246,7 +246,7 @@ class Session:
         return self.core.tokens
 
     def prepare(self) -> None:
-        """End a running text, and measure now what passes cost, so that the first generation need not."""
+        """End a running text, and measure the latency of passes now instead of in the first generation."""
         self._close_generation()
         self.core.prepare()
 

@@ -135,8 +135,8 @@ def _examples(sample: Sample, text: Tokenizer | None, eos_token_id: int | None, 
         return []
     if eos_token_id is None:
         raise DataError(
-            f"{source}: an answer in text needs a token that ends it, and the model has none; give its config.json an "
-            "eos_token_id, or let it write its own answers (`streamfuse data distill`)"
+            f"{source}: text answers need an end-of-sequence token, and the model has none; set eos_token_id in its "
+            "config.json, or generate answers with it (`streamfuse data distill`)"
         )
     prompt = encode_prompt(sample, text)
     answers = ([*text.encode_rendered(answer), eos_token_id] for answer in sample.references)

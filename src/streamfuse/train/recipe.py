@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, TypeAlias, get_args, get_origin
 
 from streamfuse.adapters import find
-from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import StreamConfig
 from streamfuse.options import converted, shown, types_of
 
 from .config import SYNTHESIZE, DistillConfig, TrainConfig, default_streams
-from .distill import Written, distill, load_writer, pending, provenance_of
-from .formats import DataError, Sample
-from .prompts import open_text, prompt_items
-from .readers import read_samples
-from .synthesize import check_prompts, openings, prompt_provenance, synthesize
-from .variations import vary_e2e
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,7 +32,6 @@ _SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin
 _KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
 _NEEDED = {"train": "data", "distill": "data", "synthesize": "count"}
 _ADAPTERS = ("adapter", "base_adapter", "init_adapter")
-T = TypeVar("T")
 
 
 class RecipeError(ValueError):
@@ -192,11 +184,11 @@ def _check(stage: Mapping[str, Any]) -> None:
         if get_origin(wanted) is tuple:
             several = value if isinstance(value, list) else [value]
             fits = all(isinstance(one, str) for one in several) and (bool(several) or key != "data")
-            words = "text, or a list of texts"
+            words = "a string, or a list of strings"
         elif str in parts or Path in parts:
-            fits, words = isinstance(value, str), "text"
+            fits, words = isinstance(value, str), "a string"
         else:
-            fits, words = wanted is not int or type(value) is int, "a whole number"
+            fits, words = wanted is not int or type(value) is int, "an integer"
         if not fits:
             raise RecipeError(f"{place}: {key} must be {words}, not {shown(value)}")
 
@@ -221,18 +213,18 @@ def _resolved(value: Any, made: Mapping[str, Path], data_root: Path, stage: str)
 
 
 def _distill_stage(settings: dict[str, Any], out: Path) -> DistillStage:
-    own = {key: settings.pop(key) for key in ("format", "limit", "variations") if key in settings}
-    adapter = Path(settings.pop("adapter")) if "adapter" in settings else None
-    return DistillStage(settings.pop("data"), out, DistillConfig(**settings), adapter=adapter, **own)
+    own = _taken(DistillStage, settings)
+    return DistillStage(out=out, config=DistillConfig(**settings), **own)
 
 
 def _synthesize_stage(settings: dict[str, Any], out: Path) -> SynthesizeStage:
-    own = {key: settings.pop(key) for key in ("count", "begin", "system", "after") if key in settings}
-    begin = own.get("begin", ())
-    own["begin"] = (begin,) if isinstance(begin, str) else tuple(begin)
-    if "after" in own:
-        own["after"] = Path(own["after"])
-    return SynthesizeStage(out, replace(SYNTHESIZE, **settings), **own)
+    own = _taken(SynthesizeStage, settings)
+    return SynthesizeStage(out=out, config=replace(SYNTHESIZE, **settings), **own)
+
+
+def _taken(stage: type, settings: dict[str, Any]) -> dict[str, Any]:
+    """The stage's own settings, which are removed from `settings`."""
+    return converted(stage, {name: settings.pop(name) for name in types_of(stage) if name in settings})
 
 
 def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: Path) -> TrainConfig:
@@ -246,53 +238,3 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
         return TrainConfig(model=model, out_dir=out_dir, adapter=adapter, streams=streams, **own)
     except TypeError as error:
         raise RecipeError(f"a setting is of the wrong type ({error})") from None
-
-
-def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Iterator[int]:
-    """Generate the prompts that the file does not have yet; yields the number of prompts per batch. `resume`: as in
-    `_checked`."""
-    text = open_text(model)
-    places, end = openings(text, stage.begin, stage.system, stage.after)
-    provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
-    _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
-    base = load_writer(model, None, stage.config)
-    yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
-
-
-class Answers:
-    """The remaining work of a distillation stage; answers that are in its file are skipped. `resume`: as in
-    `_checked`."""
-
-    def __init__(self, stage: DistillStage, model: Path, resume: bool = True) -> None:
-        self.stage, self.model = stage, model
-        template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
-        samples = read_samples(stage.data, stage.format)
-        if stage.variations:
-            prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
-            samples += [Sample((prompt,)) for prompt in prompts]
-        items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
-        self.provenance = provenance_of(stage.config, model, stage.adapter)
-        self.todo = _checked(
-            stage.out, lambda: pending(items, stage.out, stage.config, self.provenance, stage.out.stem), resume
-        )
-
-    def write(self) -> Iterator[Written]:
-        """Generate the rest; yields after each batch."""
-        if self.todo:
-            base = load_writer(self.model, self.stage.adapter, self.stage.config)
-            yield from distill(base, self.todo, self.stage.out, self.stage.config, self.provenance)
-
-
-def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:
-    """Returns `check()`. Without `resume`, the first process deletes a stage's file that `check` refuses, so that it is
-    written again."""
-    if resume:
-        return check()
-    from accelerate import PartialState
-
-    with PartialState().main_process_first():
-        try:
-            return check()
-        except DataError:
-            out.unlink(missing_ok=True)
-            return check()

@@ -23,7 +23,7 @@ EVALUATION_WIDTHS = (8, 16, 64)  # nodes, including the root; the second is the 
 
 
 def examples_per_step(arguments: TrainingArguments) -> int:
-    """Of all processes; the steps of an epoch and the order of its batches depend on it."""
+    """Examples per step over all processes, on which the length of an epoch and the order of its batches depend."""
     return int(arguments.train_batch_size * arguments.world_size)
 
 

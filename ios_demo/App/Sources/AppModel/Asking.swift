@@ -24,7 +24,7 @@ extension ChatModel {
   /// Whether the last answer can be replaced now.
   public var canRetry: Bool { canAsk && state.turns.count > 1 && state.editing == nil }
 
-  /// Asks what is in the input field, as `send` does, and empties it. What was refused before an edit comes back.
+  /// Asks what is in the input field, as `send` does, and empties it. After an edit, restores an earlier refused text.
   public func sendInput() {
     let refused = state.editing == nil ? nil : state.unsent
     if send(input) { type(refused ?? "") }
@@ -80,7 +80,7 @@ extension ChatModel {
     } else if let session {
       await write(session, asked, config)
     }
-    // Nothing took the place of what was there. Here, where nothing holds the session that this one replaces.
+    // Restore the old turns if no answer replaced them. Only here does nothing reference the old session any more.
     if let before, state.turns == before { rewind(to: before) }
     await keepTurns()
   }
@@ -138,7 +138,7 @@ extension ChatModel {
   }
 }
 
-/// A text that was refused and what is in the input field, which may begin with it, together.
+/// A refused text followed by the text of the input field, unless that begins with it.
 func joined(_ refused: String?, _ typed: String) -> String {
   guard let refused, !typed.hasPrefix(refused) else { return typed }
   return typed.allSatisfy(\.isWhitespace) ? refused : "\(refused)\n\(typed)"

@@ -27,7 +27,7 @@ public final class ChatModel {
   @ObservationIgnored var loaded: LoadChoices?
   /// What runs, or ran, last.
   @ObservationIgnored private var last = Task {}
-  /// How many works wait or run that may replace the chat or take its model.
+  /// The number of queued or running tasks that may replace the chat or take its model.
   private var replacing = 0
   /// The finish reason of an answer that is being stopped; nil if none is.
   @ObservationIgnored var stopping: String?
@@ -232,7 +232,7 @@ public final class ChatModel {
     session?.stop()
   }
 
-  /// Whether a question may be asked now: not while the chat or its model is about to be another.
+  /// Whether a question may be asked now: not while the chat or its model is about to be replaced.
   public var canAsk: Bool { state.phase == .ready && replacing == 0 }
 
   /// Runs `work` after the work under way; `stop`: the finish reason of the answer that ends for it, nil to let it

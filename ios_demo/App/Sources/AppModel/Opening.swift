@@ -107,7 +107,7 @@ extension ChatModel {
     }
   }
 
-  /// Writes the turns of an answer that is being written as they are if the process ends now.
+  /// Saves the chat as it would be if the process ended now, during an answer.
   func keepUnfinished() async {
     guard state.phase == .writing else { return }
     let (turns, refused) = ended(End.left)

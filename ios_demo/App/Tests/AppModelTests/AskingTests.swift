@@ -77,7 +77,7 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(goneOn, straight, "the cache of them too")
   }
 
-  func testNoQuestionIsAskedWhileTheChatOrItsModelIsAboutToBeAnother() async throws {
+  func testNoQuestionIsAskedWhileTheChatOrItsModelIsAboutToBeReplaced() async throws {
     try use("demo")
     let parts = start(), chat = parts.chat
     _ = try await ask(chat, "Hello")

@@ -134,7 +134,7 @@ final class PartsTests: AppTestCase {
     try use("demo")
     let parts = start()
     func file() throws -> URL { root.appending(path: "chats/\(try XCTUnwrap(parts.chat.state.chat))/chat.json") }
-    /// The chat as a process finds it that begins now.
+    /// The chat as a new process finds it.
     func found(_ isWritten: (String) -> Bool) async throws -> ChatModel {
       let file = try file()
       try await until { (try? String(contentsOf: file, encoding: .utf8)).map(isWritten) ?? false }

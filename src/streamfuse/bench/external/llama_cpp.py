@@ -222,7 +222,7 @@ class LlamaCpp:
 def quantized(child: Child, source: Path, kind: str, folder: Path) -> Path:
     """The GGUF in one of `kinds_of` it, written to `folder` once. Raises as `open_child` does.
 
-    The folder has those of every model, so a name says which file it was made of.
+    All models share the folder, so the file name identifies the source.
     """
     if _kind_of(source) == kind:
         return source

@@ -81,7 +81,7 @@ def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool
 def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from streamfuse.train.recipe import Answers
+    from streamfuse.train.recipe_stages import Answers
 
     answers = Answers(stage, model, resume)
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
@@ -94,7 +94,7 @@ def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
 def _synthesize(stage: SynthesizeStage, model: Path, resume: bool) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from streamfuse.train.recipe import synthesized
+    from streamfuse.train.recipe_stages import synthesized
 
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:

@@ -20,8 +20,8 @@ import Foundation
 /// arriving. If the user removes the app from the app switcher, its downloads are cancelled; the next `download`
 /// resumes the unfinished file.
 ///
-/// A response is stored in a file first, so the hash of a file is checked only once the file is complete, and the largest
-/// file needs its space twice. Calls that request the same bytes at the same time share one response.
+/// A response is stored in a file first, so the hash of a file is checked only once the file is complete, and the
+/// largest file needs twice its size. Calls that request the same bytes at the same time share one response.
 public final class BackgroundTransport: BundleTransport {
   private let session: URLSession
   private let answers: StoredAnswers

@@ -223,7 +223,7 @@ class BundleStoreTest : StoreTestCase() {
     }
 
     @Test
-    fun `only a failure that may pass is temporary`() {
+    fun `only a failure that a retry can fix is temporary`() {
         publisher.publish("demo" to demo)
         val entry = entry()
         fun isTemporary(body: () -> Unit) = failureOf<StreamFuseException>(body).isTemporary

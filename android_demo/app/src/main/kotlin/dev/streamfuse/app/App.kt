@@ -59,7 +59,7 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     private var leaving: Job? = null
 
     init {
-        context.contentResolver.releaseGrants() // of the processes before: none of this one's imports has begun
+        context.contentResolver.releaseGrants() // left by earlier processes; this one has no import yet
     }
 
     /**

@@ -32,8 +32,8 @@ import kotlinx.coroutines.launch
 /**
  * Keeps the process running while a bundle is downloaded: a user-initiated data transfer job, from Android 14 on. Its
  * notification shows the progress. The download itself is that of the bundles screen; where the system has ended the
- * process meanwhile, the job starts it anew and the download goes on from what has arrived. After a failure that may pass,
- * such as no connection or an overloaded server, the job is begun again later.
+ * process meanwhile, the job starts it again and the download resumes. After a temporary failure, such as no connection or
+ * an overloaded server, the system reruns the job later.
  */
 @TargetApi(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
 open class DownloadJob : JobService() {
@@ -59,7 +59,7 @@ open class DownloadJob : JobService() {
             val isDone = bundles.finish(id)
             showing.cancel()
             running -= params.jobId
-            jobFinished(params, !isDone) // the system begins it again, after longer and longer waits
+            jobFinished(params, !isDone) // the system reschedules it with backoff
         }
         return true
     }

@@ -64,7 +64,7 @@ fun ContentResolver.keepGrant(uri: Uri, import: Job) {
     try {
         takePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
     } catch (_: SecurityException) {
-        return // the provider offers no longer grant
+        return // the provider has no persistable grants
     }
     import.invokeOnCompletion { release(uri) }
 }
@@ -75,7 +75,7 @@ fun ContentResolver.releaseGrants() = persistedUriPermissions.map { it.uri }.for
 private fun ContentResolver.release(uri: Uri) = try {
     releasePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
 } catch (_: SecurityException) {
-    // The provider has withdrawn it, or was uninstalled.
+    // The grant was withdrawn, or the provider was uninstalled.
 }
 
 private fun ContentResolver.read(uri: Uri): InputStream =

@@ -82,10 +82,10 @@ class BundlesModel(
     /** How far the downloads are that run, by the ids of their entries. */
     private val running = ConcurrentHashMap<String, OfferState>()
 
-    /** The entries whose last download has failed for a reason that may pass, by their ids. */
+    /** The entries whose last download failed temporarily, by their ids. */
     private val interrupted = ConcurrentHashMap.newKeySet<String>()
 
-    /** Whether the last request of a catalogue has failed for a reason that may pass. */
+    /** Whether the last request of a catalogue failed temporarily. */
     @Volatile private var isCatalogInterrupted = false
     private val refreshing = Mutex() // so that the last one to look at the disk is the last one to be shown
 
@@ -127,9 +127,9 @@ class BundlesModel(
     }
 
     /**
-     * Waits for the end of the download of the entry with this id. If it does not run, because the system stopped it or
-     * ended the process, it begins anew, from the catalogue that was shown last. False: it has failed for a reason that may
-     * pass, so it should be tried again later. True: it is installed, paused by the user or refused.
+     * Waits for the end of the download of the entry with this id. If the system has stopped it or ended the process, it
+     * is started again from the catalogue that was shown last. Returns false after a temporary failure, which is worth a
+     * retry; true if the bundle is installed, or the download was paused by the user or refused.
      */
     suspend fun finish(id: String): Boolean {
         downloads[id]?.let { if (!it.isActive) it.join() } // a cancelled download may still be writing

@@ -53,7 +53,7 @@ class ChatListModel(private val saved: SavedChats, private val chat: ChatModel, 
 
     fun delete(id: String): Job = scope.launch {
         val entry = saved.entries.value.firstOrNull { it.id == id } ?: return@launch
-        forgetting?.cancelAndJoin() // before this chat is among those that it sweeps
+        forgetting?.cancelAndJoin() // so that its sweep does not include this chat
         wasOpen = chat.state.value.chat == id
         chat.delete(id).join()
         offerUndo(entry)
@@ -61,7 +61,7 @@ class ChatListModel(private val saved: SavedChats, private val chat: ChatModel, 
 
     @Synchronized
     private fun offerUndo(entry: ChatEntry) {
-        forgetting?.cancel() // that of a chat whose deletion ended while this one's waited
+        forgetting?.cancel() // a concurrent deletion may have started one
         deleted.value = entry
         forgetting = scope.launch {
             delay(UNDO_MS)

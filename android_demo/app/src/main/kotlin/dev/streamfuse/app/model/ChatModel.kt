@@ -52,7 +52,7 @@ class ChatModel(
     /** The number of unfinished calls that open another chat or take the model. No question is asked until it is 0. */
     private val changes = AtomicInteger()
 
-    /** Held while a call is decided and takes its place in the order, so that no other call comes between. */
+    /** Held while a call checks the state and is queued, so that no other call intervenes. */
     private val calls = Any()
 
     /** Why the answer that is being written shall end; null: it shall not. */
@@ -135,7 +135,7 @@ class ChatModel(
         }
     }
 
-    /** Asks, unless the text is empty or the model is busy; whether it was asked. */
+    /** Asks unless the text is empty or the model is busy. Returns whether it asked. */
     fun send(text: String): Boolean = ask(text, current.value.turns, settings.settings.value.config())
 
     /** Asks the question before the last answer again. An answer that had come to its end is replaced by another one. */
@@ -202,7 +202,7 @@ class ChatModel(
         }
     }
 
-    /** The unsent text is in the input field again: neither the screen nor the record gives it back another time. */
+    /** The input field has the unsent text again: removes it from the state and the saved chat. */
     fun takeUnsent(): Job {
         val id = current.value.chat
         current.update { it.copy(unsent = null) }

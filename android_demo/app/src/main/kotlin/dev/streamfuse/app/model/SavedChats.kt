@@ -106,7 +106,7 @@ class SavedChats(private val folder: File, private val now: () -> Long = System:
         read(id)?.let { put(id, it.copy(title = title.trim().ifEmpty { null })) }
     }
 
-    /** Forgets the unsent text. All else stays, also the place in the list and the cache. */
+    /** Forgets the unsent text. Keeps all else, including the list position and the cache. */
     @Synchronized
     fun takeUnsent(id: String) {
         read(id)?.takeIf { it.unsent != null }?.let { put(id, it.copy(unsent = null)) }

@@ -1,0 +1,69 @@
+"""Run the stages of a recipe that write files of answers or prompts (recipe.py). What a file has already is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from streamfuse.model.checkpoint import read_adapter
+
+from .distill import Written, distill, load_writer, pending, provenance_of
+from .formats import DataError, Sample
+from .prompts import open_text, prompt_items
+from .readers import read_samples
+from .recipe import DistillStage, SynthesizeStage
+from .synthesize import check_prompts, openings, prompt_provenance, synthesize
+from .variations import vary_e2e
+
+T = TypeVar("T")
+
+
+def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Iterator[int]:
+    """Generate the prompts that the file does not have yet; yields the number of prompts per batch. `resume`: as in
+    `_checked`."""
+    text = open_text(model)
+    places, end = openings(text, stage.begin, stage.system, stage.after)
+    provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
+    _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
+    base = load_writer(model, None, stage.config)
+    yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
+
+
+class Answers:
+    """The remaining work of a distillation stage; answers that are in its file are skipped. `resume`: as in
+    `_checked`."""
+
+    def __init__(self, stage: DistillStage, model: Path, resume: bool = True) -> None:
+        self.stage, self.model = stage, model
+        template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
+        samples = read_samples(stage.data, stage.format)
+        if stage.variations:
+            prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
+            samples += [Sample((prompt,)) for prompt in prompts]
+        items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
+        self.provenance = provenance_of(stage.config, model, stage.adapter)
+        self.todo = _checked(
+            stage.out, lambda: pending(items, stage.out, stage.config, self.provenance, stage.out.stem), resume
+        )
+
+    def write(self) -> Iterator[Written]:
+        """Generate the rest; yields after each batch."""
+        if self.todo:
+            base = load_writer(self.model, self.stage.adapter, self.stage.config)
+            yield from distill(base, self.todo, self.stage.out, self.stage.config, self.provenance)
+
+
+def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:
+    """Returns `check()`. Without `resume`, the first process deletes a stage's file that `check` refuses, so that it is
+    written again."""
+    if resume:
+        return check()
+    from accelerate import PartialState
+
+    with PartialState().main_process_first():
+        try:
+            return check()
+        except DataError:
+            out.unlink(missing_ok=True)
+            return check()
