@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -31,8 +32,8 @@ Session::Session(std::shared_ptr<const Model> model, bool chat, const sf_session
     bad("a completion has no turns; context_policy is an option of a chat");
   int code = sf_new_text(model_->bundle(), Made(text_));
   text_needs(code);
-  has_tools_ = options.tools != nullptr && options.tools_bytes > 0;
-  text_needs(sf_text_set_tools(text_.get(), has_tools_ ? options.tools : nullptr, options.tools_bytes));
+  const bool has_tools = options.tools != nullptr && options.tools_bytes > 0;
+  text_needs(sf_text_set_tools(text_.get(), has_tools ? options.tools : nullptr, options.tools_bytes));
   text_needs(sf_text_set_variables(text_.get(), options.template_variables, options.template_variables_bytes));
   text_needs(sf_text_set_limit(text_.get(), model_->spec().capacity, 0, context_policy_));  // now, to refuse others
   text_needs(
@@ -144,10 +145,9 @@ Owned<sf_constraint> Session::constrain(const sf_answer_options& options, Owned<
       text_needs(sf_text_constrain(text_.get(), grammar.kind, grammar.text, grammar.bytes, &made));
       return Owned<sf_constraint>(&made);
     }
-  if (options.tool_choice == nullptr && !has_tools_) return own;
-  const std::string_view choice = options.tool_choice == nullptr ? "auto" : options.tool_choice;
-  text_needs(sf_text_constrain_calls(text_.get(), choice.data(), choice.size(), &made));
-  return Owned<sf_constraint>(&made);
+  const size_t bytes = options.tool_choice == nullptr ? 0 : std::strlen(options.tool_choice);
+  text_needs(sf_text_constrain_calls(text_.get(), options.tool_choice, bytes, &made));
+  return Owned<sf_constraint>(&made);  // none if there are no tools
 }
 
 bool Session::read(int64_t* read, int64_t* total) {

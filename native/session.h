@@ -53,7 +53,6 @@ class Session {
 
   std::shared_ptr<const Model> model_;
   bool chat_;
-  bool has_tools_ = false;  // the model may call functions
   int32_t context_policy_;
   Handle<sf_text, sf_free_text> text_;
   Handle<sf_sequence, sf_sequence_free> sequence_;

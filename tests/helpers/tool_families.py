@@ -17,12 +17,20 @@ CHATML = (
 )
 HERMES, LLAMA, GEMMA = (TEMPLATES[f"tools_{name}"] for name in ("hermes", "llama", "gemma"))
 QWEN_XML = HERMES + "{# <function=name> #}"
-GEMMA_4 = "{# tools <|channel>thought <channel|> <|tool_call>call:<tool_call|> #}" + CHATML
-LFM2 = "{# tools <|tool_call_start|> #}" + CHATML
-MISTRAL = "{# tools [TOOL_CALLS] [THINK] [/THINK] #}" + CHATML
-PHI_4 = "{# tools <|tool_call|> <|/tool_call|> #}" + CHATML
-GEMMA_3 = "{# <start_of_turn> tools #}" + CHATML
-SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"]
+WITH_TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}" + CHATML
+GEMMA_4 = "{# <|channel>thought <channel|> <|tool_call>call:<tool_call|> #}" + WITH_TOOLS
+LFM2 = "{# <|tool_call_start|> #}" + WITH_TOOLS
+MISTRAL = "{# [TOOL_CALLS] [THINK] [/THINK] #}" + WITH_TOOLS
+PHI_4 = "{# <|tool_call|> <|/tool_call|> #}" + WITH_TOOLS
+GRANITE = "{# <|tool_call|> #}" + WITH_TOOLS
+GEMMA_3 = "{# ```tool_code #}" + WITH_TOOLS
+# As published for Gemma 3, which has no tools, and for Phi-4-mini, which has those of a field of the system message.
+NO_TOOLS = CHATML.replace("<|im_start|>", "<start_of_turn>")
+MESSAGE_TOOLS = (
+    "{% for m in messages %}{% if m.role == 'system' and 'tools' in m %}<|tool|>{{ m.tools }}<|/tool|>{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
+SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>", "[THINK]", "[/THINK]"]
 
 
 @lru_cache

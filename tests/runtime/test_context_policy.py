@@ -186,6 +186,16 @@ def test_a_long_question_drops_all_turns_and_gets_the_room_that_is_left(model: s
         assert chat.send("a").statistics.finish_reason == "length"
 
 
+@pytest.mark.parametrize("policy", ["fail", "drop_oldest"])
+def test_a_question_that_leaves_no_room_for_an_answer_is_refused(model: streamfuse.Model, policy: Any) -> None:
+    with model.chat(context_policy=policy, max_new_tokens=NEW, ignore_eos=True) as chat:
+        chat.send("a")
+        before = chat.messages
+        with pytest.raises(PromptError, match=rf"needs room for an answer, .* holds {CONTEXT}; shorten it"):
+            chat.send("a" * (CONTEXT - (len(model.encode("ab")) - 2)))
+        assert chat.messages == before
+
+
 def test_an_answer_without_a_limit_gets_a_quarter_of_the_context(model: streamfuse.Model) -> None:
     with model.chat(context_policy="drop_oldest", max_new_tokens=10**9, stop="h") as chat:
         lengths = [chat.send("ab").statistics.prompt_tokens for _ in range(12)]

@@ -15,10 +15,13 @@ from tool_families import (
     GEMMA,
     GEMMA_3,
     GEMMA_4,
+    GRANITE,
     HERMES,
     LFM2,
     LLAMA,
+    MESSAGE_TOOLS,
     MISTRAL,
+    NO_TOOLS,
     PHI_4,
     QWEN_XML,
     SPECIAL,
@@ -99,6 +102,17 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {  # template,
     "phi 4": (
         PHI_4, '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]<|/tool_call|>', "", [PARIS]
     ),
+    "granite": (GRANITE, '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', "", [PARIS]),
+    "a template without tools": (
+        NO_TOOLS, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "", [PARIS]
+    ),
+    "a template with the tools of a message": (
+        MESSAGE_TOOLS, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "", [PARIS]
+    ),
+    "a number beyond 64 bits": (
+        HERMES, '<tool_call>{"name": "now", "arguments": {"a": 18446744073709551615}}</tool_call>', "",
+        [("now", {"a": 18446744073709551615})],
+    ),
 }  # fmt: skip
 NO_CALLS = {
     "no JSON": (HERMES, "a <tool_call>\n{name: now}\n</tool_call> b"),
@@ -110,6 +124,7 @@ NO_CALLS = {
     "a mark that never ends": (HERMES, "<tool_ca"),
     "brackets without end": (HERMES, "<tool_call>" + "[" * 5000 + "</tool_call>"),
     "an answer in JSON": (LLAMA, '{"a": 1}'),
+    "an answer in JSON with a name": (LLAMA, '{"name": "Bob", "age": 7}'),
     "a call behind text": (LLAMA, 'Yes: {"name": "now", "parameters": {}}'),
     "braces without end": (GEMMA, "<start_function_call>call:now" + "{a:" * 5000 + "<end_function_call>"),
     "no name": (GEMMA, "<start_function_call>call:{}<end_function_call>"),
@@ -160,12 +175,14 @@ def test_calls_of_each_family_are_found(name: str) -> None:
 @pytest.mark.parametrize("name", NO_CALLS)
 def test_what_is_no_valid_call_is_text(name: str) -> None:
     template, answer = NO_CALLS[name]
-    conversation, _ = written(template, answer)
+    conversation, parts = written(template, answer)
     assert conversation.tool_calls == []
     shown = answer
     for word in SPECIAL:
         shown = shown.replace(word, "")
     assert conversation.messages[-1] == {"role": "assistant", "content": shown}
+    answered = "".join(text for channel, text in parts if channel == "answer")
+    assert "".join(answered.split()) == "".join(shown.split())
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -235,6 +252,53 @@ def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
     conversation, parts = written(HERMES, answer)
     assert merged(parts) == [("thinking", "hm <b>"), ("answer", "Fine < 3.")]
     assert conversation.messages[-1]["content"] == answer
+
+
+def test_thoughts_between_special_tokens_keep_their_marks_in_the_message() -> None:
+    answer = "[THINK]hm[/THINK]Fine."
+    conversation, parts = written(MISTRAL, answer)
+    assert merged(parts) == [("thinking", "hm"), ("answer", "Fine.")]
+    assert conversation.messages[-1]["content"] == answer
+
+
+@pytest.mark.parametrize("template", [NO_TOOLS, MESSAGE_TOOLS])
+def test_tools_that_a_template_does_not_write_are_in_the_system_message(template: str) -> None:
+    rendered = made(template).render([{"role": "user", "content": "x"}], tools=TOOLS)
+    assert "get_weather" in rendered
+    assert "<tool_call>" in rendered
+
+
+def test_an_empty_list_of_tools_is_none_for_a_template() -> None:
+    template = "{% if tools is not none %}Environment: ipython{% endif %}" + CHATML
+    asked = [{"role": "user", "content": "x"}]
+    assert made(template).render(asked, tools=[]) == made(template).render(asked)
+    assert Conversation(made(template), tools=[]).ask("x") == Conversation(made(template)).ask("x")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "90210"),
+        ({"type": ["string", "null"]}, "90210"),
+        ({"enum": ["1", "2"]}, "1"),
+        ({"type": ["string", "integer"]}, 90210),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, 90210),
+        ({}, 90210),
+    ],
+)
+def test_a_value_without_quotes_is_text_where_its_schema_allows_only_that(schema: dict[str, Any], value: Any) -> None:
+    text = made(QWEN_XML)
+    tools = [{"name": "post", "parameters": {"type": "object", "properties": {"zip": schema}}}]
+    conversation = Conversation(text, tools=tools)
+    conversation.ask("x")
+    answer = f"<tool_call>\n<function=post>\n<parameter=zip>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    conversation.answer(text.encode_rendered(answer))
+    assert pairs(conversation.tool_calls) == [("post", {"zip": value})]
+
+
+def test_a_chat_goes_on_after_a_call_with_a_number_beyond_64_bits() -> None:
+    conversation, _ = written(*ANSWERS["a number beyond 64 bits"][:2])
+    assert conversation.ask_results([{"content": "a"}])
 
 
 def test_thoughts_that_the_prompt_begins_are_thinking() -> None:

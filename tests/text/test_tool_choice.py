@@ -12,7 +12,22 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from tool_families import CHATML, GEMMA, GEMMA_3, GEMMA_4, HERMES, LFM2, LLAMA, MISTRAL, PHI_4, QWEN_XML, made, pairs
+from tool_families import (
+    CHATML,
+    GEMMA,
+    GEMMA_3,
+    GEMMA_4,
+    GRANITE,
+    HERMES,
+    LFM2,
+    LLAMA,
+    MISTRAL,
+    NO_TOOLS,
+    PHI_4,
+    QWEN_XML,
+    made,
+    pairs,
+)
 from tool_samples import CLOCK, TOOLS, WEATHER
 
 from streamfuse.runtime.constraint import MAY_END, MUST_END, UNRESTRICTED
@@ -20,7 +35,8 @@ from streamfuse.runtime.grammar import Grammar
 from streamfuse.runtime.text import Conversation, GrammarError, TextError, Tokenizer
 
 JSON_FAMILIES = {
-    "hermes": HERMES, "no tools": CHATML, "llama": LLAMA, "mistral": MISTRAL, "phi 4": PHI_4,
+    "hermes": HERMES, "no tools": CHATML, "gemma 3 as published": NO_TOOLS, "llama": LLAMA, "mistral": MISTRAL,
+    "phi 4": PHI_4, "granite": GRANITE,
 }  # fmt: skip
 OTHERS = {"gemma": GEMMA, "gemma 3": GEMMA_3, "gemma 4": GEMMA_4, "lfm2": LFM2, "qwen xml": QWEN_XML}
 CALLS = {  # as each family writes one
@@ -29,6 +45,8 @@ CALLS = {  # as each family writes one
     "llama": '{"name": "get_weather", "parameters": {"city": "Paris"}}',
     "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]',
     "phi 4": '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>',
+    "granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+    "gemma 3 as published": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
     "gemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>",
     "gemma 3": '```tool_code\nget_weather(city="Paris")\n```',
     "gemma 4": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>',
@@ -113,7 +131,7 @@ def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> 
     constraint = conversation.call_constraint(choice)
     assert takes(constraint, text.encode_rendered(CALLS[name]))
     ends = constraint.state()
-    if choice == "required" or name in ("llama", "mistral"):
+    if choice == "required" or name in ("llama", "mistral", "granite"):
         assert ends == MAY_END | MUST_END
         assert not constraint.mask().any()
     else:
@@ -178,6 +196,49 @@ def test_dropped_tokens_leave_no_trace_across_the_borders_of_a_call(name: str) -
             assert other.allows(tokens[length : length + 1])[0]
         if states[length] == 0:
             assert not other.allows(text.encode_rendered("\u00e9"))[0] or "city" in answer
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}',
+        '{ "name" : "get_weather", "parameters": {"city": "Paris"}}',
+        '[{"name": "get_weather", "parameters": {"city": "Paris"}}]',
+        '\n {"name": "get_weather", "parameters": {"city": "Paris"}}',
+    ],
+)
+def test_without_marks_no_spelling_of_a_call_is_written_where_none_is_wanted(call: str) -> None:
+    text, conversation = asked(LLAMA)
+    assert not takes(conversation.call_constraint("none"), text.encode_rendered(call))
+
+
+def test_a_call_with_its_type_is_restricted_like_others() -> None:
+    text, conversation = asked(LLAMA)
+    call = '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}'
+    assert takes(conversation.call_constraint("auto"), text.encode_rendered(call))
+    for wrong in (call.replace("get_weather", "get_water"), call.replace("city", "town")):
+        assert not takes(conversation.call_constraint("auto"), text.encode_rendered(wrong))
+
+
+def test_a_mark_in_a_text_of_an_argument_ends_no_call_that_is_required() -> None:
+    text, conversation = asked(GEMMA_3)
+    constraint = conversation.call_constraint("required")
+    assert takes(constraint, text.encode_rendered('```tool_code\nget_weather(city="```python'))
+    assert not constraint.state() & MUST_END
+    assert takes(constraint, text.encode_rendered('")```'))
+    assert constraint.state() & MUST_END
+
+
+def test_where_a_mark_may_have_begun_only_a_valid_call_completes_it() -> None:
+    """A token may end a mark and go on with what no call begins with."""
+    text, conversation = asked(HERMES)
+    constraint = conversation.call_constraint("auto")
+    assert takes(constraint, text.encode_rendered("a <b c"))
+    assert constraint.state() == MAY_END | UNRESTRICTED
+    assert takes(constraint, text.encode_rendered(" <"))
+    assert constraint.state() == MAY_END
+    assert takes(constraint, text.encode_rendered(" d"))
+    assert constraint.state() == MAY_END | UNRESTRICTED
 
 
 def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required() -> None:

@@ -102,7 +102,7 @@ impl Conversation {
         };
         let shortest = if turns.droppable() > 0 { Some(without(turns.droppable())?) } else { None };
         let least = shortest.as_ref().map_or(whole.ids.len(), |shortest| shortest.ids.len());
-        if least > limit.capacity {
+        if least >= limit.capacity {
             return Err(limit.refusal(least, false));
         }
         let Some(mut found) = shortest else { return Ok(whole) };

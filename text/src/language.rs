@@ -14,10 +14,15 @@ use crate::tokenizer::Tokenizer;
 use crate::tools::channels::Marks;
 use crate::tools::{families, plain, Tools};
 
+/// A tool, to see whether a template writes it.
+const PROBE: &str =
+    r#"[{"name": "probe", "description": "A probe.", "parameters": {"type": "object", "properties": {}}}]"#;
+
 pub struct Language {
     pub tokenizer: Tokenizer,
     template: Option<Template>,
     source: String, // of the template
+    writes_tools: OnceLock<bool>,
     ends: Vec<i64>, // end-of-sequence tokens
     vocab_size: OnceLock<usize>,
     vocabulary: OnceLock<Arc<Vocabulary>>, // from the first constraint on
@@ -69,9 +74,9 @@ impl Language {
             }
             None => None,
         };
-        let (ends, vocabulary) = (eos_token_ids.to_vec(), OnceLock::new());
+        let (ends, vocabulary, writes_tools) = (eos_token_ids.to_vec(), OnceLock::new(), OnceLock::new());
         let vocab_size = vocab_size.map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Language { tokenizer, template, source, ends, vocab_size, vocabulary })
+        Ok(Language { tokenizer, template, source, writes_tools, ends, vocab_size, vocabulary })
     }
 
     /// The model's number of logits, as far as it is known.
@@ -118,9 +123,24 @@ impl Language {
         template.render(&messages.iter().map(message).collect::<Vec<_>>(), &setting)
     }
 
+    /// Whether the chat template writes the tools of a conversation. One that only names them may read those of a field
+    /// of a message.
+    fn writes_tools(&self) -> bool {
+        *self.writes_tools.get_or_init(|| {
+            let names = self.source.contains("tools");
+            let (question, mut setting) = ([Message::new("user", "x")], Setting::default());
+            let Some(Ok(without)) = names.then(|| self.render_cut(&question, &setting, &Kept::new(), false)) else {
+                return names;
+            };
+            setting.tools = Tools::parse(PROBE).expect("a list of one function");
+            self.render_cut(&question, &setting, &Kept::new(), false).map_or(names, |with| with != without)
+        })
+    }
+
     /// The marks that the model writes in an answer.
     pub fn marks(&self, tools: &Tools) -> Marks {
-        let calls = (!tools.list().is_empty()).then(|| families::family(&self.source));
+        let family = || if self.writes_tools() { families::family(&self.source) } else { &families::PLAIN };
+        let calls = (!tools.list().is_empty()).then(family);
         Marks { thoughts: families::thoughts(&self.source), calls }
     }
 }
@@ -136,7 +156,7 @@ impl Writer for Language {
     fn render(&self, messages: &[Message], setting: &Setting) -> Result<String> {
         let without;
         let (messages, setting) = match setting.tools.list() {
-            tools if tools.is_empty() || families::has_tools(&self.source) => (messages, setting),
+            tools if tools.is_empty() || self.writes_tools() => (messages, setting),
             tools => {
                 without = (plain::as_text(messages, tools), setting.without_tools());
                 (without.0.as_slice(), &without.1)

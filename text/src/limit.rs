@@ -28,9 +28,9 @@ pub struct Dropped {
 }
 
 impl Limit {
-    /// Whether a context of `n` tokens can be used as it is.
+    /// Whether a context of `n` tokens can be used as it is. There is room for a token of the answer at least.
     pub fn holds(&self, n: usize) -> bool {
-        let room = if self.policy == Policy::DropOldest { self.room() } else { 0 };
+        let room = if self.policy == Policy::DropOldest { self.room().max(1) } else { 1 };
         self.capacity == 0 || n + room <= self.capacity
     }
 
@@ -48,13 +48,14 @@ impl Limit {
         let capacity = self.capacity;
         context_full(if can_drop {
             format!(
-                "the conversation has {n} tokens, but this bundle's context holds {capacity}; reset the chat, or let it \
-                 drop its oldest turns with the context policy drop_oldest"
+                "the conversation has {n} tokens and needs room for an answer, but this bundle's context holds \
+                 {capacity}; reset the chat, or let it drop its oldest turns with the context policy drop_oldest"
             )
         } else {
             format!(
-                "the question has {n} tokens together with the system message and tools, but this bundle's context \
-                 holds {capacity}; shorten it, or export the bundle with a larger --max-context-len"
+                "the question has {n} tokens together with the system message and tools and needs room for an answer, \
+                 but this bundle's context holds {capacity}; shorten it, or export the bundle with a larger \
+                 --max-context-len"
             )
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::error::{bad_argument, bad_file, one_line, Result};
-use crate::jinja::{self, Fault, Program, Value};
+use crate::jinja::{self, Program, Value};
 use crate::json::{quoted, Json, Object};
 use crate::message::Message;
 use crate::tools::Tools;
@@ -113,10 +113,8 @@ fn value(json: &Json) -> jinja::Result<Value> {
     Ok(match json {
         Json::Null => Value::None,
         Json::Bool(value) => Value::Bool(*value),
-        Json::Whole(value) => match i64::try_from(*value) {
-            Ok(value) => Value::Int(value),
-            Err(_) => return Err(Fault(format!("the number {value} is too large"))),
-        },
+        // A larger one is a float, as those that are too large for the reader of JSON.
+        Json::Whole(value) => i64::try_from(*value).map_or(Value::Float(*value as f64), Value::Int),
         Json::Real(value) => Value::Float(*value),
         Json::Text(text) => Value::text(text.as_str()),
         Json::List(items) => list_of(items.iter().map(value))?,

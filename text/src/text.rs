@@ -117,10 +117,14 @@ impl Text {
         serde_json::to_string(&calls).expect("values are always JSON")
     }
 
-    /// What the next answer may contain.
-    pub fn constrain_calls(&self, choice: &str) -> Result<ToolConstraint> {
+    /// What the next answer may contain. Without a choice it is auto; nothing where there are no functions either.
+    pub fn constrain_calls(&self, choice: Option<&str>) -> Result<Option<ToolConstraint>> {
+        let tools = &self.conversation.setting.tools;
+        if choice.is_none() && tools.functions().next().is_none() {
+            return Ok(None);
+        }
         let prompt = self.conversation.asked_text().replace(CUT, "");
-        ToolConstraint::new(self.language.clone(), &self.conversation.setting.tools, choice, &prompt)
+        ToolConstraint::new(self.language.clone(), tools, choice.unwrap_or("auto"), &prompt).map(Some)
     }
 
     fn new_channels(&self, calls: bool) -> Channels {
@@ -176,7 +180,8 @@ impl Text {
         let segments = stream.push(token(id)?, &self.language.tokenizer)?;
         self.parts = match &mut self.channels {
             Some(channels) => {
-                segments.iter().for_each(|segment| channels.push(segment));
+                let tools = &self.conversation.setting.tools;
+                segments.iter().for_each(|segment| channels.push(segment, tools));
                 channels.take()
             }
             None => of_answer(shown(&segments)),
@@ -196,9 +201,10 @@ impl Text {
         match self.channels.take() {
             Some(_) if stopped && ids.is_empty() => self.conversation.take_back(),
             Some(mut channels) => {
-                segments.iter().for_each(|segment| channels.push(segment));
-                channels.end();
-                let answer = channels.finish(&self.conversation.setting.tools);
+                let tools = &self.conversation.setting.tools;
+                segments.iter().for_each(|segment| channels.push(segment, tools));
+                channels.end(tools);
+                let answer = channels.finish(tools);
                 self.parts = channels.take();
                 self.conversation.answer(text, answer, &ids, &*self.language);
             }

@@ -53,6 +53,13 @@ pub unsafe fn give(out: *mut CConstraint, make: impl FnOnce() -> Result<Box<dyn 
     Ok(OK)
 }
 
+/// Fills a caller's structure where nothing is restricted.
+pub unsafe fn give_none(out: *mut CConstraint) -> Result<c_int> {
+    need(out)?;
+    unsafe { *out.cast::<usize>() = 0 };
+    Ok(OK)
+}
+
 unsafe extern "C" fn accept(context: *mut c_void, token: i64) -> c_int {
     on(context, |constraint| constraint.accept(token))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::bundle::{opened, BundleHandle};
-use super::constraint::{give, CConstraint};
+use super::constraint::{give, give_none, CConstraint};
 use super::{count, free, guarded, need, optional_utf8, slice, utf8};
 use crate::bundle::MOST_TOKENIZER_BYTES;
 use crate::constraint::{Constraint, Grammar};
@@ -418,8 +418,11 @@ pub unsafe extern "C" fn sf_text_constrain_calls(
     out: *mut CConstraint,
 ) -> c_int {
     on(handle, |own, _| {
-        let choice = unsafe { utf8(choice, bytes) }?;
-        unsafe { give(out, || Ok(Box::new(own.constrain_calls(choice)?))) }
+        let choice = unsafe { optional_utf8(choice, bytes) }?;
+        match own.constrain_calls(choice)? {
+            Some(constraint) => unsafe { give(out, || Ok(Box::new(constraint))) },
+            None => unsafe { give_none(out) },
+        }
     })
 }
 

@@ -1,7 +1,7 @@
 //! An answer as it is written, told apart into what is for the reader, thoughts, and calls.
 
 use super::families::{Family, Form, Thoughts};
-use super::{parse, Tools};
+use super::{marks, parse, Tools};
 use crate::jinja::is_space;
 use crate::json::Json;
 use crate::stream::Segment;
@@ -88,7 +88,7 @@ impl Channels {
         Channels { marks, channel, close, held, is_first: true, after_mark: open.is_some(), parts, wholes }
     }
 
-    pub fn push(&mut self, (text, is_shown): &Segment) {
+    pub fn push(&mut self, (text, is_shown): &Segment, tools: &Tools) {
         self.held.extend(text.chars().map(|c| (c, *is_shown)));
         loop {
             let (place, length, channel, close) = match self.find() {
@@ -101,6 +101,7 @@ impl Channels {
             }
             self.consume(length);
             if channel == Channel::Answer {
+                self.give_what_is_no_call(tools);
                 self.begin(channel);
             }
             (self.channel, self.close, self.after_mark) = (channel, close, true);
@@ -108,8 +109,9 @@ impl Channels {
     }
 
     /// What was held back as the beginning of a mark.
-    pub fn end(&mut self) {
+    pub fn end(&mut self, tools: &Tools) {
         self.give(self.held.len());
+        self.give_what_is_no_call(tools);
     }
 
     /// The parts that were completed since the last call.
@@ -175,13 +177,11 @@ impl Channels {
         if !is_alone || self.channel != Channel::Answer || !self.is_first {
             return Found::Nothing { ready };
         }
-        let core: String = text.iter().filter(|c| !is_space(**c)).collect();
-        let beginnings = ["{\"name\":", "{\"type\":\"function\"", "[{\"name\":"];
-        if beginnings.iter().any(|beginning| core.starts_with(beginning)) {
-            return Found::Mark { place: 0, length: 0, channel: Channel::ToolCall, close: "" };
+        match marks::is_alone(text.iter().collect::<String>().as_bytes()) {
+            Some(true) => Found::Mark { place: 0, length: 0, channel: Channel::ToolCall, close: "" },
+            None => Found::Nothing { ready: 0 },
+            Some(false) => Found::Nothing { ready },
         }
-        let may_be = beginnings.iter().any(|beginning| beginning.starts_with(&core));
-        Found::Nothing { ready: if may_be { 0 } else { ready } }
     }
 
     /// What stands before a mark, without the space beside it.
@@ -220,14 +220,33 @@ impl Channels {
         }
     }
 
+    /// The calls in a part; None: it is text.
+    fn calls(&self, whole: &Whole, tools: &Tools) -> Option<Vec<Call>> {
+        let family = self.marks.calls.filter(|_| whole.channel == Channel::ToolCall)?;
+        let calls = parse::calls(&whole.spelt, family, tools)?;
+        // Without a mark, JSON of another meaning looks like a call too.
+        let is_marked = family.form != Form::JsonAlone || whole.spelt.trim_start().starts_with(family.open);
+        let is_tool = |(name, _): &Call| tools.functions().any(|function| function.name == name);
+        (is_marked || calls.iter().all(is_tool)).then_some(calls)
+    }
+
+    /// Between the marks of a call was none: it is part of the answer too.
+    fn give_what_is_no_call(&mut self, tools: &Tools) {
+        let whole = self.wholes.last().expect("there is one from the beginning");
+        if whole.channel == Channel::ToolCall && !whole.shown.is_empty() && self.calls(whole, tools).is_none() {
+            self.parts.push(Part { channel: Channel::Answer, text: whole.shown.clone() });
+        }
+    }
+
     /// The answer that is finished. What is no valid call is text.
     pub fn finish(&self, tools: &Tools) -> Answer {
         let mut answer = Answer::default();
         for whole in &self.wholes {
             answer.spelt += &whole.spelt;
-            let family = self.marks.calls.filter(|_| whole.channel == Channel::ToolCall);
-            match family.and_then(|family| parse::calls(&whole.spelt, family, tools)) {
+            match self.calls(whole, tools) {
                 Some(calls) => answer.calls.extend(calls),
+                // The marks tell a template, and who reads the message, what was thought; they may be special tokens.
+                None if whole.channel == Channel::Thinking => answer.content += &whole.spelt,
                 None => answer.content += &whole.shown,
             }
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::families::{Family, Form, Thoughts};
-use super::marks::{after_mark, alone, end_of};
-use super::{grammar, Tools};
+use super::marks::{after_mark, alone, end_of, may_begin};
+use super::{grammar, parse, Tools};
 use crate::constraint::vocabulary::Vocabulary;
 use crate::constraint::{Constraint, Grammar, Restriction, MAY_END, MUST_END, UNRESTRICTED};
 use crate::error::{bad_argument, Result};
@@ -27,7 +27,8 @@ enum Phase {
         close: &'static str,
         tail: Vec<u8>,
     },
-    /// Anything, up to the mark of a call; without `tail` no call can begin any more.
+    /// Anything, up to the mark of a call; without `tail` no call can begin any more. Tokens that complete a mark and
+    /// are no valid call with it are not allowed.
     Free {
         tail: Option<Vec<u8>>,
     },
@@ -40,9 +41,9 @@ enum Phase {
         start: usize,
         before: Vec<u8>,
     },
-    /// The arguments of a call that is not JSON, up to its mark.
+    /// The arguments of a call that is not JSON, up to its mark: the tokens from `start` on.
     Arguments {
-        tail: Vec<u8>,
+        start: usize,
     },
     End,
 }
@@ -60,6 +61,7 @@ pub struct ToolConstraint {
     phases: Vec<Phase>, // before the first token and after each
     tokens: Vec<u32>,
     call: Option<Constraint>, // None: there are to be no calls
+    enders: Option<Vec<u32>>, // tokens that may complete the mark of a call, from the first mask on
     found: Vec<u32>,          // what was forced last
     entered: Option<Entered>, // what `call` has accepted
 }
@@ -93,7 +95,8 @@ impl ToolConstraint {
         } else {
             let with_open = has_open && mark.is_none();
             let with_space = opened.is_some() && mark.is_none();
-            let lark = grammar::of_calls(&functions, family, &language.tokenizer, with_open, with_space)?;
+            let lead = grammar::Lead { with_open, with_space, with_type: choice == Choice::Auto };
+            let lark = grammar::of_calls(&functions, family, &language.tokenizer, lead)?;
             let call = Grammar::of_calls(&lark).and_then(|calls| Constraint::new(language.clone(), calls));
             Some(call.map_err(|failure| grammar::blamed(&language, &functions, failure))?)
         };
@@ -115,6 +118,7 @@ impl ToolConstraint {
             phases: vec![first],
             tokens,
             call,
+            enders: None,
             found,
             entered: None,
         })
@@ -141,11 +145,21 @@ impl ToolConstraint {
             return Ok(None);
         }
         let start = self.tokens.len() + 1;
-        Ok(Some(if self.begin(start, &before)? {
-            Phase::Call { start, before }
+        Ok(if self.begin(start, &before)? {
+            Some(Phase::Call { start, before })
+        } else if self.is_tried() {
+            None
         } else {
-            Phase::Free { tail } // no call, and text like any other
-        }))
+            Some(Phase::Free { tail }) // one token that holds a mark and more: text like any other
+        })
+    }
+
+    /// Whether a text in which anything may be written ends with the beginning of a call.
+    fn is_beginning(&self, tail: &[u8]) -> bool {
+        match self.family.form {
+            Form::JsonAlone => !tail.trim_ascii().is_empty(), // other tails are not kept
+            _ => may_begin(tail, self.family.open),
+        }
     }
 
     /// Whether a call may begin with this text.
@@ -221,12 +235,13 @@ impl ToolConstraint {
                 let is_space = self.has_thoughts && spaces < MOST_SPACES && !text.is_empty();
                 (is_space && text.trim_ascii().is_empty()).then_some(Phase::Mark { spaces: spaces + 1 })
             }
-            Phase::Arguments { tail } => {
-                let written = [tail.as_slice(), &text].concat();
-                Some(match after_mark(&written, self.family.close) {
-                    Some(_) => self.after_call(),
-                    None => Phase::Arguments { tail: end_of(&written, self.family.close.len()) },
-                })
+            Phase::Arguments { start } => {
+                let before = self.tokens[start..].iter().flat_map(|&token| self.spelt(token));
+                let written: Vec<u8> = before.chain(text.iter().copied()).collect();
+                let written = String::from_utf8_lossy(&written);
+                let mut marks = written.match_indices(self.family.close);
+                let is_closed = marks.any(|(place, _)| !parse::is_inside_text(&written[..place], self.family.form));
+                Some(if is_closed { self.after_call() } else { Phase::Arguments { start } })
             }
             Phase::Call { start, before } => {
                 let is_json = self.family.is_json();
@@ -240,7 +255,7 @@ impl ToolConstraint {
                 match call.state()? & MUST_END {
                     0 => Some(Phase::Call { start, before }),
                     _ if is_json => Some(self.after_call()),
-                    _ => Some(Phase::Arguments { tail: Vec::new() }),
+                    _ => Some(Phase::Arguments { start: self.tokens.len() + 1 }),
                 }
             }
         })
@@ -250,16 +265,28 @@ impl ToolConstraint {
     fn is_tried(&self) -> bool {
         match self.phase() {
             Phase::Mark { .. } => true,
-            Phase::Free { .. } => self.choice == Choice::None,
+            Phase::Free { tail: Some(tail) } => self.choice == Choice::None || self.is_beginning(&tail),
             _ => false,
         }
+    }
+
+    /// The tokens that may complete the mark of a call: those with its last byte.
+    fn enders(&mut self) -> Vec<u32> {
+        let mark = self.family.open.bytes().last();
+        let quote = (self.family.form == Form::JsonAlone).then_some(b'"'); // the last byte of a call's beginning
+        let is_last = |byte: &u8| Some(*byte) == mark || Some(*byte) == quote;
+        if self.enders.is_none() {
+            let all = 0..self.vocabulary.size as u32;
+            self.enders = Some(all.filter(|&token| self.spelt(token).iter().any(is_last)).collect());
+        }
+        self.enders.clone().unwrap_or_default()
     }
 
     /// Whether anything may be written here, end tokens too: they are like others where the caller ignores them.
     fn is_unrestricted(&self) -> bool {
         match self.phase() {
             Phase::Thoughts { .. } | Phase::Arguments { .. } => true,
-            Phase::Free { .. } => self.choice != Choice::None,
+            Phase::Free { .. } => !self.is_tried(),
             _ => false,
         }
     }
@@ -297,7 +324,7 @@ impl Restriction for ToolConstraint {
             Phase::Thoughts { .. } if self.choice == Choice::Required => UNRESTRICTED,
             Phase::Thoughts { .. } => MAY_END | UNRESTRICTED,
             Phase::Mark { .. } => 0,
-            Phase::Free { .. } if self.choice == Choice::None => MAY_END,
+            Phase::Free { .. } if self.is_tried() => MAY_END,
             Phase::Free { .. } | Phase::Arguments { .. } => MAY_END | UNRESTRICTED,
             Phase::Call { start, before } => self.call(start, &before)?.state()?,
             Phase::End => MAY_END | MUST_END,
@@ -327,10 +354,12 @@ impl Restriction for ToolConstraint {
             Phase::Call { start, before } => return self.call(start, &before)?.mask(words),
             Phase::End => words.fill(0),
             _ if !self.is_tried() => words.fill(u32::MAX),
-            _ => {
+            phase => {
                 words.fill(0);
+                let enders = matches!(phase, Phase::Free { .. }).then(|| self.enders());
+                let is_tried = |token: u32| enders.as_ref().is_none_or(|enders| enders.binary_search(&token).is_ok());
                 for token in 0..self.vocabulary.size as u32 {
-                    if self.vocabulary.has(token) && self.after(token)?.is_some() {
+                    if self.vocabulary.has(token) && (!is_tried(token) || self.after(token)?.is_some()) {
                         words[token as usize / 32] |= 1 << (token % 32);
                     }
                 }

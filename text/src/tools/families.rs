@@ -35,7 +35,7 @@ impl Family {
 const HERMES: Form = Form::Json { is_list: false };
 
 /// The first whose mark a template spells. Several generations of a family have the marks of an older one too.
-static FAMILIES: [Family; 9] = [
+static FAMILIES: [Family; 10] = [
     // Qwen3-Coder, Qwen3.5
     Family { spelt: "<function=", open: "<tool_call>", close: "</tool_call>", form: Form::Xml },
     // Hermes, Qwen2.5, Qwen3, SmolLM3
@@ -47,13 +47,15 @@ static FAMILIES: [Family; 9] = [
         close: "<|tool_call_end|>",
         form: Form::Python { is_list: true },
     },
-    // Phi-4-mini
+    // Phi-4-mini, with a template that writes tools: the published one writes those of a field of the system message only
     Family {
         spelt: "<|/tool_call|>",
         open: "<|tool_call|>",
         close: "<|/tool_call|>",
         form: Form::Json { is_list: true },
     },
+    // Granite 3
+    Family { spelt: "<|tool_call|>", open: "<|tool_call|>", close: "", form: Form::Json { is_list: true } },
     // Gemma 4
     Family {
         spelt: "<tool_call|>",
@@ -72,21 +74,16 @@ static FAMILIES: [Family; 9] = [
     Family { spelt: "[TOOL_CALLS]", open: "[TOOL_CALLS]", close: "", form: Form::Json { is_list: true } },
     // Llama 3
     Family { spelt: "ipython", open: "<|python_tag|>", close: "", form: Form::JsonAlone },
-    // Gemma 3: its template has no tools, and the model was taught this form.
-    Family { spelt: "<start_of_turn>", open: "```tool_code\n", close: "```", form: Form::Python { is_list: false } },
+    // Templates with tools for Gemma 3
+    Family { spelt: "```tool_code", open: "```tool_code\n", close: "```", form: Form::Python { is_list: false } },
 ];
 
-/// What a model writes where its template says nothing of tools, and the tools are in the system message.
+/// What a model writes where its template writes no tools, and the tools are in the system message.
 pub static PLAIN: Family = Family { spelt: "", open: "<tool_call>", close: "</tool_call>", form: HERMES };
 
 /// Of a chat template.
 pub fn family(template: &str) -> &'static Family {
     FAMILIES.iter().find(|family| template.contains(family.spelt)).unwrap_or(&PLAIN)
-}
-
-/// Whether a chat template writes tools.
-pub fn has_tools(template: &str) -> bool {
-    template.contains("tools")
 }
 
 /// The marks around thoughts.

@@ -10,16 +10,19 @@ use crate::json::Json;
 use crate::language::Language;
 use crate::tokenizer::Tokenizer;
 
-/// A Lark grammar of a call to one of these functions; with the mark in front of it if `with_open`, and white
-/// space before that if `with_space`. It covers all of a call in JSON, and of another one what stands before its
-/// arguments.
-pub fn of_calls(
-    functions: &[Function],
-    family: &Family,
-    tokenizer: &Tokenizer,
-    with_open: bool,
-    with_space: bool,
-) -> Result<String> {
+/// What may stand at the beginning of a call.
+pub struct Lead {
+    /// The mark.
+    pub with_open: bool,
+    /// White space before it.
+    pub with_space: bool,
+    /// In JSON without marks, the field "type", which Llama 3.2 often writes.
+    pub with_type: bool,
+}
+
+/// A Lark grammar of a call to one of these functions. It covers all of a call in JSON, and of another one what stands
+/// before its arguments.
+pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, lead: Lead) -> Result<String> {
     let mut rules = Vec::new();
     let mut names = Vec::new();
     for (number, function) in functions.iter().enumerate() {
@@ -29,8 +32,10 @@ pub fn of_calls(
                 let arguments = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
                 let schema = schema_of(function)?;
                 rules.push(format!("a{number}: %json {schema}"));
-                let before = literal(&format!("{{\"name\": {name}, \"{arguments}\": "));
-                format!("{before} a{number} {}", literal("}"))
+                let before = literal(&format!("\"name\": {name}, \"{arguments}\": "));
+                let is_typed = family.form == Form::JsonAlone && lead.with_type;
+                let kind = if is_typed { literal("\"type\": \"function\", ") + "?" } else { String::new() };
+                format!("{} {kind} {before} a{number} {}", literal("{"), literal("}"))
             }
             Form::Braces { .. } => literal(&format!("call:{}{{", function.name)),
             Form::Python { .. } => literal(&format!("{}(", function.name)),
@@ -50,8 +55,8 @@ pub fn of_calls(
         Form::Python { is_list: true } => ("[", ""),
         _ => ("", ""),
     };
-    let mut start: Vec<String> = with_space.then(|| "/[ \\n]{0,4}/".to_owned()).into_iter().collect();
-    if with_open {
+    let mut start: Vec<String> = lead.with_space.then(|| "/[ \\n]{0,4}/".to_owned()).into_iter().collect();
+    if lead.with_open {
         start.push(literal(family.open));
     }
     start.extend((!before.is_empty()).then(|| literal(before)));

@@ -20,7 +20,7 @@ use crate::json::{quoted, Json};
 /// Functions in the form of OpenAI: {"type": "function", "function": {"name", "description", "parameters"}}.
 #[derive(Clone, Default)]
 pub struct Tools {
-    list: Option<Vec<Json>>, // a template may tell none from an empty list
+    list: Option<Vec<Json>>, // None, never an empty list: templates such as Llama 3's ask whether there is one
 }
 
 impl Tools {
@@ -38,7 +38,7 @@ impl Tools {
             }
             list.push(tool);
         }
-        Ok(Tools { list: Some(list) })
+        Ok(Tools { list: Some(list).filter(|list| !list.is_empty()) })
     }
 
     pub fn given(&self) -> Option<&[Json]> {

@@ -4,6 +4,7 @@ use super::braces;
 use super::channels::Call;
 use super::families::{Family, Form};
 use super::python;
+use super::reader::MOST_DEPTH;
 use super::Tools;
 use crate::json::{Json, Object};
 
@@ -88,9 +89,43 @@ fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
     Some(calls)
 }
 
-/// A value without quotes: text where the schema says so, or where it is nothing else.
+/// A value without quotes: text where the schema allows text and not what else it may be read as, or where it is nothing
+/// else.
 fn typed(text: &str, schema: Option<&Json>) -> Json {
-    let is_text = schema.and_then(|schema| schema.get("type")).and_then(Json::text) == Some("string");
-    let read = || Json::parse_lenient(text.trim()).ok();
-    if is_text { None } else { read() }.unwrap_or_else(|| Json::Text(text.to_owned()))
+    let mut types = Vec::new();
+    schema.into_iter().for_each(|schema| add_types(schema, &mut types, 0));
+    let read = Json::parse_lenient(text.trim()).ok();
+    let is_other =
+        |value: &Json| !types.contains(&"string") || type_names(value).iter().any(|name| types.contains(name));
+    read.filter(is_other).unwrap_or_else(|| Json::Text(text.to_owned()))
+}
+
+/// The types that a schema allows, of its alternatives and listed values too.
+fn add_types<'a>(schema: &'a Json, types: &mut Vec<&'a str>, depth: usize) {
+    if depth > MOST_DEPTH {
+        return;
+    }
+    match schema.get("type") {
+        Some(Json::Text(one)) => types.push(one),
+        Some(several) => types.extend(several.list().unwrap_or_default().iter().filter_map(Json::text)),
+        None => {
+            let values = schema.get("enum").and_then(Json::list).unwrap_or_default().iter().chain(schema.get("const"));
+            values.flat_map(type_names).for_each(|name| types.push(name));
+        }
+    }
+    let alternatives = ["anyOf", "oneOf"].into_iter().filter_map(|key| schema.get(key)).filter_map(Json::list);
+    alternatives.flatten().for_each(|schema| add_types(schema, types, depth + 1));
+}
+
+/// The names that a schema has for the type of a value.
+fn type_names(value: &Json) -> &'static [&'static str] {
+    match value {
+        Json::Null => &["null"],
+        Json::Bool(_) => &["boolean"],
+        Json::Whole(_) => &["integer", "number"],
+        Json::Real(_) => &["number"],
+        Json::Text(_) => &["string"],
+        Json::List(_) => &["array"],
+        Json::Object(_) => &["object"],
+    }
 }
