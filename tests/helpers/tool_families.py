@@ -30,14 +30,15 @@ MESSAGE_TOOLS = (
     "{% for m in messages %}{% if m.role == 'system' and 'tools' in m %}<|tool|>{{ m.tools }}<|/tool|>{% endif %}"
     "{{ m.content }}{% endfor %}"
 )
-SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>", "[THINK]", "[/THINK]"]
+SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"]
+THOUGHTS = ["[THINK]", "[/THINK]"]  # special tokens too
 
 
 @lru_cache
 def made(template: str) -> Tokenizer:
     """Bytes, a token each but for special ones; `<tool_call>` is a token that is not special, as in Qwen."""
     file = llama_like()
-    file.add_special_tokens(SPECIAL)
+    file.add_special_tokens([*SPECIAL, *THOUGHTS])
     file.add_tokens([AddedToken(word, normalized=False) for word in ("<tool_call>", "</tool_call>", "<think>")])
     return opened(file, template, 0, [2])
 

@@ -99,7 +99,7 @@ impl Channels {
             if channel != Channel::Answer {
                 self.begin(channel);
             }
-            self.consume(length);
+            self.consume_mark(length);
             if channel == Channel::Answer {
                 self.give_what_is_no_call(tools);
                 self.begin(channel);
@@ -208,6 +208,17 @@ impl Channels {
         shown
     }
 
+    /// A mark. That of thoughts tells a template, and who reads the message, what was thought, also where it is a special
+    /// token.
+    fn consume_mark(&mut self, length: usize) {
+        let mark: String = self.held[..length].iter().filter(|(_, is_shown)| !is_shown).map(|(c, _)| c).collect();
+        self.consume(length);
+        let whole = self.wholes.last_mut().expect("there is one from the beginning");
+        if whole.channel == Channel::Thinking {
+            whole.shown += &mark;
+        }
+    }
+
     fn give(&mut self, count: usize) {
         self.is_first &= self.channel != Channel::Answer || self.held[..count].iter().all(|(c, _)| is_space(*c));
         let text = self.consume(count);
@@ -245,8 +256,6 @@ impl Channels {
             answer.spelt += &whole.spelt;
             match self.calls(whole, tools) {
                 Some(calls) => answer.calls.extend(calls),
-                // The marks tell a template, and who reads the message, what was thought; they may be special tokens.
-                None if whole.channel == Channel::Thinking => answer.content += &whole.spelt,
                 None => answer.content += &whole.shown,
             }
         }
