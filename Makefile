@@ -103,6 +103,7 @@ ios-bundles: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/lett
 # XCTest finds its tests in an index; one of the system's modules too takes a quarter of compiling.
 SWIFT_TEST = ios_demo/tools/swift test -Xswiftc -index-ignore-system-modules -Xswiftc -index-ignore-clang-modules
 
+# The app's package finds the library compiled where the first tests ran.
 ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
 	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
@@ -110,8 +111,8 @@ ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(M
 	STREAMFUSE_SOURCE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		$(SWIFT_TEST) --scratch-path build/ios/swift-thread --sanitize=thread \
 		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
-	STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
-		$(SWIFT_TEST) --package-path ios_demo/App --scratch-path build/ios/app
+	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
+		$(SWIFT_TEST) --package-path ios_demo/App --scratch-path build/ios/swift
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
 build/ios/coreml/.made: tools/record_coreml.py tests/helpers/coreml_bundles.py $(EXPORT_SOURCES) \
