@@ -38,8 +38,8 @@ class Block {
   void release() {
     if (bytes_ < kLeastMapping) return;
 #if defined(__APPLE__)
-    // madvise(MADV_FREE) leaves the pages to the process until the system runs short of memory. Zero pages in their place
-    // free them now. Where that fails, the block keeps its memory.
+    // madvise(MADV_FREE) leaves the pages to the process until the system runs short of memory. Zero pages in their
+    // place free them now; where that fails, the block keeps its memory.
     (void)mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 #else
     (void)madvise(data_, bytes_, MADV_DONTNEED);

@@ -151,4 +151,8 @@ void GraphMethod::execute() {
     if (signature_.outputs[i].is_planned) outputs_[i] = method_->get_output(i).toTensor().const_data_ptr();
 }
 
+void GraphMethod::release() {
+  for (Block& block : blocks_) block.release();
+}
+
 }  // namespace streamfuse

@@ -152,7 +152,7 @@ def test_what_a_program_may_not_say_is_refused_when_it_is_opened(
         ExecuTorchProgram(path)
 
 
-@pytestdef test_a_method_that_only_an_adapter_has_is_named_if_it_cannot_be_loaded(parsed: Any, tmp_path: Path) -> None:
+def test_a_method_that_only_an_adapter_has_is_named_if_it_cannot_be_loaded(parsed: Any, tmp_path: Path) -> None:
     import copy
 
     from executorch.exir._serialize._program import serialize_pte_binary
@@ -167,7 +167,7 @@ def test_what_a_program_may_not_say_is_refused_when_it_is_opened(
         base.adapter("task")
 
 
-.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.full)])
 def test_programs_changed_at_random_run_or_say_why_not(program: Path, tmp_path: Path, count: int) -> None:
     command = [sys.executable, MUTATE, program, tmp_path, "7", "0", str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
