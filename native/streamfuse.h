@@ -79,7 +79,8 @@ typedef struct sf_model_options {
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
                               are drafted from them; created if it is missing. Each adapter has a file of its own, with
-                              .NAME appended. "": in RAM only. NULL: off */
+                              .NAME appended; no other model's file may begin so. "": in RAM only.
+                              NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
   sf_progress* progress;   /* NULL: none */
 } sf_model_options;
@@ -113,8 +114,9 @@ SF_EXPORT const char* sf_model_adapter_name(const sf_model*, int32_t index); /* 
 SF_EXPORT int32_t sf_model_can_chat(const sf_model*);                        /* 1: the bundle has a chat template */
 SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* duration of sf_model_load */
 
-/* Deletes all answers that sf_model_options.memory_file stores, from RAM and from disk, including those of adapters.
- * SF_BAD_FILE if the file cannot be written. Any thread may call it, at any time. */
+/* Deletes all answers that sf_model_options.memory_file stores, from RAM and from disk, including those of adapters,
+ * loaded or not, and of adapters that an earlier version of the bundle had. It needs no space on the disk. SF_BAD_FILE,
+ * after all files were tried, if one can be neither emptied nor removed. Any thread may call it, at any time. */
 SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */
