@@ -27,15 +27,18 @@ int flush(int descriptor) {
 
 // Makes the new name durable: it is an entry of the folder. Not every file system can; the file is complete anyway.
 void flush_folder(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(folder_of(path).c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return;
   flush(descriptor);
   ::close(descriptor);
 }
 
 }  // namespace
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
 
 bool LockedFile::lock(const std::string& path, int flags) {
   opened_ = false;

@@ -8,6 +8,8 @@
 
 namespace streamfuse {
 
+std::string folder_of(const std::string& path);  // "." if the path has none
+
 // A file that is readable by its owner only. `lock` waits until no other process or object holds the lock. On a file
 // system without locks, the caller must ensure that there is one writer.
 class LockedFile {

@@ -1,4 +1,5 @@
-// The boundary of a C interface: turns exceptions into an error code and a one-line message on the handle.
+// The boundary of a C interface: turns exceptions into an error code and a one-line message on the handle, and computes
+// with the default floating-point state, whatever that of the caller is.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "error.h"
+#include "float_state.h"
 #include "streamfuse_core.h"
 
 namespace streamfuse {
@@ -60,6 +62,7 @@ inline void keep(std::string& place, const char* sentence) noexcept {
 // Runs `body`, which returns a code, and turns exceptions into a code, with the message in `error`.
 template <typename Body>
 int guarded(std::string& error, Body body) noexcept {
+  const DefaultFloats floats;
   try {
     return body();
   } catch (const Failure& failure) {

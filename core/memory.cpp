@@ -2,13 +2,18 @@
 
 #include "memory.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 #include "error.h"
@@ -48,6 +53,22 @@ bool read_at(int file, size_t offset, void* data, size_t size) {
   return ::pread(file, data, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
 }
 
+bool is_memory(int file) {
+  char magic[sizeof kFileMagic];
+  return read_at(file, 0, magic, sizeof magic) && std::memcmp(magic, kFileMagic, sizeof magic) == 0;
+}
+
+// Not the caller's other files: nothing is locked or written before this is known.
+bool is_memory(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return false;
+  const bool found = is_memory(file);
+  ::close(file);
+  return found;
+}
+
+bool remove_file(const std::string& path) { return std::remove(path.c_str()) == 0 || errno == ENOENT; }
+
 // Unlocks a file at the end of a block, also after an exception.
 struct Unlock {
   LockedFile& file;
@@ -56,6 +77,34 @@ struct Unlock {
 
 [[noreturn]] void bad_file(const std::string& path, const char* problem) {
   throw Failure(SF_BAD_FILE, path + problem + std::strerror(errno));
+}
+
+// The files of answers whose names are that of `path`, a dot and more.
+std::vector<std::string> memories_beside(const std::string& path) {
+  const std::string folder = folder_of(path);
+  const size_t name_at = path.rfind('/') + 1;  // 0 if there is no folder in the path
+  const std::string before = path.substr(0, name_at), begin = path.substr(name_at) + ".";
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (entries == nullptr) bad_file(folder, " cannot be read: ");
+  std::vector<std::string> found;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const std::string name = entry->d_name;
+    if (name.size() > begin.size() && name.starts_with(begin) && is_memory(before + name))
+      found.push_back(before + name);
+  }
+  return found;
+}
+
+// Replaces a file of answers by an empty one, which processes that have it open then read anew. It is removed if it
+// cannot be replaced, because the disk is full, and if it is a temporary file, which a killed process has left.
+void empty_file(const std::string& path) {
+  LockedFile file;
+  if (!file.lock(path, kFileFlags)) {
+    if (errno == ENOENT) return;  // its writer has renamed it
+    bad_file(path, " cannot be emptied: ");
+  }
+  if (!path.ends_with(".tmp") && AtomicFile(path).commit()) return;
+  if (!remove_file(path)) bad_file(path, " cannot be emptied: ");
 }
 
 }  // namespace
@@ -111,10 +160,27 @@ void Memory::forget() {
   rebuild(answers_.size(), 0);
   file_failed_ = false;
   if (path_.empty()) return;
+  std::exception_ptr failure;  // the first one; the other files are emptied nevertheless
+  const auto attempt = [&](const auto& body) {
+    try {
+      body();
+    } catch (const Failure&) {
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  };
+  std::vector<std::string> others;
+  attempt([&] { empty_own_file(); });
+  attempt([&] { others = memories_beside(path_); });
+  for (const std::string& path : others) attempt([&] { empty_file(path); });
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// Also creates it. If the disk is full, the file is removed, and is not used until the next `forget`.
+void Memory::empty_own_file() {
   const Unlock at_end{file_};
   if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
   replace_file();
-  if (file_failed_) bad_file(path_, " cannot be written: ");
+  if (file_failed_ && !remove_file(path_)) bad_file(path_, " cannot be written: ");
 }
 
 void Memory::find_in(const SuffixIndex& text, std::vector<uint32_t>& found) const {
@@ -174,11 +240,10 @@ bool Memory::read_file() {
   struct stat status;
   if (fstat(file, &status) != 0) bad_file(path_, " cannot be read: ");
   const size_t size = static_cast<size_t>(status.st_size);
-  FileHeader header;
-  if (size > 0 &&
-      (!read_at(file, 0, &header, sizeof header) || std::memcmp(header.magic, kFileMagic, sizeof kFileMagic) != 0))
+  if (size > 0 && !is_memory(file))
     throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
-  const bool mine = size > 0 && header.identity == header_of(identity_).identity;
+  FileHeader header;
+  const bool mine = read_at(file, 0, &header, sizeof header) && header.identity == header_of(identity_).identity;
   if (file_.opened() || size < read_to_ || !mine) {
     rebuild(answers_.size(), 0);
     read_to_ = sizeof header;

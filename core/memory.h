@@ -27,7 +27,9 @@ class Memory {
   // Adds an answer, with up to kContext tokens before it, to the memory and to the file, and reads what other processes
   // have added to the file. After an error of the file, the file is not used until `forget`.
   void add(std::span<const int64_t> tokens);
-  // Removes all answers and empties the file. Throws Failure(SF_BAD_FILE) if it cannot be written.
+  // Removes all answers and empties the file, and files of answers whose names are that of the file, a dot and more:
+  // those of a model's adapters, also if no object has them open. A file that cannot be emptied is removed, so that a
+  // full disk does not matter. Throws Failure(SF_BAD_FILE) for the first file that cannot be removed either.
   void forget();
 
   // Locks the memory for the look-ups of one draft. The caller holds the lock for the functions below.
@@ -46,6 +48,7 @@ class Memory {
   void rebuild(size_t first, size_t capacity);
   bool read_file();
   void replace_file();
+  void empty_own_file();
   void append_to_file(std::span<const int32_t> tokens);
 
   mutable std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "model.h"
 
 #include <chrono>
+#include <exception>
 #include <string_view>
 
 #include "device.h"
@@ -38,13 +39,13 @@ Model::Model(const char* folder, const sf_model_options& options)
   const std::string_view graph = sf_bundle_graph(bundle_.get());
   if (options.own_engine == 0 || (options.own_engine == 2 && graph.ends_with(".pte")))
     load_program(options.threads, loaded.get());
-  load_core();
+  load_core(folder_ + "/draft.safetensors");
   if (options.progress != nullptr)
     options.progress->fraction.store(program_ == nullptr && options.own_engine == 2 ? half : 1.0);
   load_ms_ = ms_since(started);
 }
 
-Model::Model(const Model& whole, const std::string& adapter, bool with_graphs)
+Model::Model(const Model& whole, const std::string& adapter)
     : folder_(whole.folder_),
       cost_folder_(whole.cost_folder_),
       machine_(whole.machine_),
@@ -56,28 +57,29 @@ Model::Model(const Model& whole, const std::string& adapter, bool with_graphs)
   bundle_needs(code);
   spec_.size = sizeof spec_;
   bundle_needs(sf_bundle_spec(bundle_.get(), &spec_));
-  if (with_graphs && whole.program_ != nullptr) {
+  if (whole.program_ != nullptr) {
     code = sf_program_adapter(whole.program_.get(), adapter.c_str(), Made(program_));
     program_needs(code);
     program_needs(sf_program_check(program_.get(), &spec_));
   }
   // A memory belongs to one identity, and answers of different tasks resemble each other little.
   if (memory_file_ && !memory_file_->empty()) *memory_file_ += "." + adapter;
-  load_core();
+  load_core(folder_ + "/adapters/" + adapter + "/draft.safetensors");
   load_ms_ = whole.load_ms_ + ms_since(started);
 }
 
-void Model::load_core() {
+void Model::load_core(const std::string& tables_file) {
   const sf_tensor* tensors = nullptr;
   int32_t count = 0;
   bundle_needs(sf_bundle_tensors(bundle_.get(), &tensors, &count));
-  int code = sf_core_model_open(&spec_, tensors, count, Made(core_));
-  check(code, sf_core_model_error(core_.get()));
+  const int code = sf_core_model_open(&spec_, tensors, count, Made(core_));
+  if (code == SF_BAD_TABLES) throw Failure(code, tables_file + ": " + sf_core_model_error(core_.get()));
+  core_needs(code);
   for (int32_t i = 0; const char* path = sf_bundle_prefix(bundle_.get(), i); ++i)
     sf_core_model_add_prefix(core_.get(), path);  // the statistics of texts say why one was refused
   if (!memory_file_) return;
-  code = sf_core_model_remember(core_.get(), memory_file_->empty() ? nullptr : memory_file_->c_str(), memory_tokens_);
-  check(code, sf_core_model_error(core_.get()));
+  core_needs(
+      sf_core_model_remember(core_.get(), memory_file_->empty() ? nullptr : memory_file_->c_str(), memory_tokens_));
 }
 
 std::shared_ptr<const Model> Model::adapter(const std::string& name) const {
@@ -96,7 +98,14 @@ std::shared_ptr<const Model> Model::adapter(const std::string& name) const {
 
 void Model::bundle_needs(int code) const { check(code, sf_bundle_error(bundle_.get())); }
 
-void Model::program_needs(int code) const { check(code, sf_program_error(program_.get())); }
+void Model::core_needs(int code) const { check(code, sf_core_model_error(core_.get())); }
+
+// The message names the file: most do, but not those about the contents of an open program.
+void Model::program_needs(int code) const {
+  const std::string graph = sf_bundle_graph(bundle_.get()), sentence = sf_program_error(program_.get());
+  const bool is_named = code != SF_BAD_PROGRAM || sentence.find(graph) != std::string::npos;
+  check(code, (is_named ? sentence : graph + ": " + sentence).c_str());
+}
 
 int Model::open_bundle(const sf_bundle_options& options) {
   const TraceSection section("streamfuse: open bundle");
@@ -115,18 +124,22 @@ void Model::load_program(int32_t threads, const sf_watch* watch) {
   program_needs(sf_program_check(program_.get(), &spec_));
 }
 
+// The core empties the files of all adapters; those that are loaded have their answers in RAM too.
 void Model::forget() const {
-  const int code = sf_core_model_forget(core_.get());
-  check(code, sf_core_model_error(core_.get()));
-  if (!memory_file_) return;
-  const std::lock_guard<std::mutex> guard(loading_adapter_);
-  for (int32_t i = 0; const char* name = sf_bundle_adapter_name(bundle(), i); ++i) {
-    const auto loaded = adapters_.find(name);
-    if (loaded != adapters_.end())
-      loaded->second->forget();
-    else if (!memory_file_->empty())  // answers that are only in the file
-      Model(*this, name, false).forget();
+  std::exception_ptr failure;  // the first one; the others forget nevertheless
+  const auto attempt = [&](const Model& model) {
+    try {
+      model.core_needs(sf_core_model_forget(model.core_.get()));
+    } catch (const Failure&) {
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  };
+  attempt(*this);
+  {
+    const std::lock_guard<std::mutex> guard(loading_adapter_);
+    for (const auto& [name, loaded] : adapters_) attempt(*loaded);
   }
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 int64_t Model::count_tokens(const char* text, size_t bytes) const {
@@ -153,8 +166,7 @@ std::string Model::self_test(Backend engine) const {
     static_cast<std::string*>(to)->assign(static_cast<const char*>(json), bytes);
     return int{SF_OK};
   };
-  code = sf_core_model_self_test(core_.get(), &table, arrays, count, put, &report);
-  check(code, sf_core_model_error(core_.get()));
+  core_needs(sf_core_model_self_test(core_.get(), &table, arrays, count, put, &report));
   return report;
 }
 
@@ -167,8 +179,7 @@ sf_backend Model::make_engine() const {
   if (program_ == nullptr) bad(folder_ + " was loaded with own_engine, so each session needs a backend in its options");
   const std::lock_guard<std::mutex> guard(making_engine_);
   sf_engine* engine = nullptr;
-  const int code = sf_engine_new(program_.get(), &engine);
-  check(code, sf_program_error(program_.get()));
+  program_needs(sf_engine_new(program_.get(), &engine));
   sf_backend backend{};
   sf_engine_backend(engine, &backend);
   return backend;

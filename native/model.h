@@ -19,8 +19,7 @@ namespace streamfuse::native {
 class Model {
  public:
   Model(const char* folder, const sf_model_options& options);  // throws Failure, as all that follow
-  // An adapter of a model; without graphs, only its bundle, tables and memory.
-  Model(const Model& whole, const std::string& adapter, bool with_graphs = true);
+  Model(const Model& whole, const std::string& adapter);  // an adapter of a model
 
   // An adapter, which is loaded when it is first asked for. It shares the weights of the graphs.
   std::shared_ptr<const Model> adapter(const std::string& name) const;
@@ -29,6 +28,7 @@ class Model {
   sf_core_model* core() const { return core_.get(); }
   const sf_spec& spec() const { return spec_; }
   const char* engine_facts() const;  // JSON
+  bool has_engine() const { return program_ != nullptr; }
   bool can_chat() const { return sf_bundle_can_chat(bundle_.get()) != 0; }
   const std::string& folder() const { return folder_; }
   double load_ms() const { return load_ms_; }
@@ -48,7 +48,8 @@ class Model {
   int open_bundle(const sf_bundle_options& options);
   void load_program(int32_t threads, const sf_watch* watch);
   void program_needs(int code) const;
-  void load_core();
+  void load_core(const std::string& tables_file);
+  void core_needs(int code) const;
 
   std::string folder_, cost_folder_, machine_, threads_;
   std::optional<std::string> memory_file_;  // "": in RAM only

@@ -15,7 +15,8 @@ namespace {
 std::shared_ptr<const Model> model_of(std::shared_ptr<const Model> model, const sf_session_options& options) {
   if (model == nullptr) bad("a session needs a model that was loaded");
   if (options.adapter == nullptr) return model;
-  if (options.backend != nullptr) bad("a custom engine runs the base model; adapter needs the model's own engine");
+  if (options.backend != nullptr || !model->has_engine())
+    bad("adapter needs the native engine: load a bundle for ExecuTorch with own_engine 0, and leave backend out");
   return model->adapter(options.adapter);
 }
 

@@ -61,7 +61,7 @@ SF_EXPORT void sf_progress_free(sf_progress*);
 
 /* From 0 to 1, never decreasing; 1 once the model is loaded. Hashing files is the first half and loading graphs the
  * second; a load that does only one of the two has the whole range for it. With own_engine 2 it stops after the first
- * half if the native engine cannot run the bundle; the caller then loads the graphs. */
+ * half if the bundle is for Core ML or ONNX Runtime; the caller then loads the graphs. */
 SF_EXPORT double sf_progress_fraction(const sf_progress*);
 
 /* Makes sf_model_load return SF_CANCELLED, at the latest after 1 MB more of hashing or one more graph. */
@@ -72,14 +72,16 @@ typedef struct sf_model_options {
   int32_t threads;         /* of the native engine; 0: chosen for this machine */
   int32_t skip_hashes;     /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
   int32_t own_engine;      /* 1: load no graphs; each session has an engine of the caller (sf_session_options.backend);
-                              2: the same, but only if the native engine cannot run the bundle */
+                              2: the same, but only if the bundle is for Core ML or ONNX Runtime. A .pte
+                              that needs what this library does not include is SF_MISSING_OPERATOR */
   const char* public_key;  /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that is not
                               signed with it, and compare hashes even with skip_hashes; NULL: no signature is needed */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
                               are drafted from them; created if it is missing. Each adapter has a file of its own, with
-                              .NAME appended. "": in RAM only. NULL: off */
+                              .NAME appended; no other model's file may begin so. "": in RAM only.
+                              NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
   sf_progress* progress;   /* NULL: none */
 } sf_model_options;
@@ -113,8 +115,9 @@ SF_EXPORT const char* sf_model_adapter_name(const sf_model*, int32_t index); /* 
 SF_EXPORT int32_t sf_model_can_chat(const sf_model*);                        /* 1: the bundle has a chat template */
 SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* duration of sf_model_load */
 
-/* Deletes all answers that sf_model_options.memory_file stores, from RAM and from disk, including those of adapters.
- * SF_BAD_FILE if the file cannot be written. Any thread may call it, at any time. */
+/* Deletes all answers that sf_model_options.memory_file stores, from RAM and from disk, including those of adapters,
+ * loaded or not, and of adapters that an earlier version of the bundle had. It needs no space on the disk. SF_BAD_FILE,
+ * after all files were tried, if one can be neither emptied nor removed. Any thread may call it, at any time. */
 SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */
@@ -163,8 +166,8 @@ typedef struct sf_session_options {
   int32_t context_policy; /* of a chat, for a question that does not fit into the context: SF_CONTEXT_FAIL (0) or
                              SF_CONTEXT_DROP_OLDEST */
   const char* adapter; /* the name of a task adapter of the bundle (sf_model_adapter_name), null-terminated; its graphs
-                          are loaded with its first session. SF_BAD_ARGUMENT for another name, or together with
-                          `backend`. NULL: the base model */
+                          are loaded with its first session. SF_BAD_ARGUMENT for another name, together with
+                          `backend`, or if the model has no native engine (own_engine). NULL: the base model */
 } sf_session_options;
 
 /* A conversation: each start is a turn of the user, and only new tokens are processed. SF_BAD_ARGUMENT if the bundle
@@ -206,7 +209,8 @@ typedef struct sf_answer_options {
 } sf_answer_options;
 
 /* Starts the answer to the user's next turn in a chat, or the continuation of a prompt. Finishes a running answer
- * first. If it fails, the session is otherwise unchanged. options may be NULL. */
+ * first. If it fails, the session is otherwise unchanged. options may be NULL. If it drafts with an
+ * automatic width (sf_options.width is 0), it first does what sf_session_prepare does, unless the latency is known. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 
 /* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none. A

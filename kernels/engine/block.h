@@ -1,5 +1,5 @@
 // Zeroed memory, aligned to 64 bytes and freed by the destructor. A large block is a mapping of its own: its pages use
-// no memory until they are written, and `release` returns them to the system.
+// no memory until they are written, and `release` returns them to the system. Its address never changes.
 #pragma once
 
 #include <sys/mman.h>
@@ -38,7 +38,9 @@ class Block {
   void release() {
     if (bytes_ < kLeastMapping) return;
 #if defined(__APPLE__)
-    (void)madvise(data_, bytes_, MADV_FREE);
+    // madvise(MADV_FREE) leaves the pages to the process until the system runs short of memory. Zero pages in their
+    // place free them now; where that fails, the block keeps its memory.
+    (void)mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 #else
     (void)madvise(data_, bytes_, MADV_DONTNEED);
 #endif

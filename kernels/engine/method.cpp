@@ -90,9 +90,9 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
                                            " needs operators that this library does not include: " +
                                            (missing.empty() ? scope.errors() : missing));
   std::string vendors = output.errors();
-  const MethodMeta meta = program.executorch().method_meta(signature_.name.c_str()).get();
-  for (size_t i = 0; vendors.empty() && i < meta.num_backends(); ++i)
-    vendors = vendors_advice(meta.get_backend_name(i).get());
+  const Result<MethodMeta> meta = program.executorch().method_meta(name.c_str());
+  for (size_t i = 0; vendors.empty() && meta.ok() && i < meta->num_backends(); ++i)
+    if (const Result<const char*> backend = meta->get_backend_name(i); backend.ok()) vendors = vendors_advice(*backend);
   throw Failure(SF_BAD_PROGRAM, "method " + signature_.name + " cannot be loaded" + error_text(error, scope) +
                                     (vendors.empty() ? "" : "; " + vendors));
 }
@@ -149,6 +149,10 @@ void GraphMethod::execute() {
     throw Failure(SF_EXECUTION, "method " + signature_.name + " failed" + error_text(error, scope));
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (signature_.outputs[i].is_planned) outputs_[i] = method_->get_output(i).toTensor().const_data_ptr();
+}
+
+void GraphMethod::release() {
+  for (Block& block : blocks_) block.release();
 }
 
 }  // namespace streamfuse

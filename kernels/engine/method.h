@@ -36,6 +36,9 @@ class GraphMethod {
   }
 
   void execute();
+  // Returns the memory of inputs, outputs and activations to the system: outputs are lost, and inputs must be written
+  // again, as before every execution.
+  void release();
 
  private:
   void load(const Program& program, executorch::runtime::EventTracer* tracer);

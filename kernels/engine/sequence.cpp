@@ -246,8 +246,12 @@ int64_t Sequence::truncatable(int64_t length) const {
 
 void Sequence::trim() {
   if (length_ != 0) bad_argument("the cache is not empty: truncate it to 0 first");
-  for (Block& cache : caches_) cache.release();
+  ran_ = streamed_ = nullptr;  // their results go with the rest
   can_commit_ = false;
+  for (Block& cache : caches_) cache.release();
+  arena_.release();
+  streams_arena_.release();
+  for (const auto& [name, method] : methods_) method->release();
 }
 
 // Calls `take` with the contiguous parts of a cache that contain its first `length` positions.
@@ -280,10 +284,27 @@ uint64_t Sequence::bytes_of(int64_t length) const {
   return bytes;
 }
 
-void Sequence::save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const {
+// Zeroes the places among the first `length` positions of a cache that hold no position of the text. Rows of an earlier
+// text stay there until others overwrite them, and a saved cache has whole blocks and whole rings.
+void Sequence::clear_unused(size_t cache, int64_t length) {
+  const Shapes& shapes = program_->shapes();
+  const KvShape kv = shapes.kv(cache);
+  const bool is_ring = kv.capacity < shapes.capacity;
+  if (shapes.int8_cache()) length = (length + kCacheBlock - 1) / kCacheBlock * kCacheBlock;
+  const std::vector<uint8_t> zeros(static_cast<size_t>(shapes.row_bytes()));
+  for (int64_t place = is_ring ? 0 : length_; place < std::min(length, kv.capacity); ++place) {
+    const int64_t last = place + (length_ - 1 - place) / kv.capacity * kv.capacity;  // the position that is stored here
+    if (place >= length_ || last < oldest_) write_row(cache, place, zeros.data());
+  }
+}
+
+void Sequence::save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) {
   if (length < 0 || length > length_ || truncatable(length) != length) bad_argument("these cache rows cannot be saved");
   if (program_->shapes().has_rings()) put(&oldest_, sizeof oldest_);
-  for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, put);
+  for (size_t c = 0; c < caches_.size(); ++c) {
+    clear_unused(c, length);
+    for_each_part(c, length, put);
+  }
 }
 
 void Sequence::load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get) {

@@ -42,12 +42,14 @@ class Sequence {
   // The longest prefix of at most `length` positions that `truncate` accepts: `length`, or 0 if rings have lost
   // positions of its window.
   int64_t truncatable(int64_t length) const;
-  void trim();  // returns the memory of an empty cache to the system
+  // Returns to the system the memory of an empty cache, and that of activations, inputs and outputs.
+  void trim();
   // The first `length` cache positions as bytes, rounded up to whole blocks if the cache has blocks: layer after layer,
   // keys, then values, in the layout of the caches. With rings, the oldest position that all of them still have comes
-  // first, int64, and a ring is saved whole if it has fewer than `length` positions.
+  // first, int64, and a ring is saved whole if it has fewer than `length` positions. Places without a position of the
+  // text are saved as zero rows.
   uint64_t bytes_of(int64_t length) const;
-  void save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) const;
+  void save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put);
   void load(int64_t length, const std::function<void(void* data, uint64_t bytes)>& get);
   void profile(bool on);
   const std::vector<uint8_t>& profile_data();
@@ -58,6 +60,7 @@ class Sequence {
   void read_survivors(const GraphMethod& method, int n);
   const uint8_t* new_rows(size_t cache, bool& by_place) const;
   void write_row(size_t cache, int64_t position, const uint8_t* row);
+  void clear_unused(size_t cache, int64_t length);
   template <typename Take>
   void for_each_part(size_t cache, int64_t length, const Take& take) const;
 

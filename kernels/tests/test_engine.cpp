@@ -3,6 +3,7 @@
 // tests/kernels/test_kernels_sanitizers.py makes a tiny one.
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -313,6 +314,73 @@ void a_full_context_is_refused_and_can_be_cut(const Program& program) {
   expect(session.length() == 8, "truncate and commit do not add up");
 }
 
+// A program may change its rounding mode, and a cache of int8 stores rounded rows.
+void a_commit_does_not_follow_the_callers_rounding(const Program& program) {
+  const size_t n = static_cast<size_t>(std::min(program.prefill_rows, int64_t{8}));
+  std::vector<float> logits[2];
+  for (const bool downward : {false, true}) {
+    const Engine session(program);
+    run_chain(session, "prefill", prompt_of(program, 7, n));
+    if (downward) std::fesetround(FE_DOWNWARD);
+    commit_first(session, n);
+    expect(std::fegetround() == (downward ? FE_DOWNWARD : FE_TONEAREST), "a commit changes its caller's rounding");
+    std::fesetround(FE_TONEAREST);
+    run_chain(session, "decode", {5}, true);
+    sf_results results;
+    check(sf_engine_read(session, &results), session);
+    logits[downward].assign(results.logits, results.logits + results.vocab_size);
+  }
+  expect(logits[0] == logits[1], "a commit depends on its caller's rounding mode");
+}
+
+// The bytes of the whole cache.
+std::string saved(const Engine& session) {
+  sf_backend backend;
+  check(sf_engine_backend(session, &backend), session);
+  const auto put = [](void* to, const void* data, uint64_t bytes) {
+    static_cast<std::string*>(to)->append(static_cast<const char*>(data), static_cast<size_t>(bytes));
+    return int{SF_OK};
+  };
+  uint64_t expected = 0;
+  check(backend.bytes_of(backend.context, session.length(), &expected), session);
+  std::string bytes;
+  check(backend.save(backend.context, session.length(), put, &bytes), session);
+  expect(bytes.size() == expected, "a cache is saved in other bytes than were announced");
+  return bytes;
+}
+
+void a_saved_cache_has_nothing_of_an_earlier_text(const Program& program) {
+  const Engine fresh(program), used(program);
+  const size_t rows = static_cast<size_t>(program.prefill_rows);
+  prefill(used, prompt_of(program, 3, static_cast<size_t>(program.capacity)), rows);
+  for (const int64_t length : {int64_t{5}, program.capacity / 2 + 3, program.capacity - 1}) {
+    for (const Engine* session : {&fresh, &used}) {
+      check(sf_engine_truncate(*session, 0), *session);
+      prefill(*session, prompt_of(program, 9, static_cast<size_t>(length) + 1), rows);
+    }
+    expect(saved(fresh) == saved(used), "a saved cache depends on the text before its own");
+  }
+}
+
+void a_trimmed_engine_gives_the_results_of_a_new_one(const Program& program) {
+  const Engine fresh(program), used(program);
+  sf_results results;
+  const auto logits_of = [&](const Engine& session) {
+    prefill(session, prompt_of(program, 7, 12), static_cast<size_t>(program.prefill_rows));
+    run_chain(session, program.verify, {3, 4}, true);
+    check(sf_engine_read(session, &results), session);
+    return std::vector<float>(results.logits, results.logits + results.survivors * results.vocab_size);
+  };
+  const std::vector<float> expected = logits_of(fresh);
+  expect(logits_of(used) == expected, "two engines give different results");
+  check(sf_engine_truncate(used, 0), used);
+  sf_backend backend;
+  check(sf_engine_backend(used, &backend), used);
+  backend.trim(backend.context);
+  expect_failure(sf_engine_read(used, &results), SF_NOT_KEPT, used, "results of before a trim");
+  expect(logits_of(used) == expected, "a trimmed engine gives other results");
+}
+
 void damaged_files_are_refused(const Program& program) {
   std::ifstream file(program.path, std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -431,6 +499,9 @@ int main(int argc, char** argv) {
     wrong_passes_are_refused(program);
     wrong_commits_and_lengths_are_refused(program);
     a_full_context_is_refused_and_can_be_cut(program);
+    a_commit_does_not_follow_the_callers_rounding(program);
+    a_saved_cache_has_nothing_of_an_earlier_text(program);
+    a_trimmed_engine_gives_the_results_of_a_new_one(program);
     damaged_files_are_refused(program);
     a_manifest_that_is_not_the_programs_is_refused(program);
     std::printf("digest: %016llx\n", static_cast<unsigned long long>(digest(program)));

@@ -6,9 +6,11 @@ Run: pytest tests/core/test_core.py
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import itertools
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -45,6 +47,8 @@ from streamfuse.runtime.text_library import END, EXECUTION
 
 CORE = Path(__file__).parents[2] / "core"
 VOCAB, SLOTS = 60, 40
+DOWNWARD = {"x86_64": 0x400, "aarch64": 0x800000, "arm64": 0x800000}  # FE_DOWNWARD of fenv.h
+MACHINE, LIBM = platform.machine(), ctypes.util.find_library("m")
 SAMPLINGS = (
     SamplingConfig(),
     SamplingConfig(temperature=1.0, seed=2**63 + 5),
@@ -136,6 +140,27 @@ def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator
             found = grown(model, "sf_grow_streams", *places, width=width, depth=depth)
             coupling = Coupling.of(sampling, VOCAB)
             assert_same_bits(found, grow(7, ids, log_probs, width, depth, tables, coupling, position))
+
+
+@pytest.mark.skipif(MACHINE not in DOWNWARD, reason="the number of FE_DOWNWARD is not known here")
+def test_trees_do_not_follow_the_caller_s_rounding_mode(rng: np.random.Generator) -> None:
+    left, right = (rng.normal(size=(rows, 8)).astype(np.float16) for rows in (VOCAB, SLOTS))
+    gate, vocab = rng.normal(size=(4, 8)).astype(np.float32), np.arange(SLOTS, dtype=np.int32)
+    tensors = {"parent_left": left, "parent_right": right, "gate": gate, "stream_vocab": vocab}
+    model, math = CoreModel(ModelSpec(64, VOCAB, 4, 8, 8, {"verify_18": (18, 18)}), tensors), ctypes.CDLL(LIBM)
+    for _ in range(20):
+        ids, log_probs = streams_of(rng, 4, 8, tied=False)
+        options = options_of(SamplingConfig(temperature=0.7, seed=3))
+        places = (7, ids.ctypes.data, log_probs.ctypes.data, 5, ctypes.byref(options))
+        expected = grown(model, "sf_grow_streams", *places, width=18, depth=4)
+        nearest = math.fegetround()
+        assert math.fesetround(DOWNWARD[MACHINE]) == 0
+        try:
+            found = grown(model, "sf_grow_streams", *places, width=18, depth=4)
+            assert math.fegetround() == DOWNWARD[MACHINE]
+        finally:
+            math.fesetround(nearest)
+        assert_same_bits(found, expected)
 
 
 def table_of(rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import stat
 import struct
 import subprocess
@@ -242,6 +243,58 @@ def test_models_that_share_a_file_keep_each_others_answers(tmp_path: Path) -> No
     assert answers_in(path) == []
     ask(models[1], PROMPT)
     assert len(answers_in(path)) == 1, "what one forgot does not come back from the other"
+
+
+def test_forgetting_empties_the_files_of_adapters_and_no_other(tmp_path: Path) -> None:
+    """`FILE.NAME`, whoever has it open, and what a killed process has left; their content tells them from others."""
+    path, of_adapter, left = (tmp_path / name for name in ("memory", "memory.task", "memory.tmp"))
+    model, adapter = model_of(path), model_of(of_adapter, identity="b")
+    ask(model)
+    ask(adapter)
+    answers = of_adapter.read_bytes()
+    left.write_bytes(answers)
+    (tmp_path / "memory.folder").mkdir()
+    others = {"memory.jpg": b"a picture of a cat", "memory2": answers, "amemory.task": answers, "memory.": b""}
+    for name, content in others.items():
+        (tmp_path / name).write_bytes(content)
+    model.forget()
+    assert answers_in(path) == []
+    assert of_adapter.stat().st_size == 0
+    assert not left.exists()
+    assert {name: (tmp_path / name).read_bytes() for name in others} == others
+    ask(adapter, [1, 2, 1])
+    assert len(answers_in(of_adapter)) == 1, "what was forgotten does not come back"
+
+
+def test_forgetting_needs_no_room_on_the_disk(tmp_path: Path) -> None:
+    path, of_adapter = tmp_path / "memory", tmp_path / "memory.task"
+    model = model_of(path)
+    _, alone = ask(model)
+    ask(model_of(of_adapter, identity="b"))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        model.forget()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not path.exists()
+    assert not of_adapter.exists() or of_adapter.stat().st_size == 0
+    assert ask(model)[1].widths == alone.widths
+    assert not path.exists(), "the file is used again from the next `forget` on"
+    model.forget()
+    ask(model)
+    assert len(answers_in(path)) == 1
+
+
+def test_a_file_that_cannot_be_emptied_keeps_no_other_from_it(tmp_path: Path) -> None:
+    path, of_adapter = tmp_path / "memory", tmp_path / "memory.task"
+    model = model_of(path)
+    ask(model_of(of_adapter, identity="b"))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CoreError, match=f"{path} cannot be written"):
+        model.forget()
+    assert of_adapter.stat().st_size == 0
 
 
 _WRITER = """

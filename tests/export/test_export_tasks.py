@@ -224,9 +224,15 @@ def test_answers_of_an_adapter_are_remembered_in_a_file_of_their_own(made: Made,
     with streamfuse.load(made.whole, memory=tmp_path / "memory", cost_cache=False) as model:
         model.generate(PROMPT, adapter="tuned", max_new_tokens=20, ignore_eos=True)
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["memory.tuned"]
-        size = (tmp_path / "memory.tuned").stat().st_size
+        answers = (tmp_path / "memory.tuned").read_bytes()
         model.forget()
-        assert (tmp_path / "memory.tuned").stat().st_size < size
+        assert (tmp_path / "memory.tuned").stat().st_size < len(answers)
+    for name in ("tuned", "sql"):  # an adapter that is not loaded, and one that an earlier version of the bundle had
+        (tmp_path / f"memory.{name}").write_bytes(answers)
+    with streamfuse.load(made.whole, memory=tmp_path / "memory", cost_cache=False) as model:
+        model.forget()
+    kept = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.is_file()}
+    assert kept == {"memory": 16, "memory.tuned": 0, "memory.sql": 0}
 
 
 @app_library.needs_library
@@ -242,6 +248,12 @@ def test_an_app_chooses_an_adapter_per_session(made: Made, model: streamfuse.Mod
         completion.free()
         with pytest.raises(app_library.LibraryFailure, match="has no adapter 'sql'; it has frozen, tuned, lora"):
             app.chat(adapter=b"sql")
+    needs_engine = "adapter needs the native engine: load a bundle for ExecuTorch with own_engine 0"
+    with (
+        app_library.AppModel(made.whole.folder, own_engine=1) as app,
+        pytest.raises(app_library.LibraryFailure, match=needs_engine),
+    ):
+        app.chat(adapter=b"tuned")
 
 
 @app_library.needs_library
@@ -258,6 +270,7 @@ def test_an_app_forgets_the_answers_of_adapters_that_are_not_loaded(made: Made, 
     with app_library.AppModel(made.whole.folder, memory_file=bytes(memory)) as app:
         assert app_library.library().sf_model_forget(app.handle) == 0
         assert (tmp_path / "memory.tuned").stat().st_size < size
+        assert not (tmp_path / "memory.frozen").exists()
         answer(app)  # in the file as it is now
         assert (tmp_path / "memory.tuned").stat().st_size == size
         assert app_library.library().sf_model_forget(app.handle) == 0  # of a loaded adapter

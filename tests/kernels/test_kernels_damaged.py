@@ -152,6 +152,21 @@ def test_what_a_program_may_not_say_is_refused_when_it_is_opened(
         ExecuTorchProgram(path)
 
 
+def test_a_method_that_only_an_adapter_has_is_named_if_it_cannot_be_loaded(parsed: Any, tmp_path: Path) -> None:
+    import copy
+
+    from executorch.exir._serialize._program import serialize_pte_binary
+
+    whole = dataclasses.replace(parsed, program=copy.deepcopy(parsed.program))
+    plan = next(plan for plan in whole.program.execution_plan if plan.name == "verify_4")
+    plan.name = "task.verify_4"
+    plan.values[a_constant(plan)].val.data_buffer_idx = 1 << 20
+    path = tmp_path / "damaged.pte"
+    path.write_bytes(bytes(serialize_pte_binary(whole)))
+    with ExecuTorchProgram(path) as base, pytest.raises(BackendError, match="^method verify_4 cannot be loaded"):
+        base.adapter("task")
+
+
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.full)])
 def test_programs_changed_at_random_run_or_say_why_not(program: Path, tmp_path: Path, count: int) -> None:
     command = [sys.executable, MUTATE, program, tmp_path, "7", "0", str(count)]

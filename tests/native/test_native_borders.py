@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,22 @@ def test_what_cannot_be_opened_is_named(chat_bundle: Path, model: AppModel, tmp_
     for history in (b"no list", b'[{"role": 1}]', b"[", b" "):
         with pytest.raises(LibraryFailure, match=r"messages must be a JSON list"):
             model.chat(history=history)
+
+
+def test_what_is_wrong_inside_a_file_is_named_with_the_file(chat_bundle: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(chat_bundle, tmp_path / "bundle")
+    edit_manifest(bundle, lambda manifest: manifest["cache"].update(capacity=96))
+    with pytest.raises(LibraryFailure, match=f"^{bundle}/model.pte: capacity is 96 in the manifest but 128 "):
+        AppModel(bundle)
+    edit_manifest(bundle, lambda manifest: manifest["cache"].update(capacity=128))
+    tables = bundle / "draft.safetensors"
+    data = bytearray(tables.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    first = start + json.loads(data[8:start])["ngram_starts"]["data_offsets"][0]
+    data[first] = 1  # where the entries of the first context begin
+    tables.write_bytes(data)
+    with pytest.raises(LibraryFailure, match=f"^{tables}: ngram_starts does not divide"):
+        AppModel(bundle, skip_hashes=1)
 
 
 def test_measured_costs_are_kept_in_a_file_per_bundle_and_device(chat_bundle: Path, tmp_path: Path) -> None:

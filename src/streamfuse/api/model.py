@@ -347,12 +347,21 @@ class Model:
         self._shared().reset()
 
     def forget(self) -> None:
-        """Remove the answers that `load(memory=)` stores, from RAM and file, those of task adapters too. An answer that
-        is still being generated is added when it ends. CoreError where the file cannot be written, or the model is
-        closed."""
-        self._core_model().forget()
-        for name in self.adapters if self._whole is self and self._memory is not None else ():
-            self.adapter(name).forget()
+        """Remove the answers that `load(memory=)` stores, from RAM and file, those of task adapters too, loaded or not:
+        the files of answers named `FILE.*`. It needs no space on the disk. An answer that is still being generated is
+        added when it ends. CoreError, after all of them were tried, where a file can be neither emptied nor removed, or
+        the model is closed."""
+        from streamfuse.runtime.core import CoreError
+
+        failures = []
+        # The core empties the files of adapters. Those that are loaded have their answers in RAM too.
+        for model in (self, *(one for one in list(self._adapters.values()) if one._core is not None)):
+            try:
+                model._core_model().forget()
+            except CoreError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def trim(self) -> None:
         """Drop the cache of `generate`'s sequence and return its memory to the system; the next prompt is processed

@@ -154,10 +154,11 @@ public class Model internal constructor(
     public fun countTokens(text: String): Int = memory.countTokens(text)
 
     /**
-     * Erases the answers that [Options.memoryFile] keeps, in memory and in the file. Answers that are being generated are
-     * kept again when they end. It does nothing without a `memoryFile`.
+     * Erases the answers that [Options.memoryFile] keeps, in memory and in the files, those of adapters too. Answers
+     * that are being generated are kept again when they end. It does nothing without a `memoryFile`.
      *
-     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if the file cannot be written, or this model is closed.
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if a file can be neither emptied nor removed, or this model is
+     *   closed.
      */
     @Blocking
     public fun forget(): Unit = memory.forget()

@@ -1,6 +1,6 @@
 // Rounding mode and handling of denormals belong to the calling thread: a program may flush denormals to zero or change
 // the rounding mode, and a new thread inherits this state. Results must not depend on it, so worker threads use IEEE
-// 754's defaults, and a calling thread uses them during a pass.
+// 754's defaults, and a calling thread uses them during a call of a C interface (guard.h) and during a pass.
 #pragma once
 
 #include <cstdint>
