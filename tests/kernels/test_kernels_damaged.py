@@ -163,7 +163,7 @@ def test_a_method_that_only_an_adapter_has_is_named_if_it_cannot_be_loaded(parse
     plan.values[a_constant(plan)].val.data_buffer_idx = 1 << 20
     path = tmp_path / "damaged.pte"
     path.write_bytes(bytes(serialize_pte_binary(whole)))
-    with ExecuTorchProgram(path) as base, pytest.raises(BackendError, match="^method verify_4 cannot be loaded"):
+    with ExecuTorchProgram(path) as base, pytest.raises(BackendError, match=r"^method verify_4 cannot be loaded"):
         base.adapter("task")
 
 

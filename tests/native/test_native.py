@@ -317,6 +317,20 @@ def test_a_saved_chat_goes_on_elsewhere_and_in_python(
     other.free()
 
 
+def test_a_saved_text_has_nothing_of_the_one_before_it(model: AppModel, tmp_path: Path) -> None:
+    """Its cache is saved in whole blocks of positions."""
+    saved = []
+    for earlier in ([], [list(range(5, 100))]):
+        completion = model.completion()
+        for prompt in (*earlier, [7, 5, 9]):
+            completion.reset()
+            completion.ask(prompt, speculative=0, **SHORT)
+        completion.save(tmp_path / "text")
+        completion.free()
+        saved.append((tmp_path / "text").read_bytes())
+    assert saved[0] == saved[1]
+
+
 def test_a_stored_prefix_is_loaded_instead_of_prefilled(chat_bundle: Path, tmp_path: Path) -> None:
     folder, file = tmp_path / "bundle", tmp_path / "bundle" / "prefixes" / "system.cache"
     run: list[str | Path] = [sys.executable, "-m", "streamfuse", "bundle", "prefix", chat_bundle, "-o", folder]

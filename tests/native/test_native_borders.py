@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fakes
+import numpy as np
 import pytest
 from app_library import (
     BAD_ARGUMENT,
@@ -67,10 +68,10 @@ def test_what_is_wrong_inside_a_file_is_named_with_the_file(chat_bundle: Path, t
     tables = bundle / "draft.safetensors"
     data = bytearray(tables.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
-    first = start + json.loads(data[8:start])["ngram_starts"]["data_offsets"][0]
-    data[first] = 1  # where the entries of the first context begin
+    first = start + json.loads(data[8:start])["calibration"]["data_offsets"][0]
+    data[first : first + 4] = np.float32(11).tobytes()
     tables.write_bytes(data)
-    with pytest.raises(LibraryFailure, match=f"^{tables}: ngram_starts does not divide"):
+    with pytest.raises(LibraryFailure, match=f"^{tables}: calibration holds a ratio"):
         AppModel(bundle, skip_hashes=1)
 
 
