@@ -147,7 +147,7 @@ def check_folder(folder: Path) -> None:
     """
     config = ModelConfig.load(folder)
     _check_weights(folder)
-    check_headers(config, read_headers(folder), folder)
+    check_headers(config, read_headers(config, folder), folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise PullError(
