@@ -75,8 +75,8 @@ def _with_defaults(config: ExportConfig) -> tuple[ExportConfig, str]:
         places = _places(option.name)
         if option.name not in can.own and places and getattr(config, option.name) not in (option.default, {}):
             raise OptionError(f"{flag_of(option.name)} goes with {' or '.join(places)}, not{of_backend}")
-    # QNN has no product with integers in blocks, which ONNX Runtime's own operator is.
-    quantize = "none" if config.provider == "qnn" else can.quantize[0]
+    # QNN has no product with integers in blocks, which ONNX Runtime's own operator is. The other two are untested.
+    quantize = "none" if config.provider in ("qnn", "coreml", "directml") else can.quantize[0]
     usual = {"quantize": quantize, "dtype": can.dtype[0], **can.own}
     values: dict[str, Any] = {name: usual[name] for name in usual if getattr(config, name) == AUTO}
     config = replace(config, **{**values, "backend": backend})
