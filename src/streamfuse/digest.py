@@ -19,8 +19,8 @@ def sha256_of(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def stamp_of(path: Path) -> str:
-    """A short digest of a file's path, size and modification time, for commands in which hashing gigabytes would take
+def stamp_of(*files: Path) -> str:
+    """A short digest of files' paths, sizes and modification times, for commands in which hashing gigabytes would take
     too long."""
-    facts = path.stat()
-    return hashlib.sha256(repr((str(path.resolve()), facts.st_size, facts.st_mtime_ns)).encode()).hexdigest()[:16]
+    facts = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

@@ -35,13 +35,16 @@ from streamfuse.api import remove_prefix, store_prefix
 from streamfuse.bundle import Bundle, BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.engines import engines_of
+from streamfuse.export.adapter import resolve_for_adapter
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import count_steps, run_export
 from streamfuse.export.preview import preview
-from streamfuse.model.checkpoint import save_adapter
+from streamfuse.model.checkpoint import load_config, read_adapter, save_adapter, save_ngrams
 from streamfuse.model.config import StreamConfig
 from streamfuse.options import OptionError
 from streamfuse.runtime.core import CoreError
+from streamfuse.train.formats import Example
+from streamfuse.train.ngram_counts import count_ngrams
 
 SIZES: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 3, "schedule": "deferred"}
 STREAMS = {"num_streams": 2, "num_msa_layers": 1, "pruner_rank": 2, "parent_rank": 4}
@@ -382,9 +385,71 @@ def test_tasks_that_cannot_be_exported_are_refused(made: Made) -> None:
         ({"task": {"SQL": made.files["tuned"]}}, "--task SQL: the name must be 1 to 32 of a-z, 0-9"),
         ({"backend": "xnnpack"}, "--task goes with --backend kernels, not with --backend xnnpack"),
         ({"merge_adapter": "on"}, "--task needs the base model's own weights"),
+        ({"schedule": "fused", "stream_nodes": "all"}, "--task tuned=tuned needs --schedule deferred, not fused"),
     ):
         adapter = made.files["tuned"] if "merge_adapter" in options else made.adapter
         with pytest.raises(OptionError) as caught:
             made.config("refused", adapter, **{"task": made.files, **options})
         assert caught.value.flags.startswith(problem)
     assert made.config("whole", None, task=made.files, num_streams=1).num_streams is None  # it is the tasks'
+
+
+def usual(made: Made, adapter: Path | None, **options: Any) -> ExportConfig:
+    """With the default widths and streams, of a context that the model has."""
+    config = ExportConfig(made.checkpoint, adapter, made.folder / "usual", max_context_len=128, **options)
+    return resolve_for_adapter(config)
+
+
+def test_the_base_of_tasks_is_not_merged(made: Made) -> None:
+    """Eight bits merge what tunes the base, in an adapter with streams or without, and streams alone tune nothing."""
+    for name in ("tuned", "lora"):
+        with pytest.raises(OptionError, match=f"needs the base model's own weights, which adapter {name} changes"):
+            usual(made, made.files[name], task=made.files, quantize="q8_0", top_k=5)
+        apart = usual(made, made.files[name], task=made.files, quantize="q8_0", merge_adapter="off", top_k=5)
+        assert not apart.merges(read_adapter(made.files[name])[0])
+    assert usual(made, made.adapter, task=made.files, quantize="q8_0", top_k=5).tasks.keys() == made.files.keys()
+
+
+def test_an_adapter_without_streams_can_be_merged_or_kept_separate(made: Made) -> None:
+    for merge, grid in (("on", "q4_1"), ("off", "q8_0")):
+        config = usual(made, made.files["lora"], merge_adapter=merge, quantize=grid)
+        assert config.merges(LORA) == (merge == "on")
+        assert (preview(config).warning is not None) == (merge == "on")
+    with pytest.raises(OptionError, match="schedule is about streams"):
+        usual(made, made.files["lora"], schedule="both")
+    with pytest.raises(OptionError, match="merge_adapter is about streams, and this export has none"):
+        usual(made, None, merge_adapter="on")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "options"),
+    [
+        (None, {"task": True, "num_streams": 1, "scheme": {"streams": "q4_1"}, "top_k": 5}),
+        ("tiny", {"task": True, "num_streams": 1, "top_k": 5}),
+        ("tiny", {"task": True, "widths": (4, 8), "prune_keep": {8: 4}, "top_k": 5}),
+        ("tuned", {"top_k": 5}),
+        ("lora", {"merge_adapter": "on"}),
+        ("ngrams", {"ngram_table_mb": 0.001}),
+    ],
+)
+def test_the_options_in_a_report_repeat_the_export(
+    adapter: str | None, options: dict[str, Any], made: Made, tmp_path: Path
+) -> None:
+    table = made.folder / "ngrams.safetensors"
+    texts = np.random.default_rng(0).integers(0, 20, (40, 12)).tolist()
+    config = load_config(made.checkpoint)
+    save_ngrams(table, config, count_ngrams([Example(text, 1) for text in texts], config.vocab_size), {})
+    files = {**made.files, "tiny": made.adapter, "ngrams": table}
+    if "task" in options:
+        options = {**options, "task": made.files}
+    first = usual(made, files[adapter] if adapter else None, **options)
+    expected = json.loads(json.dumps({**first.to_dict(), **preview(first).to_dict()}))
+    given = {name: str(value) for name, value in options["task"].items()} if "task" in options else {}
+    assert expected.items() >= json.loads(json.dumps({**options, "task": given})).items()
+    (tmp_path / "again.yaml").write_text(json.dumps(first.to_dict()))
+    command = ["export", "-o", str(tmp_path / "again"), "--config", str(tmp_path / "again.yaml"), "--dry-run", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    del found["output_dir"]
+    assert found == expected

@@ -325,6 +325,29 @@ def test_a_split_gguf_is_taken_whole(named: int, tmp_path: Path) -> None:
     assert resolve_model(parts[named], cache_dir=tmp_path / "cache") != folder  # another part may be another model
 
 
+def test_a_split_gguf_in_the_hugging_face_cache_is_taken_by_its_names(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "snapshots" / "abc", tmp_path / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    parts = split(Source().write(tmp_path / "m.gguf"), snapshot, 2)
+    for i, part in enumerate(parts):
+        part.rename(blobs / f"{i:064x}")
+        part.symlink_to(Path("../../blobs") / f"{i:064x}")
+    folder = resolve_model(parts[1], cache_dir=tmp_path / "cache")
+    assert folder.name.startswith("m-00001-of-00002--")
+    source = json.loads((folder / "source.json").read_text())
+    assert source["file"] == parts[0].name
+    assert (folder / source["path"]).samefile(parts[0])
+
+
+def test_a_model_in_a_linked_cache_leads_to_its_gguf(tmp_path: Path) -> None:
+    path = Source().write(tmp_path / "m.gguf")
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "cache").symlink_to(tmp_path / "far" / "away")
+    folder = resolve_model(path, cache_dir=tmp_path / "cache")
+    assert (folder / json.loads((folder / "source.json").read_text())["path"]).samefile(path)
+
+
 def test_a_split_gguf_with_a_part_missing_or_renamed_is_refused(tmp_path: Path) -> None:
     parts = split(Source().write(tmp_path / "m.gguf"), tmp_path, 3)
     renamed = parts[0].rename(tmp_path / "first.gguf")

@@ -36,10 +36,10 @@ def packed_rows(q: Tensor) -> Tensor:
     return torch.where(words >= 2**31, words - 2**32, words).int()
 
 
-def write(folder: Path, settings: dict[str, Any], group: int = 128, zero: int = 7) -> dict[str, Tensor]:
+def write(folder: Path, settings: dict[str, Any], group: int = 128, zero: int = 7, **changes: Any) -> dict[str, Tensor]:
     """A checkpoint whose matrices are packed; returns these in float32 by their names."""
-    base = tiny.base(**SIZES)
-    tiny.write_base(folder, base, **SIZES, quantization_config=settings)
+    base = tiny.base(**SIZES, **changes)
+    tiny.write_base(folder, base, **SIZES, **changes, quantization_config=settings)
     state, expected = {}, {}
     for name, weight in load_file(folder / "model.safetensors").items():
         owner, _, word = name.rpartition(".")
@@ -80,6 +80,26 @@ def test_symmetric_integers_come_back_exactly_and_are_on_our_grid(
         assert exact.all()
         again = q.float().unflatten(1, (-1, 32)) * d.float().unsqueeze(2) + m.float().unsqueeze(2)
         assert torch.equal(again.flatten(1), weight)
+
+
+def test_biases_that_the_model_does_not_have_must_be_zero(tmp_path: Path) -> None:
+    """AutoGPTQ writes one for each matrix; Qwen2 has those of q, k and v."""
+    expected = write(tmp_path, GPTQ, architectures=["Qwen2ForCausalLM"])
+    path = tmp_path / "model.safetensors"
+    state = load_file(path)
+    own = {name: bias for name, bias in state.items() if name.endswith(".bias")}
+    owners = [name.removesuffix(".qweight") for name in state if name.endswith(".qweight")]
+    state = {f"{owner}.bias": torch.zeros(state[f"{owner}.scales"].shape[1]) for owner in owners} | state
+    save_file(state, path)
+    config, found = load_config(tmp_path), load_base(tmp_path)
+    assert found.config == config
+    assert len(own) == 3 * config.num_layers
+    tensors = found.state_dict()
+    assert all(torch.equal(tensors[name.removeprefix("model.")], value) for name, value in {**own, **expected}.items())
+    name = "model.layers.1.mlp.down_proj.bias"
+    save_file({**state, name: state[name] + 1}, path)
+    with pytest.raises(CheckpointError, match=f"{name}: is not zero, but the model has no such bias"):
+        load_base(tmp_path)
 
 
 def test_weights_on_no_grid_are_fitted_as_before() -> None:

@@ -5,19 +5,24 @@ Run: python -m pytest tests/model/test_model_random.py
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
 from bundle_samples import byte_tokenizer
+from typer.testing import CliRunner
 
+from streamfuse.cli import app
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.preview import preview
 from streamfuse.export.resolve import resolve
 from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.config import ARCHITECTURES, ModelConfig
-from streamfuse.model.random_model import ADAPTER, SHAPES, write_random_model
+from streamfuse.model.random_model import ADAPTER, SHAPES, main, write_random_model
 from streamfuse.runtime.text import Tokenizer
 
 
@@ -103,3 +108,20 @@ def test_the_shapes_have_their_sizes_without_weights(
     assert found.calls["decode"] == 4 * config.num_layers + 4
     in_int8 = config.head_dim * 34 // 32 + config.head_dim * 17 // 16 + 4
     assert found.cache_bytes == 1024 * config.num_layers * config.num_kv_heads * in_int8
+
+
+def test_the_printed_command_previews_an_export_without_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shape = {**tiny.CONFIG, "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96}
+    Path("shape.json").write_text(json.dumps(shape))
+    monkeypatch.setattr(sys, "argv", ["random_model", "model", "--shape", "shape.json", "--no-weights"])
+    main()
+    _, *command = [*shlex.split(capsys.readouterr().out), "--max-context-len", "128"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.stderr
+    assert "the export itself" in done.stdout
+    done = CliRunner().invoke(app, [word for word in command if word != "--dry-run"])
+    assert done.exit_code == 1
+    assert "no model.safetensors in it" in done.stderr

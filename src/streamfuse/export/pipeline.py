@@ -129,7 +129,8 @@ def run_export(
             check_fit(config, model)
             merges = config.merges(model.streams_config)
             model = model.merged() if merges else model
-            _check_range(config, model, f"{config.model} with {config.adapter} merged" if merges else str(config.model))
+            merged = f"{config.model} with {config.adapter_file} merged"
+            _check_range(config, model, merged if merges else str(config.model))
             spec, floor = facts.model_spec(model, config), config.integer_floor
             target = make_target(config, model, spec, folder, progress)
             for name in config.allow_parity_below:
@@ -261,7 +262,7 @@ def _check_range(config: ExportConfig, model: StreamFused, base: str) -> None:
     for name, value in chain(model.named_parameters(), merged):
         stored = config.dtype == "float16" or (config.quantized and value.ndim == 2)
         if stored and (largest := _magnitude(value)) >= HALF_MAX:
-            file = base if name.startswith("base.") else config.adapter
+            file = base if name.startswith("base.") else config.adapter_file
             raise CheckpointError(
                 f"{file}: tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}, and the "
                 f"largest that 16-bit floats and the scales of integers hold is {HALF_MAX:.0f}; the file may be "
@@ -275,10 +276,11 @@ def check_finite(config: ExportConfig, model: StreamFused, exact: Results) -> No
         return
     found = ((_magnitude(value), name) for name, value in model.named_parameters())
     largest, name = max(found, key=lambda one: (not math.isfinite(one[0]), one[0]))  # NaN and infinity come first
+    with_adapter = f" with {config.adapter_file}" if config.adapter_file else ""
     raise CheckpointError(
-        f"{config.model}{f' with {config.adapter}' if config.adapter else ''}: results are NaN or infinite in float32 "
-        f"already; tensor {name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}; a file may be "
-        "damaged: download it again, or train the adapter again"
+        f"{config.model}{with_adapter}: results are NaN or infinite in float32 already; tensor "
+        f"{name.removeprefix('base.')!r} has a weight of magnitude {largest:.4g}; a file may be damaged: download it "
+        "again, or train the adapter again"
     )
 
 

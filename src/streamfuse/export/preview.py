@@ -219,10 +219,9 @@ def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
 def with_streams(config: ExportConfig, base: Transformer) -> StreamFused:
     """The base model with the streams and the n-gram table of the adapter, if any; adapters that tune the base are not
     merged."""
-    path = config.adapter or config.ngrams
-    if path is None:
+    if config.adapter_file is None:
         return StreamFused.without_streams(base)
-    model = load_stream_fused(base, path, merge=False)
+    model = load_stream_fused(base, config.adapter_file, merge=False)
     model.ngrams = pruned(model.ngrams, base.config.vocab_size, round(config.ngram_table_mb * 1e6))
     return model
 

@@ -10,7 +10,7 @@ from streamfuse.model.config import StreamConfig
 from streamfuse.options import AUTO, OptionError, check, check_choice, flag_of
 
 from .capabilities import BACKENDS
-from .config import ALL, STREAM_OPTIONS, USUAL_KEEP, ExportConfig
+from .config import ALL, USUAL_KEEP, ExportConfig, without_streams
 from .schemes import GRIDS, GROUP, INTEGER_ACTIVATIONS, PARTS, Part, parse_scheme
 from .selftest import FLOORS
 
@@ -75,8 +75,8 @@ def _with_defaults(config: ExportConfig) -> tuple[ExportConfig, str]:
         places = _places(option.name)
         if option.name not in can.own and places and getattr(config, option.name) not in (option.default, {}):
             raise OptionError(f"{flag_of(option.name)} goes with {' or '.join(places)}, not{of_backend}")
-    # QNN has no product with integers in blocks, which ONNX Runtime's own operator is.
-    quantize = "none" if config.provider == "qnn" else can.quantize[0]
+    # QNN has no product with integers in blocks, which ONNX Runtime's own operator is. The other two are untested.
+    quantize = "none" if config.provider in ("qnn", "coreml", "directml") else can.quantize[0]
     usual = {"quantize": quantize, "dtype": can.dtype[0], **can.own}
     values: dict[str, Any] = {name: usual[name] for name in usual if getattr(config, name) == AUTO}
     config = replace(config, **{**values, "backend": backend})
@@ -163,8 +163,8 @@ def _check_per_width(config: ExportConfig, flag: str, value: object) -> None:
 
 def _refuse_stream_options(config: ExportConfig) -> None:
     usual = {f.name: f.default for f in fields(config)}
-    asked = [name for name in STREAM_OPTIONS if getattr(config, name) != usual[name]]
-    flags = [flag_of(name) for name in asked if not (name == "ngram_table_mb" and config.ngrams)]
+    meaningless = without_streams(config.adapter_file)
+    flags = [flag_of(name) for name in meaningless if getattr(config, name) != usual[name]]
     flags += ["--scheme streams=..."] if "streams" in config.scheme else []
     if flags:
         raise OptionError(f"{flags[0]} {_WITHOUT_STREAMS}")

@@ -20,7 +20,7 @@ from .config import ModelConfig, StreamConfig
 from .families import from_checkpoint, own_name
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
 from .quantized import decoded, shapes_of
-from .shapes import EMBEDDING, HEAD, check_headers, check_shapes, follows_from_config, packing, read_headers
+from .shapes import EMBEDDING, HEAD, check_headers, check_shapes, follows_from_config, has_of, packing, read_headers
 from .shards import check_types, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
@@ -39,7 +39,7 @@ def load_config(folder: Path) -> ModelConfig:
     config = ModelConfig.load(folder)
     if not any(path.is_file() for path in shards(folder)):  # sufficient for a dry run
         return config
-    headers = read_headers(folder)
+    headers = read_headers(config, folder)
     if config.tie_word_embeddings and {EMBEDDING, HEAD} <= headers.keys():
         embedding, head = (_read(headers[name].path, name) for name in (EMBEDDING, HEAD))
         config = _with_own_head(config, embedding, head, folder)
@@ -54,7 +54,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
         CheckpointError: a file is missing or damaged, or the tensors do not fit the configuration.
     """
     config = ModelConfig.load(folder)
-    packed = packing(folder)
+    packed, has = packing(folder), has_of(config)
     state: dict[str, Tensor] = {}
     stored: dict[str, Tensor] = {}  # of packed checkpoints: the parts of a matrix may be in several files
     for path in shards(folder):
@@ -64,14 +64,14 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             shard = load_file(path)
         except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-        check_types(shapes_of(read_header(path), packed))
+        check_types(shapes_of(read_header(path), packed, has))
         check_finite(shard, path)
         if packed is not None:
             stored |= shard
             continue
         state |= _own_tensors(shard, dtype, config)
     if packed is not None:
-        state = _own_tensors(decoded(stored, packed, str(folder)), dtype, config)
+        state = _own_tensors(decoded(stored, packed, str(folder), has), dtype, config)
     return _fill(config, state, folder)
 
 

@@ -21,6 +21,7 @@ from .families import FAMILIES
 from .fields import ADD_A_FAMILY, CheckpointError
 from .gguf_settings import (
     ARCHITECTURES,
+    CONVERSION,
     Metadata,
     check_whole,
     config_of,
@@ -130,8 +131,10 @@ def _source(fields: Metadata, files: list[Path], out_dir: Path) -> dict[str, Any
     gguf_path = files[0]
     return {
         "kind": "gguf",
+        "conversion": CONVERSION,
         "file": gguf_path.name,
-        "path": os.path.relpath(gguf_path, out_dir),
+        # The `..` of a path leave the folder that a link leads to, so links to folders are followed.
+        "path": os.path.relpath(gguf_path.parent.resolve() / gguf_path.name, out_dir.resolve()),
         "sha256": sha256_of(files),
         "name": fields.get("general.name", gguf_path.stem),
         "license": fields.get("general.license"),

@@ -14,6 +14,9 @@ from typing import Any
 from .families import ARCHITECTURES as HF_ARCHITECTURES
 from .fields import ADD_A_FAMILY, CheckpointError
 
+# The version of what gguf.py makes of a file, in its source.json. A correction raises it, so that files which were
+# converted before are converted again.
+CONVERSION = 1
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",

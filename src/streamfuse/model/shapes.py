@@ -11,7 +11,7 @@ from pathlib import Path
 from .config import ModelConfig
 from .families import own_name, own_shapes
 from .fields import CheckpointError, read_object
-from .quantized import Packed, packed_of, shapes_of
+from .quantized import Has, Packed, packed_of, shapes_of
 from .shards import TensorFacts, check_types, misfit, read_header, shards
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -29,14 +29,20 @@ def follows_from_config(name: str) -> bool:
     return "rotary_emb" in name
 
 
-def read_headers(folder: Path) -> dict[str, TensorFacts]:
+def has_of(config: ModelConfig) -> Has:
+    """A function that says whether the model has what a tensor of a checkpoint holds, by the tensor's name."""
+    names = shapes_in(config).keys()
+    return lambda name: bool(own_shapes(name, (), config).keys() & names)
+
+
+def read_headers(config: ModelConfig, folder: Path) -> dict[str, TensorFacts]:
     """The tensors of a folder's files as they are once decoded, by their names without the checkpoint's prefix.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a weight's dtype is not supported.
     """
     headers = {own_name(name): facts for path in shards(folder) for name, facts in read_header(path).items()}
-    headers = shapes_of(headers, packing(folder))
+    headers = shapes_of(headers, packing(folder), has_of(config))
     headers = {name: facts for name, facts in headers.items() if not follows_from_config(name)}
     check_types(headers)
     return headers

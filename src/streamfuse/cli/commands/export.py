@@ -121,7 +121,7 @@ def export(
 
     if is_named(adapter):
         options.adapter_file("--adapter", adapter)
-    asked, chosen = configure(output_dir, model, adapter, given(ExportConfig, flags), offline)
+    asked, chosen = configure(output_dir, model, adapter, given(ExportConfig, flags), offline, dry_run)
     if chosen.note is not None:
         say(chosen.note, "yellow")
     expected = preview(asked)
