@@ -32,7 +32,7 @@ PICK = {
 }
 TOOLS = [NOW, {"type": "function", "function": PICK}]
 # Without the tools in the prompt, which is short; `note` and documents are variables.
-TEMPLATE = "{# tools <tool_call> #}{{ note }}{% for d in documents or [] %}{{ d.text }}{% endfor %}" + CHAT_TEMPLATE
+TEMPLATE = "{# <tool_call> #}{% if tools %}t{% endif %}{{ note }}{% for d in documents or [] %}{{ d.text }}{% endfor %}" + CHAT_TEMPLATE
 THINKING = TEMPLATE + "<think>\n{# </think> #}"
 PICKED = {
     "type": "object",
@@ -217,7 +217,7 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
 def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(tmp_path: Path) -> None:
     """Llama 3 writes calls as JSON that begins with a name."""
     made = tiny_bundle(tmp_path, max_context_len=512)
-    template = CHAT_TEMPLATE + "{# tools ipython #}"
+    template = "{# ipython #}{% if tools %}t{% endif %}" + CHAT_TEMPLATE
     edit_manifest(made, lambda manifest: manifest["model"].update(chat_template=template))
     given = {"properties": {"name": {"enum": ["now"]}, "parameters": {"const": {}}}, "required": ["name", "parameters"]}
     with AppModel(made) as model:
