@@ -32,7 +32,10 @@ PICK = {
 }
 TOOLS = [NOW, {"type": "function", "function": PICK}]
 # Without the tools in the prompt, which is short; `note` and documents are variables.
-TEMPLATE = "{# <tool_call> #}{% if tools %}t{% endif %}{{ note }}{% for d in documents or [] %}{{ d.text }}{% endfor %}" + CHAT_TEMPLATE
+TEMPLATE = (
+    "{# <tool_call> #}{% if tools %}t{% endif %}{{ note }}{% for d in documents or [] %}{{ d.text }}{% endfor %}"
+    + CHAT_TEMPLATE
+)
 THINKING = TEMPLATE + "<think>\n{# </think> #}"
 PICKED = {
     "type": "object",
