@@ -796,7 +796,7 @@ def test_an_export_is_a_call_with_the_options_of_the_command(tmp_path: Path, mon
 
     line = write_keys(tmp_path / "a.key", tmp_path / "a.pub")
     monkeypatch.setattr(exporter, "run_export", run_export)
-    monkeypatch.setattr("streamfuse.export.adapter.resolve_model", lambda name, offline: Path(name))
+    monkeypatch.setattr("streamfuse.export.adapter.resolve_model", lambda name, **_: Path(name))
     found = streamfuse.export_bundle(
         tmp_path / "new", model=tmp_path, adapter="e2e-lossless", sign_key=tmp_path / "a.key", quantize="q8_0",
         schedule="fused", widths=[4, 8],
