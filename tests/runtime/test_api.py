@@ -141,6 +141,16 @@ def test_a_prompt_may_be_words_with_a_system_message_plain_text_or_tokens(
     assert cached() == "yo"
 
 
+def test_a_system_message_is_refused_where_no_chat_template_is_used(model: streamfuse.Model) -> None:
+    for ask in (model.generate, model.stream, model.astream):
+        with pytest.raises(PromptError, match="system is for the chat template, so it does not go with raw text"):
+            ask("hi", system="be brief", raw=True)
+        with pytest.raises(PromptError, match="system is for the chat template, so it does not go with token ids"):
+            ask([104, 105], system="be brief")
+    with pytest.raises(PromptError, match="system is for the chat template"):
+        model.encode("hi", system="be brief", raw=True)
+
+
 def test_a_whole_conversation_may_be_asked_at_once(model: streamfuse.Model) -> None:
     with model.chat("brief", max_new_tokens=3) as chat:
         chat.send("a")

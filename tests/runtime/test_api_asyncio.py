@@ -200,6 +200,26 @@ def test_chats_answer_at_the_same_time_and_keep_what_was_delivered(model: stream
     asyncio.run(main())
 
 
+def test_a_chat_that_is_closed_while_it_answers_gives_its_memory_back(
+    model: streamfuse.Model, made: list[SlowBackend]
+) -> None:
+    async def main() -> None:
+        chat = model.chat(max_new_tokens=16)
+        pieces = chat.astream("hello", speculative=False)
+        waiting = asyncio.create_task(tokens(pieces))
+        while len(made) == 0 or not made[0].inside or len(made[0].calls) < 4:
+            await asyncio.sleep(PASS_SECONDS / 20)
+        chat.close()
+        with pytest.raises(CoreError, match="is closed"):
+            await waiting
+        assert made[0].closed
+        assert model._open == []
+        chat.close()
+        assert len(await tokens(model.astream("hello"))) == 16
+
+    asyncio.run(main())
+
+
 def test_what_is_wrong_is_raised_by_the_call_or_by_the_first_piece(model: streamfuse.Model) -> None:
     with pytest.raises(PromptError, match="context holds"):
         model.astream("x" * 200)

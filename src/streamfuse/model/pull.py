@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -188,12 +188,19 @@ def _check_weights(folder: Path) -> None:
     """PullError if the folder has no weights under the names that are read."""
     found = shards(folder)
     if found == [folder / "model.safetensors"] and not found[0].is_file():
-        hint = "; copy or download it"
-        if any(folder.glob("*.safetensors")):
-            hint = ", and no model.safetensors.index.json, which names the other files; copy or download the index"
-        elif any(path.suffix in (".bin", ".pt", ".pth") for path in folder.iterdir()):
-            hint = "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)"
-        raise PullError(f"{folder}: no {found[0].name} in it{hint}")
+        raise _without_weights(folder, [path.name for path in folder.iterdir()])
+
+
+def _without_weights(where: Path | str, names: Iterable[str]) -> PullError:
+    """The error for a folder, or a model of the hub, that has no weights under the names that are read."""
+    suffixes, hint = {Path(name).suffix for name in names}, "; copy or download it"
+    if ".safetensors" in suffixes:
+        hint = ", and no model.safetensors.index.json, which names the other files; copy or download the index"
+    elif suffixes & {".bin", ".pt", ".pth"}:
+        hint = "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)"
+    elif ".gguf" in suffixes:
+        hint = "; it has .gguf files: give the path of one on this machine"
+    return PullError(f"{where}: no model.safetensors in it{hint}")
 
 
 def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
@@ -237,6 +244,9 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             raise _Unreachable("HF_HUB_OFFLINE is set") from None
         except Exception as error:  # errors of the HTTP client, which depends on the version of huggingface_hub
             raise _Unreachable(first_line(error)) from None
+    names = [sibling.rfilename for sibling in info.siblings or () if "/" not in sibling.rfilename]
+    if names and not {"model.safetensors", "model.safetensors.index.json"} & set(names):
+        raise _without_weights(model, names)
     with _staging(folder, resume=True) as staging:
         if staging is None:
             return folder
@@ -255,9 +265,9 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             raise _Unreachable(first_line(error)) from None
         try:
             check_folder(staging)
-        except CheckpointError:
+        except CheckpointError as error:
             shutil.rmtree(staging, ignore_errors=True)  # start over next time instead of from damaged files
-            raise
+            raise PullError(str(error).replace(str(staging), model)) from None
         shutil.rmtree(staging / ".cache", ignore_errors=True)
         license_name = getattr(info.card_data, "license", None)
         _write_source(staging, {"kind": "hub", "model": model, "revision": info.sha, "license": license_name})

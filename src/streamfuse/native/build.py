@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from streamfuse.native.command import BuildError, build_parser, run_build, run_tool
+from streamfuse.pip import pip_command
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / "kernels"  # a wheel has none
@@ -69,7 +70,7 @@ def fetch_executorch(requirement: str, folder: Path, platform: str | None = None
     with one_builder(folder):
         if (root / CMAKE_CONFIG).is_file():
             return root
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [*pip_command(BuildError), "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary=:all:", "--dest", str(folder), requirement]
         command += ["--platform", platform] if platform else []
         if subprocess.run(command).returncode != 0:

@@ -1,0 +1,16 @@
+"""The pip of this Python environment, which downloads packages with the user's settings."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+
+def pip_command(error: type[Exception]) -> list[str]:
+    """The beginning of a command line that runs pip. `error`, with the next step, where this environment has none."""
+    if find_spec("pip") is None:  # `uv venv` makes such environments
+        raise error(
+            f"{sys.executable} has no pip, which downloads packages: add it with `python -m ensurepip` or "
+            "`uv pip install pip`"
+        )
+    return [sys.executable, "-m", "pip"]
