@@ -164,7 +164,10 @@ def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        ("pytorch_model.bin", "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)"),
+        (
+            "pytorch_model.bin",
+            "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)",
+        ),
         ("model.Q4_K_M.gguf", "; it has .gguf files: give the path of one on this machine"),
     ],
 )
