@@ -67,8 +67,6 @@ bool is_memory(const std::string& path) {
   return found;
 }
 
-bool remove_file(const std::string& path) { return std::remove(path.c_str()) == 0 || errno == ENOENT; }
-
 // Unlocks a file at the end of a block, also after an exception.
 struct Unlock {
   LockedFile& file;
@@ -95,16 +93,22 @@ std::vector<std::string> memories_beside(const std::string& path) {
   return found;
 }
 
-// Replaces a file of answers by an empty one, which processes that have it open then read anew. It is removed if it
-// cannot be replaced, because the disk is full, and if it is a temporary file, which a killed process has left.
+// Removes the contents of a locked file, for which a full disk has room too. Processes that have the file open drop what
+// they have read of it, and the next one that adds an answer writes a new file.
+void empty_locked(const LockedFile& file, const std::string& path) {
+  if (ftruncate(file.descriptor(), 0) != 0) bad_file(path, " cannot be emptied: ");
+  fsync(file.descriptor());
+}
+
+// Empties a file of answers, or removes a temporary one, which a killed process has left.
 void empty_file(const std::string& path) {
   LockedFile file;
   if (!file.lock(path, kFileFlags)) {
     if (errno == ENOENT) return;  // its writer has renamed it
     bad_file(path, " cannot be emptied: ");
   }
-  if (!path.ends_with(".tmp") && AtomicFile(path).commit()) return;
-  if (!remove_file(path)) bad_file(path, " cannot be emptied: ");
+  if (!path.ends_with(".tmp")) return empty_locked(file, path);
+  if (std::remove(path.c_str()) != 0) bad_file(path, " cannot be removed: ");
 }
 
 }  // namespace
@@ -175,12 +179,11 @@ void Memory::forget() {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-// Also creates it. If the disk is full, the file is removed, and is not used until the next `forget`.
+// Also creates it.
 void Memory::empty_own_file() {
   const Unlock at_end{file_};
   if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
-  replace_file();
-  if (file_failed_ && !remove_file(path_)) bad_file(path_, " cannot be written: ");
+  empty_locked(file_, path_);
 }
 
 void Memory::find_in(const SuffixIndex& text, std::vector<uint32_t>& found) const {

@@ -213,6 +213,9 @@ SF_EXPORT int sf_text_dropped(sf_text*, int64_t* turns, int64_t* tokens);
  * running stream. */
 SF_EXPORT int sf_text_ask(sf_text*, const char* text, size_t bytes, const int64_t** ids, int64_t* n);
 
+/* The same with any messages, as for sf_text_render: the answer follows the last one. */
+SF_EXPORT int sf_text_ask_messages(sf_text*, const char* messages, size_t bytes, const int64_t** ids, int64_t* n);
+
 /* The same with the results of the last answer's tool calls instead of a user message. results: a JSON list of
  * {"tool_call_id": ..., "content": ...}. The function's "name" can replace the id; without either, results are in the
  * order of the calls. Content that is not a string is written as JSON. */

@@ -340,6 +340,15 @@ def test_a_split_gguf_in_the_hugging_face_cache_is_taken_by_its_names(tmp_path: 
     assert (folder / source["path"]).samefile(parts[0])
 
 
+def test_a_link_to_a_part_of_a_split_gguf_leads_to_all_parts(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    parts = split(Source().write(tmp_path / "m.gguf"), tmp_path / "store", 2)
+    for name in ("my.gguf", parts[0].name):
+        (tmp_path / name).symlink_to(parts[0])
+        folder = resolve_model(tmp_path / name, cache_dir=tmp_path / "cache")
+        assert folder.name.startswith("m-00001-of-00002--")
+
+
 def test_a_model_in_a_linked_cache_leads_to_its_gguf(tmp_path: Path) -> None:
     path = Source().write(tmp_path / "m.gguf")
     (tmp_path / "far" / "away").mkdir(parents=True)

@@ -339,8 +339,6 @@ def test_a_conversation_with_tool_turns_may_be_asked_at_once(model: streamfuse.M
         chat.send("x", tool_choice="required", max_tool_rounds=1)
         *messages, last = chat.messages
     assert model.generate(messages=messages, tools=[choose], max_new_tokens=200).text == last["content"]
-    with pytest.raises(PromptError, match="tools need a message of the user, or results of tools, at the end"):
-        model.generate(messages=[{"role": "system", "content": "x"}], tools=[choose])
 
 
 def test_thinking_has_a_channel_of_its_own_and_is_no_answer(
@@ -400,3 +398,19 @@ def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(
         with model.chat(tools=[choose], max_new_tokens=200) as chat:
             chat.send("x", schema=given)
             assert len(chat.send("x", tool_choice="required").tool_calls) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "system", "content": "x"}, {"role": "user", "content": "x", "name": "bob"}],
+    ids=["of the system alone", "with a name"],
+)
+def test_any_last_message_is_answered_with_channels_and_tools(
+    made: list[fakes.ArithmeticBackend], tmp_path: Path, message: dict[str, str]
+) -> None:
+    with streamfuse.load(bundle_of(tmp_path / "thinks", THINKING)) as model:
+        result = model.generate(messages=[message], regex="[a-c]{3}</think>[d-e]{2}", max_new_tokens=40)
+        assert re.fullmatch("[a-c]{3}", result.thinking)
+    with streamfuse.load(bundle_of(tmp_path / "demo")) as model:
+        result = model.generate(messages=[message], tools=[choose], tool_choice="required", max_new_tokens=200)
+        assert [call.name for call in result.tool_calls] == ["choose"]

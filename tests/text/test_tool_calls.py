@@ -281,6 +281,8 @@ def test_an_empty_list_of_tools_is_none_for_a_template() -> None:
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "90210"),
         ({"type": ["string", "null"]}, "90210"),
         ({"enum": ["1", "2"]}, "1"),
+        ({"type": "string"}, '"1.2.3"'),
+        ({"type": ["string", "integer"]}, '"1.2.3"'),
         ({"type": ["string", "integer"]}, 90210),
         ({"anyOf": [{"type": "string"}, {"type": "number"}]}, 90210),
         ({}, 90210),

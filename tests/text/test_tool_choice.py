@@ -212,6 +212,20 @@ def test_without_marks_no_spelling_of_a_call_is_written_where_none_is_wanted(cal
     assert not takes(conversation.call_constraint("none"), text.encode_rendered(call))
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '[{"name": "Alice", "age": 7}]',
+        '{\n  "name": "Alice"\n}',
+        '{"type": "circle"}',
+        '{"type":"function","name":"now","parameters":{}}',
+    ],
+)
+def test_json_that_does_not_begin_as_calls_do_is_any_text(answer: str) -> None:
+    text, conversation = asked(LLAMA)
+    assert takes(conversation.call_constraint("auto"), text.encode_rendered(answer))
+
+
 def test_a_call_with_its_type_is_restricted_like_others() -> None:
     text, conversation = asked(LLAMA)
     call = '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}'

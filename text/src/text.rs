@@ -74,6 +74,13 @@ impl Text {
         self.conversation.ask(vec![Message::new("user", question)], &self.limit, &*self.language)
     }
 
+    /// Adds any turns, the last of which is answered; the whole context.
+    pub fn ask_messages(&mut self, messages: &str) -> Result<&[u32]> {
+        let turns = Message::list(messages)?;
+        self.end(false);
+        self.conversation.ask(turns, &self.limit, &*self.language)
+    }
+
     pub fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
     }

@@ -493,10 +493,8 @@ class Model:
         """What restricts the answer: the schema, regex or grammar; calls fit their tools."""
         from streamfuse.runtime.session import constraint_of
 
-        if config.restricted or not setting.tools:
+        if conversation is None or config.restricted or not setting.tools:
             return constraint_of(config, self.tokenizer)
-        if conversation is None:
-            raise PromptError("tools need a message of the user, or results of tools, at the end of the messages")
         try:
             return conversation.call_constraint(setting.tool_choice)
         except TextError as error:
@@ -516,21 +514,15 @@ def _refuse(setting: PromptConfig, system: str | None, prompt: str) -> None:
 
 def _encode_messages(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], setting: PromptConfig
-) -> tuple[list[int], Conversation | None]:
-    """Token ids of a conversation, and the conversation if its answer is a turn: after a question or tools' results."""
+) -> tuple[list[int], Conversation]:
+    """Token ids of a conversation, and the conversation, whose next turn is the answer."""
     turns = checked(messages)
     last = len(turns)
     while last > 0 and turns[last - 1]["role"] == "tool":
         last -= 1
-    results, question = turns[last:], turns[-1:]
-
-    def after(history: Sequence[Mapping[str, Any]]) -> Conversation:
-        return Conversation(tokenizer, history=history, tools=setting.descriptions, variables=setting.variables)
-
-    if results and last > 0 and turns[last - 1].get("tool_calls"):
-        conversation = after(turns[:last])
-        return conversation.ask_results(results), conversation
-    if question and question[0]["role"] == "user" and len(question[0]) == 2:
-        conversation = after(turns[:-1])
-        return conversation.ask(question[0]["content"]), conversation
-    return tokenizer.encode_chat(turns, tools=setting.descriptions, variables=setting.variables), None
+    has_results = 0 < last < len(turns) and turns[last - 1].get("tool_calls")
+    history = turns[:last] if has_results else ()
+    conversation = Conversation(tokenizer, history=history, tools=setting.descriptions, variables=setting.variables)
+    if has_results:
+        return conversation.ask_results(turns[last:]), conversation
+    return conversation.ask_messages(turns), conversation

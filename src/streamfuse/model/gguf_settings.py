@@ -74,6 +74,11 @@ class Metadata:
         return self.values.get(name, default)
 
 
+def is_part(path: Path) -> bool:
+    """Whether a file is named as a part of a split GGUF."""
+    return _SPLIT.fullmatch(path.name) is not None
+
+
 def gguf_files(path: Path) -> list[Path]:
     """The files of a GGUF, first part first: all parts of a split one (NAME-00001-of-00004.gguf), else the file alone.
 

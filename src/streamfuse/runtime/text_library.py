@@ -56,6 +56,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_set_tools": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_set_variables": (c_int, [c_void_p, c_char_p, c_size_t]),
     "sf_text_ask": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
+    "sf_text_ask_messages": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_ask_results": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
     "sf_text_set_limit": (c_int, [c_void_p, c_int64, c_int64, c_int32]),
     "sf_text_dropped": (c_int, [c_void_p, _count, _count]),

@@ -265,6 +265,22 @@ pub unsafe extern "C" fn sf_text_ask_results(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_text_ask_messages(
+    handle: *mut TextHandle,
+    messages: *const c_char,
+    bytes: usize,
+    ids: *mut *const i64,
+    n: *mut i64,
+) -> c_int {
+    on(handle, |own, out| {
+        need(ids)?;
+        need(n)?;
+        let found = own.ask_messages(unsafe { utf8(messages, bytes) }?)?;
+        unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_text_set_limit(
     handle: *mut TextHandle,
     capacity: i64,

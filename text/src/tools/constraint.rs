@@ -150,16 +150,14 @@ impl ToolConstraint {
         } else if self.is_tried() {
             None
         } else {
-            Some(Phase::Free { tail }) // one token that holds a mark and more: text like any other
+            Some(Phase::Free { tail }) // JSON that is no call, or one token with a mark and more: text like any other
         })
     }
 
-    /// Whether a text in which anything may be written ends with the beginning of a call.
+    /// Whether a text in which anything may be written ends with the beginning of a mark. JSON without marks need not be
+    /// a call.
     fn is_beginning(&self, tail: &[u8]) -> bool {
-        match self.family.form {
-            Form::JsonAlone => !tail.trim_ascii().is_empty(), // other tails are not kept
-            _ => may_begin(tail, self.family.open),
-        }
+        self.family.form != Form::JsonAlone && may_begin(tail, self.family.open)
     }
 
     /// Whether a call may begin with this text.

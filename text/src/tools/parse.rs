@@ -95,9 +95,8 @@ fn typed(text: &str, schema: Option<&Json>) -> Json {
     let mut types = Vec::new();
     schema.into_iter().for_each(|schema| add_types(schema, &mut types, 0));
     let read = Json::parse_lenient(text.trim()).ok();
-    let is_other =
-        |value: &Json| !types.contains(&"string") || type_names(value).iter().any(|name| types.contains(name));
-    read.filter(is_other).unwrap_or_else(|| Json::Text(text.to_owned()))
+    let is_allowed = |value: &Json| type_names(value).iter().any(|name| *name != "string" && types.contains(name));
+    read.filter(|value| !types.contains(&"string") || is_allowed(value)).unwrap_or_else(|| Json::Text(text.to_owned()))
 }
 
 /// The types that a schema allows, of its alternatives and listed values too.

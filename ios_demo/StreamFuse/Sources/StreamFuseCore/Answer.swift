@@ -41,6 +41,7 @@ public struct Answer: AsyncSequence, Sendable {
     init(session: Session, turn: Turn) {
       self.session = session
       self.turn = turn
+      turn.enter()
     }
 
     deinit { turn.leave() }
@@ -102,8 +103,8 @@ final class Turn: Sendable {
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.
   let begun = Atomic(false)
-  /// Whether its iterator is gone.
-  private let left = Atomic(false)
+  /// The iterators over it.
+  private let iterators = Atomic(0)
 
   /// A request that has not begun.
   init(_ prompt: Prompt, _ config: GenerationConfig, stops: Int) {
@@ -112,9 +113,12 @@ final class Turn: Sendable {
     self.stops = stops
   }
 
-  /// Marks that its iterator is gone: the session ends it before it does anything else.
-  func leave() { left.store(true, ordering: .releasing) }
+  /// Counts an iterator.
+  func enter() { iterators.wrappingAdd(1, ordering: .acquiringAndReleasing) }
 
-  /// Whether its iterator is gone.
-  var isLeft: Bool { left.load(ordering: .acquiring) }
+  /// Counts an iterator that is gone. After the last one, the session ends the answer before it does anything else.
+  func leave() { iterators.wrappingSubtract(1, ordering: .acquiringAndReleasing) }
+
+  /// Whether all iterators of an answer that has begun are gone.
+  var isLeft: Bool { iterators.load(ordering: .acquiring) == 0 }
 }

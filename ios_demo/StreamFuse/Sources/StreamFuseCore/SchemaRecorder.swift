@@ -39,6 +39,8 @@ private final class Recorder: Decoder {
     if let known = known(type) { return known }
     if let choices = type as? any (CaseIterable & RawRepresentable).Type { return try choice(choices, type, place) }
     if types.contains(where: { $0 == type }) { throw unknown(type, place, ", which contains itself") }
+    // Their own coding is not that of `JSONDecoder`: a date is a number of seconds, data a list of numbers.
+    if type == Date.self || type == Data.self { throw unknown(type, place) }
     let recorder = Recorder(place, types + [type])
     let value: Value
     do {
@@ -157,6 +159,7 @@ private struct Items: UnkeyedDecodingContainer {
   mutating func decodeNil() -> Bool { false }
 
   mutating func decode<Value: Decodable>(_ type: Value.Type) throws -> Value {
+    if isAtEnd { throw Recorder.unknown(type, recorder.place, ", in a list of a fixed length") }
     let found = try Recorder.schema(of: type, at: "\(recorder.place)[]", inside: recorder.types)
     recorder.items = found.schema
     currentIndex = 1

@@ -37,6 +37,27 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(left, ["demo"])
   }
 
+  /// A connection that the system cuts once, as where it suspends an app.
+  private struct CutOnce: BundleTransport {
+    let requests = Counter()
+
+    func get(
+      _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
+      head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
+    ) async throws {
+      requests.count.withLock { $0 += 1 }
+      if requests.count.withLock({ $0 }) == 1 { throw POSIXError(.ECONNABORTED) }
+      try await URLSessionTransport().get(url, from: offset, arriving: arriving, head: head, body: body)
+    }
+  }
+
+  func testAConnectionThatTheSystemCutsIsTriedAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry()
+    _ = try await store(transport: CutOnce()).download(entry)
+    XCTAssertEqual(left, ["demo"])
+  }
+
   func testWhatHasArrivedIsKeptWhenTheServerIsGoneAndAnotherStoreGoesOnFromThere() async throws {
     try publisher.publish([("demo", demo)])
     publisher.change { $0.cuts["demo/model.pte"] = [200_000, 0, 0] }

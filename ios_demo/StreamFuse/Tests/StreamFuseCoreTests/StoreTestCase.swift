@@ -18,9 +18,10 @@ class StoreTestCase: XCTestCase {
 
   /// A file `damaged` makes a folder no bundle.
   func store(
-    limits: BundleLimits = BundleLimits(), freeBytes: @escaping @Sendable (URL) -> Int64 = { _ in 1 << 40 }
+    limits: BundleLimits = BundleLimits(), transport: any BundleTransport = URLSessionTransport(),
+    freeBytes: @escaping @Sendable (URL) -> Int64 = { _ in 1 << 40 }
   ) -> BundleStore {
-    let downloader = Downloader(transport: URLSessionTransport(), retries: [.milliseconds(5), .milliseconds(5)])
+    let downloader = Downloader(transport: transport, retries: [.milliseconds(5), .milliseconds(5)])
     let checks = checks
     return BundleStore(root, limits, downloader, freeBytes: freeBytes, removeCaches: { _, _ in }, checkManifest: { _ in }) { folder in
       checks.count.withLock { $0 += 1 }

@@ -230,6 +230,22 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(counts, [5, 0])
   }
 
+  func testASecondLoopContinuesAnAnswerWhateverIsReadInBetween() async throws {
+    let chat = try await lettersModel().chat { $0.maxNewTokens = 20 }
+    let answer = chat.stream(to: "314")
+    var count = 0
+    for try await _ in answer {
+      count += 1
+      if count == 3 { break }
+    }
+    let rest = answer.makeAsyncIterator()
+    while try await rest.next() != nil {
+      count += 1
+      _ = try await chat.statistics
+    }
+    XCTAssertEqual(count, 20)
+  }
+
   func testASavedChatGoesOnInAnotherSession() async throws {
     let file = temporaryFile()
     let chat = try await lettersModel().chat { $0.maxNewTokens = 9 }

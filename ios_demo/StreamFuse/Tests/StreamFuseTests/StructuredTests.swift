@@ -39,6 +39,23 @@ final class StructuredTests: XCTestCase {
     }
   }
 
+  func testATypeThatIsNotCodedAsJSONCodesItHasNoSchema() {
+    struct Event: Decodable { let day: Date }
+    struct Picture: Decodable { let bytes: [Data]? }
+    struct Span: Decodable { let range: Range<Int> }
+    let cases: [(String, () throws -> JSONSchema)] = [
+      ("Event.day", { try JSONSchema(for: Event.self) }), ("Picture.bytes[]", { try JSONSchema(for: Picture.self) }),
+      ("Span.range", { try JSONSchema(for: Span.self) }),
+    ]
+    for (place, derive) in cases {
+      XCTAssertThrowsError(try derive()) {
+        let error = $0 as? StreamFuseError
+        XCTAssertEqual(error?.code, .badGrammar)
+        XCTAssert(error?.message.hasPrefix("\(place): no schema can be derived") ?? false, "\($0)")
+      }
+    }
+  }
+
   func testATypeThatContainsItselfHasNoSchema() throws {
     struct Node: Decodable {
       let name: String

@@ -88,7 +88,8 @@ struct Downloader: Sendable {
       } catch {
         try Task.checkCancellation()
         switch error {
-        case is StreamFuseError, is CocoaError, is POSIXError: throw error
+        case is StreamFuseError, is CocoaError: throw error
+        case let error as DiskError: throw error.cause  // a connection too may fail with a POSIXError
         case let error as Status where !error.again: throw unreachable(url, error)
         default: break
         }
@@ -127,6 +128,9 @@ struct Downloader: Sendable {
     return StreamFuseError(.network, "\(url) cannot be downloaded (\(reason)); what has arrived is kept")
   }
 }
+
+/// What the disk refused.
+private struct DiskError: Error { let cause: any Error }
 
 /// A file that is not whole yet, and the hash of what is there. Used by one call after another.
 private final class Part: @unchecked Sendable {
@@ -183,7 +187,11 @@ private final class Part: @unchecked Sendable {
 
   func append(_ block: Data) throws {
     try needRoom(done + Int64(block.count) > expected.bytes)
-    try onDisk { try handle.write(contentsOf: block) }
+    do {
+      try onDisk { try handle.write(contentsOf: block) }
+    } catch let error as POSIXError {
+      throw DiskError(cause: error)
+    }
     hash.update(block)
     done += Int64(block.count)
     shown = max(shown, done)

@@ -6,6 +6,7 @@ import java.io.FileOutputStream
 import java.io.IOException
 import java.net.HttpURLConnection
 import java.net.URI
+import java.net.URISyntaxException
 import java.net.URL
 import java.security.MessageDigest
 import kotlinx.coroutines.CoroutineStart
@@ -196,7 +197,14 @@ internal class Http(
         }
         try {
             connection.responseCode // follows redirects, which never change the protocol
-            if (!isAllowed(connection.url.toURI())) throw Refusal("the server redirects to ${connection.url}", isTemporary = false)
+            val arrived = try {
+                connection.url.toURI()
+            } catch (_: URISyntaxException) {
+                null // a redirect may have characters that an address must not have
+            }
+            if (arrived == null || !isAllowed(arrived)) {
+                throw Refusal("the server redirects to ${connection.url}", isTemporary = false)
+            }
             read(connection)
         } catch (error: IOException) {
             ensureActive() // a connection that was closed because of this fails

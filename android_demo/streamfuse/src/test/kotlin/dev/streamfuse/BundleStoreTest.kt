@@ -237,6 +237,8 @@ class BundleStoreTest : StoreTestCase() {
         publisher.statuses.clear()
         publisher.redirects["catalog.json"] = publisher.address.replace("://", "://user@").replace("catalog", "demo/manifest")
         assertFalse(isTemporary { entries() }, "a redirect to an address that is not allowed")
+        publisher.redirects["catalog.json"] = publisher.address.replace("catalog", "demo/manifest") + "?a|b"
+        assertFalse(isTemporary { entries() }, "a redirect to what is no address")
         publisher.redirects.clear()
         publisher.publish("demo" to demo.mapValues { ByteArray(it.value.size) })
         assertFalse(isTemporary { download(entry) }, "another file")
