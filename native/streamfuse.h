@@ -79,9 +79,9 @@ typedef struct sf_model_options {
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
-                              are drafted from them; created if it is missing. Each adapter has a file of its own, with
-                              .NAME appended; no other model's file may begin so. "": in RAM only.
-                              NULL: off */
+                              are drafted from them; created if it is missing. Adapters have files of their own,
+                              FILE.NAME; sf_model_forget empties all of these, so use no such name for another
+                              model. "": in RAM only. NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
   sf_progress* progress;   /* NULL: none */
 } sf_model_options;
@@ -117,7 +117,7 @@ SF_EXPORT double sf_model_load_ms(const sf_model*);                          /* 
 
 /* Deletes all answers that sf_model_options.memory_file stores, from RAM and from disk, including those of adapters,
  * loaded or not, and of adapters that an earlier version of the bundle had. It needs no space on the disk. SF_BAD_FILE,
- * after all files were tried, if one can be neither emptied nor removed. Any thread may call it, at any time. */
+ * after all files were tried, if one cannot be emptied. Any thread may call it, at any time. */
 SF_EXPORT int sf_model_forget(sf_model*);
 
 /* The specification of the bundle; its pointers are valid as long as the model. The caller sets `out->size`. */
@@ -166,8 +166,8 @@ typedef struct sf_session_options {
   int32_t context_policy; /* of a chat, for a question that does not fit into the context: SF_CONTEXT_FAIL (0) or
                              SF_CONTEXT_DROP_OLDEST */
   const char* adapter; /* the name of a task adapter of the bundle (sf_model_adapter_name), null-terminated; its graphs
-                          are loaded with its first session. SF_BAD_ARGUMENT for another name, together with
-                          `backend`, or if the model has no native engine (own_engine). NULL: the base model */
+                          are loaded with its first session. SF_BAD_ARGUMENT if there is none of this name, if
+                          `backend` is set, or if the model has no native engine (own_engine). NULL: the base model */
 } sf_session_options;
 
 /* A conversation: each start is a turn of the user, and only new tokens are processed. SF_BAD_ARGUMENT if the bundle
@@ -209,7 +209,7 @@ typedef struct sf_answer_options {
 } sf_answer_options;
 
 /* Starts the answer to the user's next turn in a chat, or the continuation of a prompt. Finishes a running answer
- * first. If it fails, the session is otherwise unchanged. options may be NULL. If it drafts with an
+ * first. If it fails, the session is otherwise unchanged. options may be NULL. If the answer drafts with an
  * automatic width (sf_options.width is 0), it first does what sf_session_prepare does, unless the latency is known. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 

@@ -28,8 +28,8 @@
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Parameters without a length are
  *     null-terminated strings. Returned pointers belong to the handle: those of a bundle are valid as long as the
  *     bundle, those of a text until the next call on that text. Functions copy strings that are passed to them.
- *   - No function throws, prints, leaves a thread running, or depends on the locale. The process aborts only if memory is
- *     exhausted.
+ *   - No function throws, prints, leaves a thread running, or depends on the locale. The process aborts only if memory
+ *     is exhausted.
  */
 #ifndef STREAMFUSE_BUNDLE_H
 #define STREAMFUSE_BUNDLE_H
@@ -284,8 +284,8 @@ SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, siz
 /* A constraint for the answer to the last question of a conversation with tools. choice: "auto": any text, in which
  * calls name one of the tools and their arguments match its parameters; "none": any text without calls; "required", or
  * the name of a function: one call, after the thinking that the prompt may have begun. The arguments are restricted in
- * call formats that are JSON; in other formats only the name is. NULL: auto; without functions, `out->size` becomes 0
- * and there is no constraint. */
+ * call formats that are JSON; in other formats only the name is. NULL: auto, or if there are no functions no constraint
+ * (`out->size` becomes 0). */
 SF_EXPORT int sf_text_constrain_calls(sf_text*, const char* choice, size_t bytes, sf_constraint* out);
 
 /* The number of tokens in a constraint's mask: the model's vocab_size, as in sf_spec. */

@@ -168,7 +168,7 @@ def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
             "pytorch_model.bin",
             "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)",
         ),
-        ("model.Q4_K_M.gguf", "; it has .gguf files: give the path of one on this machine"),
+        ("model.Q4_K_M.gguf", "; it has .gguf files: give the path of a local one"),
     ],
 )
 def test_a_model_of_the_hub_without_safetensors_is_refused_before_its_download(

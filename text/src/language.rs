@@ -123,8 +123,7 @@ impl Language {
         template.render(&messages.iter().map(message).collect::<Vec<_>>(), &setting)
     }
 
-    /// Whether the chat template writes the tools of a conversation. One that only names them may read those of a field
-    /// of a message.
+    /// Whether the chat template writes a conversation's tools. One that mentions `tools` may read only a message's field.
     fn writes_tools(&self) -> bool {
         *self.writes_tools.get_or_init(|| {
             let names = self.source.contains("tools");

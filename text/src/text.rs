@@ -124,7 +124,7 @@ impl Text {
         serde_json::to_string(&calls).expect("values are always JSON")
     }
 
-    /// What the next answer may contain. Without a choice it is auto; nothing where there are no functions either.
+    /// What the next answer may contain. Without a choice: auto, or None if there are no functions.
     pub fn constrain_calls(&self, choice: Option<&str>) -> Result<Option<ToolConstraint>> {
         let tools = &self.conversation.setting.tools;
         if choice.is_none() && tools.functions().next().is_none() {

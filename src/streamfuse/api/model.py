@@ -349,7 +349,7 @@ class Model:
     def forget(self) -> None:
         """Remove the answers that `load(memory=)` stores, from RAM and file, those of task adapters too, loaded or not:
         the files of answers named `FILE.*`. It needs no space on the disk. An answer that is still being generated is
-        added when it ends. CoreError, after all of them were tried, where a file can be neither emptied nor removed, or
+        added when it ends. CoreError, after all of them were tried, where a file cannot be emptied, or
         the model is closed."""
         from streamfuse.runtime.core import CoreError
 

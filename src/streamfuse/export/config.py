@@ -373,11 +373,11 @@ class ExportConfig:
         return replace(scheme, group_size=None, symmetric=True) if self.integer_activations else scheme
 
     def to_dict(self) -> dict[str, Any]:
-        """The options by name, as a configuration file has them and as JSON and YAML can represent them: an export with
-        these is the same.
+        """The options by name, as a configuration file has them and as JSON and YAML can represent them: they reproduce
+        the export.
 
-        The output folder and `overwrite` are left out, and without streams what is about them. What each task resolves
-        for its own adapter is as it was asked for.
+        The output folder and `overwrite` are left out, and stream options if there are no streams. Options that each
+        task resolves itself are as they were given.
         """
         without = {"overwrite", *(() if self.adapter or self.tasks else without_streams(self.adapter_file))}
         names = [f.name for f in fields(self) if f.name in declared(ExportConfig) and f.name not in without]

@@ -199,7 +199,7 @@ def _without_weights(where: Path | str, names: Iterable[str]) -> PullError:
     elif suffixes & {".bin", ".pt", ".pth"}:
         hint = "; its weights are in PyTorch's pickle format: save them as safetensors (save_pretrained)"
     elif ".gguf" in suffixes:
-        hint = "; it has .gguf files: give the path of one on this machine"
+        hint = "; it has .gguf files: give the path of a local one"
     return PullError(f"{where}: no model.safetensors in it{hint}")
 
 
@@ -306,7 +306,7 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 
 def _is_made(folder: Path) -> bool:
-    """Whether a pull made this folder. One that an earlier version converted otherwise does not count."""
+    """Whether a pull made this folder. One that an earlier version converted differently does not count."""
     source = read_object(folder / "source.json")
     return bool(source) and (source.get("kind") != "gguf" or source.get("conversion") == CONVERSION)
 

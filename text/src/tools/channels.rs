@@ -208,8 +208,8 @@ impl Channels {
         shown
     }
 
-    /// A mark. That of thoughts tells a template, and who reads the message, what was thought, also where it is a special
-    /// token.
+    /// Consumes a mark. One of thoughts stays in the message, even if it is a special token, to tell templates and readers
+    /// what was thought.
     fn consume_mark(&mut self, length: usize) {
         let mark: String = self.held[..length].iter().filter(|(_, is_shown)| !is_shown).map(|(c, _)| c).collect();
         self.consume(length);

@@ -27,8 +27,8 @@ enum Phase {
         close: &'static str,
         tail: Vec<u8>,
     },
-    /// Anything, up to the mark of a call; without `tail` no call can begin any more. Tokens that complete a mark and
-    /// are no valid call with it are not allowed.
+    /// Anything, up to the mark of a call; without `tail` no call can begin any more. A token that completes
+    /// a mark begun earlier must begin a valid call.
     Free {
         tail: Option<Vec<u8>>,
     },
@@ -150,12 +150,11 @@ impl ToolConstraint {
         } else if self.is_tried() {
             None
         } else {
-            Some(Phase::Free { tail }) // JSON that is no call, or one token with a mark and more: text like any other
+            Some(Phase::Free { tail }) // JSON that is no call, or a mark and more in one token: ordinary text
         })
     }
 
-    /// Whether a text in which anything may be written ends with the beginning of a mark. JSON without marks need not be
-    /// a call.
+    /// Whether free text ends with part of a mark. False for JSON without marks, which need not be a call.
     fn is_beginning(&self, tail: &[u8]) -> bool {
         self.family.form != Form::JsonAlone && may_begin(tail, self.family.open)
     }

@@ -47,7 +47,7 @@ static FAMILIES: [Family; 10] = [
         close: "<|tool_call_end|>",
         form: Form::Python { is_list: true },
     },
-    // Phi-4-mini, with a template that writes tools: the published one writes those of a field of the system message only
+    // Phi-4-mini, with a template that writes tools: the published one reads only a field of the system message
     Family {
         spelt: "<|/tool_call|>",
         open: "<|tool_call|>",

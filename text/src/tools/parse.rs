@@ -89,8 +89,7 @@ fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
     Some(calls)
 }
 
-/// A value without quotes: text where the schema allows text and not what else it may be read as, or where it is nothing
-/// else.
+/// A value without quotes: text if it is not JSON, or if the schema allows text but not the type that it reads as.
 fn typed(text: &str, schema: Option<&Json>) -> Json {
     let mut types = Vec::new();
     schema.into_iter().for_each(|schema| add_types(schema, &mut types, 0));

@@ -86,7 +86,7 @@ public final class Model: Sendable {
   /// Erases the answers that `LoadOptions.memoryFile` keeps, in memory and in the files, those of adapters too. Answers
   /// that are being generated are kept again when they end. It does nothing without a `memoryFile`.
   ///
-  /// Throws `StreamFuseError` (`.badFile`) if a file can be neither emptied nor removed.
+  /// Throws `StreamFuseError` (`.badFile`) if a file cannot be emptied.
   public func forget() throws { try forgetAnswers() }
 
   /// The number of tokens of a text in a message of a chat, without what the chat template adds. Throws

@@ -157,7 +157,7 @@ public class Model internal constructor(
      * Erases the answers that [Options.memoryFile] keeps, in memory and in the files, those of adapters too. Answers
      * that are being generated are kept again when they end. It does nothing without a `memoryFile`.
      *
-     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if a file can be neither emptied nor removed, or this model is
+     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if a file cannot be emptied, or this model is
      *   closed.
      */
     @Blocking
