@@ -18,13 +18,6 @@ namespace {
 constexpr size_t kMostHeld = size_t{1} << 16;
 constexpr size_t kMostAtOnce = size_t{1} << 30;  // some systems refuse to write more than 2^31 - 1 bytes in one call
 
-int flush(int descriptor) {
-#if defined(F_FULLFSYNC)
-  if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;  // on Apple's systems fsync leaves data in the disk's cache
-#endif
-  return fsync(descriptor);
-}
-
 // Makes the new name durable: it is an entry of the folder. Not every file system can; the file is complete anyway.
 void flush_folder(const std::string& path) {
   const int descriptor = ::open(folder_of(path).c_str(), O_RDONLY | O_CLOEXEC);
@@ -34,6 +27,13 @@ void flush_folder(const std::string& path) {
 }
 
 }  // namespace
+
+int flush(int descriptor) {
+#if defined(F_FULLFSYNC)
+  if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;  // on Apple's systems fsync leaves data in the disk's cache
+#endif
+  return fsync(descriptor);
+}
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -69,7 +69,7 @@ void LockedFile::close() {
   descriptor_ = -1;
 }
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
+AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + std::string(kTemporary)) {
   held_.reserve(kMostHeld);
   // A file left behind by another process may have been readable by others.
   if (!file_.lock(temporary_, O_WRONLY | O_CREAT) || ftruncate(file_.descriptor(), 0) != 0 ||

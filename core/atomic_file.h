@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace streamfuse {
@@ -32,8 +33,14 @@ class LockedFile {
   bool opened_ = false;
 };
 
-// Writes to `path` + ".tmp", readable only by its owner, and renames it in `commit`. The temporary name is fixed, so
-// that files left by killed processes are overwritten and do not pile up. Writers of one path wait for each other.
+// The temporary file of FILE is FILE..tmp. No adapter's name begins with a dot, so none of its files has such a name.
+constexpr std::string_view kTemporary = "..tmp";
+
+// Flushes an open file to the disk itself. 0, or -1 with errno.
+int flush(int descriptor);
+
+// Writes to `path` + kTemporary, readable only by its owner, and renames it in `commit`. The temporary name is fixed,
+// so that files left by killed processes are overwritten and do not pile up. Writers of one path wait for each other.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);

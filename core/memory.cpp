@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -24,7 +23,8 @@ namespace {
 
 // The file: this header, then answers, each a FileEntry and its tokens as int32. Little-endian, as in memory. Answers
 // are appended as they end, so the last one may be cut off after a crash; then it is dropped. Processes that share the
-// file lock it. One that drops answers or forgets them replaces the file, and the others then read it anew.
+// file lock it. One that drops answers replaces the file, one that forgets them empties it, and an empty file is only
+// replaced, never appended to: so the others notice both, and read the file anew.
 struct FileHeader {
   char magic[8];
   uint64_t identity;  // hash
@@ -93,11 +93,11 @@ std::vector<std::string> memories_beside(const std::string& path) {
   return found;
 }
 
-// Removes the contents of a locked file, for which a full disk has room too. Processes that have the file open drop what
-// they have read of it, and the next one that adds an answer writes a new file.
+// Removes the contents of a locked file, for which a full disk has room too. Processes that have the file open drop
+// what they have read of it, and the next one that adds an answer writes a new file.
 void empty_locked(const LockedFile& file, const std::string& path) {
   if (ftruncate(file.descriptor(), 0) != 0) bad_file(path, " cannot be emptied: ");
-  fsync(file.descriptor());
+  flush(file.descriptor());  // not every file system can
 }
 
 // Empties a file of answers, or removes a temporary one, which a killed process has left.
@@ -107,7 +107,7 @@ void empty_file(const std::string& path) {
     if (errno == ENOENT) return;  // its writer has renamed it
     bad_file(path, " cannot be emptied: ");
   }
-  if (!path.ends_with(".tmp")) return empty_locked(file, path);
+  if (!path.ends_with(kTemporary)) return empty_locked(file, path);
   if (std::remove(path.c_str()) != 0) bad_file(path, " cannot be removed: ");
 }
 
@@ -164,19 +164,12 @@ void Memory::forget() {
   rebuild(answers_.size(), 0);
   file_failed_ = false;
   if (path_.empty()) return;
-  std::exception_ptr failure;  // the first one; the other files are emptied nevertheless
-  const auto attempt = [&](const auto& body) {
-    try {
-      body();
-    } catch (const Failure&) {
-      if (failure == nullptr) failure = std::current_exception();
-    }
-  };
+  FirstFailure failure;
   std::vector<std::string> others;
-  attempt([&] { empty_own_file(); });
-  attempt([&] { others = memories_beside(path_); });
-  for (const std::string& path : others) attempt([&] { empty_file(path); });
-  if (failure != nullptr) std::rethrow_exception(failure);
+  failure.attempt([&] { empty_own_file(); });
+  failure.attempt([&] { others = memories_beside(path_); });
+  for (const std::string& path : others) failure.attempt([&] { empty_file(path); });
+  failure.rethrow();
 }
 
 // Also creates it.

@@ -27,9 +27,8 @@ class Memory {
   // Adds an answer, with up to kContext tokens before it, to the memory and to the file, and reads what other processes
   // have added to the file. After an error of the file, the file is not used until `forget`.
   void add(std::span<const int64_t> tokens);
-  // Removes all answers and empties the file, and files of answers whose names are that of the file, a dot and more:
-  // those of a model's adapters, also if no object has them open. A file that cannot be emptied is removed, so that a
-  // full disk does not matter. Throws Failure(SF_BAD_FILE) for the first file that cannot be removed either.
+  // Removes all answers, and empties the file and the answer files named FILE.NAME (those of a model's adapters), open
+  // or not. Needs no disk space. Throws Failure(SF_BAD_FILE), after all were tried, for the first that failed.
   void forget();
 
   // Locks the memory for the look-ups of one draft. The caller holds the lock for the functions below.

@@ -191,9 +191,9 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*);
  * oldest answers are dropped. Several processes may share the file. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
-/* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those of
- * a bundle's adapters, belong to it and are emptied too, whoever has them open. Needs no disk space. SF_BAD_FILE, after
- * all files were tried, if one cannot be emptied. Any thread may call it. */
+/* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those
+ * of a bundle's adapters, belong to it and are emptied too, whoever has them open. Needs no disk space. SF_BAD_FILE,
+ * after all files were tried, if one cannot be emptied. Any thread may call it. */
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
 /* Adds a stored prefix: a file of sf_sequence_save whose cached tokens prompts may begin with, for example those of a

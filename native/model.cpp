@@ -1,7 +1,6 @@
 #include "model.h"
 
 #include <chrono>
-#include <exception>
 #include <string_view>
 
 #include "device.h"
@@ -100,7 +99,7 @@ void Model::bundle_needs(int code) const { check(code, sf_bundle_error(bundle_.g
 
 void Model::core_needs(int code) const { check(code, sf_core_model_error(core_.get())); }
 
-// The message names the file: most do, but not those about the contents of an open program.
+// Adds the file's name to messages without it, those about the contents of an open program.
 void Model::program_needs(int code) const {
   const std::string graph = sf_bundle_graph(bundle_.get()), sentence = sf_program_error(program_.get());
   const bool is_named = code != SF_BAD_PROGRAM || sentence.find(graph) != std::string::npos;
@@ -126,20 +125,14 @@ void Model::load_program(int32_t threads, const sf_watch* watch) {
 
 // The core empties the files of all adapters; those that are loaded have their answers in RAM too.
 void Model::forget() const {
-  std::exception_ptr failure;  // the first one; the others forget nevertheless
-  const auto attempt = [&](const Model& model) {
-    try {
-      model.core_needs(sf_core_model_forget(model.core_.get()));
-    } catch (const Failure&) {
-      if (failure == nullptr) failure = std::current_exception();
-    }
-  };
-  attempt(*this);
+  FirstFailure failure;
+  const auto forget = [](const Model& model) { model.core_needs(sf_core_model_forget(model.core_.get())); };
+  failure.attempt([&] { forget(*this); });
   {
     const std::lock_guard<std::mutex> guard(loading_adapter_);
-    for (const auto& [name, loaded] : adapters_) attempt(*loaded);
+    for (const auto& [name, loaded] : adapters_) failure.attempt([&, &model = *loaded] { forget(model); });
   }
-  if (failure != nullptr) std::rethrow_exception(failure);
+  failure.rethrow();
 }
 
 int64_t Model::count_tokens(const char* text, size_t bytes) const {

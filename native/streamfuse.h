@@ -72,16 +72,16 @@ typedef struct sf_model_options {
   int32_t threads;         /* of the native engine; 0: chosen for this machine */
   int32_t skip_hashes;     /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
   int32_t own_engine;      /* 1: load no graphs; each session has an engine of the caller (sf_session_options.backend);
-                              2: the same, but only if the bundle is for Core ML or ONNX Runtime. A .pte
-                              that needs what this library does not include is SF_MISSING_OPERATOR */
+                              2: the same, but only if the bundle is for Core ML or ONNX Runtime. A .pte that
+                              needs what this library does not include fails with SF_MISSING_OPERATOR */
   const char* public_key;  /* a key from `streamfuse bundle keygen`, 64 hexadecimal digits: refuse a bundle that is not
                               signed with it, and compare hashes even with skip_hashes; NULL: no signature is needed */
   const char* cost_folder; /* where the measured latency of passes is kept between processes, a file per bundle and
                               device; NULL: nowhere. The folder is created if it is missing, and may be read-only */
   const char* memory_file; /* file that stores answers as token ids, readable by its owner only, so that later answers
                               are drafted from them; created if it is missing. Adapters have files of their own,
-                              FILE.NAME; sf_model_forget empties all of these, so use no such name for another
-                              model. "": in RAM only. NULL: off */
+                              FILE.NAME. sf_model_forget empties every such file, so give no other model's file
+                              such a name. "": in RAM only. NULL: off */
   int64_t memory_tokens;   /* its capacity in tokens; the oldest answers are dropped. 0: 65,536 (0.3 MB on disk) */
   sf_progress* progress;   /* NULL: none */
 } sf_model_options;
@@ -209,8 +209,8 @@ typedef struct sf_answer_options {
 } sf_answer_options;
 
 /* Starts the answer to the user's next turn in a chat, or the continuation of a prompt. Finishes a running answer
- * first. If it fails, the session is otherwise unchanged. options may be NULL. If the answer drafts with an
- * automatic width (sf_options.width is 0), it first does what sf_session_prepare does, unless the latency is known. */
+ * first. If it fails, the session is otherwise unchanged. options may be NULL. With an automatic
+ * width (sf_options.width 0) and unknown latency, it first does what sf_session_prepare does. */
 SF_EXPORT int sf_session_start(sf_session*, const char* text, size_t bytes, const sf_answer_options* options);
 
 /* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none. A

@@ -22,5 +22,6 @@ def sha256_of(files: Iterable[Path]) -> str:
 def stamp_of(*files: Path) -> str:
     """A short digest of files' paths, sizes and modification times, for commands in which hashing gigabytes would take
     too long."""
-    facts = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    found = [(path.resolve(), path.stat()) for path in files]
+    facts = [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -121,6 +122,40 @@ def exchange(one: Path, other: Path) -> bool:
     with suppress(ValueError):  # a zero byte in a path
         return swap is not None and swap(os.fsencode(one), os.fsencode(other)) == 0
     return False
+
+
+def set_aside(folder: Path) -> Path:
+    """The path of an old folder between the two renames of `replace_folder`, where two names cannot be exchanged."""
+    return folder.with_name(f".{folder.name}.replaced") if folder.name else folder
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Give the finished folder `new` the name `folder`, and flush that. One that has the name is deleted, or gets the
+    name `new` where two names can be exchanged. After a crash, `recover_folder` finds the old one or the new one."""
+    if not os.path.lexists(folder):
+        new.rename(folder)
+    elif not exchange(new, folder):
+        aside = set_aside(folder)
+        folder.rename(aside)
+        try:
+            new.rename(folder)
+        except BaseException:
+            aside.rename(folder)
+            raise
+        flush(folder.parent)
+        shutil.rmtree(aside, ignore_errors=True)
+    flush(folder.parent)
+
+
+def recover_folder(folder: Path) -> None:
+    """Move back what a process that was killed in `replace_folder` has set aside."""
+    aside = set_aside(folder)
+    if not aside.is_dir():
+        return
+    if os.path.lexists(folder):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.rename(folder)
 
 
 @lru_cache(maxsize=1)

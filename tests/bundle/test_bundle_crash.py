@@ -18,17 +18,18 @@ import pytest
 from bundle_samples import manifest_fields, write_bundle, write_tokenizer
 
 from streamfuse.bundle import BundleError, BundleWriter, open_bundle, writer
-from streamfuse.bundle.writer import set_aside
+from streamfuse.durable import exchange, set_aside
 
 # A process that overwrites the bundle argv[1] and dies at call number argv[2] of those that touch names.
 _KILLED = """
 import os, pathlib, shutil, sys
 from bundle_samples import manifest_fields, write_tokenizer
+from streamfuse import durable
 from streamfuse.bundle import BundleWriter, writer
 
 left = int(sys.argv[2])
 if sys.argv[3] == "renames":
-    writer.exchange = lambda one, other: False
+    durable.exchange = lambda one, other: False
 
 def mortal(function):
     def call(*arguments, **named):
@@ -39,7 +40,7 @@ def mortal(function):
         return function(*arguments, **named)
     return call
 
-writer.exchange, writer.flush_tree = mortal(writer.exchange), mortal(writer.flush_tree)
+durable.exchange, writer.flush_tree = mortal(durable.exchange), mortal(writer.flush_tree)
 pathlib.Path.rename, shutil.rmtree = mortal(pathlib.Path.rename), mortal(shutil.rmtree)
 with BundleWriter(sys.argv[1], overwrite=True) as open_writer:
     (open_writer.folder / "model.pte").write_bytes(b"new")
@@ -84,10 +85,10 @@ def test_names_change_places(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    assert writer.exchange(tmp_path / "one", tmp_path / "other")
+    assert exchange(tmp_path / "one", tmp_path / "other")
     assert (tmp_path / "one" / "other").exists()
     assert (tmp_path / "other" / "one").exists()
-    assert not writer.exchange(tmp_path / "one", tmp_path / "nowhere")
+    assert not exchange(tmp_path / "one", tmp_path / "nowhere")
 
 
 def test_between_two_renames_the_old_bundle_is_found_where_it_stands(bundle: Path) -> None:

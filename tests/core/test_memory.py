@@ -247,7 +247,7 @@ def test_models_that_share_a_file_keep_each_others_answers(tmp_path: Path) -> No
 
 def test_forgetting_empties_the_files_of_adapters_and_no_other(tmp_path: Path) -> None:
     """`FILE.NAME`, whoever has it open, and what a killed process has left; their content tells them from others."""
-    path, of_adapter, left = (tmp_path / name for name in ("memory", "memory.task", "memory.tmp"))
+    path, of_adapter, left = (tmp_path / name for name in ("memory", "memory.task", "memory..tmp"))
     model, adapter = model_of(path), model_of(of_adapter, identity="b")
     ask(model)
     ask(adapter)

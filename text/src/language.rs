@@ -12,7 +12,9 @@ use crate::stream::Decoder;
 use crate::template::{Setting, Template};
 use crate::tokenizer::Tokenizer;
 use crate::tools::channels::Marks;
-use crate::tools::{families, plain, Tools};
+use crate::tools::constraint::Enders;
+use crate::tools::families::{self, Family};
+use crate::tools::{plain, Tools};
 
 /// A tool, to see whether a template writes it.
 const PROBE: &str =
@@ -26,6 +28,7 @@ pub struct Language {
     ends: Vec<i64>, // end-of-sequence tokens
     vocab_size: OnceLock<usize>,
     vocabulary: OnceLock<Arc<Vocabulary>>, // from the first constraint on
+    enders: OnceLock<Arc<Enders>>,
 }
 
 impl Language {
@@ -76,7 +79,8 @@ impl Language {
         };
         let (ends, vocabulary, writes_tools) = (eos_token_ids.to_vec(), OnceLock::new(), OnceLock::new());
         let vocab_size = vocab_size.map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Language { tokenizer, template, source, writes_tools, ends, vocab_size, vocabulary })
+        let enders = OnceLock::new();
+        Ok(Language { tokenizer, template, source, writes_tools, ends, vocab_size, vocabulary, enders })
     }
 
     /// The model's number of logits, as far as it is known.
@@ -136,10 +140,25 @@ impl Language {
         })
     }
 
+    /// How the model writes calls.
+    fn family(&self) -> &'static Family {
+        if self.writes_tools() {
+            families::family(&self.source)
+        } else {
+            &families::PLAIN
+        }
+    }
+
+    /// The tokens that may complete the mark of a call, found on the first call.
+    pub fn enders(&self) -> Result<Arc<Enders>> {
+        let vocabulary = self.vocabulary()?;
+        let make = || Arc::new(Enders::new(&self.tokenizer, &vocabulary, self.family()));
+        Ok(self.enders.get_or_init(make).clone())
+    }
+
     /// The marks that the model writes in an answer.
     pub fn marks(&self, tools: &Tools) -> Marks {
-        let family = || if self.writes_tools() { families::family(&self.source) } else { &families::PLAIN };
-        let calls = (!tools.list().is_empty()).then(family);
+        let calls = (!tools.list().is_empty()).then(|| self.family());
         Marks { thoughts: families::thoughts(&self.source), calls }
     }
 }

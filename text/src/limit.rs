@@ -28,7 +28,7 @@ pub struct Dropped {
 }
 
 impl Limit {
-    /// Whether a context of `n` tokens can be used as it is. There is room for a token of the answer at least.
+    /// Whether a context of `n` tokens can be used as it is. It leaves room for at least one token of the answer.
     pub fn holds(&self, n: usize) -> bool {
         let room = if self.policy == Policy::DropOldest { self.room().max(1) } else { 1 };
         self.capacity == 0 || n + room <= self.capacity

@@ -211,8 +211,8 @@ impl Text {
                 let tools = &self.conversation.setting.tools;
                 segments.iter().for_each(|segment| channels.push(segment, tools));
                 channels.end(tools);
-                let answer = channels.finish(tools);
                 self.parts = channels.take();
+                let answer = channels.finish();
                 self.conversation.answer(text, answer, &ids, &*self.language);
             }
             None => self.parts = of_answer(shown(&segments)),

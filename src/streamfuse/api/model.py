@@ -353,13 +353,18 @@ class Model:
         the model is closed."""
         from streamfuse.runtime.core import CoreError
 
-        failures = []
-        # The core empties the files of adapters. Those that are loaded have their answers in RAM too.
-        for model in (self, *(one for one in list(self._adapters.values()) if one._core is not None)):
+        failures: list[CoreError] = []
+
+        def forget(model: Model) -> None:
             try:
                 model._core_model().forget()
             except CoreError as error:
                 failures.append(error)
+
+        forget(self)
+        # The core has emptied the files of adapters. Those that are loaded by now have their answers in RAM too.
+        for adapter in [one for one in list(self._adapters.values()) if one._core is not None]:
+            forget(adapter)
         if failures:
             raise failures[0]
 

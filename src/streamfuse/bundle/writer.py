@@ -1,8 +1,8 @@
 """Writes a bundle: into a sibling folder, which is flushed and then renamed, so that no partial bundle is ever visible.
 
 An overwritten bundle is exchanged with the new one atomically. If the system cannot do that, the old one is moved aside
-(`set_aside`) between two renames; after a crash in between, readers open it from there, and the next writer moves it
-back.
+between two renames (`durable.replace_folder`); after a crash in between, readers open it from there, and the next
+writer moves it back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from streamfuse.digest import sha256_of
-from streamfuse.durable import FULL, exchange, flush, flush_tree, reason, replace_file, uncache
+from streamfuse.durable import FULL, flush_tree, reason, recover_folder, replace_file, replace_folder, uncache
 
 from .errors import BundleError
 from .manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, manifest_json, parse_manifest
@@ -145,12 +145,7 @@ class BundleWriter:
 
     def _recover(self) -> None:
         """Move back what a killed writer set aside, and remove its partial files."""
-        aside = set_aside(self.path)
-        if aside.is_dir():
-            if os.path.lexists(self.path):
-                shutil.rmtree(aside, ignore_errors=True)
-            else:
-                aside.rename(self.path)
+        recover_folder(self.path)
         for left in self.path.parent.iterdir():
             if left.name.startswith(self._partial) and (lock := _lock(left)) >= 0:
                 shutil.rmtree(left, ignore_errors=True)
@@ -173,19 +168,7 @@ class BundleWriter:
                 uncache(path)
         with _locked(self.path.parent):
             self._refuse_if_taken()  # checked again, since another process may have written it
-            if not os.path.lexists(self.path):
-                folder.rename(self.path)
-            elif not exchange(folder, self.path):
-                aside = set_aside(self.path)
-                self.path.rename(aside)
-                try:
-                    folder.rename(self.path)
-                except BaseException:
-                    aside.rename(self.path)
-                    raise
-                flush(self.path.parent)
-                shutil.rmtree(aside, ignore_errors=True)
-            flush(self.path.parent)
+            replace_folder(folder, self.path)
 
 
 def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
@@ -208,11 +191,6 @@ def sign_bundle(path: Path | str, key: Ed25519PrivateKey) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise BundleError(f"{folder / SIGNATURE_NAME}: cannot be written ({reason(error)})") from None
-
-
-def set_aside(folder: Path) -> Path:
-    """The path to which the writer renames an old bundle, on systems that cannot exchange two folders atomically."""
-    return folder.with_name(f".{folder.name}.replaced") if folder.name else folder
 
 
 @contextmanager

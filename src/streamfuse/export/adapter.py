@@ -60,8 +60,8 @@ def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
     streams = read_adapter(file)[0]
     if streams.base_rank and streams.adapter_rank and config.schedule != "deferred":
         raise OptionError(
-            f"--task {name}={file.stem} needs --schedule deferred, not {config.schedule}: it has low-rank products of "
-            "its streams beside those that tune the base, which a task does not merge"
+            f"--task {name}={file.stem} needs --schedule deferred, not {config.schedule}: it has low-rank weights "
+            "for its streams and others that tune the base, and a task merges neither"
         )
     own = replace(config, adapter=file, task={}, extra_methods={}, merge_adapter="off")
     # A plain pass cannot carry streams whose weights differ from those of its own rows.
@@ -71,7 +71,7 @@ def _of_task(config: ExportConfig, name: str, file: Path) -> ExportConfig:
 
 
 def _without_stream_options(config: ExportConfig) -> ExportConfig:
-    """The configuration of a model without streams, of whose options a task may make use."""
+    """`config` with the defaults of all options that have no effect without streams; tasks may have their own."""
     usual: dict[str, Any] = {f.name: f.default for f in fields(ExportConfig)}
     scheme = {part: scheme for part, scheme in config.scheme.items() if part != "streams"}
     return replace(config, scheme=scheme, **{name: usual[name] for name in without_streams(config.adapter_file)})
@@ -99,7 +99,7 @@ def configure(
         model: a Hub name, a checkpoint folder or a .gguf file.
         adapter: as of `choose_adapter`.
         options: fields of ExportConfig.
-        dry_run: a local folder may be without files of weights.
+        dry_run: a local folder may lack its weights.
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.

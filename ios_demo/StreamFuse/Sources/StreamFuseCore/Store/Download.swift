@@ -76,14 +76,14 @@ struct Downloader: Sendable {
           switch head.status {
           case 206: try needRange(head, from: before, url, expected)
           case 416 where before > 0:
-            try part.restart()  // the file was another one before, or is incomplete on the server
+            try disk { try part.restart() }  // the file was another one before, or is incomplete on the server
             throw Broken(reason: "the server has no byte \(before)")
           case 200:
-            if before > 0 { try part.restart() }  // a server without ranges
+            if before > 0 { try disk { try part.restart() } }  // a server without ranges
             if let there = head.contentLength, there != expected.bytes { throw otherSize(url, "\(there)", expected) }
           default: throw Status(code: head.status)
           }
-        } body: { try part.append($0) }
+        } body: { block in try disk { try part.append(block) } }
         if part.done < expected.bytes { throw Broken(reason: "the connection ended early") }
       } catch {
         try Task.checkCancellation()
@@ -99,6 +99,15 @@ struct Downloader: Sendable {
         try await Task.sleep(for: retries[attempt])
         attempt += 1
       }
+    }
+  }
+
+  /// Marks what the disk refuses.
+  private func disk(_ work: () throws -> Void) throws {
+    do {
+      try work()
+    } catch let error as POSIXError {
+      throw DiskError(cause: error)
     }
   }
 
@@ -187,11 +196,7 @@ private final class Part: @unchecked Sendable {
 
   func append(_ block: Data) throws {
     try needRoom(done + Int64(block.count) > expected.bytes)
-    do {
-      try onDisk { try handle.write(contentsOf: block) }
-    } catch let error as POSIXError {
-      throw DiskError(cause: error)
-    }
+    try onDisk { try handle.write(contentsOf: block) }
     hash.update(block)
     done += Int64(block.count)
     shown = max(shown, done)
