@@ -657,7 +657,7 @@ def test_killed_saves_leave_the_file_that_was_there_and_one_draft_that_the_next_
         session.save(path, b"first")
         for _ in range(3):
             assert in_another_process(KILLED, path).returncode == -signal.SIGXFSZ
-            assert sorted(tmp_path.iterdir()) == [path, tmp_path / "saved.tmp"]
+            assert sorted(tmp_path.iterdir()) == [path, tmp_path / "saved..tmp"]
             assert session.restore(path) == b"first"
         session.save(path, b"second")
         assert session.restore(path) == b"second"
@@ -915,7 +915,7 @@ def test_the_cost_file_takes_the_place_of_what_a_killed_process_left(tmp_path: P
     cost_session(TimedBackend(spec()), tmp_path).prepare()
     name = cost_file(tmp_path).name
     cost_file(tmp_path).unlink()
-    (tmp_path / f"{name}.tmp").write_text("half of a file" * 100)
+    (tmp_path / f"{name}..tmp").write_text("half of a file" * 100)
     cost_session(TimedBackend(spec()), tmp_path).prepare()
     file = cost_file(tmp_path)
     assert file.name == name

@@ -266,6 +266,15 @@ def test_forgetting_empties_the_files_of_adapters_and_no_other(tmp_path: Path) -
     assert len(answers_in(of_adapter)) == 1, "what was forgotten does not come back"
 
 
+def test_an_adapter_may_be_called_tmp(tmp_path: Path) -> None:
+    path, of_adapter = tmp_path / "memory", tmp_path / "memory.tmp"
+    ask(model_of(path))
+    ask(model_of(of_adapter, identity="b"))
+    answers = of_adapter.read_bytes()
+    ask(model_of(path, identity="c"))  # which replaces the file of another bundle
+    assert of_adapter.read_bytes() == answers
+
+
 def test_forgetting_needs_no_room_on_the_disk(tmp_path: Path) -> None:
     path, of_adapter = tmp_path / "memory", tmp_path / "memory.task"
     model = model_of(path)
