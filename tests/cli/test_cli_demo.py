@@ -61,13 +61,21 @@ def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made:
     assert "upper limit of the speed-up" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("backend", "reason"), [("kernels", "a defect; please report it"), ("xnnpack", "which xnnpack allows where two")]
+)
 def test_texts_that_differ_are_a_failure(
-    bundle: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    bundle: Path,
+    made: list[fakes.ArithmeticBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    reason: str,
 ) -> None:
     def different(*arguments: Any) -> Comparison:
         return replace(compare(*arguments), equal=False)
 
     monkeypatch.setattr(command, "compare", different)
-    result = demo(bundle)
+    result = demo(write_bundle(tmp_path / backend, backend=backend))
     assert result.exit_code == 1
-    assert "a defect; please report it" in result.stderr
+    assert reason in result.stderr

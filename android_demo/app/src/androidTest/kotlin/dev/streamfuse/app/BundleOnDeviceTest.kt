@@ -17,7 +17,7 @@ import org.junit.Test
 /**
  * A bundle on a phone or in an emulator: its passes give what the exporter recorded, and drafts change no token.
  *
- *     adb push build/demo /data/local/tmp/demo
+ *     adb push build/demo /data/local/tmp/
  *     ./gradlew :app:connectedDebugAndroidTest      (`gradle wrapper` writes gradlew)
  *
  * `-Pandroid.testInstrumentationRunnerArguments.bundle=FOLDER` names another folder of the device.
