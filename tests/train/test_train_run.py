@@ -266,8 +266,12 @@ def test_a_stop_during_the_frozen_layers_ends_the_run_and_it_goes_on(config: Tra
 def test_no_resume_starts_over(config: TrainConfig) -> None:
     config = replace(config, epochs=1.0)
     _, first = trained(config)
+    kept = config.out_dir / "checkpoint-best" / "model.safetensors"
+    kept.parent.mkdir()
+    kept.touch()
     _, second = trained(config, resume=False)
     assert second == first
+    assert kept.is_file(), "not one of the run's"
     assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == STEPS_PER_EPOCH == len(first)
 
 
@@ -338,12 +342,19 @@ def test_another_adapter_to_begin_with_is_not_mixed_into_a_run(
         run(replace(further, max_steps=2))
 
 
-def test_checkpoints_without_the_settings_of_their_run_are_not_resumed(trained_once: TrainConfig) -> None:
-    settings = trained_once.out_dir / "config.json"
+def test_checkpoints_without_the_settings_of_a_run_are_neither_resumed_nor_deleted(trained_once: TrainConfig) -> None:
+    settings, other = trained_once.out_dir / "config.json", trained_once.out_dir / "checkpoint-1000"
     settings.unlink()
-    with pytest.raises(ValueError, match=r"run/config.json: missing, so .* are unknown; add --no-resume to start over"):
-        run(replace(trained_once, learning_rate=5e-4))
-    assert not settings.exists()
+    shutil.copytree(trained_once.model, other)  # a loop of one's own keeps its models so, without a trainer_state.json
+    before = sorted(trained_once.out_dir.rglob("*"))
+    for model, resume in ((other, True), (other, False), (trained_once.model, False)):
+        with pytest.raises(ValueError, match=r"run/config.json: missing, so the checkpoints beside it .* give another"):
+            run(replace(trained_once, model=model), resume)
+    settings.write_text("{}")
+    with pytest.raises(ValueError, match=r"run/config.json: not written by a training run, .* another --output-dir"):
+        run(trained_once, resume=False)
+    settings.unlink()
+    assert sorted(trained_once.out_dir.rglob("*")) == before
 
 
 def test_no_resume_starts_over_where_the_settings_are_damaged(trained_once: TrainConfig) -> None:

@@ -284,7 +284,7 @@ def _prepare_folder(
     path = config.out_dir / "config.json"
     config.out_dir.mkdir(parents=True, exist_ok=True)
     if not resume:
-        for folder in config.out_dir.glob("checkpoint-*"):
+        for folder in _checkpoints(config.out_dir):
             shutil.rmtree(folder)
     checkpoint = _last_whole_checkpoint(config.out_dir)
     own = {
@@ -300,10 +300,6 @@ def _prepare_folder(
     }
     settings = json.loads(json.dumps({**asdict(config), **own, **contents}, default=str))
     if checkpoint:
-        if not before:
-            raise ValueError(
-                f"{path}: missing, so the settings of the run with the checkpoints beside it are unknown; {_START_OVER}"
-            )
         for name in (*_FIXED, *_CONTENTS):
             if before.get(name) != settings[name]:
                 raise ValueError(
@@ -318,7 +314,8 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
     """The settings of the run in this folder; empty if there is none, or if it is damaged and not to be resumed.
 
     Raises:
-        ValueError: the file is damaged, or not a run's: in a model's folder it would be overwritten.
+        ValueError: the file is damaged, or not a run's: in a model's folder it would be overwritten; or it is missing
+            beside checkpoints, which may be another program's.
     """
     try:
         found = read_object(path)
@@ -328,8 +325,13 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
         if resume:
             raise ValueError(f"{error}, so the run cannot be resumed; {_START_OVER}") from None
         return {}
-    if found and not {"out_dir", "streams"} <= found.keys():
+    if path.is_file() and not {"out_dir", "streams"} <= found.keys():
         raise ValueError(f"{path}: not written by a training run, and would be overwritten; give another --output-dir")
+    if not found and _checkpoints(path.parent):
+        raise ValueError(
+            f"{path}: missing, so the checkpoints beside it may be another program's, and would be deleted; give "
+            "another --output-dir"
+        )
     return found
 
 
@@ -364,8 +366,18 @@ def _check_checkpoint(folder: Path) -> None:
         )
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    """The folders that the Trainer takes for checkpoints; `checkpoint-best` is none."""
+    return [
+        path
+        for path in folder.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdecimal() and path.is_dir()
+    ]
+
+
 def _last_whole_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint. An incomplete newer one of a killed run is removed."""
+    """The newest complete checkpoint. An incomplete newer one of a killed run is removed, so the folder must be a
+    run's (`_settings_before`)."""
     while checkpoint := get_last_checkpoint(str(folder)):
         try:
             json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))  # written last
