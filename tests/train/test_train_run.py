@@ -306,6 +306,13 @@ def test_a_run_goes_on_in_other_processes_with_the_same_global_batch_alone(
     assert (result.step, result.max_steps) == (STEPS_PER_EPOCH, STEPS_PER_EPOCH)
 
 
+def test_a_process_without_a_launcher_trains_on_one_gpu(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    result, _ = trained(replace(config, epochs=1.0))
+    settings = json.loads((config.out_dir / "config.json").read_text())
+    assert (result.max_steps, settings["global_batch_size"]) == (STEPS_PER_EPOCH, 4)
+
+
 def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
     with Path(trained_once.data[0]).open("a") as file:
         file.write(json.dumps({"input_ids": [1], "completion_ids": [2, 3, 4, 5]}) + "\n")

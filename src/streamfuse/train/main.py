@@ -425,7 +425,7 @@ def _step_of(checkpoint: str | None) -> int:
 
 
 def _arguments(config: TrainConfig) -> TrainingArguments:
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(config.out_dir),
         num_train_epochs=config.epochs,
         max_steps=config.max_steps or -1,
@@ -445,3 +445,6 @@ def _arguments(config: TrainConfig) -> TrainingArguments:
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
+    if arguments.n_gpu > 1:  # without a launcher, DataParallel would divide the batches, and packed ones cannot be
+        arguments._n_gpu = 1
+    return arguments
