@@ -210,6 +210,14 @@ def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, mode: str, fini
     assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
+def test_a_resumed_run_takes_the_intervals_that_it_is_given(trained_once: TrainConfig) -> None:
+    trained(replace(trained_once, log_every=2, evaluate_every=6))
+    rows = [row for row in metrics_of(trained_once.out_dir) if row["step"] > STEPS_PER_EPOCH]
+    assert [row["step"] for row in rows if "loss" in row] == [6, 8, 10, 12, 14]
+    assert [row["step"] for row in rows if "eval_call_reduction_ratio" in row] == [6, 12, 15]
+    assert {"checkpoint-12", "checkpoint-15"} == {path.name for path in trained_once.out_dir.glob("checkpoint-*")}
+
+
 def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: TrainConfig) -> None:
     config = replace(config, epochs=1.0)
     stop = threading.Event()

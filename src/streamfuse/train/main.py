@@ -46,7 +46,7 @@ from .ngram_counts import count_ngrams
 from .objective import NGramObjective
 from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
-from .report import AdapterFile, MetricsFile, PlotFile, ProgressBar, StopAfterStep
+from .report import AdapterFile, MetricsFile, OwnIntervals, PlotFile, ProgressBar, StopAfterStep
 from .templates import TEMPLATES
 from .trainer import StreamTrainer, examples_per_step
 
@@ -165,6 +165,7 @@ def run(
         eval_dataset=held_out,
         data_collator=collate,
         callbacks=[
+            OwnIntervals(),
             MetricsFile(config.out_dir / "metrics.jsonl"),
             adapter,
             PlotFile(config.out_dir / "metrics.jsonl", config.out_dir / "metrics.png"),
