@@ -39,7 +39,7 @@ from streamfuse.paths import own_name
 
 from .config import TrainConfig
 from .data import FrozenStates, Share, Stopped, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
-from .dtype import choose_dtype
+from .dtype import choose_dtype, name_of
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
 from .ngram_counts import count_ngrams
@@ -117,13 +117,13 @@ def run(
     """
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
-    dtype = choose_dtype(config.dtype)
+    arguments = _arguments(config)
+    dtype = choose_dtype(config.dtype, arguments.device)
     before = _settings_before(config.out_dir / "config.json", resume)
-    config = replace(config, dtype="bfloat16" if dtype is torch.bfloat16 else "float32")
+    config = replace(config, dtype=name_of(dtype))
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)
-    model = _model(config, base, examples)
-    arguments = _arguments(config)
+    model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
     failure = None
     if arguments.local_process_index == 0:
         try:

@@ -1,5 +1,4 @@
-"""Output of a training run: metrics as JSON lines, the adapter file, a progress bar,
-intervals, and stopping after a step."""
+"""Callbacks of a training run: metrics as JSON lines, the adapter file, a progress bar, intervals, stopping early."""
 
 from __future__ import annotations
 
