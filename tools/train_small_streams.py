@@ -333,7 +333,7 @@ def parsed() -> argparse.Namespace:
     length.add_argument("--train-steps", type=int, help="train for this number of steps")
     add("--held-out", type=int, default=512, help="texts for the evaluation")
     add("--seed", type=int, default=0, help="of the order of prompts and texts, the sampling and the initial weights")
-    add("--dtype", choices=NAMES, default="auto", help="of the base; auto: the faster one on this machine")
+    add("--dtype", choices=NAMES, default="auto", help="of the base; auto: the faster one on this device")
     given = parser.parse_args()
     for name in _ABOVE_ZERO:
         value = getattr(given, name)
@@ -354,7 +354,7 @@ def main() -> None:
     folder = resolve_model(given.model)
     _, state, metadata = read_adapter(given.like)
     text = open_text(folder, metadata.get("chat_template"))
-    base = load_stream_fused(load_base(folder), given.like).base.to(device, choose_dtype(given.dtype))
+    base = load_stream_fused(load_base(folder), given.like).base.to(device, choose_dtype(given.dtype, device))
     texts = written(given, base, text, held_out_prompts(metadata, base.config.vocab_size))
     vocab = state["stream_vocab"].to(device)
     if given.stream_vocab_size:

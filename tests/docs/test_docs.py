@@ -183,6 +183,12 @@ def test_every_example_of_a_help_is_a_command_that_exists_with_its_flags() -> No
     assert wrong == []
 
 
+def test_every_example_of_a_converted_adapter_names_its_base() -> None:
+    text = dict(helps(command_line()))["streamfuse adapter convert"]
+    examples = text.partition("[bold]Examples[/bold]")[2].split("\n\n")
+    assert [example for example in examples if example.strip() and "--model ~/models/base" not in example] == []
+
+
 # Flags that the pages name of pytest, pip, cargo and this project's own test programs and modules.
 _OTHER_FLAGS = {"--bench-products", "--build-dir", "--build-option", "--config-settings", "--full", "--help", "--slow"}
 _OTHER_FLAGS |= {

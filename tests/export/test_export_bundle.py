@@ -5,6 +5,7 @@ Run: python -m pytest tests/export/test_export_bundle.py
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from safetensors.numpy import load_file
 from signed_samples import PUBLIC, rfc_key
 
 from streamfuse.bundle import Bundle, BundleError, open_bundle
+from streamfuse.bundle.manifest import ModelFacts
 from streamfuse.export import facts, selftest
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.executorch.kernels import KernelsTarget
@@ -123,6 +125,26 @@ def test_a_model_in_the_current_folder_has_that_folders_name(
     monkeypatch.chdir(folder)
     config = config_for((Path("."), adapter), tmp_path / "bundle")
     assert facts.model_facts(config, model)["name"] == folder.name
+
+
+@pytest.mark.parametrize(
+    ("stated", "line"),
+    [
+        (["apache-2.0", "cc-by-4.0"], "apache-2.0, cc-by-4.0"),
+        ("a text\n  of two lines", "a text of two lines"),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_the_licenses_of_a_model_are_one_line(
+    stated: Any, line: str | None, checkpoint: tuple[Path, Path], model: StreamFused, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint[0], folder)
+    (folder / "source.json").write_text(json.dumps({"kind": "hub", "model": "some/model", "license": stated}))
+    config = config_for((folder, checkpoint[1]), tmp_path / "bundle")
+    written = json.dumps(facts.model_facts(config, model))
+    assert ModelFacts.model_validate_json(written).license == line
 
 
 def speculation_schedule(exported: Exported) -> str:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.shared.console import SafeConsole
+from streamfuse.emulator.program import Package
 from streamfuse.export.coreml.target import DESCRIPTIONS
 from streamfuse.export.selftest import FLOORS
 from streamfuse.runtime.backend import BackendError
@@ -136,6 +137,14 @@ def test_the_report_counts_operations_and_names_rules(made: Made) -> None:
         assert "wide" not in found["leaves"]
     products = "conv" if made.channels else "linear"
     assert report["functions"]["decode"]["operations"][products] > 10
+
+
+def test_gate_and_up_are_two_products_where_one_would_be_too_wide(made: Made) -> None:
+    both, package = 2 * made.model.base.config.intermediate_size, Package(made.bundle.graph)
+    assert both > CHUNK
+    for method in package.functions:
+        results = [kind for operation in package.function(method).operations for _, kind in operation.outputs]
+        assert any(both in kind.shape for kind in results) == (not made.channels)
 
 
 def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pass_comes_back(made: Made) -> None:

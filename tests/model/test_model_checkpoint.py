@@ -218,6 +218,25 @@ def test_layers_have_the_window_that_a_config_says(
 
 
 @pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (None, 8, None, 8)),
+        ({"no_rope_layers": [0, 1, 1, 1]}, (8, None, None, None)),
+        ({"sliding_window": None}, (None,) * 4),
+        ({"use_sliding_window": False}, (None,) * 4),
+    ],
+)
+def test_layers_of_smollm3_without_a_rotary_embedding_have_the_window(
+    changes: dict[str, Any], windows: tuple[int | None, ...], tmp_path: Path
+) -> None:
+    hf_model("SmolLM3", {}).save_pretrained(tmp_path)
+    own = {"no_rope_layers": None, "no_rope_layer_interval": 2, "max_window_layers": 1, "layer_types": None}
+    change(tmp_path, **{**own, "use_sliding_window": True, "sliding_window": 8, **changes})
+    assert load_config(tmp_path).layer_windows == windows
+    assert_same_logits(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}, "parts for images or sound"),

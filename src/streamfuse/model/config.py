@@ -257,9 +257,12 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
                 f"each of {layers} layers, are)"
             )
         return found
-    if family.sliding == "flag":
+    if family.sliding == "from":
         first = Fields(config, source).size("max_window_layers", 28) if config.get("max_window_layers") != 0 else 0
         return [sliding if config.get("use_sliding_window") and i >= first else full for i in range(layers)]
+    if family.sliding == "without rotary":
+        asked = config.get("use_sliding_window")
+        return [full if turned or not asked else sliding for turned in _turned(config, family, layers, source)]
     if family.sliding == "pattern":
         every = Fields(config, source).size("sliding_window_pattern", 6)
         return [sliding if (i + 1) % every else full for i in range(layers)]
@@ -269,7 +272,7 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
 def _window(config: dict[str, Any], family: Family, source: str) -> int | None:
     """The size of the sliding window; null means none, and a missing one is the family's."""
     size = config.get("sliding_window", family.default("sliding_window"))
-    if size is None or (family.sliding == "flag" and not config.get("use_sliding_window")):
+    if size is None or (family.sliding in ("from", "without rotary") and not config.get("use_sliding_window")):
         return None
     return Fields({"sliding_window": size}, source).size("sliding_window")
 
@@ -286,19 +289,25 @@ def _rotaries(
     if config.get(name) is None and (trained := family.default(name)) is not None:
         config = {**config, name: trained}
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
-    turned = [True] * len(kinds)
-    if "no_rope_layers" in family.reads:  # 1 means that a layer has a rotary embedding, as in transformers
-        every = Fields(config, source).size("no_rope_layer_interval", 4)
-        found = config.get("no_rope_layers")
-        turned = [bool((i + 1) % every) for i in range(len(kinds))] if found is None else list(map(bool, found))
-        if len(turned) != len(kinds):
-            raise CheckpointError(f"{source}: no_rope_layers must have an entry for each of {len(kinds)} layers")
-    if "position_embedding_type" in family.reads and config.get("position_embedding_type") != "rope":
-        turned = [False] * len(kinds)
+    turned = _turned(config, family, len(kinds), source)
     none = replace(rotary, scaling=None, size=0)
     if all(turned):
         return (rotary,), (0,) * len(kinds)
     return ((rotary, none), tuple(int(not each) for each in turned)) if any(turned) else ((none,), (0,) * len(kinds))
+
+
+def _turned(config: dict[str, Any], family: Family, layers: int, source: str) -> list[bool]:
+    """Whether each layer has a rotary embedding."""
+    turned = [True] * layers
+    if "no_rope_layers" in family.reads:  # 1 means that a layer has a rotary embedding, as in transformers
+        every = Fields(config, source).size("no_rope_layer_interval", 4)
+        found = config.get("no_rope_layers")
+        turned = [bool((i + 1) % every) for i in range(layers)] if found is None else list(map(bool, found))
+        if len(turned) != layers:
+            raise CheckpointError(f"{source}: no_rope_layers must have an entry for each of {layers} layers")
+    if "position_embedding_type" in family.reads and config.get("position_embedding_type") != "rope":
+        turned = [False] * layers
+    return turned
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 Norms = Literal["before", "after", "both"]
 QueryKeyNorm = Literal["none", "head", "width"]  # of each head, or of all heads of a row together
 Activation = Literal["silu", "gelu_tanh"]
-# Layers with a sliding window where `layer_types` is missing: none, those that `use_sliding_window` requests, all if
-# `sliding_window` is a number, or all but each sixth one.
-Sliding = Literal["none", "flag", "all", "pattern"]
+# Layers with a sliding window where `layer_types` is missing: none, with `use_sliding_window` those from
+# `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, or all but each sixth
+# one.
+Sliding = Literal["none", "from", "without rotary", "all", "pattern"]
 
 _PREFIX = "model."
 _AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
@@ -76,8 +77,8 @@ _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_w
 _MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 4096 * 32, "sliding_window": 4096}
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama"),
-    "Qwen2ForCausalLM": Family("qwen2", _QWEN, sliding="flag", qkv_bias=True, output_bias=False),
-    "Qwen3ForCausalLM": Family("qwen3", {**_QWEN, "head_dim": 128}, query_key_norm="head", sliding="flag"),
+    "Qwen2ForCausalLM": Family("qwen2", _QWEN, sliding="from", qkv_bias=True, output_bias=False),
+    "Qwen3ForCausalLM": Family("qwen3", {**_QWEN, "head_dim": 128}, query_key_norm="head", sliding="from"),
     "MistralForCausalLM": Family("mistral", _MISTRAL, sliding="all"),
     "MinistralForCausalLM": Family("ministral", _MISTRAL, sliding="all"),
     "SmolLM3ForCausalLM": Family(
@@ -85,7 +86,7 @@ FAMILIES: dict[str, Family] = {
         {"num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 2000000.0,
          "tie_word_embeddings": True},
         reads=("no_rope_layers", "no_rope_layer_interval"),
-        sliding="flag",
+        sliding="without rotary",
     ),
     "Olmo2ForCausalLM": Family("olmo2", {"rms_norm_eps": 1e-5}, norms="after", query_key_norm="width", names=_AFTER),
     "GraniteForCausalLM": Family("granite", _GRANITE, reads=MULTIPLIERS),

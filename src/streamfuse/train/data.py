@@ -150,12 +150,14 @@ class FrozenStates:
         if all(states[self.offsets[i + 1] - 1].any() for i in batch):  # written by an interrupted run
             return
         for i, rows in zip(batch, _frozen(model, [examples[i] for i in batch]), strict=True):
-            states[self.offsets[i] : self.offsets[i + 1]] = rows
-            if not np.isfinite(states[self.offsets[i] : self.offsets[i + 1]]).all():
+            with np.errstate(over="ignore"):
+                stored = rows.astype(states.dtype, copy=False)
+            if not np.isfinite(stored).all():  # before it is stored, or the next run would take it as written
                 raise DataError(
                     f"{self.path}: the hidden states of training example {i + 1} exceed the range of {states.dtype}; "
                     f"leave it out of the data: its token ids begin {', '.join(map(str, examples[i].input_ids[:8]))}"
                 )
+            states[self.offsets[i] : self.offsets[i + 1]] = stored
 
     def _open(self, temporary: Path, model: StreamFused, first: Example) -> None:
         """Create the unfinished file if there is none."""

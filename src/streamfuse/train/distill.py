@@ -22,7 +22,7 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.options import flag_of
 
 from .config import DistillConfig
-from .dtype import choose_dtype
+from .dtype import choose_dtype, name_of
 from .formats import DataError
 from .generate import generate_batch
 
@@ -94,7 +94,7 @@ def provenance_of(
         "temperature": config.temperature,
         "top_p": config.top_p,
         "seed": config.seed,
-        "dtype": str(choose_dtype(config.dtype)).removeprefix("torch."),
+        "dtype": name_of(choose_dtype(config.dtype)),
         **more,
     }
 

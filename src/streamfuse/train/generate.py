@@ -210,11 +210,17 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
     if temperature == 0:
         return logits.max(-1).indices  # several times faster than argmax in bfloat16
     probs = torch.softmax(logits.float() / temperature, -1)
-    numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
-    if top_p == 1:
-        return _drawn(probs, numbers)
-    chosen = torch.empty(len(probs), dtype=torch.int64, device=logits.device)
-    rows = torch.arange(len(probs), device=logits.device)
+    if probs.device.type == "mps":  # it has no float64
+        probs = probs.cpu()
+    numbers = torch.tensor(uniforms, dtype=torch.float64, device=probs.device)[:, None]
+    tokens = _drawn(probs, numbers) if top_p == 1 else _drawn_of_nucleus(probs, numbers, top_p)
+    return tokens.to(logits.device)
+
+
+def _drawn_of_nucleus(probs: Tensor, numbers: Tensor, top_p: float) -> Tensor:
+    """`_drawn` among the fewest most probable tokens of each row whose probabilities reach top_p."""
+    chosen = torch.empty(len(probs), dtype=torch.int64, device=probs.device)
+    rows = torch.arange(len(probs), device=probs.device)
     for count in (*NUCLEI, probs.shape[1]):
         best, ids = _likeliest(probs[rows], count)
         found = best.sum(-1) >= top_p if count < probs.shape[1] else torch.ones_like(rows, dtype=torch.bool)

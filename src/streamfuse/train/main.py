@@ -39,14 +39,14 @@ from streamfuse.paths import own_name
 
 from .config import TrainConfig
 from .data import FrozenStates, Share, Stopped, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
-from .dtype import choose_dtype
+from .dtype import choose_dtype, name_of
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
 from .ngram_counts import count_ngrams
 from .objective import NGramObjective
 from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
-from .report import AdapterFile, MetricsFile, PlotFile, ProgressBar, StopAfterStep
+from .report import AdapterFile, MetricsFile, OwnIntervals, PlotFile, ProgressBar, StopAfterStep
 from .templates import TEMPLATES
 from .trainer import StreamTrainer, examples_per_step
 
@@ -117,13 +117,13 @@ def run(
     """
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
-    dtype = choose_dtype(config.dtype)
+    arguments = _arguments(config)
+    dtype = choose_dtype(config.dtype, arguments.device)
     before = _settings_before(config.out_dir / "config.json", resume)
-    config = replace(config, dtype="bfloat16" if dtype is torch.bfloat16 else "float32")
+    config = replace(config, dtype=name_of(dtype))
     base = load_base(config.model, dtype)
     examples, held_out = _examples(config, base.config)
-    model = _model(config, base, examples)
-    arguments = _arguments(config)
+    model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
     failure = None
     if arguments.local_process_index == 0:
         try:
@@ -165,6 +165,7 @@ def run(
         eval_dataset=held_out,
         data_collator=collate,
         callbacks=[
+            OwnIntervals(),
             MetricsFile(config.out_dir / "metrics.jsonl"),
             adapter,
             PlotFile(config.out_dir / "metrics.jsonl", config.out_dir / "metrics.png"),
@@ -284,7 +285,7 @@ def _prepare_folder(
     path = config.out_dir / "config.json"
     config.out_dir.mkdir(parents=True, exist_ok=True)
     if not resume:
-        for folder in config.out_dir.glob("checkpoint-*"):
+        for folder in _checkpoints(config.out_dir):
             shutil.rmtree(folder)
     checkpoint = _last_whole_checkpoint(config.out_dir)
     own = {
@@ -300,10 +301,6 @@ def _prepare_folder(
     }
     settings = json.loads(json.dumps({**asdict(config), **own, **contents}, default=str))
     if checkpoint:
-        if not before:
-            raise ValueError(
-                f"{path}: missing, so the settings of the run with the checkpoints beside it are unknown; {_START_OVER}"
-            )
         for name in (*_FIXED, *_CONTENTS):
             if before.get(name) != settings[name]:
                 raise ValueError(
@@ -318,7 +315,8 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
     """The settings of the run in this folder; empty if there is none, or if it is damaged and not to be resumed.
 
     Raises:
-        ValueError: the file is damaged, or not a run's: in a model's folder it would be overwritten.
+        ValueError: the file is damaged, or not a run's: in a model's folder it would be overwritten; or it is missing
+            beside checkpoints, which may be another program's.
     """
     try:
         found = read_object(path)
@@ -328,8 +326,13 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
         if resume:
             raise ValueError(f"{error}, so the run cannot be resumed; {_START_OVER}") from None
         return {}
-    if found and not {"out_dir", "streams"} <= found.keys():
+    if path.is_file() and not {"out_dir", "streams"} <= found.keys():
         raise ValueError(f"{path}: not written by a training run, and would be overwritten; give another --output-dir")
+    if not found and _checkpoints(path.parent):
+        raise ValueError(
+            f"{path}: missing, so the checkpoints beside it may be another program's, and would be deleted; give "
+            "another --output-dir"
+        )
     return found
 
 
@@ -364,8 +367,18 @@ def _check_checkpoint(folder: Path) -> None:
         )
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    """The folders that the Trainer takes for checkpoints; `checkpoint-best` is none."""
+    return [
+        path
+        for path in folder.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdecimal() and path.is_dir()
+    ]
+
+
 def _last_whole_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint. An incomplete newer one of a killed run is removed."""
+    """The newest complete checkpoint. An incomplete newer one of a killed run is removed, so the folder must be a
+    run's (`_settings_before`)."""
     while checkpoint := get_last_checkpoint(str(folder)):
         try:
             json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))  # written last
@@ -413,7 +426,7 @@ def _step_of(checkpoint: str | None) -> int:
 
 
 def _arguments(config: TrainConfig) -> TrainingArguments:
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(config.out_dir),
         num_train_epochs=config.epochs,
         max_steps=config.max_steps or -1,
@@ -433,3 +446,6 @@ def _arguments(config: TrainConfig) -> TrainingArguments:
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
+    if arguments.n_gpu > 1:  # without a launcher, DataParallel would divide the batches, and packed ones cannot be
+        arguments._n_gpu = 1
+    return arguments

@@ -1,4 +1,4 @@
-"""Output of a training run: metrics as JSON lines, the adapter file, a progress bar, and stopping after a step."""
+"""Callbacks of a training run: metrics as JSON lines, the adapter file, a progress bar, intervals, stopping early."""
 
 from __future__ import annotations
 
@@ -87,6 +87,13 @@ class StopAfterStep(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.event.is_set():
             control.should_training_stop = control.should_save = True
+
+
+class OwnIntervals(TrainerCallback):
+    """Logs, evaluates and saves at the intervals of this call; a resumed run would keep those of its checkpoint."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 class ProgressBar(TrainerCallback):

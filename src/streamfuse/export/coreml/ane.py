@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm, normed
+from streamfuse.model.transformer import MLP, Block, RMSNorm, normed
 
 from .. import layers
 from ..layers import FusedAdapter
 from ..schemes import Part
 from . import plain
 from .ops import Norm
-from .stored import Product, Store, placeholder
+from .stored import Product, Store, Stored, placeholder
 
 WIDEST = 16384  # the Neural Engine's limit for a dimension
 
@@ -48,8 +48,24 @@ class Form(plain.TracedForm):
         return Adapted(Convolution(cast("Product", self.product(part, *layers)), self.traced), adapters, *names)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
-        pieces = self.store.pieces(part, weight, WIDEST)
+        return self.convolutions(self.store.pieces(part, WIDEST, weight))
+
+    def convolutions(self, pieces: list[Stored]) -> list[Convolution]:
         return [Convolution(Product(piece, None, self.traced), self.traced) for piece in pieces]
+
+    def gate_up(self, mlp: MLP, adapters: StreamAdapters | None) -> nn.Module:
+        size = mlp.up_proj.out_features
+        if 2 * size <= WIDEST:
+            return super().gate_up(mlp, adapters)
+        gate, up = self.convolutions(self.store.pieces("mlp", size, mlp.gate_proj.weight, mlp.up_proj.weight))
+        return GateUp(Adapted(gate, adapters, "gate_proj"), Adapted(up, adapters, "up_proj"))
+
+    def gated(self, gate_up: Tensor | tuple[Tensor, Tensor], size: int, activation: nn.Module) -> Tensor:
+        if not isinstance(gate_up, tuple):
+            return super().gated(gate_up, size, activation)
+        gate, up = gate_up
+        gated: Tensor = activation(gate) * up
+        return gated
 
     def embedding(self, weight: Tensor) -> nn.Module:
         return Embedding(self.chunks("embedding", weight))
@@ -112,6 +128,17 @@ class Adapted(nn.Module):
         for factor in (self.adapter.down, self.adapter.up):
             x = F.conv2d(x, factor.weight[..., None, None])
         return y + x
+
+
+class GateUp(nn.Module):
+    """gate and up of an MLP as two products, where one would exceed `WIDEST`."""
+
+    def __init__(self, gate: Adapted, up: Adapted) -> None:
+        super().__init__()
+        self.gate, self.up = gate, up
+
+    def forward(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        return self.gate(x, first), self.up(x, first)
 
 
 class Opening(layers.Opening):

@@ -87,9 +87,9 @@ class Store:
             self._made[key] = self._make(part, whole.detach().float(), scheme), weights
         return self._made[key][0]
 
-    def pieces(self, part: Part, weight: Tensor, most_rows: int) -> list[Stored]:
-        """The stored form of one weight in pieces of at most `most_rows` rows; cached."""
-        whole = self.of(part, weight)
+    def pieces(self, part: Part, most_rows: int, *weights: Tensor) -> list[Stored]:
+        """The stored form of weights as of `of`, in pieces of at most `most_rows` rows; cached."""
+        whole = self.of(part, *weights)
         if id(whole) not in self._pieces:
             starts = range(0, len(whole.data), most_rows)
             self._pieces[id(whole)] = [whole.rows(start, start + most_rows) for start in starts]

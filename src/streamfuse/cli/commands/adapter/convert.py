@@ -37,11 +37,11 @@ def convert(
 
     [bold]Examples[/bold]
 
-    streamfuse adapter convert my-lora -o build/mine.safetensors
+    streamfuse adapter convert my-lora --model ~/models/base -o build/mine.safetensors
 
-    streamfuse export -o build/tasks --task mine=build/mine.safetensors
+    streamfuse export --model ~/models/base --task mine=build/mine.safetensors -o build/tasks
 
-    streamfuse train --base-adapter build/mine.safetensors --data answers.jsonl -o build/train/mine
+    streamfuse train --model ~/models/base --base-adapter build/mine.safetensors --data mine.jsonl -o build/train/mine
     """
     need("convert")
     from streamfuse.model.config import ModelConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,10 +74,12 @@ def distill(
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.distill import distill as write_answers
     from streamfuse.train.distill import load_writer, pending, provenance_of
+    from streamfuse.train.dtype import choose_dtype, name_of
     from streamfuse.train.prompts import open_text, prompt_items
     from streamfuse.train.readers import read_samples
 
     config = DistillConfig(**given(DistillConfig, flags))
+    config = replace(config, dtype=name_of(choose_dtype(config.dtype, device)))
     tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
     folder = resolve_model(model, offline=offline)
