@@ -18,8 +18,9 @@ import streamfuse
 from streamfuse import engines
 from streamfuse.api import AsyncGeneration, asynchronous
 from streamfuse.options import OptionError
+from streamfuse.runtime import core
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import CoreError
+from streamfuse.runtime.core import CoreError, CoreModel
 
 PASS_SECONDS = 0.02
 
@@ -264,6 +265,36 @@ def test_chats_answer_at_the_same_time_and_keep_what_was_delivered(model: stream
                 one.astream("d", top_p=2)
 
     asyncio.run(main())
+
+
+def test_chats_that_threads_make_at_the_same_time_share_what_is_loaded(
+    made: list[SlowBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, loads, cores = engines.engines_of, list[Any](), list[Any]()
+
+    def load(*arguments: Any) -> Any:
+        loads.append(arguments)
+        time.sleep(PASS_SECONDS)
+        return make(*arguments)
+
+    class SlowModel(CoreModel):
+        def __init__(self, *arguments: Any) -> None:
+            cores.append(self)
+            time.sleep(PASS_SECONDS)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(engines, "engines_of", load)
+    monkeypatch.setattr(core, "CoreModel", SlowModel)
+
+    async def main(model: streamfuse.Model) -> None:
+        chats = await asyncio.gather(*(asyncio.to_thread(model.chat, max_new_tokens=4) for _ in range(4)))
+        found = await asyncio.gather(*(tokens(chat.astream("a")) for chat in chats))
+        assert [len(answer) for answer in found] == [4] * 4
+
+    with streamfuse.load(write_bundle(tmp_path / "shared"), cost_cache=False) as model:
+        asyncio.run(main(model))
+    assert (len(loads), len(cores), len(made)) == (1, 1, 4)
+    assert all(engine.closed for engine in made)
 
 
 def test_a_chat_that_is_closed_while_it_answers_gives_its_memory_back(
