@@ -75,7 +75,9 @@ def test_web_pages_are_let_in_by_their_origin_only(served: Served) -> None:
         assert (status, headers["access-control-allow-origin"]) == (200, ORIGIN)
         assert "x-stainless-lang" in headers["access-control-allow-headers"]
         for origin in (ORIGIN, APP):
-            assert open_.send("GET", "/v1/models", Origin=origin)[1]["access-control-allow-origin"] == origin
+            headers = open_.send("GET", "/v1/models", Origin=origin)[1]
+            assert headers["access-control-allow-origin"] == origin
+            assert headers["access-control-expose-headers"] == "Retry-After", "scripts read no other than a few"
         others = {**asking, "Origin": "http://evil.example"}
         status, headers, _ = open_.send("OPTIONS", "/v1/chat/completions", **others)
         assert (status, "access-control-allow-origin" in headers) == (400, False)
