@@ -18,8 +18,9 @@ import streamfuse
 from streamfuse import engines
 from streamfuse.api import AsyncGeneration, asynchronous
 from streamfuse.options import OptionError
+from streamfuse.runtime import core
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import CoreError
+from streamfuse.runtime.core import CoreError, CoreModel
 
 PASS_SECONDS = 0.02
 
@@ -31,12 +32,15 @@ class SlowBackend(PrintableBackend):
         super().__init__(*arguments)
         self.threads: set[int] = set()
         self.inside = False
+        self.may_end = threading.Event()
+        self.may_end.set()
 
     def run(self, *arguments: Any, **named: Any) -> Any:
         assert not self.inside, "two passes at once"
         self.inside = True
         self.threads.add(threading.get_ident())
         time.sleep(PASS_SECONDS)
+        assert self.may_end.wait(60)
         self.inside = False
         return super().run(*arguments, **named)
 
@@ -102,6 +106,69 @@ def test_a_cancelled_task_ends_its_stream_after_the_pass_that_runs(
         assert pieces.result.statistics.finish_reason == "stopped"
         assert len(pieces.result.tokens) < 16
         assert len(await tokens(model.astream("hello"))) == 16, "the next one is whole"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("then", ["aclose", "astream", "generate"])
+def test_the_pass_of_a_stream_that_is_cancelled_again_and_again_is_waited_for(
+    model: streamfuse.Model, made: list[SlowBackend], then: str
+) -> None:
+    model.generate("hello", max_new_tokens=1)
+    (engine,) = made
+
+    async def main() -> None:
+        engine.may_end.clear()
+        pieces = model.astream("hello", speculative=False)
+        task = asyncio.create_task(tokens(pieces))
+        while not engine.inside:
+            await asyncio.sleep(PASS_SECONDS / 4)
+        while not task.done():  # as a cancelled scope of anyio does
+            task.cancel()
+            await asyncio.sleep(0)
+        if then == "aclose":
+            following: asyncio.Task[Any] = asyncio.create_task(pieces.aclose())
+        elif then == "astream":
+            following = asyncio.create_task(tokens(model.astream("hi")))
+        else:
+            following = asyncio.create_task(asyncio.to_thread(lambda: model.generate("hi").tokens))
+        await asyncio.sleep(PASS_SECONDS)
+        assert not following.done()
+        assert engine.inside
+        engine.may_end.set()
+        found = await following
+        assert not engine.inside
+        assert pieces.result.finish_reason == "stopped"
+        assert then == "aclose" or len(found) == 16
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_waits_for_the_one_before_can_be_closed(model: streamfuse.Model, made: list[SlowBackend]) -> None:
+    model.generate("hello", max_new_tokens=1)
+    (engine,) = made
+
+    async def main() -> None:
+        engine.may_end.clear()
+        first, second = model.astream("hello"), model.astream("hi")
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(tokens(first))]
+        while not engine.inside:
+            await asyncio.sleep(PASS_SECONDS / 4)
+        tasks.append(asyncio.create_task(first.aclose()))
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(tokens(second)))
+        await asyncio.sleep(0)
+        with pytest.raises(CoreError, match="an asyncio stream runs on this sequence"):
+            await tokens(model.astream("hey"))
+        tasks.append(asyncio.create_task(second.aclose()))
+        await asyncio.sleep(0)
+        passes = len(engine.calls)
+        engine.may_end.set()
+        assert (await asyncio.gather(*tasks))[2] == []
+        assert len(engine.calls) <= passes + 1, "the second one has run no pass"
+        with pytest.raises(RuntimeError, match="has not begun"):
+            second.result  # noqa: B018
+        assert len(await tokens(model.astream("hi"))) == 16
 
     asyncio.run(main())
 
@@ -198,6 +265,36 @@ def test_chats_answer_at_the_same_time_and_keep_what_was_delivered(model: stream
                 one.astream("d", top_p=2)
 
     asyncio.run(main())
+
+
+def test_chats_that_threads_make_at_the_same_time_share_what_is_loaded(
+    made: list[SlowBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, loads, cores = engines.engines_of, list[Any](), list[Any]()
+
+    def load(*arguments: Any) -> Any:
+        loads.append(arguments)
+        time.sleep(PASS_SECONDS)
+        return make(*arguments)
+
+    class SlowModel(CoreModel):
+        def __init__(self, *arguments: Any) -> None:
+            cores.append(self)
+            time.sleep(PASS_SECONDS)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(engines, "engines_of", load)
+    monkeypatch.setattr(core, "CoreModel", SlowModel)
+
+    async def main(model: streamfuse.Model) -> None:
+        chats = await asyncio.gather(*(asyncio.to_thread(model.chat, max_new_tokens=4) for _ in range(4)))
+        found = await asyncio.gather(*(tokens(chat.astream("a")) for chat in chats))
+        assert [len(answer) for answer in found] == [4] * 4
+
+    with streamfuse.load(write_bundle(tmp_path / "shared"), cost_cache=False) as model:
+        asyncio.run(main(model))
+    assert (len(loads), len(cores), len(made)) == (1, 1, 4)
+    assert all(engine.closed for engine in made)
 
 
 def test_a_chat_that_is_closed_while_it_answers_gives_its_memory_back(

@@ -24,6 +24,7 @@ from streamfuse.serve.options import ServeOptions, is_loopback
 from streamfuse.serve.server import Server
 
 ORIGIN = "http://localhost:3000"
+APP = "app://obsidian.md"
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +70,31 @@ def test_web_pages_are_let_in_by_their_origin_only(served: Served) -> None:
     asking["Access-Control-Request-Headers"] = "authorization, content-type, x-stainless-lang"
     assert "access-control-allow-origin" not in served.send("OPTIONS", "/v1/chat/completions", **asking)[1]
     assert "access-control-allow-origin" not in served.send("GET", "/v1/models", Origin=ORIGIN)[1]
-    with running(served.model, served.engines, cors_origin=(ORIGIN,), api_key="s3cret") as open_:
+    with running(served.model, served.engines, cors_origin=(ORIGIN, APP), api_key="s3cret") as open_:
         status, headers, _ = open_.send("OPTIONS", "/v1/chat/completions", **asking)
         assert (status, headers["access-control-allow-origin"]) == (200, ORIGIN)
         assert "x-stainless-lang" in headers["access-control-allow-headers"]
-        assert open_.send("GET", "/v1/models", Origin=ORIGIN)[1]["access-control-allow-origin"] == ORIGIN
+        for origin in (ORIGIN, APP):
+            headers = open_.send("GET", "/v1/models", Origin=origin)[1]
+            assert headers["access-control-allow-origin"] == origin
+            assert headers["access-control-expose-headers"] == "Retry-After", "scripts read no other than a few"
         others = {**asking, "Origin": "http://evil.example"}
         status, headers, _ = open_.send("OPTIONS", "/v1/chat/completions", **others)
         assert (status, "access-control-allow-origin" in headers) == (400, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("app://obsidian.md", "app://obsidian.md"), ("tauri://localhost", "tauri://localhost"),
+        ("chrome-extension://abcdefgh", "chrome-extension://abcdefgh"), ("https://Example.org", "https://example.org"),
+        ("https://example.org:443", "https://example.org"), ("HTTP://[::1]:80", "http://[::1]"),
+        ("https://example.org:80", "https://example.org:80"), ("http://localhost:8080", "http://localhost:8080"),
+        ("*", "*"),
+    ],
+)  # fmt: skip
+def test_an_origin_is_what_browsers_desktop_apps_and_extensions_send(given: str, sent: str) -> None:
+    assert ServeOptions(cors_origin=(given,)).cors_origin == (sent,)
 
 
 def test_the_log_has_a_line_for_each_request_and_nothing_of_what_it_says(
@@ -110,8 +128,10 @@ def test_the_log_has_a_line_for_each_request_and_nothing_of_what_it_says(
         ({"queue": -1}, "--queue must be from 0 to 4096"),
         ({"max_new_tokens": 0}, "--max-new-tokens must be at least 1"),
         ({"grace": -1.0}, "--grace must be from 0 to 3600"),
-        ({"cors_origin": ("localhost",)}, "--cors-origin must be like https://example.org, without a path"),
+        ({"cors_origin": ("localhost",)}, "--cors-origin must be * or an origin as browsers send it, like https"),
         ({"cors_origin": ("http://a.org/",)}, "without a path, not 'http://a.org/'"),
+        ({"cors_origin": ("*", "https://*.a.org")}, "without a path, not 'https://*.a.org'"),
+        ({"cors_origin": ("https://b\u00fccher.org",)}, "without a path, not 'https://b\u00fccher.org'"),
         ({"model_name": ""}, "--model-name must not be empty"),
     ],
 )

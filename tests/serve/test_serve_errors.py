@@ -178,7 +178,10 @@ def test_a_prompt_that_does_not_fit_is_refused_before_it_is_read(served: Served,
     assert (status, error["param"], error["code"]) == (400, "max_completion_tokens", "context_length_exceeded")
     tokens = len(served.model.encode("hi"))
     assert f"ask for at most {CAPACITY - tokens}, or leave max_completion_tokens out" in error["message"]
-    assert refused(served, "/completions", {"prompt": [1] * (CAPACITY + 1)})[1]["param"] == "prompt"
+    for length in (CAPACITY, CAPACITY + 1):
+        status, error = refused(served, "/completions", {"prompt": [1] * length, "stream": stream})
+        assert (status, error["param"], error["code"]) == (400, "prompt", "context_length_exceeded")
+        assert f"the prompt has {length} tokens and needs room for an answer" in error["message"]
     assert [len(engine.calls) for engine in served.engines] == runs
     most = served.post("/chat/completions", {"messages": ASK, "max_tokens": CAPACITY - tokens})
     assert most[0] == 200

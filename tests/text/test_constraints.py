@@ -229,6 +229,23 @@ def test_options_with_a_constant_property_may_be_alternatives() -> None:
     assert not fits(tokenizer, {"schema": schema}, '{"kind":"c"}')
 
 
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"propertyNames": {"type": "string"}},  # as Zod writes records
+        {"propertyNames": {}},
+        {"propertyNames": True},
+        {"unevaluatedProperties": {}},
+        {"unevaluatedItems": {}},
+        {"uniqueItems": False},
+        {"minContains": 2},
+    ],
+)
+def test_a_keyword_that_has_no_effect_is_accepted(nothing: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "object", **nothing}}, "required": ["a"]}
+    assert fits(opened(llama_like()), {"schema": schema}, '{"a":{"b":[1,1]}}')
+
+
 def test_white_space_is_the_schema_s_choice() -> None:
     tokenizer = opened(llama_like())
     for options, text in (

@@ -6,7 +6,7 @@ asyncio is imported where it is used, because nothing else of `streamfuse run` n
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -22,22 +22,29 @@ class OneStream:
     """Which asyncio stream runs on a sequence: one at a time. One that nobody refers to any more counts as ended."""
 
     def __init__(self) -> None:
-        self._running: Callable[[], object] = lambda: None
+        self._last: Callable[[], AsyncGeneration | None] = lambda: None
 
     def check(self) -> None:
-        """CoreError while one runs."""
-        if self._running() is not None:
+        """CoreError while one runs; one that is being closed is waited for."""
+        wait(self._closing())
+
+    def begin(self, stream: AsyncGeneration) -> list[Future[None]]:
+        """From now on it runs, as soon as what is returned is done: the end of one that is being closed. CoreError
+        while one runs."""
+        closing = self._closing()
+        self._last = ref(stream)
+        return closing
+
+    def _closing(self) -> list[Future[None]]:
+        last = self._last()
+        if last is None:
+            return []
+        if last._closing is None:
             raise CoreError(
                 "an asyncio stream runs on this sequence; read it to its end or await its aclose(), or use a chat for "
                 "each task"
             )
-
-    def begin(self, stream: AsyncGeneration) -> None:
-        self.check()
-        self._running = ref(stream)
-
-    def end(self) -> None:
-        self._running = lambda: None
+        return [last._closing]
 
 
 class AsyncGeneration(AsyncIterator[Piece]):
@@ -51,6 +58,8 @@ class AsyncGeneration(AsyncIterator[Piece]):
         self._start, self._one = start, one
         self._generation: Generation | None = None
         self._worker: ThreadPoolExecutor | None = None
+        self._before: list[Future[None]] = []  # the end of the stream before, which the worker waits for
+        self._closing: Future[None] | None = None  # the end of this one
         self._stopped = self._ended = False
 
     @property
@@ -67,18 +76,17 @@ class AsyncGeneration(AsyncIterator[Piece]):
             self._generation.stop()
 
     async def aclose(self) -> None:
-        """End now; returns when the pass that runs has ended."""
+        """End now; returns when the pass that runs has ended. A call that is cancelled can be repeated."""
         import asyncio
 
-        if self._ended:
-            return
-        self._ended = True
-        if self._worker is None:
-            return
-        self.stop()
-        closed = self._worker.submit(self._close)
-        self._worker.shutdown(wait=False)
-        await asyncio.shield(asyncio.wrap_future(closed))
+        if not self._ended:
+            self._ended = True
+            if self._worker is not None:
+                self.stop()
+                self._closing = self._worker.submit(self._close)
+                self._worker.shutdown(wait=False)
+        if self._closing is not None:
+            await asyncio.shield(asyncio.wrap_future(self._closing))
 
     async def __anext__(self) -> Piece:
         import asyncio
@@ -86,7 +94,7 @@ class AsyncGeneration(AsyncIterator[Piece]):
         if self._ended:
             raise StopAsyncIteration
         if self._worker is None:
-            self._one.begin(self)
+            self._before = self._one.begin(self)
             self._worker = ThreadPoolExecutor(1, "streamfuse")
         try:
             piece = await asyncio.wrap_future(self._worker.submit(_step, ref(self)))
@@ -114,7 +122,6 @@ class AsyncGeneration(AsyncIterator[Piece]):
         if self._generation is not None:
             with suppress(CoreError):  # the model is closed
                 self._generation.close()
-        self._one.end()
 
 
 def _step(of: Callable[[], AsyncGeneration | None]) -> Piece | None:
@@ -124,7 +131,10 @@ def _step(of: Callable[[], AsyncGeneration | None]) -> Piece | None:
     is left right after a piece would otherwise still count as running.
     """
     stream = of()
-    if stream is None or stream._ended:
+    if stream is None:
+        return None
+    wait(stream._before)
+    if stream._ended:
         return None
     if stream._generation is None:
         stream._generation = stream._start()

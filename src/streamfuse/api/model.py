@@ -83,7 +83,8 @@ class Model:
     """A bundle that is open: checked files, tokenizer, loaded graphs. Use it as a context manager, or close it.
 
     `generate` and `stream` share one sequence, so a prompt that begins like the last one is not read again; each
-    `chat` has a sequence of its own. One thread at a time, but for `stop`.
+    `chat` has a sequence of its own. A sequence is for one thread at a time, but for `stop`; several threads may make
+    and use their own.
     """
 
     def __init__(
@@ -105,9 +106,10 @@ class Model:
         self._whole: Model = self
         self._adapters: dict[str, Model] = {}
         self._choosing = threading.Lock()
+        self._loading = threading.Lock()  # of the whole bundle; held for seconds, so `stop` and `close` do not take it
         self._load_ms = 0.0
         self._session: Session | None = None
-        self._open: list[Session] = []
+        self._open: set[Session] = set()  # changed by single operations: any thread may
         self._closed = False
         self._one = OneStream()
         self._stops = StopCount()
@@ -235,7 +237,8 @@ class Model:
             backend.close()
             raise
         self._load_ms = self._load_ms or 1000 * (time.perf_counter() - started)
-        self._open = [*(other for other in self._open if not other.core.handle.closed), session]
+        self._open.difference_update([other for other in list(self._open) if other.core.handle.closed])
+        self._open.add(session)
         return session
 
     def generate(
@@ -363,7 +366,9 @@ class Model:
 
         forget(self)
         # The core has emptied the files of adapters. Those that are loaded by now have their answers in RAM too.
-        for adapter in [one for one in list(self._adapters.values()) if one._core is not None]:
+        with self._whole._loading:  # those that have just read their files included
+            loaded = [one for one in list(self._adapters.values()) if one._core is not None]
+        for adapter in loaded:
             forget(adapter)
         if failures:
             raise failures[0]
@@ -415,9 +420,8 @@ class Model:
         self._closed = True
         for model in list(self._adapters.values()):
             model.close()
-        for session in self._open:
-            session.close()
-        self._open.clear()
+        for session in list(self._open):
+            self._forget(session)
         self._session = self._new_engine = self._core = None
 
     def __enter__(self) -> Model:
@@ -436,32 +440,34 @@ class Model:
         from streamfuse import engines
 
         whole = self._whole
-        if whole._new_engine is None:
-            whole._new_engine = engines.engines_of(whole.bundle, whole._threads, whole._provider)
-        return whole._new_engine(self.bundle)
+        with whole._loading:
+            if whole._new_engine is None:
+                whole._new_engine = engines.engines_of(whole.bundle, whole._threads, whole._provider)
+            return whole._new_engine(self.bundle)
 
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""
         session.close()
-        self._open = [other for other in self._open if other is not session]
+        self._open.discard(session)
 
     def _core_model(self) -> CoreModel:
         """What all sequences share: tables, measured costs, and the memory of answers."""
         from streamfuse.runtime.core import CoreError, CoreModel, TablesError
 
-        self._check_open()
-        if self._core is None:
-            try:
-                core = CoreModel(self.bundle.spec(), self.bundle.tables, self.bundle.identity)
-            except TablesError as error:
-                raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
-            for path in self.bundle.prefixes:
-                with suppress(CoreError):  # the statistics of texts say why it was refused
-                    core.add_prefix(os.fspath(path))
-            if self._memory is not None:
-                core.remember(os.fspath(self._memory) or None)
-            self._core = core
-        return self._core
+        with self._whole._loading:
+            self._check_open()
+            if self._core is None:
+                try:
+                    core = CoreModel(self.bundle.spec(), self.bundle.tables, self.bundle.identity)
+                except TablesError as error:
+                    raise TablesError(f"cannot read the drafting data {self.bundle.draft}: {error}") from None
+                for path in self.bundle.prefixes:
+                    with suppress(CoreError):  # the statistics of texts say why it was refused
+                        core.add_prefix(os.fspath(path))
+                if self._memory is not None:
+                    core.remember(os.fspath(self._memory) or None)
+                self._core = core
+            return self._core
 
     def _shared(self) -> Session:
         """The sequence of `generate` and `stream`."""

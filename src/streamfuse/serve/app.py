@@ -67,7 +67,11 @@ def application(service: Service, options: ServeOptions) -> Starlette:
     if options.cors_origin:
         # Before the key is asked for: a browser sends none with its first question.
         cors = Middleware(
-            CORSMiddleware, allow_origins=options.cors_origin, allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=options.cors_origin,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
         )
         middleware.insert(1, cors)
     return Starlette(

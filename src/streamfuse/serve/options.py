@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from streamfuse.options import OptionError, check, option
 
 KEY_VARIABLE = "STREAMFUSE_API_KEY"
+_PORTS = {"http": ":80", "https": ":443"}
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class ServeOptions:
     )
     cors_origin: tuple[str, ...] = option(
         (),
-        "Allow web pages of this origin, or of all (*). An origin is like http://localhost:3000. Repeat the flag for "
-        "several.",
+        "Allow web pages of this origin, or of all (*). An origin is like http://localhost:3000 or "
+        "app://obsidian.md. Repeat the flag for several.",
         metavar="ORIGIN",
         common=True,
     )
@@ -60,8 +61,18 @@ class ServeOptions:
                 f"--host {self.host} can be reached from other machines, so it needs --api-key (or {KEY_VARIABLE})"
             )
         for origin in self.cors_origin:
-            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
-                raise OptionError(f"--cors-origin must be like https://example.org, without a path, not {origin!r:.80}")
+            if origin != "*" and not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9_.:\[\]-]+", origin):
+                raise OptionError(
+                    "--cors-origin must be * or an origin as browsers send it, like https://example.org, without a "
+                    f"path, not {origin!r:.80}"
+                )
+        object.__setattr__(self, "cors_origin", tuple(map(_as_sent, self.cors_origin)))
+
+
+def _as_sent(origin: str) -> str:
+    """An origin as browsers send it: in small letters, and without the port that its scheme stands for."""
+    scheme, _, host = origin.lower().partition("://")
+    return origin if origin == "*" else f"{scheme}://{host.removesuffix(_PORTS.get(scheme, ''))}"
 
 
 def is_loopback(host: str) -> bool:

@@ -96,10 +96,11 @@ class Service:
         raw = not request.is_chat
         ids = prompt if isinstance(prompt, list) else model.encode(prompt, messages=messages, raw=raw, **options)
         room, asked = self.context_tokens - len(ids), options.get("max_new_tokens")
-        if room < 0:
+        if room < 1:
             raise RequestError(
                 400,
-                f"the prompt has {len(ids)} tokens, but the context holds {self.context_tokens}; shorten it",
+                f"the prompt has {len(ids)} tokens and needs room for an answer, but the context holds "
+                f"{self.context_tokens}; shorten it",
                 "messages" if request.is_chat else "prompt",
                 "context_length_exceeded",
             )
@@ -112,5 +113,5 @@ class Service:
                 "context_length_exceeded",
             )
         if asked is None:
-            options["max_new_tokens"] = max(min(room, self._max_new_tokens or room), 1)
+            options["max_new_tokens"] = min(room, self._max_new_tokens or room)
         return model.astream(prompt, messages=messages, raw=raw, **options)

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use llguidance::JsonCompileOptions;
-use serde_json::{Map, Value};
+use serde_json::{json, Map, Value};
 
 use super::formats;
 use super::limits::{MOST_COPIED, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES};
@@ -116,7 +116,8 @@ fn each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
 fn strip(fields: &mut Object) {
     let says_nothing = |fields: &Object, name: &str| match (name, &fields[name]) {
         ("uniqueItems", Value::Bool(false)) => true,
-        ("unevaluatedItems" | "unevaluatedProperties" | "propertyNames", Value::Bool(true)) => true,
+        ("unevaluatedItems" | "unevaluatedProperties", inner) => allows_all(inner),
+        ("propertyNames", inner) => allows_all(inner) || *inner == json!({ "type": "string" }), // as every name is
         ("minContains" | "maxContains", _) => !fields.contains_key("contains"),
         ("then" | "else", _) => !fields.contains_key("if"),
         ("if", _) => !fields.contains_key("then") && !fields.contains_key("else"),
@@ -132,6 +133,10 @@ fn strip(fields: &mut Object) {
             fields.insert(name.to_owned(), Value::from(count as u64));
         }
     }
+}
+
+fn allows_all(schema: &Value) -> bool {
+    *schema == Value::Bool(true) || schema.as_object().is_some_and(Object::is_empty)
 }
 
 struct Checker<'a> {
