@@ -113,8 +113,8 @@ void empty_file(const std::string& path) {
 
 }  // namespace
 
-Memory::Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size)
-    : path_(std::move(path)),
+Memory::Memory(const std::string& path, int64_t capacity, std::string identity, int64_t vocab_size)
+    : path_(absolute_path(path)),
       identity_(std::move(identity)),
       capacity_(static_cast<size_t>(capacity)),
       limit_(capacity_ + capacity_ / 4),

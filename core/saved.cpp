@@ -232,7 +232,7 @@ Prefix read_prefix(const std::string& path, const Spec& spec) {
   SavedFile file(path, spec);
   if (file.cached == 0 || file.cache_bytes == 0) bad(path, "holds no cache");
   file.tokens.resize(static_cast<size_t>(file.cached));
-  return {path, std::move(file.tokens), file.cache_bytes};
+  return {absolute_path(path), std::move(file.tokens), file.cache_bytes};
 }
 
 void load_prefix(const Prefix& prefix, const Spec& spec, Engine& engine) {

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "atomic_file.h"
 #include "error.h"
 #include "saved.h"
 
@@ -31,7 +32,7 @@ Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_s
       prefixes_(std::move(prefixes)),
       spec_(model_->spec),
       engine_(spec_, std::move(backend)),
-      cost_source_{options.cost_folder == nullptr ? "" : options.cost_folder,
+      cost_source_{absolute_path(options.cost_folder == nullptr ? "" : options.cost_folder),
                    options.device == nullptr ? "" : options.device},
       costs_(spec_),
       planner_(*model_, costs_, memory_),

@@ -147,6 +147,23 @@ def test_a_file_keeps_answers_for_the_next_process_and_for_its_owner_alone(tmp_p
     assert ask(model_of(path))[1].widths == alone.widths
 
 
+def test_a_relative_name_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the working directory is when an answer is added, or when all are forgotten."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    model, of_adapter = model_of(Path("memory")), model_of(Path("memory.task"), identity="b")
+    for one in (model, of_adapter):
+        ask(one)
+    monkeypatch.chdir(there)
+    ask(model, [50, 51, 52, 53])
+    assert len(answers_in(here / "memory")) == 2
+    model.forget()
+    assert [file.stat().st_size for file in here.iterdir()] == [0, 0]
+    assert list(there.iterdir()) == []
+
+
 def test_another_bundle_begins_the_file_anew_and_another_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     _, alone = ask(model_of(path))

@@ -85,6 +85,25 @@ def test_measured_costs_are_kept_in_a_file_per_bundle_and_device(chat_bundle: Pa
     assert len(list(folder.glob("*.costs"))) == 2
 
 
+def test_relative_names_are_those_of_the_load(
+    chat_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    with AppModel(chat_bundle, cost_folder=b"costs", memory_file=b"answers") as opened:
+        monkeypatch.chdir(there)
+        chat = opened.chat()
+        chat.ask("Who keeps the lamp?", **SHORT)
+        chat.free()
+        assert (here / "answers").stat().st_size > 16
+        assert len(list((here / "costs").glob("*.costs"))) == 1
+        assert library().sf_model_forget(opened.handle) == OK
+    assert (here / "answers").stat().st_size == 0
+    assert list(there.iterdir()) == []
+
+
 def test_a_session_outlives_its_model(chat_bundle: Path) -> None:
     model = AppModel(chat_bundle)
     chat, options = model.chat(), model.options(**SHORT)

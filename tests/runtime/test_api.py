@@ -90,6 +90,18 @@ def test_answers_are_kept_for_later_conversations_until_they_are_forgotten(
         ask(model)
 
 
+def test_the_memory_is_the_file_that_was_named_when_the_model_was_loaded(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with streamfuse.load(folder, memory="memory") as model:
+        monkeypatch.chdir(tmp_path / "there")
+        model.generate("hello")
+    assert (tmp_path / "memory").is_file()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
 def test_an_answer_has_text_tokens_and_statistics(model: streamfuse.Model) -> None:
     answer = model.generate("hello")
     assert len(answer.text) == len(answer.tokens) == 16  # by the bundle's sampling defaults
