@@ -245,8 +245,9 @@ typedef struct sf_piece {
 /* The next piece. SF_END when the answer has ended, or if none was started. */
 SF_EXPORT int sf_session_next(sf_session*, sf_piece* out);
 
-/* Ends the answer at its next token, or while its prompt is processed. Any thread may call it. Delivered text stays in
- * the conversation; if nothing was delivered, the question is dropped. No effect if no answer runs. */
+/* Ends the answer at its next token, or while its prompt is processed; during a call that starts an answer, it ends
+ * that one. Any thread may call it. Delivered text stays in the conversation; if nothing was delivered, the question is
+ * dropped. No effect if no answer runs or starts. */
 SF_EXPORT void sf_session_stop(sf_session*);
 
 /* Like sf_session_stop, but ends the answer now; text that was held back is the next piece. */

@@ -34,7 +34,7 @@ from pages import ROOT
 
 from streamfuse.bundle import open_bundle
 from streamfuse.runtime.backends.callbacks import table_of
-from streamfuse.runtime.structures import ConstraintTable
+from streamfuse.runtime.structures import RELEASE, ConstraintTable
 from streamfuse.runtime.text_library import OK
 
 SHORT = {"max_new_tokens": 12}
@@ -305,4 +305,32 @@ def test_another_thread_stops_an_answer_while_its_prompt_is_read(fake: tuple[App
     thread.join()
     assert chat.messages == []
     assert len(engine.calls) == 1
+    chat.free()
+
+
+def test_a_stop_while_an_answer_starts_ends_it(fake: tuple[AppModel, Any]) -> None:
+    """Before its prompt is rendered: there the start ends the running answer, and tells the engine."""
+    model, table = fake
+    backend, _ = table()
+    starting: list[AppSession] = []
+
+    def rest(_: object) -> None:
+        for one in starting:
+            one.stop()
+
+    function = RELEASE(rest)
+    backend.contents.idle = function
+    chat = model.chat(backend=backend)
+    whole = chat.ask("abc", speculative=0, **SHORT)
+    chat.reset()
+    chat.start("abc", speculative=0, **SHORT)
+    assert chat.next() is not None
+    starting.append(chat)
+    chat.start("def", speculative=0, **SHORT)
+    starting.clear()
+    assert list(chat.pieces()) == []
+    assert chat.statistics["finish_reason"] == "stopped"
+    assert [turn["content"] for turn in chat.messages] == ["abc", whole[: len(chat.messages[-1]["content"])]]
+    chat.reset()
+    assert chat.ask("abc", speculative=0, **SHORT) == whole, "it ends no later one"
     chat.free()
