@@ -51,9 +51,11 @@ std::string absolute_path(const std::string& path) {
 
 bool LockedFile::lock(const std::string& path, int flags) {
   opened_ = false;
+  if (process_ != getpid()) close();  // a forked process would share the lock of its parent
   while (true) {
     if (descriptor_ < 0) {
       descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+      process_ = getpid();
       opened_ = true;
     }
     if (descriptor_ < 0) return false;

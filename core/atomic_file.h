@@ -22,8 +22,8 @@ class LockedFile {
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
 
-  // Opens the file if it is not open, and locks it. If the path names another file by then, because another process
-  // has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened.
+  // Opens the file, unless this process has it open, and locks it. If the path names another file by then, because
+  // another process has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened.
   bool lock(const std::string& path, int flags);
   void unlock();
   void close();
@@ -32,6 +32,7 @@ class LockedFile {
 
  private:
   int descriptor_ = -1;
+  int process_ = -1;  // that opened it
   bool opened_ = false;
 };
 

@@ -350,6 +350,43 @@ def test_processes_that_write_one_file_lose_no_answer(tmp_path: Path, tokens: in
         assert 640 - 17 < sum(len(one) + 1 for one in kept) <= 800
 
 
+_FORKED = """
+import fcntl, os, sys, time
+from pathlib import Path
+from test_memory import answers_in, ask, model_of
+
+def is_memory(number):
+    try:
+        return os.path.samestat(os.fstat(number), path.stat())
+    except OSError:
+        return False
+
+path = Path(sys.argv[1])
+model = model_of(path)
+ask(model)
+before = path.stat().st_size
+(own,) = filter(is_memory, range(256))
+fcntl.flock(own, fcntl.LOCK_EX)  # as during an answer that this process adds
+child = os.fork()
+if child == 0:
+    ask(model, [1, 2, 1])
+    os._exit(0)
+time.sleep(1)
+assert (os.waitpid(child, os.WNOHANG), path.stat().st_size) == ((0, 0), before), "it waits for the lock"
+fcntl.flock(own, fcntl.LOCK_UN)
+assert os.waitpid(child, 0) == (child, 0)
+ask(model, [7, 9, 3])
+assert len(answers_in(path)) == 3
+"""
+
+
+def test_a_forked_process_is_another_one(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", _FORKED, str(tmp_path / "memory")]
+    folder = Path(__file__).parent
+    done = subprocess.run(arguments, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 5, 9, 12])
 def test_a_memory_smaller_than_an_answer_keeps_its_end(tmp_path: Path, tokens: int) -> None:
     path = tmp_path / "memory"
