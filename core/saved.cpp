@@ -89,8 +89,9 @@ class SavedFile {
   uint64_t cache_bytes = 0;  // 0 if the engine could not save them
   std::string note;          // known after `check`
 
-  void check();               // reads the whole file
-  void load(Engine& engine);  // after `check`; the engine's cache must be empty
+  void check();  // reads the whole file
+  // After `check`; the engine's cache must be empty, and may not be if it throws.
+  void load(Engine& engine);
 
  private:
   void add(void* data, size_t size);
@@ -167,7 +168,8 @@ void SavedFile::load(Engine& engine) {
     left -= bytes;
     return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
   };
-  if (!engine.load(cached, next)) bad(path_, "cannot be read, or the engine asks for more than it saved");
+  if (engine.load(cached, next)) return;
+  throw Failure(SF_EXECUTION, path_ + " cannot be read, or the engine asks for more than it saved");
 }
 
 constexpr const char* kOtherEngine = "holds the cache of another engine";

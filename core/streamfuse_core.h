@@ -360,8 +360,8 @@ SF_EXPORT const char* sf_sequence_finish_reason(const sf_sequence*);
 /* Save tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, atomically, and restore them. A
  * damaged file, or one of another bundle or version, is refused, and the sequence is unchanged. A valid file's note is
  * passed to `take` (may be NULL) before anything changes: if it returns a code other than SF_OK, the file is refused
- * with that code. The note is valid only during that call. If the engine fails to load the cache, the sequence is left
- * empty. Both finish a running text. */
+ * with that code. The note is valid only during that call. A cache that cannot be loaded is SF_EXECUTION, or the
+ * engine's own code, and leaves the sequence empty. Both finish a running text. */
 SF_EXPORT int sf_sequence_save(sf_sequence*, const char* path, const void* note, size_t note_bytes);
 SF_EXPORT int sf_sequence_restore(sf_sequence*, const char* path,
                                   int (*take)(void* context, const void* note, size_t bytes), void* context);

@@ -268,26 +268,41 @@ void Session::trim() {
   need(sf_sequence_trim(sequence_.get()));
 }
 
-void Session::save(const char* path) {
-  finish();
+// The turns of a chat, as they are saved; empty for a completion.
+std::string Session::note() {
   const void* note = nullptr;
   size_t bytes = 0;
   if (chat_) text_needs(sf_text_save(text_.get(), &note, &bytes));
-  need(sf_sequence_save(sequence_.get(), path, note, bytes));
+  return {static_cast<const char*>(note), bytes};
+}
+
+void Session::save(const char* path) {
+  finish();
+  const std::string turns = note();
+  need(sf_sequence_save(sequence_.get(), path, turns.data(), turns.size()));
 }
 
 void Session::restore(const char* path) {
   finish();
+  const std::string before = note();
   struct Turns {
     sf_text* text;
+    bool taken;
     int refused;
-  } turns = {text_.get(), SF_OK};
+  } turns = {text_.get(), false, SF_OK};
   const auto take = [](void* context, const void* note, size_t bytes) {
     Turns& own = *static_cast<Turns*>(context);
-    return own.refused = sf_text_restore(own.text, note, bytes);
+    own.refused = sf_text_restore(own.text, note, bytes);
+    own.taken = own.refused == SF_OK;
+    return own.refused;
   };
   const int code = sf_sequence_restore(sequence_.get(), path, chat_ ? +take : nullptr, &turns);
-  check(code, turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
+  if (code != SF_OK) {
+    const Failure failure(code,
+                          turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
+    if (turns.taken) sf_text_restore(text_.get(), before.data(), before.size());  // the cache could not be loaded
+    throw failure;
+  }
   held_.clear();
 }
 

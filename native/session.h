@@ -48,6 +48,7 @@ class Session {
   template <typename Ask>
   void start_turn(const sf_answer_options& options, Owned<sf_constraint> own, Ask ask);
   Owned<sf_constraint> constrain(const sf_answer_options& options, Owned<sf_constraint> own);
+  std::string note();
   void give(const sf_token& token, sf_piece& out);
   bool give_held(sf_piece& out);
   void hold(const sf_text_part* parts, int32_t n);  // for later pieces

@@ -276,7 +276,8 @@ SF_EXPORT int sf_session_reset(sf_session*);
 
 /* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle and adapter, also in
  * another process or language. SF_BAD_FILE for a damaged file, one of another bundle or adapter, or one from which a
- * chat cannot continue; then the session is unchanged. Both finish a running answer. */
+ * chat cannot continue; then the session is unchanged. If the engine cannot load the cache, the conversation is
+ * unchanged, but the next prompt processes it again. Both finish a running answer. */
 SF_EXPORT int sf_session_save(sf_session*, const char* path);
 SF_EXPORT int sf_session_restore(sf_session*, const char* path);
 

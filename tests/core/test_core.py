@@ -43,7 +43,7 @@ from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Generation, Session
 from streamfuse.runtime.structures import RELEASE, TAKE, Options
-from streamfuse.runtime.text_library import END, EXECUTION
+from streamfuse.runtime.text_library import BAD_FILE, END, EXECUTION, OK
 
 CORE = Path(__file__).parents[2] / "core"
 VOCAB, SLOTS = 60, 40
@@ -635,6 +635,25 @@ def test_an_engine_that_saves_or_takes_another_number_of_bytes_than_it_said_is_r
         with pytest.raises(OSError, match="has not"):
             session.restore(tmp_path / "saved")
         assert session.tokens == []
+
+
+def test_a_cache_that_cannot_be_read_is_no_refused_file(tmp_path: Path) -> None:
+    """A refused file, SF_BAD_FILE, has changed nothing; here the old cache is gone."""
+
+    class Failing(SavingBackend):
+        def engine_table(self) -> Table:
+            table = callback_table(self)
+            table.struct.load = load = type(table.struct.load)(lambda *_: BAD_FILE)
+            table.held.append(load)
+            return table
+
+    with Session(Failing(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+        session.save(tmp_path / "saved")
+        with session.core.handle as handle:
+            restore, path = session.core.library.sf_sequence_restore, str(tmp_path / "saved").encode()
+            assert restore(handle, path, TAKE(lambda *_: OK), None) == EXECUTION
+        assert (session.tokens, session.core.cached) == ([], 0)
 
 
 KILLED = """

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from app_library import (
     BAD_ARGUMENT,
+    BAD_FILE,
     BUILT,
     AnswerOptions,
     AppModel,
@@ -29,13 +30,13 @@ from app_library import (
     library,
     needs_library,
 )
-from bundle_samples import edit_manifest, fake_engines, write_bundle
+from bundle_samples import SavingBackend, edit_manifest, fake_engines, write_bundle
 from pages import ROOT
 
 from streamfuse.bundle import open_bundle
 from streamfuse.runtime.backends.callbacks import table_of
 from streamfuse.runtime.structures import RELEASE, ConstraintTable
-from streamfuse.runtime.text_library import OK
+from streamfuse.runtime.text_library import EXECUTION, OK
 
 SHORT = {"max_new_tokens": 12}
 
@@ -334,3 +335,28 @@ def test_a_stop_while_an_answer_starts_ends_it(fake: tuple[AppModel, Any]) -> No
     chat.reset()
     assert chat.ask("abc", speculative=0, **SHORT) == whole, "it ends no later one"
     chat.free()
+
+
+def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(tmp_path: Path) -> None:
+    folder, file = write_bundle(tmp_path / "own"), tmp_path / "chat"
+    few = {"speculative": 0, "max_new_tokens": 3}
+    _, engines = fake_engines(SavingBackend)
+    new = engines(open_bundle(folder))
+    tables = [table_of(new()) for _ in range(3)]
+    load = type(tables[2].struct.load)(lambda *_: BAD_FILE)
+    tables[2].struct.load = load
+    with AppModel(folder, own_engine=1) as model:
+        first, second, other = (model.chat(backend=ctypes.pointer(table.struct)) for table in tables)
+        first.ask("a", **few)
+        first.save(file)
+        for chat in (second, other):
+            chat.ask("b", **few)
+        before = other.messages
+        with pytest.raises(LibraryFailure, match=f"{file} cannot be read, or the engine asks") as refused:
+            other.restore(file)
+        assert refused.value.code == EXECUTION
+        assert (other.messages, other.tokens, other.cached) == (before, [], 0)
+        assert other.ask("c", **few) == second.ask("c", **few)
+        assert other.statistics["prefilled_tokens"] == other.statistics["prompt_tokens"] - 1
+        for chat in (first, second, other):
+            chat.free()
