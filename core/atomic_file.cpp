@@ -82,6 +82,12 @@ void LockedFile::close() {
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + std::string(kTemporary)) {
   held_.reserve(kMostHeld);
+  struct stat named;
+  if (stat(path_.c_str(), &named) == 0 && S_ISDIR(named.st_mode)) {  // not only when all is written
+    errno = EISDIR;
+    fail();
+    return;
+  }
   // A file left behind by another process may have been readable by others.
   if (!file_.lock(temporary_, O_WRONLY | O_CREAT) || ftruncate(file_.descriptor(), 0) != 0 ||
       fchmod(file_.descriptor(), 0600) != 0)

@@ -568,6 +568,24 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
     assert sorted(tmp_path.iterdir()) == [path], "no draft is left behind"
 
 
+def test_a_file_that_a_session_cannot_be_saved_to_or_restored_from_is_named_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    class Unasked(SavingBackend):
+        def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+            raise AssertionError("the file cannot be written")
+
+    with Session(Unasked(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(5)).finish()
+        for path, reason in ((folder, "it is a folder"), (tmp_path / ("n" * 252), "its name is too long")):
+            with pytest.raises(CoreError, match=f"^{path} cannot be written: {reason}$"):
+                session.save(path)
+        with pytest.raises(CoreError, match=f"^{folder} cannot be read: it is a folder$"):
+            session.restore(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 LARGE = """
 import resource, sys
 from test_core import GenerationConfig, SavingBackend, Session, spec
