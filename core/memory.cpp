@@ -123,7 +123,10 @@ Memory::Memory(const std::string& path, int64_t capacity, std::string identity, 
   if (path_.empty()) return;
   const Unlock at_end{file_};
   if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
-  if (read_file()) replace_file();
+  if (read_file())
+    replace_file();
+  else
+    fchmod(file_.descriptor(), 0600);  // others may be able to read it; not every file system has modes
   if (file_failed_) bad_file(path_, " cannot be written: ");
 }
 

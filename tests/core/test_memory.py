@@ -147,6 +147,19 @@ def test_a_file_keeps_answers_for_the_next_process_and_for_its_owner_alone(tmp_p
     assert ask(model_of(path))[1].widths == alone.widths
 
 
+def test_a_file_that_others_could_read_is_its_owner_s_alone_again(tmp_path: Path) -> None:
+    """After it was copied, for example. Only answers: another file keeps its mode."""
+    path, photo = tmp_path / "memory", tmp_path / "photo"
+    ask(model_of(path))
+    photo.write_bytes(b"a picture of a cat")
+    for file in (path, photo):
+        file.chmod(0o644)
+    assert ask(model_of(path))[1].accepted_by_source["memory"] > 0
+    with pytest.raises(CoreError, match="is not a memory"):
+        model_of(photo)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, photo)] == [0o600, 0o644]
+
+
 def test_a_relative_name_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the working directory is when an answer is added, or when all are forgotten."""
     here, there = tmp_path / "here", tmp_path / "there"
