@@ -88,10 +88,17 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path +
     fail();
     return;
   }
-  // A file left behind by another process may have been readable by others.
-  if (!file_.lock(temporary_, O_WRONLY | O_CREAT) || ftruncate(file_.descriptor(), 0) != 0 ||
-      fchmod(file_.descriptor(), 0600) != 0)
-    fail();
+  if (!open_temporary() || ftruncate(file_.descriptor(), 0) != 0) fail();
+}
+
+// A file left behind by another process may be readable by others. Not every file system lets that be changed; there a
+// new file takes its place.
+bool AtomicFile::open_temporary() {
+  if (!file_.lock(temporary_, O_WRONLY | O_CREAT)) return false;
+  if (fchmod(file_.descriptor(), 0600) == 0) return true;
+  if (std::remove(temporary_.c_str()) != 0) return false;
+  file_.close();
+  return file_.lock(temporary_, O_WRONLY | O_CREAT | O_EXCL);
 }
 
 AtomicFile::~AtomicFile() {

@@ -58,6 +58,7 @@ class AtomicFile {
   bool commit();
 
  private:
+  bool open_temporary();
   void put(const void* data, size_t size);
   void fail();
 
