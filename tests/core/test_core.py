@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,24 +143,52 @@ def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator
             assert_same_bits(found, grow(7, ids, log_probs, width, depth, tables, coupling, position))
 
 
-@pytest.mark.skipif(MACHINE not in DOWNWARD, reason="the number of FE_DOWNWARD is not known here")
+needs_downward = pytest.mark.skipif(MACHINE not in DOWNWARD, reason="the number of FE_DOWNWARD is not known here")
+
+
+@contextmanager
+def rounding_downward() -> Iterator[None]:
+    """The calling thread rounds towards minus infinity; a call must leave that so."""
+    math = ctypes.CDLL(LIBM)
+    nearest = math.fegetround()
+    assert math.fesetround(DOWNWARD[MACHINE]) == 0
+    try:
+        yield
+        assert math.fegetround() == DOWNWARD[MACHINE]
+    finally:
+        math.fesetround(nearest)
+
+
+@needs_downward
+def test_numbers_do_not_follow_the_caller_s_rounding_mode(rng: np.random.Generator) -> None:
+    library, x = load_core(), numbers(rng)
+    positive = np.exp(rng.uniform(-600, 600, 1000))
+    y, z = np.empty_like(x), np.empty_like(positive)
+
+    def found() -> list[object]:
+        library.sf_exp(x.ctypes.data, y.ctypes.data, len(x))
+        library.sf_log(positive.ctypes.data, z.ctypes.data, len(positive))
+        return [y.tobytes(), z.tobytes(), [library.sf_noise(3, 5, token, VOCAB) for token in range(VOCAB)]]
+
+    expected = found()
+    with rounding_downward():
+        changed = found()
+    assert changed == expected
+
+
+@needs_downward
 def test_trees_do_not_follow_the_caller_s_rounding_mode(rng: np.random.Generator) -> None:
     left, right = (rng.normal(size=(rows, 8)).astype(np.float16) for rows in (VOCAB, SLOTS))
     gate, vocab = rng.normal(size=(4, 8)).astype(np.float32), np.arange(SLOTS, dtype=np.int32)
     tensors = {"parent_left": left, "parent_right": right, "gate": gate, "stream_vocab": vocab}
-    model, math = CoreModel(ModelSpec(64, VOCAB, 4, 8, 8, {"verify_18": (18, 18)}), tensors), ctypes.CDLL(LIBM)
+    model = CoreModel(ModelSpec(64, VOCAB, 4, 8, 8, {"verify_18": (18, 18)}), tensors)
     for _ in range(20):
         ids, log_probs = streams_of(rng, 4, 8, tied=False)
         options = options_of(SamplingConfig(temperature=0.7, seed=3))
         places = (7, ids.ctypes.data, log_probs.ctypes.data, 5, ctypes.byref(options))
         expected = grown(model, "sf_grow_streams", *places, width=18, depth=4)
-        nearest = math.fegetround()
-        assert math.fesetround(DOWNWARD[MACHINE]) == 0
-        try:
+        with rounding_downward():
             found = grown(model, "sf_grow_streams", *places, width=18, depth=4)
-            assert math.fegetround() == DOWNWARD[MACHINE]
-        finally:
-            math.fesetround(nearest)
         assert_same_bits(found, expected)
 
 
