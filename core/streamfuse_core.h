@@ -194,7 +194,7 @@ SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t t
 
 /* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those
  * of a bundle's adapters, belong to it and are emptied too, whoever has them open. Needs no disk space. SF_BAD_FILE,
- * after all files were tried, if one cannot be emptied. Any thread may call it. */
+ * after all files were tried, if one cannot be emptied or the folder cannot be listed. Any thread may call it. */
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
 /* Adds a stored prefix: a file of sf_sequence_save whose cached tokens prompts may begin with, for example those of a

@@ -332,6 +332,19 @@ def test_a_file_that_cannot_be_emptied_keeps_no_other_from_it(tmp_path: Path) ->
     assert of_adapter.stat().st_size == 0
 
 
+def test_a_folder_that_cannot_be_listed_is_named_and_the_own_file_is_emptied(tmp_path: Path) -> None:
+    model = model_of(path := tmp_path / "memory")
+    ask(model)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))  # nothing can be opened besides what is open
+    try:
+        with pytest.raises(CoreError, match=f"{tmp_path} cannot be listed, so adapters' files in it may keep"):
+            model.forget()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert path.stat().st_size == 0
+
+
 _WRITER = """
 import sys
 from pathlib import Path
