@@ -93,9 +93,8 @@ class SavedFile {
   uint64_t cache_bytes = 0;  // 0 if the engine could not save them
   std::string note;          // known after `check`
 
-  void check();  // reads the whole file
-  // After `check`; the engine's cache must be empty, and may not be if it throws.
-  void load(Engine& engine);
+  void check();               // reads the whole file
+  void load(Engine& engine);  // after `check`; the engine's cache must be empty, and may not be if this throws
 
  private:
   void read(void* data, size_t size);

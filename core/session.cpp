@@ -74,7 +74,7 @@ void Session::check_start(const int64_t* ids, int64_t n, const Generation& gener
 }
 
 void Session::start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar) {
-  const uint32_t stops = stops_.load(std::memory_order_relaxed);  // a stop during this call counts
+  const uint32_t stops = stops_;  // a stop during this call counts
   const bool drafts = generation.speculative && !spec_.verify.empty();
   check_start(ids, n, generation, drafts);
   std::optional<Constraint> constrained;
@@ -347,7 +347,7 @@ void Session::reset() { discard(); }
 // ---- between texts ----
 
 void Session::prepare() {
-  past_stops_ = stops_.load(std::memory_order_relaxed);
+  past_stops_ = stops_;
   finish(nullptr);
   learn_costs();
 }

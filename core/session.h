@@ -37,7 +37,7 @@ class Session {
   bool read();               // processes a part of the prompt in one pass; false: nothing is left
   bool next(sf_token& out);  // false: the text has ended
   void finish(const char* reason);
-  void stop() { stops_.fetch_add(1, std::memory_order_relaxed); }
+  void stop() { ++stops_; }
   void reset();
   void trim();
   void save(const std::string& path, const std::string& note);

@@ -22,7 +22,6 @@ double ms_since(Clock::time_point started) {
 }  // namespace
 
 Model::Model(const char* folder, const sf_model_options& options)
-    // Sessions and adapters use them later, when the working directory may be another one.
     : folder_(absolute_path(folder)),
       cost_folder_(absolute_path(options.cost_folder == nullptr ? "" : options.cost_folder)),
       machine_(machine()),
