@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 namespace streamfuse {
 namespace {
@@ -40,11 +42,20 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
+std::string absolute_path(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code unknown;  // the working directory may have been removed
+  const std::filesystem::path absolute = std::filesystem::absolute(path, unknown);
+  return unknown ? path : absolute.string();
+}
+
 bool LockedFile::lock(const std::string& path, int flags) {
   opened_ = false;
+  if (process_ != getpid()) close();  // a forked process would share the lock of its parent
   while (true) {
     if (descriptor_ < 0) {
       descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+      process_ = getpid();
       opened_ = true;
     }
     if (descriptor_ < 0) return false;
@@ -71,10 +82,23 @@ void LockedFile::close() {
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + std::string(kTemporary)) {
   held_.reserve(kMostHeld);
-  // A file left behind by another process may have been readable by others.
-  if (!file_.lock(temporary_, O_WRONLY | O_CREAT) || ftruncate(file_.descriptor(), 0) != 0 ||
-      fchmod(file_.descriptor(), 0600) != 0)
+  struct stat named;
+  if (stat(path_.c_str(), &named) == 0 && S_ISDIR(named.st_mode)) {  // not only when all is written
+    errno = EISDIR;
     fail();
+    return;
+  }
+  if (!open_temporary() || ftruncate(file_.descriptor(), 0) != 0) fail();
+}
+
+// A file left behind by another process may be readable by others. Not every file system lets that be changed; there a
+// new file takes its place.
+bool AtomicFile::open_temporary() {
+  if (!file_.lock(temporary_, O_WRONLY | O_CREAT)) return false;
+  if (fchmod(file_.descriptor(), 0600) == 0) return true;
+  if (std::remove(temporary_.c_str()) != 0) return false;
+  file_.close();
+  return file_.lock(temporary_, O_WRONLY | O_CREAT | O_EXCL);
 }
 
 AtomicFile::~AtomicFile() {

@@ -9,7 +9,8 @@
 
 namespace streamfuse {
 
-std::string folder_of(const std::string& path);  // "." if the path has none
+std::string folder_of(const std::string& path);      // "." if the path has none
+std::string absolute_path(const std::string& path);  // the same file in any working directory; "" for ""
 
 // A file that is readable by its owner only. `lock` waits until no other process or object holds the lock. On a file
 // system without locks, the caller must ensure that there is one writer.
@@ -20,8 +21,8 @@ class LockedFile {
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
 
-  // Opens the file if it is not open, and locks it. If the path names another file by then, because another process
-  // has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened.
+  // Opens the file, unless this process has it open, and locks it. If the path names another file by then, because
+  // another process has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened.
   bool lock(const std::string& path, int flags);
   void unlock();
   void close();
@@ -30,6 +31,7 @@ class LockedFile {
 
  private:
   int descriptor_ = -1;
+  int process_ = -1;  // that opened it
   bool opened_ = false;
 };
 
@@ -55,6 +57,7 @@ class AtomicFile {
   bool commit();
 
  private:
+  bool open_temporary();
   void put(const void* data, size_t size);
   void fail();
 

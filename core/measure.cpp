@@ -33,10 +33,10 @@ double timed_pass(int64_t method, int64_t nodes, Engine& engine, Planner& planne
 }  // namespace
 
 double measure_costs(const Model& model, const CostSource& source, Engine& engine, Planner& planner, Costs& costs,
-                     const Stopwatch& watch, const std::atomic<bool>& stop) {
+                     const Stopwatch& watch, const std::function<bool()>& stopped) {
   const double started = watch.now();
   const auto run = [&](int64_t method, int64_t nodes) {
-    return stop.load(std::memory_order_relaxed) ? -1.0 : timed_pass(method, nodes, engine, planner, watch);
+    return stopped() ? -1.0 : timed_pass(method, nodes, engine, planner, watch);
   };
   if (const std::vector<double> known = model.costs_of_device.find(source.device); !known.empty()) {
     costs.take(known);

@@ -1,7 +1,7 @@
 // The latency of passes on this device: from another session, from a file, or measured now.
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <string>
 
 #include "engine.h"
@@ -16,9 +16,9 @@ struct CostSource {
   std::string device;  // the device that the costs were measured on
 };
 
-// Runs passes after the cached tokens and does not change the cache; `stop` ends it after the current pass. Reports
-// failing streams to the planner. Returns its duration in milliseconds.
+// Runs passes after the cached tokens and does not change the cache; ends after the pass during which `stopped` becomes
+// true. Reports failing streams to the planner. Returns its duration in milliseconds.
 double measure_costs(const Model& model, const CostSource& source, Engine& engine, Planner& planner, Costs& costs,
-                     const Stopwatch& watch, const std::atomic<bool>& stop);
+                     const Stopwatch& watch, const std::function<bool()>& stopped);
 
 }  // namespace streamfuse

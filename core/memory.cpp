@@ -83,7 +83,7 @@ std::vector<std::string> memories_beside(const std::string& path) {
   const size_t name_at = path.rfind('/') + 1;  // 0 if there is no folder in the path
   const std::string before = path.substr(0, name_at), begin = path.substr(name_at) + ".";
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
-  if (entries == nullptr) bad_file(folder, " cannot be read: ");
+  if (entries == nullptr) bad_file(folder, " cannot be listed, so adapters' files in it may keep their answers: ");
   std::vector<std::string> found;
   while (const dirent* const entry = ::readdir(entries.get())) {
     const std::string name = entry->d_name;
@@ -113,8 +113,8 @@ void empty_file(const std::string& path) {
 
 }  // namespace
 
-Memory::Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size)
-    : path_(std::move(path)),
+Memory::Memory(const std::string& path, int64_t capacity, std::string identity, int64_t vocab_size)
+    : path_(absolute_path(path)),
       identity_(std::move(identity)),
       capacity_(static_cast<size_t>(capacity)),
       limit_(capacity_ + capacity_ / 4),
@@ -123,7 +123,10 @@ Memory::Memory(std::string path, int64_t capacity, std::string identity, int64_t
   if (path_.empty()) return;
   const Unlock at_end{file_};
   if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
-  if (read_file()) replace_file();
+  if (read_file())
+    replace_file();
+  else
+    fchmod(file_.descriptor(), 0600);  // others may be able to read it; not every file system has modes
   if (file_failed_) bad_file(path_, " cannot be written: ");
 }
 

@@ -22,7 +22,7 @@ class Memory {
   // Keeps the most recent `capacity` to 1.25 * `capacity` tokens. `path`: the file that keeps them between processes;
   // empty: none. A file written for another `identity` is replaced by an empty one. Throws Failure(SF_BAD_FILE) if the
   // file is not a memory or cannot be written.
-  Memory(std::string path, int64_t capacity, std::string identity, int64_t vocab_size);
+  Memory(const std::string& path, int64_t capacity, std::string identity, int64_t vocab_size);
 
   // Adds an answer, with up to kContext tokens before it, to the memory and to the file, and reads what other processes
   // have added to the file. After an error of the file, the file is not used until `forget`.

@@ -71,6 +71,10 @@ const char* why(int error) {
     case EPERM:
     case EROFS:
       return "it is not allowed there";
+    case EISDIR:
+      return "it is a folder";
+    case ENAMETOOLONG:
+      return "its name is too long";
     default:
       return "the disk failed";
   }
@@ -90,10 +94,11 @@ class SavedFile {
   std::string note;          // known after `check`
 
   void check();               // reads the whole file
-  void load(Engine& engine);  // after `check`; the engine's cache must be empty
+  void load(Engine& engine);  // after `check`; the engine's cache must be empty, and may not be if this throws
 
  private:
-  void add(void* data, size_t size);
+  void read(void* data, size_t size);
+  void add(void* data, size_t size);  // to the checksum too
   void get(void* data, size_t size);  // a whole part
 
   struct Closer {
@@ -105,8 +110,13 @@ class SavedFile {
   uint64_t note_bytes_ = 0;
 };
 
+void SavedFile::read(void* data, size_t size) {
+  if (size == 0 || std::fread(data, 1, size, file_.get()) == size) return;
+  bad(path_, std::ferror(file_.get()) != 0 ? std::string("cannot be read: ") + why(errno) : "is cut off");
+}
+
 void SavedFile::add(void* data, size_t size) {
-  if (size > 0 && std::fread(data, 1, size, file_.get()) != size) bad(path_, "is cut off");
+  read(data, size);
   sum_.add(data, size);
 }
 
@@ -155,8 +165,8 @@ void SavedFile::check() {
   note.resize(note_bytes_);
   get(note.data(), note.size());
   uint64_t found;
-  if (std::fread(&found, 1, sizeof found, file_.get()) != sizeof found || found != sum_.end_part())
-    bad(path_, "is damaged");
+  read(&found, sizeof found);
+  if (found != sum_.end_part()) bad(path_, "is damaged");
   if (std::fseek(file_.get(), cache_begins, SEEK_SET) != 0) bad(path_, "cannot be read");
 }
 
@@ -167,7 +177,8 @@ void SavedFile::load(Engine& engine) {
     left -= bytes;
     return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
   };
-  if (!engine.load(cached, next)) bad(path_, "cannot be read, or the engine asks for more than it saved");
+  if (engine.load(cached, next)) return;
+  throw Failure(SF_EXECUTION, path_ + " cannot be read, or the engine asks for more than it saved");
 }
 
 constexpr const char* kOtherEngine = "holds the cache of another engine";
@@ -186,6 +197,10 @@ void save_session(const std::string& path, const Spec& spec, const std::vector<i
   header.cache_bytes = engine.saved_bytes(engine.cached());
   header.note_bytes = note.size();
   AtomicFile file(path);
+  const auto written = [&](bool is_written) {
+    if (!is_written) bad(path, std::string("cannot be written: ") + why(file.error()));
+  };
+  written(file.ok());  // before the engine is asked for its cache
   Checksum sum;
   const auto add = [&](const void* data, size_t size) {
     sum.add(data, size);
@@ -211,7 +226,7 @@ void save_session(const std::string& path, const Spec& spec, const std::vector<i
   put(note.data(), note.size());
   const uint64_t checksum = sum.end_part();
   file.write(&checksum, sizeof checksum);
-  if (!file.commit()) bad(path, std::string("cannot be written: ") + why(file.error()));
+  written(file.commit());
 }
 
 std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, Engine& engine,
@@ -232,7 +247,7 @@ Prefix read_prefix(const std::string& path, const Spec& spec) {
   SavedFile file(path, spec);
   if (file.cached == 0 || file.cache_bytes == 0) bad(path, "holds no cache");
   file.tokens.resize(static_cast<size_t>(file.cached));
-  return {path, std::move(file.tokens), file.cache_bytes};
+  return {absolute_path(path), std::move(file.tokens), file.cache_bytes};
 }
 
 void load_prefix(const Prefix& prefix, const Spec& spec, Engine& engine) {

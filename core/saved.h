@@ -19,7 +19,7 @@ void save_session(const std::string& path, const Spec& spec, const std::vector<i
 
 // Reads a file: checks it for damage and against bundle and engine, passes the note to `take`, which may refuse it with
 // an error code, calls `discard`, which must empty the cache, and fills the cache. Returns the tokens. If it throws
-// before `discard`, nothing has changed.
+// before `discard`, nothing has changed. A cache that cannot be filled is SF_EXECUTION.
 std::vector<int64_t> restore_session(const std::string& path, const Spec& spec, Engine& engine,
                                      const std::function<int(const std::string&)>& take,
                                      const std::function<void()>& discard);

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "atomic_file.h"
 #include "error.h"
 #include "saved.h"
 
@@ -31,7 +32,7 @@ Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_s
       prefixes_(std::move(prefixes)),
       spec_(model_->spec),
       engine_(spec_, std::move(backend)),
-      cost_source_{options.cost_folder == nullptr ? "" : options.cost_folder,
+      cost_source_{absolute_path(options.cost_folder == nullptr ? "" : options.cost_folder),
                    options.device == nullptr ? "" : options.device},
       costs_(spec_),
       planner_(*model_, costs_, memory_),
@@ -73,11 +74,12 @@ void Session::check_start(const int64_t* ids, int64_t n, const Generation& gener
 }
 
 void Session::start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar) {
+  const uint32_t stops = stops_;  // a stop during this call counts
   const bool drafts = generation.speculative && !spec_.verify.empty();
   check_start(ids, n, generation, drafts);
   std::optional<Constraint> constrained;
   if (grammar->size > 0) constrained.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
-  stop_.store(false, std::memory_order_relaxed);  // a stop during the measurement counts
+  past_stops_ = stops;  // not before: if the arguments are refused, a stop of the running text still ends it
   finish(nullptr);
   const int64_t same = common_prefix(tokens_, ids, n);
   const int64_t leaves_cache = engine_.cached() - same;  // before costs are measured, which may empty the cache
@@ -345,7 +347,7 @@ void Session::reset() { discard(); }
 // ---- between texts ----
 
 void Session::prepare() {
-  stop_.store(false, std::memory_order_relaxed);
+  past_stops_ = stops_;
   finish(nullptr);
   learn_costs();
 }
@@ -355,7 +357,7 @@ double Session::learn_costs() {
   if (costs_.known() || spec_.verify.empty()) return 0.0;
   // Passes run after the cached tokens, for example of a restored session, if there is room for them.
   if (engine_.cached() + spec_.widest() > spec_.capacity) engine_.truncate(0);
-  return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, stop_);
+  return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, [this] { return stopped(); });
 }
 
 void Session::trim() {

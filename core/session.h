@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,7 +37,7 @@ class Session {
   bool read();               // processes a part of the prompt in one pass; false: nothing is left
   bool next(sf_token& out);  // false: the text has ended
   void finish(const char* reason);
-  void stop() { stop_.store(true, std::memory_order_relaxed); }
+  void stop() { ++stops_; }
   void reset();
   void trim();
   void save(const std::string& path, const std::string& note);
@@ -81,7 +82,7 @@ class Session {
   void remember();
   void discard();
   Constraint* constraint() { return constraint_ ? &*constraint_ : nullptr; }
-  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  bool stopped() const { return stops_.load(std::memory_order_relaxed) != past_stops_; }
 
   std::shared_ptr<const Model> model_;
   std::shared_ptr<Memory> memory_;
@@ -95,7 +96,8 @@ class Session {
   Statistics statistics_;
   Stopwatch watch_;
   Observer observer_;
-  std::atomic<bool> stop_{false};
+  std::atomic<uint32_t> stops_{0};  // how often `stop` was called
+  uint32_t past_stops_ = 0;         // of these, the calls before the start of the text, which do not end it
 
   std::vector<int64_t> tokens_;
   bool running_ = false;

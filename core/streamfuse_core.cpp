@@ -370,14 +370,17 @@ int64_t sf_choose(const float* logits, int64_t vocab_size, const int64_t* histor
 }
 
 double sf_noise(uint64_t seed, int64_t position, int64_t token, int64_t vocab_size) {
+  const streamfuse::DefaultFloats floats;
   return streamfuse::Noise(seed, position, vocab_size).of(token);
 }
 
 void sf_exp(const double* x, double* y, int64_t n) {
+  const streamfuse::DefaultFloats floats;
   for (int64_t i = 0; i < n; ++i) y[i] = streamfuse::exponential(x[i]);
 }
 
 void sf_log(const double* x, double* y, int64_t n) {
+  const streamfuse::DefaultFloats floats;
   for (int64_t i = 0; i < n; ++i) y[i] = streamfuse::logarithm(x[i]);
 }
 

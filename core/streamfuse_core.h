@@ -187,13 +187,14 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*);
 /* Enables a memory of answers, shared by all sequences of the model: prompt look-up also drafts from their finished
  * texts. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in RAM only.
  * It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
- * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The
- * oldest answers are dropped. Several processes may share the file. Call it before sf_sequence_new. */
+ * SF_BAD_FILE. A relative path stays the same file if the working directory changes later. `tokens` is the capacity, at
+ * most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The oldest answers are dropped. Several
+ * processes may share the file. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
 /* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those
  * of a bundle's adapters, belong to it and are emptied too, whoever has them open. Needs no disk space. SF_BAD_FILE,
- * after all files were tried, if one cannot be emptied. Any thread may call it. */
+ * after all files were tried, if one cannot be emptied or the folder cannot be listed. Any thread may call it. */
 SF_EXPORT int sf_core_model_forget(sf_core_model*);
 
 /* Adds a stored prefix: a file of sf_sequence_save whose cached tokens prompts may begin with, for example those of a
@@ -334,7 +335,8 @@ SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
  * reason in the statistics: "stop" (a stop string) or "stopped" (NULL means this). No effect if no text runs. */
 SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 
-/* Ends the text at its next token. Any thread may call it. */
+/* Ends the text at its next token, or the text that a running call of sf_sequence_start starts, but no later one. Any
+ * thread may call it. */
 SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
 /* Drops all tokens, and the tokens remembered for a constraint's choice_key. Measured pass latencies are kept. */
@@ -358,8 +360,8 @@ SF_EXPORT const char* sf_sequence_finish_reason(const sf_sequence*);
 /* Save tokens, cache and a note of the caller (any bytes; NULL and 0: none) to a file, atomically, and restore them. A
  * damaged file, or one of another bundle or version, is refused, and the sequence is unchanged. A valid file's note is
  * passed to `take` (may be NULL) before anything changes: if it returns a code other than SF_OK, the file is refused
- * with that code. The note is valid only during that call. If the engine fails to load the cache, the sequence is left
- * empty. Both finish a running text. */
+ * with that code. The note is valid only during that call. A cache that cannot be loaded is SF_EXECUTION, or the
+ * engine's own code, and leaves the sequence empty. Both finish a running text. */
 SF_EXPORT int sf_sequence_save(sf_sequence*, const char* path, const void* note, size_t note_bytes);
 SF_EXPORT int sf_sequence_restore(sf_sequence*, const char* path,
                                   int (*take)(void* context, const void* note, size_t bytes), void* context);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string_view>
 
+#include "atomic_file.h"
 #include "device.h"
 #include "progress.h"
 #include "streamfuse_low.h"
@@ -21,13 +22,13 @@ double ms_since(Clock::time_point started) {
 }  // namespace
 
 Model::Model(const char* folder, const sf_model_options& options)
-    : folder_(folder),
-      cost_folder_(options.cost_folder == nullptr ? "" : options.cost_folder),
+    : folder_(absolute_path(folder)),
+      cost_folder_(absolute_path(options.cost_folder == nullptr ? "" : options.cost_folder)),
       machine_(machine()),
       threads_(options.threads == 0 ? "default" : std::to_string(options.threads)),
       memory_tokens_(options.memory_tokens) {
   const auto started = Clock::now();
-  if (options.memory_file != nullptr) memory_file_ = options.memory_file;
+  if (options.memory_file != nullptr) memory_file_ = absolute_path(options.memory_file);
   const bool hashes = options.skip_hashes == 0 || options.public_key != nullptr;
   const double half = !hashes ? 0.0 : options.own_engine == 1 ? 1.0 : 0.5;
   const Watch hashed(options.progress, 0.0, half), loaded(options.progress, half, 1.0);

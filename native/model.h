@@ -51,8 +51,9 @@ class Model {
   void load_core(const std::string& tables_file);
   void core_needs(int code) const;
 
-  std::string folder_, cost_folder_, machine_, threads_;
-  std::optional<std::string> memory_file_;  // "": in RAM only
+  std::string folder_, cost_folder_;  // absolute, since they are used later, in any working directory
+  std::string machine_, threads_;
+  std::optional<std::string> memory_file_;  // absolute too; "": in RAM only
   int64_t memory_tokens_;
   Handle<sf_bundle, sf_bundle_close> bundle_;
   Handle<sf_program, sf_program_close> program_;  // null: sessions bring engines

@@ -77,6 +77,7 @@ void Session::start_tool_results(const char* results, size_t bytes, const sf_ans
 
 template <typename Ask>
 void Session::start_turn(const sf_answer_options& options, Owned<sf_constraint> own, Ask ask) {
+  const uint32_t stops = stops_;
   finish();
   const int64_t* ids = nullptr;
   int64_t n = 0;
@@ -86,13 +87,14 @@ void Session::start_turn(const sf_answer_options& options, Owned<sf_constraint> 
   }
   text_needs(ask(&ids, &n));
   const std::vector<int64_t> context(ids, ids + n);  // the ids are the text's until its next call
-  begin(context.data(), n, options, std::move(own));
+  begin(context.data(), n, options, std::move(own), stops);
 }
 
 void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own) {
+  const uint32_t stops = stops_;
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
-  begin(ids, n, options, std::move(own));
+  begin(ids, n, options, std::move(own), stops);
 }
 
 // Those of the caller, or the bundle's defaults.
@@ -105,7 +107,9 @@ sf_options Session::sampling_of(const sf_answer_options& options) const {
   return sampling;
 }
 
-void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own) {
+// `stops`: how often `stop` had been called when the start was.
+void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own,
+                    uint32_t stops) {
   held_.clear();
   try {
     sf_options sampling = sampling_of(options);
@@ -122,6 +126,7 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
     sf_text_take_back(text_.get());
     throw;
   }
+  if (stops_ != stops) sf_sequence_stop(sequence_.get());  // while the prompt or a grammar was prepared
   running_ = true;
 }
 
@@ -149,6 +154,12 @@ Owned<sf_constraint> Session::constrain(const sf_answer_options& options, Owned<
   const size_t bytes = options.tool_choice == nullptr ? 0 : std::strlen(options.tool_choice);
   text_needs(sf_text_constrain_calls(text_.get(), options.tool_choice, bytes, &made));
   return Owned<sf_constraint>(&made);  // none if there are no tools
+}
+
+// Counted first: a stop that comes too early for the sequence is repeated after its start.
+void Session::stop() {
+  ++stops_;
+  sf_sequence_stop(sequence_.get());
 }
 
 bool Session::read(int64_t* read, int64_t* total) {
@@ -257,26 +268,41 @@ void Session::trim() {
   need(sf_sequence_trim(sequence_.get()));
 }
 
-void Session::save(const char* path) {
-  finish();
+// The turns of a chat, as they are saved; empty for a completion.
+std::string Session::note() {
   const void* note = nullptr;
   size_t bytes = 0;
   if (chat_) text_needs(sf_text_save(text_.get(), &note, &bytes));
-  need(sf_sequence_save(sequence_.get(), path, note, bytes));
+  return {static_cast<const char*>(note), bytes};
+}
+
+void Session::save(const char* path) {
+  finish();
+  const std::string turns = note();
+  need(sf_sequence_save(sequence_.get(), path, turns.data(), turns.size()));
 }
 
 void Session::restore(const char* path) {
   finish();
+  const std::string before = note();
   struct Turns {
     sf_text* text;
+    bool taken;
     int refused;
-  } turns = {text_.get(), SF_OK};
+  } turns = {text_.get(), false, SF_OK};
   const auto take = [](void* context, const void* note, size_t bytes) {
     Turns& own = *static_cast<Turns*>(context);
-    return own.refused = sf_text_restore(own.text, note, bytes);
+    own.refused = sf_text_restore(own.text, note, bytes);
+    own.taken = own.refused == SF_OK;
+    return own.refused;
   };
   const int code = sf_sequence_restore(sequence_.get(), path, chat_ ? +take : nullptr, &turns);
-  check(code, turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
+  if (code != SF_OK) {
+    const Failure failure(code,
+                          turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
+    if (turns.taken) sf_text_restore(text_.get(), before.data(), before.size());  // the cache could not be loaded
+    throw failure;
+  }
   held_.clear();
 }
 

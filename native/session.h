@@ -1,6 +1,8 @@
 // A chat or a completion: a sequence of tokens, its text, and the turns of the conversation.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
@@ -26,7 +28,7 @@ class Session {
   bool read(int64_t* read, int64_t* total);  // false: nothing is left to process
   bool next(sf_piece& out);                  // false: the answer has ended
   void finish();
-  void stop() { sf_sequence_stop(sequence_.get()); }
+  void stop();
   const char* statistics() { return sf_sequence_statistics(sequence_.get()); }
   void messages(const char** json, size_t* bytes);
   void tool_calls(const char** json, size_t* bytes);
@@ -41,11 +43,12 @@ class Session {
  private:
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
-  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
+  void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own, uint32_t stops);
   sf_options sampling_of(const sf_answer_options& options) const;
   template <typename Ask>
   void start_turn(const sf_answer_options& options, Owned<sf_constraint> own, Ask ask);
   Owned<sf_constraint> constrain(const sf_answer_options& options, Owned<sf_constraint> own);
+  std::string note();
   void give(const sf_token& token, sf_piece& out);
   bool give_held(sf_piece& out);
   void hold(const sf_text_part* parts, int32_t n);  // for later pieces
@@ -57,7 +60,8 @@ class Session {
   Handle<sf_text, sf_free_text> text_;
   Handle<sf_sequence, sf_sequence_free> sequence_;
 
-  bool running_ = false;  // an answer is being generated
+  bool running_ = false;            // an answer is being generated
+  std::atomic<uint32_t> stops_{0};  // how often `stop` was called
   struct Part {
     std::string text;
     int32_t channel;

@@ -19,6 +19,7 @@ namespace {
 
 std::string calls;        // since the test began
 bool disk_fails = false;  // whether fsync of a file returns an error
+bool has_modes = true;    // whether the file system lets the mode of a file be changed
 
 }  // namespace
 
@@ -30,6 +31,14 @@ extern "C" int fsync(int descriptor) {
   if (is_folder || !disk_fails) return static_cast<int>(syscall(SYS_fsync, descriptor));
   errno = EIO;
   return -1;
+}
+
+extern "C" int fchmod(int descriptor, mode_t mode) noexcept {
+  if (!has_modes) {
+    errno = EPERM;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fchmod, descriptor, mode));
 }
 
 extern "C" int rename(const char* from, const char* to) noexcept {
@@ -89,12 +98,30 @@ void what_the_disk_refuses_replaces_nothing(const std::filesystem::path& path) {
   expect(!std::filesystem::exists(path.string() + std::string(streamfuse::kTemporary)), "the temporary file is left", path);
 }
 
+// Some file systems of memory cards and networks have no modes. What another process has left is not written to there.
+void a_file_system_without_modes_has_atomic_files(const std::filesystem::path& path) {
+  const std::string left = path.string() + std::string(streamfuse::kTemporary), other = path.string() + ".other";
+  has_modes = false;
+  for (const std::string text : {"new", "over what was left"}) {
+    AtomicFile file(path);
+    file.write(text.data(), text.size());
+    expect(file.commit(), "a commit fails without modes", std::to_string(file.error()));
+    expect(text_of(path) == text, "not what was written", text_of(path));
+    if (std::filesystem::exists(other)) continue;
+    std::ofstream(left) << "left";
+    std::filesystem::create_hard_link(left, other);
+  }
+  expect(text_of(other) == "left", "the file that was left is written to", text_of(other));
+  has_modes = true;
+}
+
 }  // namespace
 
 int main() {
   const Folder folder;
   bytes_are_on_the_disk_before_the_name(folder.path / "chat");
   what_the_disk_refuses_replaces_nothing(folder.path / "chat");
+  a_file_system_without_modes_has_atomic_files(folder.path / "chat");
   if (failures > 0) return EXIT_FAILURE;
   std::puts("atomic file: all tests passed");
   return EXIT_SUCCESS;

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from streamfuse.runtime.reference.tree import Tree
 from streamfuse.runtime.reference.watch import Pass
 from streamfuse.runtime.session import Generation, Session
 from streamfuse.runtime.structures import RELEASE, TAKE, Options
-from streamfuse.runtime.text_library import END, EXECUTION
+from streamfuse.runtime.text_library import BAD_FILE, END, EXECUTION, OK
 
 CORE = Path(__file__).parents[2] / "core"
 VOCAB, SLOTS = 60, 40
@@ -142,24 +143,52 @@ def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator
             assert_same_bits(found, grow(7, ids, log_probs, width, depth, tables, coupling, position))
 
 
-@pytest.mark.skipif(MACHINE not in DOWNWARD, reason="the number of FE_DOWNWARD is not known here")
+needs_downward = pytest.mark.skipif(MACHINE not in DOWNWARD, reason="the number of FE_DOWNWARD is not known here")
+
+
+@contextmanager
+def rounding_downward() -> Iterator[None]:
+    """The calling thread rounds towards minus infinity; a call must leave that so."""
+    math = ctypes.CDLL(LIBM)
+    nearest = math.fegetround()
+    assert math.fesetround(DOWNWARD[MACHINE]) == 0
+    try:
+        yield
+        assert math.fegetround() == DOWNWARD[MACHINE]
+    finally:
+        math.fesetround(nearest)
+
+
+@needs_downward
+def test_numbers_do_not_follow_the_caller_s_rounding_mode(rng: np.random.Generator) -> None:
+    library, x = load_core(), numbers(rng)
+    positive = np.exp(rng.uniform(-600, 600, 1000))
+    y, z = np.empty_like(x), np.empty_like(positive)
+
+    def found() -> list[object]:
+        library.sf_exp(x.ctypes.data, y.ctypes.data, len(x))
+        library.sf_log(positive.ctypes.data, z.ctypes.data, len(positive))
+        return [y.tobytes(), z.tobytes(), [library.sf_noise(3, 5, token, VOCAB) for token in range(VOCAB)]]
+
+    expected = found()
+    with rounding_downward():
+        changed = found()
+    assert changed == expected
+
+
+@needs_downward
 def test_trees_do_not_follow_the_caller_s_rounding_mode(rng: np.random.Generator) -> None:
     left, right = (rng.normal(size=(rows, 8)).astype(np.float16) for rows in (VOCAB, SLOTS))
     gate, vocab = rng.normal(size=(4, 8)).astype(np.float32), np.arange(SLOTS, dtype=np.int32)
     tensors = {"parent_left": left, "parent_right": right, "gate": gate, "stream_vocab": vocab}
-    model, math = CoreModel(ModelSpec(64, VOCAB, 4, 8, 8, {"verify_18": (18, 18)}), tensors), ctypes.CDLL(LIBM)
+    model = CoreModel(ModelSpec(64, VOCAB, 4, 8, 8, {"verify_18": (18, 18)}), tensors)
     for _ in range(20):
         ids, log_probs = streams_of(rng, 4, 8, tied=False)
         options = options_of(SamplingConfig(temperature=0.7, seed=3))
         places = (7, ids.ctypes.data, log_probs.ctypes.data, 5, ctypes.byref(options))
         expected = grown(model, "sf_grow_streams", *places, width=18, depth=4)
-        nearest = math.fegetround()
-        assert math.fesetround(DOWNWARD[MACHINE]) == 0
-        try:
+        with rounding_downward():
             found = grown(model, "sf_grow_streams", *places, width=18, depth=4)
-            assert math.fegetround() == DOWNWARD[MACHINE]
-        finally:
-            math.fesetround(nearest)
         assert_same_bits(found, expected)
 
 
@@ -568,6 +597,24 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
     assert sorted(tmp_path.iterdir()) == [path], "no draft is left behind"
 
 
+def test_a_file_that_a_session_cannot_be_saved_to_or_restored_from_is_named_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    class Unasked(SavingBackend):
+        def save_cache(self, length: int, write: Callable[[bytes], None]) -> None:
+            raise AssertionError("the file cannot be written")
+
+    with Session(Unasked(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(5)).finish()
+        for path, reason in ((folder, "it is a folder"), (tmp_path / ("n" * 252), "its name is too long")):
+            with pytest.raises(CoreError, match=f"^{path} cannot be written: {reason}$"):
+                session.save(path)
+        with pytest.raises(CoreError, match=f"^{folder} cannot be read: it is a folder$"):
+            session.restore(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 LARGE = """
 import resource, sys
 from test_core import GenerationConfig, SavingBackend, Session, spec
@@ -635,6 +682,25 @@ def test_an_engine_that_saves_or_takes_another_number_of_bytes_than_it_said_is_r
         with pytest.raises(OSError, match="has not"):
             session.restore(tmp_path / "saved")
         assert session.tokens == []
+
+
+def test_a_cache_that_cannot_be_read_is_no_refused_file(tmp_path: Path) -> None:
+    """A refused file, SF_BAD_FILE, has changed nothing; here the old cache is gone."""
+
+    class Failing(SavingBackend):
+        def engine_table(self) -> Table:
+            table = callback_table(self)
+            table.struct.load = load = type(table.struct.load)(lambda *_: BAD_FILE)
+            table.held.append(load)
+            return table
+
+    with Session(Failing(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
+        session.save(tmp_path / "saved")
+        with session.core.handle as handle:
+            restore, path = session.core.library.sf_sequence_restore, str(tmp_path / "saved").encode()
+            assert restore(handle, path, TAKE(lambda *_: OK), None) == EXECUTION
+        assert (session.tokens, session.core.cached) == ([], 0)
 
 
 KILLED = """

@@ -147,6 +147,19 @@ def test_a_refused_constraint_leaves_the_running_text_as_it_is() -> None:
         assert [first.id, *rest(session)] == plainly(PROMPT, 8)
 
 
+def test_a_refused_start_leaves_the_stop_of_the_running_text() -> None:
+    with CoreSession(CoreModel(spec()), ArithmeticBackend(spec())) as session:
+        session.start(PROMPT, GenerationConfig(8, width=4))
+        assert session.next() is not None
+        session.stop()
+        with pytest.raises(ValueError, match="width must be"):
+            session.start([1, 2], GenerationConfig(8, width=5))
+        assert session.next() is None
+        assert session.statistics.finish_reason == "stopped"
+        session.start(PROMPT, GenerationConfig(8, width=4))
+        assert rest(session) == plainly(PROMPT, 8), "it ends no later one"
+
+
 def test_forced_tokens_are_drafted_after_streams_have_failed() -> None:
     class Broken(ArithmeticBackend):
         """Its streams are no tokens of the vocabulary."""

@@ -147,6 +147,36 @@ def test_a_file_keeps_answers_for_the_next_process_and_for_its_owner_alone(tmp_p
     assert ask(model_of(path))[1].widths == alone.widths
 
 
+def test_a_file_that_others_could_read_is_its_owner_s_alone_again(tmp_path: Path) -> None:
+    """After it was copied, for example. Only answers: another file keeps its mode."""
+    path, photo = tmp_path / "memory", tmp_path / "photo"
+    ask(model_of(path))
+    photo.write_bytes(b"a picture of a cat")
+    for file in (path, photo):
+        file.chmod(0o644)
+    assert ask(model_of(path))[1].accepted_by_source["memory"] > 0
+    with pytest.raises(CoreError, match="is not a memory"):
+        model_of(photo)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, photo)] == [0o600, 0o644]
+
+
+def test_a_relative_name_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the working directory is when an answer is added, or when all are forgotten."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    model, of_adapter = model_of(Path("memory")), model_of(Path("memory.task"), identity="b")
+    for one in (model, of_adapter):
+        ask(one)
+    monkeypatch.chdir(there)
+    ask(model, [50, 51, 52, 53])
+    assert len(answers_in(here / "memory")) == 2
+    model.forget()
+    assert [file.stat().st_size for file in here.iterdir()] == [0, 0]
+    assert list(there.iterdir()) == []
+
+
 def test_another_bundle_begins_the_file_anew_and_another_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     _, alone = ask(model_of(path))
@@ -302,6 +332,19 @@ def test_a_file_that_cannot_be_emptied_keeps_no_other_from_it(tmp_path: Path) ->
     assert of_adapter.stat().st_size == 0
 
 
+def test_a_folder_that_cannot_be_listed_is_named_and_the_own_file_is_emptied(tmp_path: Path) -> None:
+    model = model_of(path := tmp_path / "memory")
+    ask(model)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))  # nothing can be opened besides what is open
+    try:
+        with pytest.raises(CoreError, match=f"{tmp_path} cannot be listed, so adapters' files in it may keep"):
+            model.forget()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert path.stat().st_size == 0
+
+
 _WRITER = """
 import sys
 from pathlib import Path
@@ -331,6 +374,43 @@ def test_processes_that_write_one_file_lose_no_answer(tmp_path: Path, tokens: in
         assert len(kept) == 180
     else:
         assert 640 - 17 < sum(len(one) + 1 for one in kept) <= 800
+
+
+_FORKED = """
+import fcntl, os, sys, time
+from pathlib import Path
+from test_memory import answers_in, ask, model_of
+
+def is_memory(number):
+    try:
+        return os.path.samestat(os.fstat(number), path.stat())
+    except OSError:
+        return False
+
+path = Path(sys.argv[1])
+model = model_of(path)
+ask(model)
+before = path.stat().st_size
+(own,) = filter(is_memory, range(256))
+fcntl.flock(own, fcntl.LOCK_EX)  # as during an answer that this process adds
+child = os.fork()
+if child == 0:
+    ask(model, [1, 2, 1])
+    os._exit(0)
+time.sleep(1)
+assert (os.waitpid(child, os.WNOHANG), path.stat().st_size) == ((0, 0), before), "it waits for the lock"
+fcntl.flock(own, fcntl.LOCK_UN)
+assert os.waitpid(child, 0) == (child, 0)
+ask(model, [7, 9, 3])
+assert len(answers_in(path)) == 3
+"""
+
+
+def test_a_forked_process_is_another_one(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", _FORKED, str(tmp_path / "memory")]
+    folder = Path(__file__).parent
+    done = subprocess.run(arguments, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 9, 12])

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from app_library import (
     BAD_ARGUMENT,
+    BAD_FILE,
     BUILT,
     AnswerOptions,
     AppModel,
@@ -29,13 +30,13 @@ from app_library import (
     library,
     needs_library,
 )
-from bundle_samples import edit_manifest, fake_engines, write_bundle
+from bundle_samples import SavingBackend, edit_manifest, fake_engines, write_bundle
 from pages import ROOT
 
 from streamfuse.bundle import open_bundle
 from streamfuse.runtime.backends.callbacks import table_of
-from streamfuse.runtime.structures import ConstraintTable
-from streamfuse.runtime.text_library import OK
+from streamfuse.runtime.structures import RELEASE, ConstraintTable
+from streamfuse.runtime.text_library import EXECUTION, OK
 
 SHORT = {"max_new_tokens": 12}
 
@@ -83,6 +84,25 @@ def test_measured_costs_are_kept_in_a_file_per_bundle_and_device(chat_bundle: Pa
             chat.ask("Who keeps the lamp?", **SHORT)
             chat.free()
     assert len(list(folder.glob("*.costs"))) == 2
+
+
+def test_relative_names_are_those_of_the_load(
+    chat_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    with AppModel(chat_bundle, cost_folder=b"costs", memory_file=b"answers") as opened:
+        monkeypatch.chdir(there)
+        chat = opened.chat()
+        chat.ask("Who keeps the lamp?", **SHORT)
+        chat.free()
+        assert (here / "answers").stat().st_size > 16
+        assert len(list((here / "costs").glob("*.costs"))) == 1
+        assert library().sf_model_forget(opened.handle) == OK
+    assert (here / "answers").stat().st_size == 0
+    assert list(there.iterdir()) == []
 
 
 def test_a_session_outlives_its_model(chat_bundle: Path) -> None:
@@ -287,3 +307,56 @@ def test_another_thread_stops_an_answer_while_its_prompt_is_read(fake: tuple[App
     assert chat.messages == []
     assert len(engine.calls) == 1
     chat.free()
+
+
+def test_a_stop_while_an_answer_starts_ends_it(fake: tuple[AppModel, Any]) -> None:
+    """Before its prompt is rendered: there the start ends the running answer, and tells the engine."""
+    model, table = fake
+    backend, _ = table()
+    starting: list[AppSession] = []
+
+    def rest(_: object) -> None:
+        for one in starting:
+            one.stop()
+
+    function = RELEASE(rest)
+    backend.contents.idle = function
+    chat = model.chat(backend=backend)
+    whole = chat.ask("abc", speculative=0, **SHORT)
+    chat.reset()
+    chat.start("abc", speculative=0, **SHORT)
+    assert chat.next() is not None
+    starting.append(chat)
+    chat.start("def", speculative=0, **SHORT)
+    starting.clear()
+    assert list(chat.pieces()) == []
+    assert chat.statistics["finish_reason"] == "stopped"
+    assert [turn["content"] for turn in chat.messages] == ["abc", whole[: len(chat.messages[-1]["content"])]]
+    chat.reset()
+    assert chat.ask("abc", speculative=0, **SHORT) == whole, "it ends no later one"
+    chat.free()
+
+
+def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(tmp_path: Path) -> None:
+    folder, file = write_bundle(tmp_path / "own"), tmp_path / "chat"
+    few = {"speculative": 0, "max_new_tokens": 3}
+    _, engines = fake_engines(SavingBackend)
+    new = engines(open_bundle(folder))
+    tables = [table_of(new()) for _ in range(3)]
+    load = type(tables[2].struct.load)(lambda *_: BAD_FILE)
+    tables[2].struct.load = load
+    with AppModel(folder, own_engine=1) as model:
+        first, second, other = (model.chat(backend=ctypes.pointer(table.struct)) for table in tables)
+        first.ask("a", **few)
+        first.save(file)
+        for chat in (second, other):
+            chat.ask("b", **few)
+        before = other.messages
+        with pytest.raises(LibraryFailure, match=f"{file} cannot be read, or the engine asks") as refused:
+            other.restore(file)
+        assert refused.value.code == EXECUTION
+        assert (other.messages, other.tokens, other.cached) == (before, [], 0)
+        assert other.ask("c", **few) == second.ask("c", **few)
+        assert other.statistics["prefilled_tokens"] == other.statistics["prompt_tokens"] - 1
+        for chat in (first, second, other):
+            chat.free()

@@ -90,6 +90,18 @@ def test_answers_are_kept_for_later_conversations_until_they_are_forgotten(
         ask(model)
 
 
+def test_the_memory_is_the_file_that_was_named_when_the_model_was_loaded(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with streamfuse.load(folder, memory="memory") as model:
+        monkeypatch.chdir(tmp_path / "there")
+        model.generate("hello")
+    assert (tmp_path / "memory").is_file()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
 def test_an_answer_has_text_tokens_and_statistics(model: streamfuse.Model) -> None:
     answer = model.generate("hello")
     assert len(answer.text) == len(answer.tokens) == 16  # by the bundle's sampling defaults
@@ -559,6 +571,25 @@ def test_a_saved_chat_goes_on_in_another_model_as_if_it_had_not_stopped(
         before = read(made[-1])
         assert chat.send("b").tokens == whole.tokens
         assert 0 < read(made[-1]) - before < 40, "only the new turn is read"
+
+
+def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(
+    folder: Path, made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    def fail(length: int, read: object) -> None:
+        raise OSError("the disk is gone")
+
+    with streamfuse.load(folder) as model, model.chat(max_new_tokens=3) as one, model.chat(max_new_tokens=3) as other:
+        one.send("a")
+        one.save(tmp_path / "saved")
+        one.reset()
+        for chat in (one, other):
+            chat.send("b")
+        made[-1].load_cache = fail  # type: ignore[attr-defined]
+        with pytest.raises(OSError, match="the disk is gone"):
+            other.restore(tmp_path / "saved")
+        assert other.messages == one.messages
+        assert other.send("c").tokens == one.send("c").tokens
 
 
 def test_a_session_that_is_closed_is_not_kept_by_its_model(model: streamfuse.Model) -> None:

@@ -202,9 +202,16 @@ class Chat:
         self._session.save(path, self._conversation.note())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote. CoreError or TextError for any other file; the conversation has not changed."""
+        """Read back what `save` wrote. CoreError or TextError for any other file; the conversation has not changed.
+        What an engine raises that cannot load the cache is raised again: then the conversation has not changed either,
+        but the next question processes it again."""
         self._end_turn()
-        self._session.restore(path, self._conversation.take_note)
+        before = self._conversation.note()
+        try:
+            self._session.restore(path, self._conversation.take_note)
+        except BaseException:
+            self._conversation.take_note(before)  # the cache can fail after the note of the file was taken
+            raise
 
     def close(self) -> None:
         """Give the cache's memory back; what runs is ended, also in another thread."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,7 @@ def load(
     )
     need_engine(bundle)
     check_provider(bundle, provider)
+    memory = Path(memory).absolute() if memory else memory  # opened later, when the working directory may have changed
     return Model(bundle, threads=threads, provider=provider, cost_cache=cost_cache, memory=memory)
 
 
