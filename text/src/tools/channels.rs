@@ -62,6 +62,15 @@ impl Marks {
         self.thoughts.iter().find(|(open, _)| prompt.ends_with(open)).copied()
     }
 
+    /// Those of an answer that a regex or a grammar of this text restricts: no calls, and only the thoughts whose end the
+    /// text spells. Without their end, all of the answer would be thoughts.
+    pub fn within(mut self, restriction: &str) -> Marks {
+        let spelt = restriction.replace('\\', ""); // as in `<\/think>`
+        self.thoughts.retain(|(_, close)| spelt.contains(close));
+        self.calls = None;
+        self
+    }
+
     fn none(&self) -> bool {
         self.thoughts.is_empty() && self.calls.is_none()
     }
