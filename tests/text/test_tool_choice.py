@@ -288,6 +288,23 @@ def test_a_call_that_is_dropped_leaves_the_one_before_as_it_was() -> None:
     assert constraint.state() == MAY_END | UNRESTRICTED
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"properties": {"city": {"type": "string"}}},
+        {"$ref": "#/$defs/place", "$defs": {"place": {"properties": {"city": {"type": "string"}}}}},
+    ],
+)
+def test_arguments_are_an_object_though_the_parameters_do_not_say_so(parameters: dict[str, Any]) -> None:
+    text, conversation = asked(HERMES, [{"name": "now", "parameters": parameters}])
+    constraint = conversation.call_constraint("required")
+    assert takes(constraint, text.encode_rendered('<tool_call>\n{"name": "now", "arguments": '))
+    for beginning in '["3n':
+        assert not constraint.allows(text.encode_rendered(beginning))[0]
+    assert takes(constraint, text.encode_rendered("{}}\n</tool_call>"))
+
+
 def test_a_call_is_forced_where_there_is_no_choice() -> None:
     text, conversation = asked(HERMES)
     constraint = conversation.call_constraint("now")
