@@ -226,6 +226,25 @@ def test_json_that_does_not_begin_as_calls_do_is_any_text(answer: str) -> None:
     assert takes(conversation.call_constraint("auto"), text.encode_rendered(answer))
 
 
+@pytest.mark.parametrize("words", ["Sure. ", "[1]\n", "a" + " " * 40])
+def test_a_marked_call_behind_text_is_restricted_though_calls_need_no_mark(words: str) -> None:
+    text, conversation = asked(LLAMA)
+    mark = text.encode_rendered("<|python_tag|>")
+    spelt = [*text.encode_rendered("<|python"), *text.encode_rendered("_tag|>")]
+    for tokens in (mark, spelt):
+        before = [*text.encode_rendered(words), *tokens]
+        assert not takes(conversation.call_constraint("none"), before)
+        for call, is_valid in (
+            (CALLS["llama"], True),
+            (CALLS["llama"].replace("get_weather", "x"), False),
+            (CALLS["llama"].replace("city", "town"), False),
+        ):
+            constraint = conversation.call_constraint("auto")
+            assert takes(constraint, before)
+            assert takes(constraint, text.encode_rendered(call)) == is_valid
+    assert takes(conversation.call_constraint("auto"), text.encode_rendered(words + CALLS["llama"]))
+
+
 def test_a_call_with_its_type_is_restricted_like_others() -> None:
     text, conversation = asked(LLAMA)
     call = '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}'
