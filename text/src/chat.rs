@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::control_tokens::CUT;
+use crate::control_tokens::{uncut, CUT};
 use crate::error::{bad_argument, bad_file, Failure, Result};
 use crate::json::Json;
 use crate::limit::{Dropped, Limit, Policy, Turns};
@@ -204,7 +204,7 @@ impl Conversation {
 /// What follows `start`, which may be cut at other places.
 fn after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
     let mut rest = text;
-    for c in start.chars().filter(|c| *c != CUT) {
+    for c in uncut(start) {
         rest = rest.trim_start_matches(CUT).strip_prefix(c)?;
     }
     Some(rest)

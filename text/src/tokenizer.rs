@@ -86,8 +86,8 @@ impl Tokenizer {
         self.control.cut_spanning(&self.inner, text, edged)
     }
 
-    pub fn cut_name(&self, name: &str) -> String {
-        self.control.cut_name(&self.inner, name)
+    pub fn cut_name(&self, name: &str, edges: bool) -> String {
+        self.control.cut_name(&self.inner, name, edges)
     }
 
     fn ids(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
