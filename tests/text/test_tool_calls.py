@@ -339,8 +339,9 @@ def test_a_chat_goes_on_after_a_call_with_a_number_beyond_64_bits() -> None:
     assert conversation.ask_results([{"content": "a"}])
 
 
-def test_thoughts_that_the_prompt_begins_are_thinking() -> None:
-    _, parts = written(CHATML + "<think>\n{# </think> #}", "hm</think>Fine.")
+@pytest.mark.parametrize("spelt", ["", "{# </think> #}"], ids=["opened alone", "and closed"])
+def test_thoughts_that_the_prompt_begins_are_thinking(spelt: str) -> None:
+    _, parts = written(CHATML + "<think>\n" + spelt, "hm</think>Fine.")
     assert merged(parts) == [("thinking", "hm"), ("answer", "Fine.")]
 
 

@@ -274,8 +274,9 @@ def test_where_a_mark_may_have_begun_only_a_valid_call_completes_it() -> None:
     assert constraint.state() == MAY_END | UNRESTRICTED
 
 
-def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required() -> None:
-    text, conversation = asked(CHATML + "<think>\n{# </think> #}")
+@pytest.mark.parametrize("spelt", ["", "{# </think> #}"], ids=["opened alone", "and closed"])
+def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required(spelt: str) -> None:
+    text, conversation = asked(CHATML + "<think>\n" + spelt)
     constraint = conversation.call_constraint("required")
     assert constraint.state() == UNRESTRICTED
     assert takes(constraint, text.encode_rendered("hm <tool_call> no.</think>\n\n" + CALLS["hermes"]))

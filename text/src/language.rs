@@ -156,10 +156,10 @@ impl Language {
         Ok(self.enders.get_or_init(make).clone())
     }
 
-    /// The marks that the model writes in an answer.
-    pub fn marks(&self, tools: &Tools) -> Marks {
+    /// The marks that the model writes in an answer to a prompt.
+    pub fn marks(&self, tools: &Tools, prompt: &str) -> Marks {
         let calls = (!tools.list().is_empty()).then(|| self.family());
-        Marks { thoughts: families::thoughts(&self.source), calls }
+        Marks { thoughts: families::thoughts(&self.source, prompt), calls }
     }
 }
 

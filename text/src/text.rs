@@ -135,12 +135,13 @@ impl Text {
     }
 
     fn new_channels(&self, restriction: Option<&str>) -> Channels {
-        let marks = self.language.marks(&self.conversation.setting.tools);
+        let prompt = self.conversation.asked_text().replace(CUT, "");
+        let marks = self.language.marks(&self.conversation.setting.tools, &prompt);
         let marks = match restriction {
             Some(restriction) => marks.within(restriction),
             None => marks,
         };
-        Channels::new(marks, &self.conversation.asked_text().replace(CUT, ""))
+        Channels::new(marks, &prompt)
     }
 
     /// The parts of the text that the last push or end gave.

@@ -84,7 +84,7 @@ impl ToolConstraint {
             name => (Choice::Required, Some(name)),
         };
         let functions = grammar::chosen(tools.functions().collect(), name)?;
-        let marks = language.marks(tools);
+        let marks = language.marks(tools, prompt);
         let opened = marks.open_at(prompt);
         let Some(family) = marks.calls.filter(|_| !functions.is_empty()) else {
             return Err(bad_argument("tool choice: there are no tools; set them first"));
