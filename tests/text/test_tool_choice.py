@@ -325,6 +325,17 @@ def test_arguments_are_an_object_though_the_parameters_do_not_say_so(parameters:
     assert takes(constraint, text.encode_rendered("{}}\n</tool_call>"))
 
 
+@pytest.mark.parametrize("called", ["files/read", "get weather", "a$b"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_function_whose_name_is_no_word_is_called_in_every_form(name: str, called: str) -> None:
+    tool = {"name": called, "description": "Reads.", "parameters": WEATHER["parameters"]}
+    text, conversation = asked(OTHERS[name], [tool])
+    tokens = text.encode_rendered(CALLS[name].replace("get_weather", called))
+    assert takes(conversation.call_constraint("required"), tokens)
+    conversation.answer(tokens)
+    assert pairs(conversation.tool_calls) == [(called, {"city": "Paris"})]
+
+
 def test_a_call_is_forced_where_there_is_no_choice() -> None:
     text, conversation = asked(HERMES)
     constraint = conversation.call_constraint("now")
