@@ -16,6 +16,7 @@ pub trait Writer {
     fn cut(&self, text: &str) -> String;
     /// A chat for `encode`: control tokens that messages spell are cut in two.
     fn render(&self, messages: &[Message], setting: &Setting) -> Result<String>;
+    /// What begins with a cut continues a text.
     fn encode(&self, rendered: &str) -> Result<Vec<u32>>;
     fn decode(&self, ids: &[u32]) -> Result<String>;
     fn has(&self, id: u32) -> bool;
@@ -124,7 +125,9 @@ impl Conversation {
     fn context(&self, messages: &[Message], writer: &impl Writer) -> Result<(String, Vec<u32>)> {
         let rendered = writer.render(messages, &self.setting)?;
         let ids = match after(&rendered, &self.read_text) {
-            Some(new) if !self.read_ids.is_empty() => [self.read_ids.clone(), writer.encode(new)?].concat(),
+            Some(new) if !self.read_ids.is_empty() => {
+                [self.read_ids.clone(), writer.encode(&format!("{CUT}{new}"))?].concat()
+            }
             _ => writer.encode(&rendered)?,
         };
         Ok((rendered, ids))

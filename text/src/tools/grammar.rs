@@ -76,7 +76,8 @@ fn schema_of(function: &Function) -> Result<String> {
     };
     // Without a type a schema allows any value, but only an object is read as arguments.
     schema.entry("type".to_owned()).or_insert_with(|| Json::Text("object".to_owned()));
-    schema_in_lark(&Json::Object(Box::new(schema)).spaced(), ", ", ": ").map_err(|failure| of_function(function, failure))
+    schema_in_lark(&Json::Object(Box::new(schema)).spaced(), ", ", ": ")
+        .map_err(|failure| of_function(function, failure))
 }
 
 /// The failure of a grammar of calls, as that of the function whose schema is at fault.
