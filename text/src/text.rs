@@ -169,8 +169,8 @@ impl Text {
         Ok(())
     }
 
-    /// Begins a stream that continues the tokens `before`. `restriction` is what restricts an answer: the text of a regex
-    /// or a grammar, empty for another constraint.
+    /// Begins a stream that continues the tokens `before`. `restriction` is what restricts an answer: the text of a
+    /// regex or a grammar, empty for another constraint.
     pub fn begin(&mut self, stops: Option<&str>, before: &[i64], restriction: Option<&str>) -> Result<()> {
         let stops = stops_of(stops)?;
         let before = tokens(before)?;

@@ -61,8 +61,8 @@ impl Marks {
         self.thoughts.iter().find(|(open, _)| is_open(prompt, open)).copied()
     }
 
-    /// Those of an answer that a regex or a grammar of this text restricts: no calls, and only the thoughts whose end the
-    /// text spells. Without their end, all of the answer would be thoughts.
+    /// Those of an answer that a regex or a grammar of this text restricts: no calls, and only the thoughts whose end
+    /// the text spells. Without their end, all of the answer would be thoughts.
     pub fn within(mut self, restriction: &str) -> Marks {
         let spelt = restriction.replace('\\', ""); // as in `<\/think>`
         self.thoughts.retain(|(_, close)| spelt.contains(close));
