@@ -114,11 +114,21 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
   try {
     sf_options sampling = sampling_of(options);
     text_needs(sf_text_dropped(text_.get(), &sampling.dropped_turns, &sampling.dropped_tokens));
-    // What a schema restricts may look like a call, but is none.
+    // What a schema restricts may look like a call or begin like a thought, but is none.
     const bool is_restricted = own->size > 0 || options.schema || options.regex || options.grammar;
+    const char* restriction = is_restricted ? "" : nullptr;
+    size_t restriction_bytes = 0;
+    if (options.regex != nullptr) {
+      restriction = options.regex;
+      restriction_bytes = options.regex_bytes;
+    } else if (options.grammar != nullptr) {
+      restriction = options.grammar;
+      restriction_bytes = options.grammar_bytes;
+    }
     Owned<sf_constraint> limits = constrain(options, std::move(own));
     // The text of a completion continues its prompt.
-    text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes, ids, chat_ ? 0 : n, !is_restricted));
+    text_needs(sf_text_begin(text_.get(), options.stops, options.stops_bytes, ids, chat_ ? 0 : n, restriction,
+                             restriction_bytes));
     const sf_constraint constraint = limits.take();
     sampling.constraint = constraint.size > 0 ? &constraint : nullptr;
     need(sf_sequence_start(sequence_.get(), ids, n, &sampling));  // last, because it replaces tokens and cache

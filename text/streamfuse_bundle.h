@@ -9,7 +9,7 @@
  *     sf_text* text;
  *     sf_new_text(bundle, &text);
  *     sf_text_ask(text, "Why is the sky blue?", 20, &ids, &n);   // for sf_sequence_start
- *     sf_text_begin(text, NULL, 0, NULL, 0, 1);
+ *     sf_text_begin(text, NULL, 0, NULL, 0, NULL, 0);
  *     while (sf_sequence_next(sequence, &token) == SF_OK) {
  *       int code = sf_text_push(text, token.id, &parts, &count);
  *       for (int i = 0; i < count; ++i) fwrite(parts[i].text, 1, parts[i].bytes, stdout);
@@ -243,9 +243,11 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 
 /* Begins a stream of tokens and ends a running one. stops: a JSON list of stop strings, or NULL; they may contain
  * special tokens, which are never shown. before: the tokens of a prompt that the text continues (n 0: none); that
- * matters for tokenizers that drop the space before the first word of a text. calls 1: recognize tool calls if the
- * conversation has tools; 0: do not, for an answer that a schema, regex or grammar restricts. */
-SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n, int32_t calls);
+ * matters for tokenizers that drop the space before the first word of a text. restriction: what restricts the answer:
+ * the text of a regex or grammar, "" for a JSON schema or another constraint, or NULL. A restricted answer has no tool
+ * calls, and thinking only if the restriction spells the tag that ends it. */
+SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n,
+                            const char* restriction, size_t restriction_bytes);
 
 /* A part of the streamed text. In a turn, the answer is split: thinking is the text between tags such as <think> and
  * </think>. Together, all parts are the text of the answer without these tags and the white space next to them. */

@@ -132,7 +132,7 @@ class LibraryText:
 
     def begin(self, stops: Any = None, before: Sequence[int] = ()) -> None:
         tokens = (c_int64 * len(before))(*before)
-        self._check(library().sf_text_begin(self.handle, *_json(stops), tokens, len(before), True))
+        self._check(library().sf_text_begin(self.handle, *_json(stops), tokens, len(before), None, 0))
 
     def push(self, token: int) -> tuple[str, bool]:
         place, count = c_void_p(), c_int32()

@@ -210,11 +210,14 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
             chat = model.chat()
             chat.start("x", regex="hm</think>\n\nfine[.]", max_new_tokens=60)
             pieces = list(chat.pieces())
+            chat.start("x", schema=PICKED, max_new_tokens=60)
+            restricted = list(chat.pieces())
             chat.free()
     finally:
         edit_manifest(bundle, lambda manifest: manifest["model"].update(chat_template=TEMPLATE))
     by_channel = {one: "".join(piece.text for piece in pieces if piece.channel == one) for one in CHANNELS}
     assert by_channel == {"thinking": "hm", "answer": "fine.", "tool_call": ""}
+    assert {piece.channel for piece in restricted if piece.text} == {"answer"}, "a schema has no thoughts"
 
 
 def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(tmp_path: Path) -> None:

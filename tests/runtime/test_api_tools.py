@@ -355,6 +355,19 @@ def test_thinking_has_a_channel_of_its_own_and_is_no_answer(
             assert re.fullmatch("[d-e]{2}", chat.send("x").text)
 
 
+def test_an_answer_with_a_schema_is_no_thought_though_the_prompt_begins_one(
+    made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"properties": {"of": {"enum": ["a", "b"]}}, "required": ["of"]}
+    given |= {"type": "object", "additionalProperties": False}
+    with streamfuse.load(bundle_of(tmp_path / "thinks", THINKING)) as model:
+        for answer in (
+            model.generate("x", schema=given, max_new_tokens=100),
+            model.chat(max_new_tokens=100).send("x", schema=given),
+        ):
+            assert (answer.parsed in ({"of": "a"}, {"of": "b"}), answer.thinking) == (True, "")
+
+
 def test_variables_and_documents_reach_the_template(made: list[fakes.ArithmeticBackend], tmp_path: Path) -> None:
     template = bundle_samples.CHAT_TEMPLATE + "{{ mood }}{% for one in documents or [] %}[{{ one.text }}]{% endfor %}"
     given: dict[str, Any] = {"template_variables": {"mood": "glad"}, "documents": [{"text": "snow"}]}

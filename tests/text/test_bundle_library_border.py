@@ -97,7 +97,7 @@ def test_null_pointers_and_wrong_sizes_are_errors(bundle: Path) -> None:
             lib.sf_text_push(text.handle, 1, None, byref(n)),
             lib.sf_text_end(text.handle, 0, byref(place), None),
             lib.sf_text_set_first(text.handle, None, 2, None, 0),
-            lib.sf_text_begin(text.handle, None, 0, None, 2, 1),
+            lib.sf_text_begin(text.handle, None, 0, None, 2, None, 0),
             lib.sf_text_encode(text.handle, b"abc", 2**63, 0, byref(place), byref(count)),
         ):
             assert code == BAD_ARGUMENT

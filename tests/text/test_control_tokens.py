@@ -198,6 +198,23 @@ def test_an_answer_that_was_written_keeps_its_tokens() -> None:
     assert conversation.ask("two")[: len(first) + 2] == [*first, *written]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "words"])  # which drops spaces
+def test_a_control_token_that_a_message_spells_has_no_space_where_it_is_cut(kind: str) -> None:
+    text = made(KINDS[kind](), "{% for m in messages %}{{ m.content }}{% endfor %}")
+    content = "is <s> still (</s>) valid"
+    assert text.decode(text.encode_chat([{"role": "user", "content": content}])) == content
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "unigram"])
+def test_text_of_a_template_behind_an_answer_has_no_space_of_the_tokenizer(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    text = made(tokenizer, "{% for m in messages %}{{ m.content }};{% endfor %}")
+    conversation = Conversation(text)
+    conversation.ask("a")
+    conversation.answer([tokenizer.token_to_id("b")])
+    assert text.decode(conversation.ask("c")) == "a;b;c;"
+
+
 @pytest.mark.parametrize(
     ("messages", "words"),
     [

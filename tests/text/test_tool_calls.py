@@ -30,7 +30,7 @@ from tool_families import (
 )
 from tool_samples import TOOLS
 
-from streamfuse.runtime.text import Conversation, TextError
+from streamfuse.runtime.text import Conversation, TextError, TextStream
 
 PARIS = ("get_weather", {"city": "Paris"})
 FULL = ("get_weather", {"city": 'a "b" é\n', "days": 2, "x": -1.5, "y": None, "z": [True, {"q": []}]})
@@ -148,6 +148,12 @@ def written(template: str, answer: str, stops: tuple[str, ...] = ()) -> tuple[Co
     return conversation, parts
 
 
+def streamed(stream: TextStream, tokens: list[int]) -> list[tuple[str, str]]:
+    """The parts of an answer, joined."""
+    parts = [part for token in tokens for part in stream.push(token)]
+    return merged([*parts, *stream.end()])
+
+
 def merged(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for channel, text in parts:
@@ -234,17 +240,47 @@ def test_an_answer_without_calls_has_none_and_the_next_one_may() -> None:
     text = made(HERMES)
     conversation = Conversation(text, tools=TOOLS)
     answer = ANSWERS["hermes"][1]
-    for calls, expected in ((False, []), (True, [PARIS])):
+    for restriction, expected in (("", []), (None, [PARIS])):
         conversation.ask("x")
-        stream, parts = conversation.stream(calls=calls), []
-        for token in text.encode_rendered(f"<think>hm</think>{answer}"):
-            parts += stream.push(token)
-        parts += stream.end()
+        parts = streamed(conversation.stream(restriction=restriction), text.encode_rendered(answer))
         assert pairs(conversation.tool_calls) == expected
-        assert [channel for channel, _ in merged(parts)] == [
-            "thinking",
-            "tool_call" if calls else "answer",
-        ]
+        assert [channel for channel, _ in parts] == ["tool_call" if expected else "answer"]
+
+
+@pytest.mark.parametrize(
+    ("restriction", "channels"),
+    [
+        (None, ["thinking", "answer"]),
+        ("", ["answer"]),
+        ("[^x]*", ["answer"]),
+        ("[^x]*</think>Fine[.]", ["thinking", "answer"]),
+        (r"[^x]*<\/think>Fine[.]", ["thinking", "answer"]),
+    ],
+)
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+def test_a_restricted_answer_has_thoughts_where_the_restriction_spells_their_end(
+    prompt: str, restriction: str | None, channels: list[str]
+) -> None:
+    text = made(CHATML + prompt + "{# </think> #}")
+    conversation = Conversation(text)
+    conversation.ask("x")
+    answer = ("" if prompt else "<think>") + "hm</think>Fine."
+    parts = streamed(conversation.stream(restriction=restriction), text.encode_rendered(answer))
+    assert [channel for channel, _ in parts] == channels
+    assert "".join(part for channel, part in parts if channel == "answer") == (
+        answer if channels == ["answer"] else "Fine."
+    )
+
+
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+def test_a_tag_in_a_text_of_an_answer_with_a_schema_is_text(prompt: str) -> None:
+    text = made(CHATML + prompt + "{# </think> #}")
+    conversation = Conversation(text)
+    conversation.ask("x")
+    answer = '{"a": "Use <think> and </think>."}'
+    parts = streamed(conversation.stream(restriction=""), text.encode_rendered(answer))
+    assert parts == [("answer", answer)]
+    assert conversation.messages[-1]["content"] == answer
 
 
 def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
@@ -303,8 +339,9 @@ def test_a_chat_goes_on_after_a_call_with_a_number_beyond_64_bits() -> None:
     assert conversation.ask_results([{"content": "a"}])
 
 
-def test_thoughts_that_the_prompt_begins_are_thinking() -> None:
-    _, parts = written(CHATML + "<think>\n{# </think> #}", "hm</think>Fine.")
+@pytest.mark.parametrize("spelt", ["", "{# </think> #}"], ids=["opened alone", "and closed"])
+def test_thoughts_that_the_prompt_begins_are_thinking(spelt: str) -> None:
+    _, parts = written(CHATML + "<think>\n" + spelt, "hm</think>Fine.")
     assert merged(parts) == [("thinking", "hm"), ("answer", "Fine.")]
 
 

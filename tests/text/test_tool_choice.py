@@ -226,6 +226,25 @@ def test_json_that_does_not_begin_as_calls_do_is_any_text(answer: str) -> None:
     assert takes(conversation.call_constraint("auto"), text.encode_rendered(answer))
 
 
+@pytest.mark.parametrize("words", ["Sure. ", "[1]\n", "a" + " " * 40])
+def test_a_marked_call_behind_text_is_restricted_though_calls_need_no_mark(words: str) -> None:
+    text, conversation = asked(LLAMA)
+    mark = text.encode_rendered("<|python_tag|>")
+    spelt = [*text.encode_rendered("<|python"), *text.encode_rendered("_tag|>")]
+    for tokens in (mark, spelt):
+        before = [*text.encode_rendered(words), *tokens]
+        assert not takes(conversation.call_constraint("none"), before)
+        for call, is_valid in (
+            (CALLS["llama"], True),
+            (CALLS["llama"].replace("get_weather", "x"), False),
+            (CALLS["llama"].replace("city", "town"), False),
+        ):
+            constraint = conversation.call_constraint("auto")
+            assert takes(constraint, before)
+            assert takes(constraint, text.encode_rendered(call)) == is_valid
+    assert takes(conversation.call_constraint("auto"), text.encode_rendered(words + CALLS["llama"]))
+
+
 def test_a_call_with_its_type_is_restricted_like_others() -> None:
     text, conversation = asked(LLAMA)
     call = '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}'
@@ -255,8 +274,9 @@ def test_where_a_mark_may_have_begun_only_a_valid_call_completes_it() -> None:
     assert constraint.state() == MAY_END | UNRESTRICTED
 
 
-def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required() -> None:
-    text, conversation = asked(CHATML + "<think>\n{# </think> #}")
+@pytest.mark.parametrize("spelt", ["", "{# </think> #}"], ids=["opened alone", "and closed"])
+def test_thoughts_that_the_prompt_begins_come_before_a_call_that_is_required(spelt: str) -> None:
+    text, conversation = asked(CHATML + "<think>\n" + spelt)
     constraint = conversation.call_constraint("required")
     assert constraint.state() == UNRESTRICTED
     assert takes(constraint, text.encode_rendered("hm <tool_call> no.</think>\n\n" + CALLS["hermes"]))
@@ -286,6 +306,34 @@ def test_a_call_that_is_dropped_leaves_the_one_before_as_it_was() -> None:
     constraint.rollback(5)
     assert takes(constraint, tokens[-3:])
     assert constraint.state() == MAY_END | UNRESTRICTED
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"properties": {"city": {"type": "string"}}},
+        {"$ref": "#/$defs/place", "$defs": {"place": {"properties": {"city": {"type": "string"}}}}},
+    ],
+)
+def test_arguments_are_an_object_though_the_parameters_do_not_say_so(parameters: dict[str, Any]) -> None:
+    text, conversation = asked(HERMES, [{"name": "now", "parameters": parameters}])
+    constraint = conversation.call_constraint("required")
+    assert takes(constraint, text.encode_rendered('<tool_call>\n{"name": "now", "arguments": '))
+    for beginning in '["3n':
+        assert not constraint.allows(text.encode_rendered(beginning))[0]
+    assert takes(constraint, text.encode_rendered("{}}\n</tool_call>"))
+
+
+@pytest.mark.parametrize("called", ["files/read", "get weather", "a$b"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_function_whose_name_is_no_word_is_called_in_every_form(name: str, called: str) -> None:
+    tool = {"name": called, "description": "Reads.", "parameters": WEATHER["parameters"]}
+    text, conversation = asked(OTHERS[name], [tool])
+    tokens = text.encode_rendered(CALLS[name].replace("get_weather", called))
+    assert takes(conversation.call_constraint("required"), tokens)
+    conversation.answer(tokens)
+    assert pairs(conversation.tool_calls) == [(called, {"city": "Paris"})]
 
 
 def test_a_call_is_forced_where_there_is_no_choice() -> None:

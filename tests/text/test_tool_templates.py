@@ -114,6 +114,44 @@ def test_what_is_no_tool_is_refused_with_its_number(tools: Any, words: str) -> N
         text.render([turn("user", "x")], tools=tools)
 
 
+ODD_NAMES = ("größe", "user.name", "@id", "$schema")
+
+
+def odd_tool() -> dict[str, Any]:
+    """A function whose arguments have names that are no words."""
+    properties = {name: {"type": "string"} for name in ("b", *ODD_NAMES)}
+    parameters = {"type": "object", "properties": properties, "required": list(ODD_NAMES)}
+    return {"type": "function", "function": {"name": "f", "description": "F.", "parameters": parameters}}
+
+
+def test_names_of_fields_are_what_they_are_for_transformers() -> None:
+    """Templates ask whether an argument is required, look arguments up, sort and change their names."""
+    template = (
+        "{% set p = tools[0].function.parameters %}{% for key, value in p.properties | dictsort %}"
+        "{{ key }}{{ key in p.required }}{{ key in p.required | join(' ') }}{{ key.startswith('$') }}"
+        "{{ key | length }}{{ value.type }};{% endfor %}"
+        "{% for name in p.required %}{{ p.properties[name].type }}{{ name in p.properties }}{% endfor %}"
+    )
+    messages = [turn("user", "x")]
+    assert by_streamfuse(template, messages, [odd_tool()]) == by_transformers(template, messages, [odd_tool()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_of_a_field_is_cut_only_where_the_template_makes_a_control_token_of_it(kind: str) -> None:
+    file, messages = KINDS[kind](), [turn("user", "x")]
+    text = made(file, "{{ tools | tojson }}")
+    whole = file.encode(text.render(messages, tools=[odd_tool()]), add_special_tokens=False).ids
+    assert text.encode_chat(messages, tools=[odd_tool()]) == whole
+    marks = {number for number, token in file.get_added_tokens_decoder().items() if token.content in SPELT}
+    names = "{% for key in tools[0].function.parameters.properties | dictsort %}<{{ key[0] }}>{% endfor %}"
+    for spelt in SPELT:
+        tool = {"name": "f", "parameters": {"type": "object", "properties": {spelt[1:-1]: {"type": "string"}}}}
+        plain = {"name": "f", "parameters": {"type": "object", "properties": {"plain": {"type": "string"}}}}
+        found = [made(file, names).encode_chat(messages, tools=[one]) for one in (tool, plain)]
+        if not spelt[1:-1].isalnum():  # a plain word is what the template writes
+            assert [sum(token in marks for token in ids) for ids in found] == [0, 0], spelt
+
+
 def test_many_tools_are_read_in_time() -> None:
     tools = [{"name": f"function_{number}"} for number in range(10_000)]
     text = made(qwen_like(), "{{ messages[0].content }}")

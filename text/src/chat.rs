@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::control_tokens::CUT;
+use crate::control_tokens::{uncut, CUT};
 use crate::error::{bad_argument, bad_file, Failure, Result};
 use crate::json::Json;
 use crate::limit::{Dropped, Limit, Policy, Turns};
@@ -16,6 +16,7 @@ pub trait Writer {
     fn cut(&self, text: &str) -> String;
     /// A chat for `encode`: control tokens that messages spell are cut in two.
     fn render(&self, messages: &[Message], setting: &Setting) -> Result<String>;
+    /// What begins with a cut continues a text.
     fn encode(&self, rendered: &str) -> Result<Vec<u32>>;
     fn decode(&self, ids: &[u32]) -> Result<String>;
     fn has(&self, id: u32) -> bool;
@@ -124,7 +125,9 @@ impl Conversation {
     fn context(&self, messages: &[Message], writer: &impl Writer) -> Result<(String, Vec<u32>)> {
         let rendered = writer.render(messages, &self.setting)?;
         let ids = match after(&rendered, &self.read_text) {
-            Some(new) if !self.read_ids.is_empty() => [self.read_ids.clone(), writer.encode(new)?].concat(),
+            Some(new) if !self.read_ids.is_empty() => {
+                [self.read_ids.clone(), writer.encode(&format!("{CUT}{new}"))?].concat()
+            }
             _ => writer.encode(&rendered)?,
         };
         Ok((rendered, ids))
@@ -204,7 +207,7 @@ impl Conversation {
 /// What follows `start`, which may be cut at other places.
 fn after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
     let mut rest = text;
-    for c in start.chars().filter(|c| *c != CUT) {
+    for c in uncut(start) {
         rest = rest.trim_start_matches(CUT).strip_prefix(c)?;
     }
     Some(rest)

@@ -136,13 +136,14 @@ impl ControlTokens {
     }
 
     /// The same for a role or the name of a field. Plain words are unchanged, since templates compare and write them.
-    /// Others are also cut at both ends, since templates write such names between brackets.
-    pub fn cut_name(&self, tokenizer: &Tokenizer, name: &str) -> String {
+    /// With `edges`, others are also cut at both ends, since templates write such names between brackets.
+    pub fn cut_name(&self, tokenizer: &Tokenizer, name: &str, edges: bool) -> String {
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(&byte));
         if plain {
             name.to_owned()
         } else {
-            format!("{CUT}{}{CUT}", self.cut(tokenizer, name, &Kept::new()))
+            let edge = if edges { CUT.to_string() } else { String::new() };
+            format!("{edge}{}{edge}", self.cut(tokenizer, name, &Kept::new()))
         }
     }
 
@@ -199,6 +200,11 @@ fn normalized(tokenizer: &Tokenizer, text: &str) -> String {
         Ok(()) => normal.get().strip_prefix('▁').unwrap_or(normal.get()).to_owned(),
         Err(_) => text.to_owned(),
     }
+}
+
+/// The characters of a text without its cuts, which are for the tokenizer alone.
+pub fn uncut(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars().filter(|c| *c != CUT)
 }
 
 /// The positions of a text's cuts in the text without cuts.

@@ -101,8 +101,8 @@ impl Language {
         self.template.is_some()
     }
 
-    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages are also cut at their
-    /// ends, where a control token may span one.
+    /// `kept` are the control tokens that stay whole in the model's turns; `edges`: messages and names are also cut at
+    /// their ends, where a control token may span one.
     fn render_cut(&self, messages: &[Message], setting: &Setting, kept: &Kept, edges: bool) -> Result<String> {
         let Some(template) = &self.template else {
             return Err(bad_argument(
@@ -118,7 +118,7 @@ impl Language {
                 text
             }
         };
-        let name = |name: &str| self.tokenizer.cut_name(name);
+        let name = |name: &str| self.tokenizer.cut_name(name, edges);
         let message = |message: &Message| {
             let kept = if message.role() == MODEL { kept } else { &none };
             message.map(name, |text| cut(text, kept), |text| cut(text, &none))
@@ -156,10 +156,10 @@ impl Language {
         Ok(self.enders.get_or_init(make).clone())
     }
 
-    /// The marks that the model writes in an answer.
-    pub fn marks(&self, tools: &Tools) -> Marks {
+    /// The marks that the model writes in an answer to a prompt.
+    pub fn marks(&self, tools: &Tools, prompt: &str) -> Marks {
         let calls = (!tools.list().is_empty()).then(|| self.family());
-        Marks { thoughts: families::thoughts(&self.source), calls }
+        Marks { thoughts: families::thoughts(&self.source, prompt), calls }
     }
 }
 

@@ -134,12 +134,14 @@ impl Text {
         ToolConstraint::new(self.language.clone(), tools, choice.unwrap_or("auto"), &prompt).map(Some)
     }
 
-    fn new_channels(&self, calls: bool) -> Channels {
-        let mut marks = self.language.marks(&self.conversation.setting.tools);
-        if !calls {
-            marks.calls = None;
-        }
-        Channels::new(marks, &self.conversation.asked_text().replace(CUT, ""))
+    fn new_channels(&self, restriction: Option<&str>) -> Channels {
+        let prompt = self.conversation.asked_text().replace(CUT, "");
+        let marks = self.language.marks(&self.conversation.setting.tools, &prompt);
+        let marks = match restriction {
+            Some(restriction) => marks.within(restriction),
+            None => marks,
+        };
+        Channels::new(marks, &prompt)
     }
 
     /// The parts of the text that the last push or end gave.
@@ -167,13 +169,14 @@ impl Text {
         Ok(())
     }
 
-    /// Begins a stream that continues the tokens `before`. Without `calls`, an answer has none, whatever it looks like.
-    pub fn begin(&mut self, stops: Option<&str>, before: &[i64], calls: bool) -> Result<()> {
+    /// Begins a stream that continues the tokens `before`. `restriction` is what restricts an answer: the text of a
+    /// regex or a grammar, empty for another constraint.
+    pub fn begin(&mut self, stops: Option<&str>, before: &[i64], restriction: Option<&str>) -> Result<()> {
         let stops = stops_of(stops)?;
         let before = tokens(before)?;
         self.end(false);
         let stream = Stream::new(stops, &before, &self.language.tokenizer)?;
-        self.channels = self.conversation.is_asked().then(|| self.new_channels(calls));
+        self.channels = self.conversation.is_asked().then(|| self.new_channels(restriction));
         self.stream = Some(stream);
         self.parts.clear();
         Ok(())

@@ -12,11 +12,16 @@ use crate::panics::caught;
 use crate::spelling::{Spelling, Word};
 use crate::stream::Decoder;
 
+/// A character that merges with no other, in front of a text that is not to be the beginning of one: some tokenizers
+/// write a space there.
+pub const OPENER: &str = "\u{2}";
+
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     control: ControlTokens,
     special: HashMap<u32, String>,
     byte_spelling: Spelling, // of `bytes`
+    opening: Vec<u32>,       // what `continued` writes in front of a text, and removes
 }
 
 impl Tokenizer {
@@ -54,7 +59,9 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder().into_iter();
         let special = added.filter(|(_, token)| token.special).map(|(id, token)| (id, token.content)).collect();
         let byte_spelling = byte_spelling(&inner);
-        Ok(Tokenizer { inner, control, special, byte_spelling })
+        let mut made = Tokenizer { inner, control, special, byte_spelling, opening: Vec::new() };
+        made.opening = caught(|| made.opening()).unwrap_or_default(); // its library may break at a text
+        Ok(made)
     }
 
     /// Token ids of a raw prompt, with the special tokens that the tokenizer adds around it.
@@ -62,10 +69,39 @@ impl Tokenizer {
         self.ids(text, true)
     }
 
-    /// Token ids of text rendered by a template, which already contains all special tokens.
+    /// Token ids of text rendered by a template, which already contains all special tokens. What stands behind a cut
+    /// continues a text, also at the beginning.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
-        let parts = text.split(CUT).map(|part| self.ids(part, false)).collect::<Result<Vec<_>>>()?;
-        Ok(parts.concat())
+        let mut ids = Vec::new();
+        for (number, part) in text.split(CUT).enumerate().filter(|(_, part)| !part.is_empty()) {
+            ids.append(&mut if number == 0 { self.ids(part, false)? } else { self.continued(part)? });
+        }
+        Ok(ids)
+    }
+
+    /// Token ids of a text that continues another: without the space that some tokenizers write in front of a text.
+    fn continued(&self, text: &str) -> Result<Vec<u32>> {
+        if !self.opening.is_empty() {
+            let ids = self.ids(&[OPENER, text].concat(), false)?;
+            if let Some(ids) = ids.strip_prefix(self.opening.as_slice()) {
+                return Ok(ids.to_vec());
+            }
+        }
+        self.ids(text, false)
+    }
+
+    /// The tokens of `OPENER`; none where a text behind it has the tokens that it has alone, or cannot be told from it.
+    fn opening(&self) -> Vec<u32> {
+        let ids = |text: &str| self.ids(text, false).unwrap_or_default();
+        let opening = ids(OPENER);
+        let is_known = !opening.is_empty() && self.unknown().is_none_or(|unknown| !opening.contains(&unknown));
+        let behind = ids(&[OPENER, "a"].concat());
+        let differs = behind.strip_prefix(opening.as_slice()).is_some_and(|behind| behind != ids("a"));
+        if is_known && differs {
+            opening
+        } else {
+            Vec::new()
+        }
     }
 
     /// The control tokens that occur in a text.
@@ -86,8 +122,8 @@ impl Tokenizer {
         self.control.cut_spanning(&self.inner, text, edged)
     }
 
-    pub fn cut_name(&self, name: &str) -> String {
-        self.control.cut_name(&self.inner, name)
+    pub fn cut_name(&self, name: &str, edges: bool) -> String {
+        self.control.cut_name(&self.inner, name, edges)
     }
 
     fn ids(&self, text: &str, marks: bool) -> Result<Vec<u32>> {

@@ -165,7 +165,7 @@ class Chat:
         try:
             ids = ask()
             constraint = self._model._constraint(config, setting, self._conversation)
-            text = self._conversation.stream(config.stop_strings, calls=not config.restricted)
+            text = self._conversation.stream(config.stop_strings, restriction=config.restriction)
             dropped = self._conversation.dropped
             self._generation = self._session.generate(
                 ids, config, constraint=constraint, text=text, dropped=dropped, stopped=stopped

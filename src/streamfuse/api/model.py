@@ -495,7 +495,9 @@ class Model:
         continues = not is_text or (messages is None and self._continues(raw))
         # now, so that a wrong schema is refused before an engine is loaded
         constraint = self._constraint(config, setting, conversation)
-        text = None if conversation is None else conversation.stream(config.stop_strings, calls=not config.restricted)
+        text = None
+        if conversation is not None:
+            text = conversation.stream(config.stop_strings, restriction=config.restriction)
         return lambda: self._shared().generate(
             ids, config, raw=continues, constraint=constraint, text=text, stopped=stopped
         )

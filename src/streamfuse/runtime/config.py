@@ -121,6 +121,11 @@ class GenerationConfig:
         """The option that restricts the text, "schema", "regex" or "grammar"; empty without one."""
         return next(iter(self._restrictions()), "")
 
+    @property
+    def restriction(self) -> str | None:
+        """The text of the regex or grammar that restricts the text; empty for a schema, None without any."""
+        return (self.regex or self.grammar or "") if self.restricted else None
+
     def _restrictions(self) -> list[str]:
         return [name for name in CONSTRAINTS if getattr(self, name) is not None]
 

@@ -180,12 +180,17 @@ class TextStream:
     """
 
     def __init__(
-        self, handle: TextHandle, stop_strings: Sequence[str], before: Sequence[int], calls: bool = True
+        self,
+        handle: TextHandle,
+        stop_strings: Sequence[str],
+        before: Sequence[int],
+        restriction: str | None = None,
     ) -> None:
         self._handle = handle
         self.stopped = False
         stops = _json([_utf8(stop, "stop string") for stop in stop_strings])
-        handle.call("sf_text_begin", *stops, *ids_argument(before), calls)
+        data = None if restriction is None else _utf8(restriction, "restriction").encode()
+        handle.call("sf_text_begin", *stops, *ids_argument(before), data, len(data or b""))
 
     def push(self, token: int) -> list[tuple[str, str]]:
         """Text that may be shown now. Afterwards `stopped` says whether a stop string is complete."""
@@ -294,10 +299,11 @@ class Conversation:
 
         return Grammar(self._handle, "calls", choice)
 
-    def stream(self, stop_strings: Sequence[str] = (), calls: bool = True) -> TextStream:
+    def stream(self, stop_strings: Sequence[str] = (), restriction: str | None = None) -> TextStream:
         """The answer that is asked for; its `end` adds it to the conversation, and no call of `answer` is needed.
-        Without `calls` it has none, whatever it looks like: for an answer that a schema restricts."""
-        return TextStream(self._handle, stop_strings, (), calls)
+        `restriction` is what restricts it: the text of a regex or grammar, or "" for a schema. Such an answer has no
+        calls, whatever it looks like, and thoughts only if the restriction spells the tag that ends them."""
+        return TextStream(self._handle, stop_strings, (), restriction)
 
     def answer(self, token_ids: Sequence[int]) -> None:
         """Add the model's turn, whole or cut short, where all its tokens are known."""

@@ -66,7 +66,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_messages": (c_int, [c_void_p, _place, _size]),
     "sf_text_save": (c_int, [c_void_p, _place, _size]),
     "sf_text_restore": (c_int, [c_void_p, c_char_p, c_size_t]),
-    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64, c_int32]),
+    "sf_text_begin": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p, c_int64, c_char_p, c_size_t]),
     "sf_text_push": (c_int, [c_void_p, c_int64, _place, POINTER(c_int32)]),
     "sf_text_end": (c_int, [c_void_p, c_int32, _place, POINTER(c_int32)]),
     "sf_text_constrain_calls": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p]),

@@ -372,11 +372,13 @@ pub unsafe extern "C" fn sf_text_begin(
     bytes: usize,
     before: *const i64,
     n: i64,
-    calls: i32,
+    restriction: *const c_char,
+    restriction_bytes: usize,
 ) -> c_int {
     on(handle, |own, _| {
         let (stops, before) = unsafe { (optional_utf8(stops, bytes)?, slice(before, count(n)?)?) };
-        own.begin(stops, before, calls != 0).map(|()| OK)
+        let restriction = unsafe { optional_utf8(restriction, restriction_bytes) }?;
+        own.begin(stops, before, restriction).map(|()| OK)
     })
 }
 

@@ -5,14 +5,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use llguidance::toktrie::{parse_numeric_token, Recognizer, TokTrie};
 use llguidance::TokenParser;
 
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, OPENER};
 
 const MOST_CHOICES: usize = 40; // bytes: digits, punctuation and the first letters of keys
 const CONTEXT: usize = 4; // tokens in front that the tokenizer may merge with
 
-/// What to write in front: nothing, or a character that merges with no other, where a tokenizer begins a text with a
-/// space of its own.
-const MARKS: [&str; 2] = ["", "\u{2}"];
+/// What to write in front: nothing, or what hides that the text begins there.
+const MARKS: [&str; 2] = ["", OPENER];
 
 /// What may follow, the likeliest first.
 const LIKELY: &[u8] = b"a1A \"";

@@ -1,4 +1,6 @@
 //! Equality, ordering and dict keys.
+//!
+//! The cuts in a text are for the tokenizer: values that differ in cuts are equal.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -7,6 +9,7 @@ use super::render::Render;
 use super::streams::Source;
 use super::value::{Key, List, Value, View};
 use super::{fault, Result};
+use crate::control_tokens::{uncut, CUT};
 
 /// Above this, not every integer can be represented as a float.
 pub const MOST_EXACT: u64 = 1 << 53;
@@ -24,7 +27,7 @@ impl Render {
             (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
             (Value::Text(a) | Value::Safe(a), Value::Text(b) | Value::Safe(b)) => {
                 self.spend_bytes(a.len().min(b.len()))?;
-                a == b
+                uncut(a).eq(uncut(b))
             }
             (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
                 self.deeper(|| self.all_equal(&a.items, &b.items))?
@@ -78,7 +81,7 @@ impl Render {
             (Value::Undefined(what), _) | (_, Value::Undefined(what)) => fault(&**what),
             (Value::Text(a), Value::Text(b)) => {
                 self.spend_bytes(a.len().min(b.len()))?;
-                Ok(a.cmp(b))
+                Ok(uncut(a).cmp(uncut(b)))
             }
             (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => self.deeper(|| {
                 for (a, b) in a.items.iter().zip(&b.items) {
@@ -97,7 +100,7 @@ impl Render {
             Value::Text(text) => match part {
                 Value::Text(part) => {
                     self.spend_bytes(text.len() + part.len())?;
-                    Ok(text.contains(&**part))
+                    Ok(text.contains(part.trim_matches(CUT)))
                 }
                 Value::Undefined(what) => fault(&**what),
                 _ => fault(format!("'in <string>' requires string as left operand, not {}", part.kind())),
@@ -138,7 +141,7 @@ impl Render {
             }
             Value::Text(text) => {
                 self.spend_text(text)?;
-                Key::Text(text.clone())
+                Key::text(text)
             }
             Value::Tuple(tuple) => self.deeper(|| self.tuple_key(tuple))?,
             Value::List(_) | Value::Dict(_) | Value::View(..) => {

@@ -11,6 +11,7 @@ use super::loops::Loop;
 use super::scope::Scope;
 use super::streams::Stream;
 use super::{fault, Result};
+use crate::control_tokens::CUT;
 
 /// Limit for lists in lists, since functions over them are recursive.
 pub const MOST_DEPTH: usize = 100;
@@ -73,6 +74,13 @@ pub enum Key {
     Tuple(Vec<Key>),
 }
 
+impl Key {
+    /// A name is the same with and without cuts.
+    pub fn text(text: &Arc<str>) -> Key {
+        Key::Text(if text.contains(CUT) { text.replace(CUT, "").into() } else { text.clone() })
+    }
+}
+
 #[derive(Default)]
 pub struct Dict {
     pub items: IndexMap<Key, (Value, Value)>,
@@ -118,7 +126,7 @@ impl Value {
 
     /// A dict with distinct names.
     pub fn dict(fields: Vec<(Arc<str>, Value)>) -> Result<Value> {
-        let item = |(name, value): (Arc<str>, Value)| (Key::Text(name.clone()), (Value::Text(name), value));
+        let item = |(name, value): (Arc<str>, Value)| (Key::text(&name), (Value::Text(name), value));
         Dict::new(fields.into_iter().map(item).collect()).map(Value::Dict)
     }
 

@@ -2,13 +2,14 @@
 
 use super::channels::Call;
 use super::reader::{Reader, MOST_DEPTH};
+use super::Tools;
 use crate::json::Json;
 
-pub fn calls(text: &str, quote: &str) -> Option<Vec<Call>> {
+pub fn calls(text: &str, quote: &str, tools: &Tools) -> Option<Vec<Call>> {
     let (mut reader, mut calls) = (Reader { rest: text.trim() }, Vec::new());
     while !reader.rest.is_empty() {
         reader.need("call:")?;
-        let name = reader.name()?.to_owned();
+        let name = reader.function(tools, "{")?.to_owned();
         reader.need("{")?;
         calls.push((name, fields(&mut reader, quote, 0)?));
         reader.space();

@@ -1,6 +1,6 @@
 //! An answer as it is written, told apart into what is for the reader, thoughts, and calls.
 
-use super::families::{Family, Form, Thoughts};
+use super::families::{is_open, Family, Form, Thoughts};
 use super::{marks, parse, Tools};
 use crate::jinja::is_space;
 use crate::json::Json;
@@ -58,8 +58,16 @@ pub struct Marks {
 impl Marks {
     /// The thoughts that a prompt has opened.
     pub fn open_at(&self, prompt: &str) -> Option<Thoughts> {
-        let prompt = prompt.trim_end();
-        self.thoughts.iter().find(|(open, _)| prompt.ends_with(open)).copied()
+        self.thoughts.iter().find(|(open, _)| is_open(prompt, open)).copied()
+    }
+
+    /// Those of an answer that a regex or a grammar of this text restricts: no calls, and only the thoughts whose end
+    /// the text spells. Without their end, all of the answer would be thoughts.
+    pub fn within(mut self, restriction: &str) -> Marks {
+        let spelt = restriction.replace('\\', ""); // as in `<\/think>`
+        self.thoughts.retain(|(_, close)| spelt.contains(close));
+        self.calls = None;
+        self
     }
 
     fn none(&self) -> bool {

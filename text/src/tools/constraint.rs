@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::families::{Family, Form, Thoughts};
-use super::marks::{after_mark, alone, end_of, may_begin};
+use super::marks::{after_mark, alone, end_of, may_begin, Alone};
 use super::{grammar, parse, Tools};
 use crate::constraint::vocabulary::Vocabulary;
 use crate::constraint::{Constraint, Grammar, Restriction, MAY_END, MUST_END, UNRESTRICTED};
@@ -28,10 +28,11 @@ enum Phase {
         close: &'static str,
         tail: Vec<u8>,
     },
-    /// Anything, up to the mark of a call; without `tail` no call can begin any more. A token that completes
-    /// a mark begun earlier must begin a valid call.
+    /// Anything, up to the mark of a call. A token that completes a mark begun earlier must begin a valid call.
+    /// `is_first`: no text stands before `tail`, which may become a call without marks.
     Free {
-        tail: Option<Vec<u8>>,
+        tail: Vec<u8>,
+        is_first: bool,
     },
     /// The control token in front of a call that is required; `spaces` stand before it.
     Mark {
@@ -83,7 +84,7 @@ impl ToolConstraint {
             name => (Choice::Required, Some(name)),
         };
         let functions = grammar::chosen(tools.functions().collect(), name)?;
-        let marks = language.marks(tools);
+        let marks = language.marks(tools, prompt);
         let opened = marks.open_at(prompt);
         let Some(family) = marks.calls.filter(|_| !functions.is_empty()) else {
             return Err(bad_argument("tool choice: there are no tools; set them first"));
@@ -103,7 +104,7 @@ impl ToolConstraint {
         let first = match (choice, opened) {
             (_, Some((_, close))) => Phase::Thoughts { close, tail: Vec::new() },
             (Choice::Required, None) => required(mark, 0),
-            _ => Phase::Free { tail: Some(Vec::new()) },
+            _ => free(),
         };
         let vocabulary = language.vocabulary()?;
         let (tokens, found) = Default::default();
@@ -125,21 +126,24 @@ impl ToolConstraint {
 
     /// What comes after a token in a place where anything may be written; nothing where the token begins a call that
     /// is not wanted.
-    fn after_free(&mut self, tail: Option<Vec<u8>>, text: &[u8]) -> Result<Option<Phase>> {
-        let Some(tail) = tail else { return Ok(Some(Phase::Free { tail: None })) };
-        let written = [tail.as_slice(), text].concat();
+    fn after_free(&mut self, tail: &[u8], is_first: bool, text: &[u8]) -> Result<Option<Phase>> {
+        let written = [tail, text].concat();
         for &(open, close) in &self.thoughts {
             if let Some(tail) = after_mark(&written, open) {
                 return Ok(Some(Phase::Thoughts { close, tail: end_of(&tail, close.len()) }));
             }
         }
-        let opens = self.thoughts.iter().map(|(open, _)| open.len());
-        let longest = opens.chain([self.family.open.len()]).max().unwrap_or(0);
-        let (opened, tail) = match self.family.form {
-            Form::JsonAlone => alone(&written, self.family.open.as_bytes()),
-            _ => (after_mark(&written, self.family.open), Some(end_of(&written, longest))),
+        let open = self.family.open;
+        let is_alone = is_first && self.family.form == Form::JsonAlone;
+        let found = if is_alone { alone(&written, open.as_bytes()) } else { Alone::Text };
+        let opened = match found {
+            Alone::Call(call) => Some(call),
+            Alone::Undecided => return Ok(Some(Phase::Free { tail: written, is_first })),
+            Alone::Text => after_mark(&written, open),
         };
-        let Some(before) = opened else { return Ok(Some(Phase::Free { tail })) };
+        let longest = self.thoughts.iter().map(|(open, _)| open.len()).fold(open.len(), usize::max);
+        let next = Phase::Free { tail: end_of(&written, longest), is_first: false };
+        let Some(before) = opened else { return Ok(Some(next)) };
         if self.choice == Choice::None {
             return Ok(None);
         }
@@ -149,13 +153,8 @@ impl ToolConstraint {
         } else if self.is_tried() {
             None
         } else {
-            Some(Phase::Free { tail }) // JSON that is no call, or a mark and more in one token: ordinary text
+            Some(next) // JSON that is no call, or a mark and more in one token: ordinary text
         })
-    }
-
-    /// Whether free text ends with part of a mark. False for JSON without marks, which need not be a call.
-    fn is_beginning(&self, tail: &[u8]) -> bool {
-        self.family.form != Form::JsonAlone && may_begin(tail, self.family.open)
     }
 
     /// Whether a call may begin with this text.
@@ -196,7 +195,7 @@ impl ToolConstraint {
 
     fn after_call(&self) -> Phase {
         match self.choice {
-            Choice::Auto if !self.family.close.is_empty() => Phase::Free { tail: Some(Vec::new()) },
+            Choice::Auto if !self.family.close.is_empty() => free(),
             _ => Phase::End,
         }
     }
@@ -214,13 +213,13 @@ impl ToolConstraint {
         let text = self.spelt(token);
         Ok(match self.phase() {
             Phase::End => None,
-            Phase::Free { tail } => self.after_free(tail, &text)?,
+            Phase::Free { tail, is_first } => self.after_free(&tail, is_first, &text)?,
             Phase::Thoughts { close, tail } => {
                 let written = [tail.as_slice(), &text].concat();
                 Some(match after_mark(&written, close) {
                     None => Phase::Thoughts { close, tail: end_of(&written, close.len()) },
                     Some(_) if self.choice == Choice::Required => required(self.mark, self.tokens.len() + 1),
-                    Some(_) => Phase::Free { tail: Some(Vec::new()) },
+                    Some(_) => free(),
                 })
             }
             Phase::Mark { .. } if self.mark == Some(token) => Some(required(None, self.tokens.len() + 1)),
@@ -262,7 +261,7 @@ impl ToolConstraint {
     fn is_tried(&self) -> bool {
         match self.phase() {
             Phase::Mark { .. } => true,
-            Phase::Free { tail: Some(tail) } => self.choice == Choice::None || self.is_beginning(&tail),
+            Phase::Free { tail, .. } => self.choice == Choice::None || may_begin(&tail, self.family.open),
             _ => false,
         }
     }
@@ -410,6 +409,11 @@ impl Enders {
         }
         Enders { tokens, others }
     }
+}
+
+/// Where no text was written so far.
+fn free() -> Phase {
+    Phase::Free { tail: Vec::new(), is_first: true }
 }
 
 /// Where a call that is required begins.

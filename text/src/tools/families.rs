@@ -97,7 +97,13 @@ const THOUGHTS: [Thoughts; 5] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 ];
 
-/// Those that a chat template spells.
-pub fn thoughts(template: &str) -> Vec<Thoughts> {
-    THOUGHTS.into_iter().filter(|(_, close)| template.contains(close)).collect()
+/// Those that a chat template spells, or that a prompt has opened: a template may open thoughts and leave it at that.
+pub fn thoughts(template: &str, prompt: &str) -> Vec<Thoughts> {
+    let is_known = |(open, close): &Thoughts| template.contains(close) || is_open(prompt, open);
+    THOUGHTS.into_iter().filter(is_known).collect()
+}
+
+/// Whether a prompt ends with the mark of thoughts.
+pub fn is_open(prompt: &str, open: &str) -> bool {
+    prompt.trim_end().ends_with(open)
 }

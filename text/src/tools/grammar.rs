@@ -6,7 +6,7 @@ use super::families::{Family, Form};
 use super::Function;
 use crate::constraint::{schema_in_lark, Constraint, Grammar, JSON_SCHEMA};
 use crate::error::{bad_argument, Failure, Result};
-use crate::json::Json;
+use crate::json::{Json, Object};
 use crate::language::Language;
 use crate::tokenizer::Tokenizer;
 
@@ -70,9 +70,14 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
 
 /// The arguments' schema, with the spaces that models write.
 fn schema_of(function: &Function) -> Result<String> {
-    let any = Json::of_fields([("type", Json::Text("object".to_owned()))]);
-    let schema = function.parameters.filter(|schema| **schema != Json::Null).unwrap_or(&any);
-    schema_in_lark(&schema.spaced(), ", ", ": ").map_err(|failure| of_function(function, failure))
+    let mut schema = match function.parameters {
+        Some(Json::Object(fields)) => fields.as_ref().clone(),
+        _ => Object::new(),
+    };
+    // Without a type a schema allows any value, but only an object is read as arguments.
+    schema.entry("type".to_owned()).or_insert_with(|| Json::Text("object".to_owned()));
+    schema_in_lark(&Json::Object(Box::new(schema)).spaced(), ", ", ": ")
+        .map_err(|failure| of_function(function, failure))
 }
 
 /// The failure of a grammar of calls, as that of the function whose schema is at fault.

@@ -30,15 +30,24 @@ pub fn is_alone(text: &[u8]) -> Option<bool> {
     }
 }
 
-/// What is written of a call, with the mark `open` or without, and else what may become one.
-pub fn alone(written: &[u8], open: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+/// What an answer that begins with a text is, where a call needs no mark.
+pub enum Alone {
+    /// What is written of a call, behind its mark if it has one.
+    Call(Vec<u8>),
+    /// More of it decides.
+    Undecided,
+    Text,
+}
+
+/// `open` is the mark that a call may begin with.
+pub fn alone(written: &[u8], open: &[u8]) -> Alone {
     let text = written.trim_ascii_start();
     if let Some(call) = text.strip_prefix(open) {
-        return (Some(call.to_owned()), None);
+        return Alone::Call(call.to_owned());
     }
     match is_alone(text) {
-        Some(true) => (Some(text.to_owned()), None),
-        None => (None, Some(written.to_owned())),
-        Some(false) => (None, open.starts_with(text).then(|| written.to_owned())),
+        Some(true) => Alone::Call(text.to_owned()),
+        Some(false) if !open.starts_with(text) => Alone::Text,
+        _ => Alone::Undecided,
     }
 }

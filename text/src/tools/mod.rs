@@ -55,6 +55,13 @@ impl Tools {
         function.parameters?.get("properties")?.get(argument)
     }
 
+    /// The name of the function that a text begins with, where `open` follows it. A name may have any characters.
+    fn called<'a>(&self, text: &'a str, open: &str) -> Option<&'a str> {
+        let is_called = |name: &&str| text.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with(open));
+        let names = self.functions().map(|function| function.name).filter(is_called);
+        names.max_by_key(|name| name.len()).map(|name| &text[..name.len()])
+    }
+
     pub fn functions(&self) -> impl Iterator<Item = Function<'_>> {
         self.list().iter().filter_map(Function::of)
     }

@@ -15,8 +15,8 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
     let text = if family.close.is_empty() { text } else { text.strip_suffix(family.close).unwrap_or(text) };
     let calls = match family.form {
         Form::Json { .. } | Form::JsonAlone => of_json(text)?,
-        Form::Braces { quote } => braces::calls(text, quote)?,
-        Form::Python { .. } => python::calls(text)?,
+        Form::Braces { quote } => braces::calls(text, quote, tools)?,
+        Form::Python { .. } => python::calls(text, tools)?,
         Form::Xml if text.trim_start().starts_with(['{', '[']) => of_json(text)?,
         Form::Xml => of_xml(text, tools)?,
     };
@@ -71,7 +71,9 @@ fn call_of(value: &Json) -> Option<Call> {
 fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
     let (mut calls, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {
-        let (name, body) = rest.strip_prefix("<function=")?.split_once('>')?;
+        let called = rest.strip_prefix("<function=")?;
+        let name = tools.called(called, ">").or_else(|| Some(called.split_once('>')?.0))?;
+        let body = called[name.len()..].trim_start().strip_prefix('>')?;
         let (body, after) = body.split_once("</function>")?;
         let mut arguments = Object::new();
         let mut body = body.trim_start();

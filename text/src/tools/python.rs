@@ -2,31 +2,32 @@
 
 use super::channels::Call;
 use super::reader::{Reader, MOST_DEPTH};
+use super::Tools;
 use crate::json::Json;
 
 /// One call after another, or a list; `print(...)` around a call is dropped.
-pub fn calls(text: &str) -> Option<Vec<Call>> {
+pub fn calls(text: &str, tools: &Tools) -> Option<Vec<Call>> {
     let mut reader = Reader { rest: text.trim() };
     let mut calls = Vec::new();
     if reader.eat("[") {
-        calls = reader.items("]", |reader| call(reader, 0))?;
+        calls = reader.items("]", |reader| call(reader, tools, 0))?;
         reader.space();
     }
     while !reader.rest.is_empty() {
-        calls.push(call(&mut reader, 0)?);
+        calls.push(call(&mut reader, tools, 0)?);
         reader.space();
     }
     Some(calls)
 }
 
-fn call(reader: &mut Reader, depth: usize) -> Option<Call> {
+fn call(reader: &mut Reader, tools: &Tools, depth: usize) -> Option<Call> {
     if depth > MOST_DEPTH {
         return None;
     }
-    let name = reader.name()?;
+    let name = reader.function(tools, "(")?;
     reader.need("(")?;
     if name == "print" {
-        let inner = call(reader, depth + 1)?;
+        let inner = call(reader, tools, depth + 1)?;
         reader.need(")")?;
         return Some(inner);
     }

@@ -1,5 +1,7 @@
 //! Shared parsing code of the call formats that are not JSON.
 
+use super::Tools;
+
 /// Nesting of brackets.
 pub const MOST_DEPTH: usize = 64;
 
@@ -35,6 +37,14 @@ impl<'a> Reader<'a> {
         let (found, rest) = self.rest.split_at(end);
         self.rest = rest;
         Some(found.trim_end())
+    }
+
+    /// The name of a function, which `open` follows: that of a tool, or another that may be one.
+    pub fn function(&mut self, tools: &Tools, open: &str) -> Option<&'a str> {
+        self.space();
+        let Some(name) = tools.called(self.rest, open) else { return self.name() };
+        self.rest = &self.rest[name.len()..];
+        Some(name)
     }
 
     /// A name of letters, digits and some punctuation.
