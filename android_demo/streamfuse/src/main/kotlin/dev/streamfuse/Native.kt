@@ -144,6 +144,13 @@ internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure
 internal fun failure(code: Int, sentence: () -> String): StreamFuseException =
     StreamFuseException(ErrorCode.of(abs(code)), if (code < 0) "memory is out" else sentence())
 
+/** The number of tokens that [Native.countTokens] replied with. Its error codes are negated, whoever found an error. */
+internal fun tokenCount(reply: Long, sentence: () -> String): Int {
+    if (reply >= 0) return reply.toInt()
+    val code = reply.toInt()
+    throw failure(if (code == Native.OUT_OF_MEMORY) code else -code, sentence)
+}
+
 /** A path for the native side, as UTF-8 without a zero byte. */
 internal fun File.bytes(): ByteArray {
     require('\u0000' !in path) { "a path cannot hold a zero character" }
