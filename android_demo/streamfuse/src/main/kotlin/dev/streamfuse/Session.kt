@@ -161,24 +161,25 @@ public sealed class Session(
     public suspend fun resetInBackground(): Unit = withContext(dispatcher) { reset() }
 
     /**
-     * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here.
-     * The conversation stays, and the next request prefills it again. [Model.trim] does this for all sessions that are
-     * not in use.
+     * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here;
+     * while a tool runs, its result is still answered. The conversation stays, and the next request prefills it again.
+     * [Model.trim] does this for all sessions that are not in use.
      */
     @Blocking
-    public fun trim(): Unit = sequence.alone { native -> native.trim() }
+    public fun trim(): Unit = sequence.alone(keepsRounds = true) { native -> native.trim() }
 
     /** [trim] on [Options.dispatcher]. */
     public suspend fun trimInBackground(): Unit = withContext(dispatcher) { trim() }
 
     /**
-     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here. The file is as large
-     * as the used part of the cache; call it off the main thread, or use [saveInBackground].
+     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here; while a tool runs,
+     * its result is still answered. The file is as large as the used part of the cache; call it off the main thread, or
+     * use [saveInBackground].
      *
      * @throws StreamFuseException if it cannot be written.
      */
     @Blocking
-    public fun save(file: File): Unit = sequence.alone { native -> native.save(file) }
+    public fun save(file: File): Unit = sequence.alone(keepsRounds = true) { native -> native.save(file) }
 
     /** [save] on [Options.dispatcher]. */
     public suspend fun saveInBackground(file: File): Unit = withContext(dispatcher) { save(file) }

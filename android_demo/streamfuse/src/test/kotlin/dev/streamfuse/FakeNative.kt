@@ -117,10 +117,7 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         if (count < script.pieces.size && !stopping) {
             return script.pieces[count++].also { if (it.channel == Channel.ANSWER) answer += it.text }
         }
-        if (!stopping) {
-            reason = script.reason
-            calls = script.calls
-        }
+        if (!stopping) reason = script.reason
         finish()
         return null
     }
@@ -134,6 +131,7 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         question = null
         endFails?.let { throw it }
         if (count == 0 && reason == "stopped") return
+        script?.let { if (count == it.pieces.size) calls = it.calls } // they are whole, whatever ended the answer
         val results = if (asked.isResults) Json.decodeFromString<List<ToolResult>>(asked.text) else emptyList()
         val turn = results.map { Message(Role.TOOL, it.content, toolCallId = it.toolCallId) }
             .ifEmpty { listOf(Message(Role.USER, asked.text)) }
