@@ -79,7 +79,6 @@ internal object Native {
     @JvmStatic external fun finish(session: Long): Int
     @JvmStatic external fun statistics(session: Long): ByteArray?
     @JvmStatic external fun messages(session: Long): ByteArray?
-    @JvmStatic external fun toolCalls(session: Long): ByteArray?
     @JvmStatic external fun usedTokens(session: Long): Long
     @JvmStatic external fun reset(session: Long): Int
     @JvmStatic external fun trim(session: Long): Int

@@ -13,6 +13,7 @@ import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withContext
+import kotlinx.serialization.SerializationException
 import org.jetbrains.annotations.Blocking
 
 /**
@@ -188,12 +189,21 @@ public sealed class Session(
      * Restores what [save] wrote with the same bundle, in this process or another, or in another language.
      *
      * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file; the conversation is then
-     *   unchanged.
+     *   unchanged. Also for one that another language saved with a turn that is no [Message], for example of a role that
+     *   [Role] does not have; the session is then reset.
      */
     @Blocking
     public fun restore(file: File): Unit = sequence.alone { native ->
         native.restore(file)
-        readState(native)
+        try {
+            readState(native)
+        } catch (error: SerializationException) {
+            native.reset() // it has turns that cannot be shown
+            readState(native)
+            val reason = error.message.orEmpty().lineSequence().first()
+            val sentence = "$file has a turn that this library cannot read, so the session was reset ($reason)"
+            throw StreamFuseException(ErrorCode.BAD_FILE, sentence)
+        }
     }
 
     /** [restore] on [Options.dispatcher]. */
