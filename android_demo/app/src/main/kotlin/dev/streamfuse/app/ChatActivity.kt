@@ -52,10 +52,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         takeShared(intent)
     }
 
-    /** What another app shares is the beginning of a question. */
+    /** What another app shares is the beginning of a question. The list of recent apps gives the same intent again. */
     private fun takeShared(intent: Intent) {
-        if (intent.action != Intent.ACTION_SEND) return
-        putFirst(intent.getStringExtra(Intent.EXTRA_TEXT) ?: return)
+        val isOld = intent.flags and Intent.FLAG_ACTIVITY_LAUNCHED_FROM_HISTORY != 0
+        if (intent.action != Intent.ACTION_SEND || isOld) return
+        putFirst(intent.getCharSequenceExtra(Intent.EXTRA_TEXT)?.toString() ?: return) // often with spans, so no String
     }
 
     /** Puts [text] into the field, before what is there. */

@@ -3,6 +3,7 @@ package dev.streamfuse.app
 import android.app.AlertDialog
 import android.content.ClipboardManager
 import android.content.Intent
+import android.text.SpannableString
 import android.view.KeyEvent
 import android.view.View
 import android.widget.EditText
@@ -125,5 +126,17 @@ class ChatActionsTest : ChatScreen() {
         screen.type(R.id.input, "Hello")
         screen.findViewById<View>(R.id.input)!!.dispatchKeyEvent(KeyEvent(KeyEvent.ACTION_DOWN, KeyEvent.KEYCODE_ENTER))
         until { parts.chat.state.value.turns.size == 2 && phase == Phase.READY }
+    }
+
+    @Test fun `shared text may have spans, and is not taken again where the app comes back from the list of recent ones`() {
+        install("demo")
+        val shared = Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, SpannableString("Hello"))
+        val screen = open(ChatActivity::class.java, shared).get()
+        ready()
+        assertEquals("Hello", screen.text(R.id.input).text.toString())
+        val again = Intent(shared).addFlags(Intent.FLAG_ACTIVITY_LAUNCHED_FROM_HISTORY)
+        val later = open(ChatActivity::class.java, again).get()
+        ready()
+        assertEquals("", later.text(R.id.input).text.toString())
     }
 }
