@@ -59,13 +59,6 @@ std::span<char> room_in(JNIEnv* env, jobject buffer) {
           static_cast<size_t>(env->GetDirectBufferCapacity(buffer)) - sizeof(Step)};
 }
 
-// The JSON list that `get` returns; null if it fails.
-jbyteArray list_of(JNIEnv* env, jlong handle, int (*get)(sf_session*, const char**, size_t*)) {
-  const char* json = nullptr;
-  size_t bytes = 0;
-  return get(session_of(handle), &json, &bytes) == SF_OK ? bytes_of(env, json, bytes) : nullptr;
-}
-
 // The code that `body` returns; negative where memory runs out here, for then no handle has a message.
 template <typename Body>
 int guarded(Body body) noexcept {
@@ -229,9 +222,11 @@ NATIVE(jint, finish, jlong handle) { return sf_session_finish(session_of(handle)
 
 NATIVE(jbyteArray, statistics, jlong handle) { return bytes_of(env, sf_session_statistics(session_of(handle))); }
 
-NATIVE(jbyteArray, messages, jlong handle) { return list_of(env, handle, sf_session_messages); }
-
-NATIVE(jbyteArray, toolCalls, jlong handle) { return list_of(env, handle, sf_session_tool_calls); }
+NATIVE(jbyteArray, messages, jlong handle) {
+  const char* json = nullptr;
+  size_t bytes = 0;
+  return sf_session_messages(session_of(handle), &json, &bytes) == SF_OK ? bytes_of(env, json, bytes) : nullptr;
+}
 
 NATIVE(jlong, usedTokens, jlong handle) { return sf_session_used_tokens(session_of(handle)); }
 

@@ -215,8 +215,16 @@ internal fun allowedAddress(address: String): URI {
 }
 
 /** HTTPS, or HTTP from this device itself. */
-internal fun isAllowed(uri: URI): Boolean = !uri.host.isNullOrEmpty() && uri.userInfo == null && when (uri.scheme?.lowercase()) {
-    "https" -> true
-    "http" -> uri.host.lowercase() in listOf("localhost", "127.0.0.1", "[::1]")
-    else -> false
+internal fun isAllowed(uri: URI): Boolean {
+    val host = uri.hostName
+    return !host.isNullOrEmpty() && uri.userInfo == null && when (uri.scheme?.lowercase()) {
+        "https" -> true
+        "http" -> host.lowercase() in listOf("localhost", "127.0.0.1", "[::1]")
+        else -> false
+    }
 }
+
+/** The host, also with an underscore, which [URI] does not read as a host's name outside Android. */
+private val URI.hostName: String? get() = host ?: rawAuthority?.let(namedHost::matchEntire)?.groupValues?.get(1)
+
+private val namedHost = Regex("([A-Za-z0-9._-]+)(:[0-9]*)?")

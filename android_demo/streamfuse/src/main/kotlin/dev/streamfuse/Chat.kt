@@ -19,7 +19,7 @@ public class Chat internal constructor(
     public var messages: List<Message> = emptyList()
         private set
 
-    /** The tool calls of the last answer; those without a result are answered by [send] or [generate]. */
+    /** The tool calls of the last turn in [messages]; those without a result are answered by [send] or [generate]. */
     @Volatile
     public var toolCalls: List<ToolCall> = emptyList()
         private set
@@ -42,8 +42,9 @@ public class Chat internal constructor(
     internal override val lastToolCalls: List<ToolCall> get() = toolCalls
 
     internal override fun readMessages(native: NativeSession) {
-        messages = Message.read(native.messages())
-        toolCalls = Json.decodeFromString(calls, native.toolCalls())
+        val turns = Message.read(native.messages())
+        messages = turns
+        toolCalls = turns.lastOrNull()?.toolCalls.orEmpty()
     }
 
     internal override suspend fun followUp(answer: Generation, round: Int): Prompt? {
@@ -60,7 +61,6 @@ public class Chat internal constructor(
     private fun promptOf(results: List<ToolResult>) = Prompt(Json.encodeToString(resultsOf, results), isResults = true)
 
     private companion object {
-        val calls = ListSerializer(ToolCall.serializer())
         val resultsOf = ListSerializer(ToolResult.serializer())
     }
 }

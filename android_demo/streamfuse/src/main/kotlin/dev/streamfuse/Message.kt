@@ -23,6 +23,10 @@ public enum class Role {
     @SerialName("system")
     SYSTEM,
 
+    /** Instructions to the model from the app, in the templates that tell them from the system message. */
+    @SerialName("developer")
+    DEVELOPER,
+
     /** The user. */
     @SerialName("user")
     USER,

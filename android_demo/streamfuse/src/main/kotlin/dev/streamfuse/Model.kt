@@ -82,8 +82,8 @@ public class Model internal constructor(
      * @param history earlier turns, for example of another bundle's chat; [Session.reset] keeps them too.
      * @param config defaults of its answers.
      * @param tools functions that the model may call. [Session.send] and [Session.generate] call them, one after the
-     *   other, and let the model answer to their results, until an answer has no calls. `stop`, another request or
-     *   closing ends this too.
+     *   other, and let the model answer to their results, until an answer has no calls. `stop`, another request, `reset`,
+     *   `restore` or closing ends this too.
      * @param maxToolRounds maximum number of answers to results per request, 4 by default; calls beyond it are left in
      *   [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
      * @param templateVariables of the chat template, such as `{"enable_thinking": false}`, and `documents`.

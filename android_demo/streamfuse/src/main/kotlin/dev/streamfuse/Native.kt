@@ -79,7 +79,6 @@ internal object Native {
     @JvmStatic external fun finish(session: Long): Int
     @JvmStatic external fun statistics(session: Long): ByteArray?
     @JvmStatic external fun messages(session: Long): ByteArray?
-    @JvmStatic external fun toolCalls(session: Long): ByteArray?
     @JvmStatic external fun usedTokens(session: Long): Long
     @JvmStatic external fun reset(session: Long): Int
     @JvmStatic external fun trim(session: Long): Int
@@ -143,6 +142,13 @@ internal fun ByteArray?.text(): String = this?.decodeToString() ?: throw failure
 /** The exception for a code; [sentence] returns the handle's error message. */
 internal fun failure(code: Int, sentence: () -> String): StreamFuseException =
     StreamFuseException(ErrorCode.of(abs(code)), if (code < 0) "memory is out" else sentence())
+
+/** The number of tokens that [Native.countTokens] replied with. Its error codes are negated, whoever found an error. */
+internal fun tokenCount(reply: Long, sentence: () -> String): Int {
+    if (reply >= 0) return reply.toInt()
+    val code = reply.toInt()
+    throw failure(if (code == Native.OUT_OF_MEMORY) code else -code, sentence)
+}
 
 /** A path for the native side, as UTF-8 without a zero byte. */
 internal fun File.bytes(): ByteArray {

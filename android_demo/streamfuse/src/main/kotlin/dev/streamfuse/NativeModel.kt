@@ -74,9 +74,8 @@ internal class JniModel private constructor(private val handle: Long) : NativeMo
         JniSession.open { Native.newSession(handle, false, bytesOf(null, null, null, null, adapter), 0, it) }
 
     override fun countTokens(text: String): Int {
-        val count = Native.countTokens(handle, text.encodeToByteArray())
-        if (count < 0) throw failure(count.toInt()) { Native.modelError(handle).text() }
-        return count.toInt()
+        val reply = Native.countTokens(handle, text.encodeToByteArray())
+        return tokenCount(reply) { Native.modelError(handle).text() }
     }
 
     override fun forget() = check(Native.forget(handle))

@@ -32,9 +32,6 @@ internal interface NativeSession {
     /** The turns, JSON. */
     fun messages(): String
 
-    /** The tool calls of the last answer, JSON. */
-    fun toolCalls(): String
-
     /** Tokens of the last prompt and its answer. */
     fun usedTokens(): Int
 
@@ -74,8 +71,6 @@ internal class JniSession private constructor(private val handle: Long, private 
     override fun statistics() = Native.statistics(handle).text()
 
     override fun messages() = Native.messages(handle).text()
-
-    override fun toolCalls() = Native.toolCalls(handle).text()
 
     override fun usedTokens() = Native.usedTokens(handle).toInt()
 

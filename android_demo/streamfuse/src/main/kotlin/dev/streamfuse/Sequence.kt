@@ -58,9 +58,12 @@ internal class Sequence(native: NativeSession) {
     /** Runs [body] with exclusive use of the session; the answer in progress is not ended. */
     fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
-    /** [use], after ending the answer in progress. */
-    fun <T> alone(body: (NativeSession) -> T): T = use {
-        endAll()
+    /**
+     * [use], after ending the answer in progress and, unless [keepsRounds], the rounds of a tool that runs: its result
+     * is then not answered.
+     */
+    fun <T> alone(keepsRounds: Boolean = false, body: (NativeSession) -> T): T = use {
+        endAll(keepsRounds)
         body(it)
     }
 
@@ -96,9 +99,11 @@ internal class Sequence(native: NativeSession) {
         return true
     }
 
-    private fun endAll() {
+    private fun endAll(keepsRounds: Boolean = false) {
         val (ran, asked) = synchronized(gate) {
-            requests++
+            val answers = listOfNotNull(running, claimed)
+            if (!keepsRounds || answers.isNotEmpty()) requests++
+            answers.forEach { it.stopped = true } // so none of its calls is made
             running to claimed
         }
         try {

@@ -13,6 +13,7 @@ import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withContext
+import kotlinx.serialization.SerializationException
 import org.jetbrains.annotations.Blocking
 
 /**
@@ -161,24 +162,25 @@ public sealed class Session(
     public suspend fun resetInBackground(): Unit = withContext(dispatcher) { reset() }
 
     /**
-     * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here.
-     * The conversation stays, and the next request prefills it again. [Model.trim] does this for all sessions that are
-     * not in use.
+     * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here;
+     * while a tool runs, its result is still answered. The conversation stays, and the next request prefills it again.
+     * [Model.trim] does this for all sessions that are not in use.
      */
     @Blocking
-    public fun trim(): Unit = sequence.alone { native -> native.trim() }
+    public fun trim(): Unit = sequence.alone(keepsRounds = true) { native -> native.trim() }
 
     /** [trim] on [Options.dispatcher]. */
     public suspend fun trimInBackground(): Unit = withContext(dispatcher) { trim() }
 
     /**
-     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here. The file is as large
-     * as the used part of the cache; call it off the main thread, or use [saveInBackground].
+     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here; while a tool runs,
+     * its result is still answered. The file is as large as the used part of the cache; call it off the main thread, or
+     * use [saveInBackground].
      *
      * @throws StreamFuseException if it cannot be written.
      */
     @Blocking
-    public fun save(file: File): Unit = sequence.alone { native -> native.save(file) }
+    public fun save(file: File): Unit = sequence.alone(keepsRounds = true) { native -> native.save(file) }
 
     /** [save] on [Options.dispatcher]. */
     public suspend fun saveInBackground(file: File): Unit = withContext(dispatcher) { save(file) }
@@ -187,12 +189,21 @@ public sealed class Session(
      * Restores what [save] wrote with the same bundle, in this process or another, or in another language.
      *
      * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file; the conversation is then
-     *   unchanged.
+     *   unchanged. Also for one that another language saved with a turn that is no [Message], for example of a role that
+     *   [Role] does not have; the session is then reset.
      */
     @Blocking
     public fun restore(file: File): Unit = sequence.alone { native ->
         native.restore(file)
-        readState(native)
+        try {
+            readState(native)
+        } catch (error: SerializationException) {
+            native.reset() // it has turns that cannot be shown
+            readState(native)
+            val reason = error.message.orEmpty().lineSequence().first()
+            val sentence = "$file has a turn that this library cannot read, so the session was reset ($reason)"
+            throw StreamFuseException(ErrorCode.BAD_FILE, sentence)
+        }
     }
 
     /** [restore] on [Options.dispatcher]. */

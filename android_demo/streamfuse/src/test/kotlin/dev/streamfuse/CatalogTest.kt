@@ -79,6 +79,17 @@ class CatalogTest : StoreTestCase() {
     }
 
     @Test
+    fun `a host may have an underscore, and what is no host's name is refused`() {
+        val json = publisher.publish("demo" to demo)
+        val entry = Catalog.parse(json, "https://my_models.example:8443/catalog.json").entries.single()
+        assertEquals("https://my_models.example:8443/demo/model.pte", "${entry.address("model.pte")}")
+        val wrong = "is not an address that begins with https://"
+        for (rest in listOf("s://user@my_models.example/", "s://my_models.example:port/", "://my_models.example/")) {
+            refused(ErrorCode.BAD_ARGUMENT, wrong) { Catalog.parse(json, "http$rest") }
+        }
+    }
+
+    @Test
     fun `an entry has the reason why a device cannot run it`() {
         publisher.publish("demo" to demo, "npu" to demo, "phone" to demo) {
             if (it["name"] == JsonPrimitive("npu")) it.with("backend", "qnn")

@@ -188,7 +188,46 @@ class ChatTest {
         }
     }
 
-    /** A saved session (core/saved.cpp) with another note, and the checksum that it has then. */
+    @Test
+    fun `roles and calls of other languages are restored, and a turn that cannot be read resets the chat`(@TempDir folder: File) {
+        val file = File(folder, "saved")
+        Models.demo.chat().use { other ->
+            other.answer("Tell me about the sea.", fixed)
+            other.save(file)
+        }
+        val saved = file.readBytes()
+        val (user, model) = "\"role\":\"user\"" to "\"role\":\"assistant\""
+        fun write(from: String, to: String) {
+            val note = noteOf(saved).decodeToString()
+            assertTrue(from in note, note)
+            file.writeBytes(withNote(saved, note.replace(from, to).encodeToByteArray()))
+        }
+        Models.demo.chat("You answer briefly.").use { chat ->
+            write(user, "\"role\":\"developer\"")
+            chat.restore(file)
+            assertEquals(listOf(Role.DEVELOPER, Role.ASSISTANT), chat.messages.map { it.role })
+
+            write(model, "$model,\"tool_calls\":[{\"function\":{\"name\":\"tide\",\"arguments\":\"{}\"}}]")
+            chat.restore(file)
+            assertEquals(listOf(ToolCall("", "tide", JsonObject(emptyMap()))), chat.toolCalls)
+
+            write(user, "\"role\":\"operator\"")
+            val error = failureOf<StreamFuseException> { chat.restore(file) }
+            assertEquals(ErrorCode.BAD_FILE, error.code)
+            assertTrue("operator" in error.message!!, error.message)
+            assertEquals(listOf(Message(Role.SYSTEM, "You answer briefly.")) to 0, chat.messages to chat.usedTokens)
+            val expected = Models.demo.chat("You answer briefly.").use { it.answer("Name three primes.", fixed).tokens }
+            assertEquals(expected, chat.answer("Name three primes.", fixed).tokens)
+        }
+    }
+
+    /** The note of a saved session (core/saved.cpp): the conversation. */
+    private fun noteOf(saved: ByteArray): ByteArray {
+        val bytes = ByteBuffer.wrap(saved).order(ByteOrder.LITTLE_ENDIAN).getLong(56).toInt()
+        return saved.copyOfRange(saved.size - 8 - bytes, saved.size - 8)
+    }
+
+    /** The session with another note, and the checksum that it has then. */
     private fun withNote(saved: ByteArray, note: ByteArray): ByteArray {
         val header = ByteBuffer.wrap(saved.copyOf(64)).order(ByteOrder.LITTLE_ENDIAN)
         val sizes = listOf(64L, header.getLong(24), 8 * header.getLong(32), header.getLong(48)).map { it.toInt() }

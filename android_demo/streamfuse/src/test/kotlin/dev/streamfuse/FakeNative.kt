@@ -1,7 +1,6 @@
 package dev.streamfuse
 
 import java.io.File
-import kotlinx.serialization.builtins.ListSerializer
 import kotlinx.serialization.json.Json
 
 /** A native half in Kotlin: its tokens count up from the number of tokens before them. Any step of it can fail, or wait. */
@@ -62,7 +61,6 @@ internal class Scripted(val pieces: List<Piece>, val calls: List<ToolCall> = emp
 }
 
 internal class FakeNativeSession(private val first: List<Message>) : NativeSession {
-    private val json = ListSerializer(ToolCall.serializer())
     private var turns = first
     private var question: Prompt? = null
     private var script: Scripted? = null
@@ -117,10 +115,7 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         if (count < script.pieces.size && !stopping) {
             return script.pieces[count++].also { if (it.channel == Channel.ANSWER) answer += it.text }
         }
-        if (!stopping) {
-            reason = script.reason
-            calls = script.calls
-        }
+        if (!stopping) reason = script.reason
         finish()
         return null
     }
@@ -134,6 +129,7 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         question = null
         endFails?.let { throw it }
         if (count == 0 && reason == "stopped") return
+        script?.let { if (count == it.pieces.size) calls = it.calls } // they are whole, whatever ended the answer
         val results = if (asked.isResults) Json.decodeFromString<List<ToolResult>>(asked.text) else emptyList()
         val turn = results.map { Message(Role.TOOL, it.content, toolCallId = it.toolCallId) }
             .ifEmpty { listOf(Message(Role.USER, asked.text)) }
@@ -143,8 +139,6 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
     override fun statistics() = """{"generated_tokens": $count, "finish_reason": "$reason"}"""
 
     override fun messages() = Message.write(turns)
-
-    override fun toolCalls() = Json.encodeToString(json, calls)
 
     override fun usedTokens() = turns.sumOf { it.content.length }
 

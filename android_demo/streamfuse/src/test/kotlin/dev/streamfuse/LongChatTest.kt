@@ -91,4 +91,13 @@ class LongChatTest {
             assertEquals(0, chat.usedTokens)
         }
     }
+
+    @Test
+    fun `text that cannot be counted fails with the library's sentence`() {
+        assertEquals(7, tokenCount(7) { error("there is no error") })
+        val refused = failureOf<StreamFuseException> { tokenCount(-1) { "the text is not UTF-8" } }
+        assertEquals(ErrorCode.BAD_ARGUMENT to "the text is not UTF-8", refused.code to refused.message)
+        val full = failureOf<StreamFuseException> { tokenCount(-7) { error("no handle has a message") } }
+        assertEquals(ErrorCode.OUT_OF_MEMORY to "memory is out", full.code to full.message)
+    }
 }

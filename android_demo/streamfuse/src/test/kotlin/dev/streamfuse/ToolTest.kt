@@ -1,5 +1,6 @@
 package dev.streamfuse
 
+import java.io.File
 import kotlinx.coroutines.CompletableDeferred
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.async
@@ -18,6 +19,7 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.io.TempDir
 
 /** Tools, parts of an answer and objects, over a native half in Kotlin. */
 class ToolTest {
@@ -169,23 +171,32 @@ class ToolTest {
         assertEquals(emptyList<ToolCall>(), manual.toolCalls)
     }
 
+    /** A tool whose call waits for [goOn]. */
+    private class Held {
+        val called = CompletableDeferred<Unit>()
+        val goOn = CompletableDeferred<Unit>()
+        val tool = Tool("forecast", "", "{}") {
+            called.complete(Unit)
+            goOn.await()
+            "cold"
+        }
+    }
+
     @Test
-    fun `a stop, another request and cancellation while a tool runs end the rounds`() = runBlocking<Unit> {
-        for (end in listOf<suspend (Chat) -> Unit>({ it.stop() }, { it.generate("Something else") }, { it.reset() })) {
-            val called = CompletableDeferred<Unit>()
-            val goOn = CompletableDeferred<Unit>()
-            val held = Tool("forecast", "", "{}") {
-                called.complete(Unit)
-                goOn.await()
-                "cold"
-            }
-            model.chat(tools = listOf(held)).use { chat ->
+    fun `a stop, another request and cancellation while a tool runs end the rounds`(@TempDir folder: File) = runBlocking<Unit> {
+        val saved = File(folder, "saved").apply { writeText("[]") }
+        val ends = listOf<suspend (Chat) -> Unit>(
+            { it.stop() }, { it.generate("Something else") }, { it.reset() }, { it.restore(saved) },
+        )
+        for (end in ends) {
+            val held = Held()
+            model.chat(tools = listOf(held.tool)).use { chat ->
                 val session = native.sessions.last()
                 session.scripts += calling(call("a", "Rome"))
                 val answer = async(Dispatchers.Default) { chat.generate("And the weather?") }
-                called.await()
+                held.called.await()
                 end(chat)
-                goOn.complete(Unit)
+                held.goOn.complete(Unit)
                 assertEquals(listOf("a"), answer.await().toolCalls.map { it.id })
                 assertTrue(session.asked.none { it.first.isResults })
             }
@@ -201,6 +212,38 @@ class ToolTest {
             called.await()
             job.cancelAndJoin()
             assertEquals("stop", chat.statistics!!.finishReason)
+        }
+    }
+
+    @Test
+    fun `saving and trimming while a tool runs leave its result to be answered`(@TempDir folder: File) = runBlocking<Unit> {
+        for (work in listOf<(Chat) -> Unit>({ it.save(File(folder, "saved")) }, { it.trim() }, { model.trim() })) {
+            val held = Held()
+            model.chat(tools = listOf(held.tool)).use { chat ->
+                val session = native.sessions.last()
+                session.scripts += calling(call("a", "Rome"))
+                session.scripts += Scripted("Cold.")
+                val answer = async(Dispatchers.Default) { chat.generate("And the weather?") }
+                held.called.await()
+                work(chat)
+                held.goOn.complete(Unit)
+                assertEquals("Cold.", answer.await().text)
+                assertEquals(listOf(ToolResult("a", "cold")), results(session.asked.last().first))
+            }
+        }
+    }
+
+    @Test
+    fun `an answer that is ended after its last token makes no calls, whatever ends it`(@TempDir folder: File) = runBlocking<Unit> {
+        val file = File(folder, "saved")
+        val ends = listOf<(Chat) -> Unit>({ it.stop() }, { it.save(file) }, { it.restore(file) }, { it.trim() }, { it.reset() })
+        for (end in ends) {
+            val (chat, session) = chat(calling(call("a", "Rome")))
+            var pieces = 0
+            chat.send("And the weather?").collect { if (++pieces == 2) end(chat) }
+            assertEquals(2, pieces)
+            assertEquals(emptyList<Query>(), asked)
+            assertEquals(1, session.asked.size)
         }
     }
 

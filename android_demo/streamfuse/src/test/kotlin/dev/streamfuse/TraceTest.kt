@@ -238,8 +238,6 @@ private class TracedSession(name: String) : NativeSession {
 
     override fun messages() = "[]"
 
-    override fun toolCalls() = "[]"
-
     override fun usedTokens() = 0
 
     override fun reset() = Unit

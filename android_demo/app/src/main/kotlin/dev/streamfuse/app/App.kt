@@ -52,7 +52,8 @@ class Parts(context: Context, engine: Engine = LibraryEngine(context.cacheDir), 
     val chat = ChatModel(engine, store::folder, memory, settings, saved, scope)
     val chats = ChatListModel(saved, chat, scope)
     val bundles = BundlesModel(
-        store, engine, settings, chat, scope, { DownloadJob.schedule(context, it) }, { DownloadJob.cancel(context, it) },
+        store, engine, settings, chat, scope, { entry, catalog -> DownloadJob.schedule(context, entry, catalog) },
+        { DownloadJob.cancel(context, it) },
     )
     val benchmark = BenchmarkModel(chat, settings, scope, ::peakBytes) { powerOf(context) }
     val check = DeviceCheck(chat, scope)

@@ -1,5 +1,6 @@
 package dev.streamfuse.app
 
+import android.app.AlertDialog
 import android.content.Intent
 import android.graphics.Color
 import android.os.Build
@@ -30,10 +31,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     private val input get() = view<EditText>(R.id.input)
     private val list get() = findViewById<ChatListView>(R.id.chats) // null on a phone
     private var writing = false
+    private var editing: Pair<Int, AlertDialog>? = null // the index of the question, and where its text is edited
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::edit)
+        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::askToEdit)
         showLegend()
         showSuggestions()
         if (list == null) {
@@ -47,15 +49,34 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         if (savedInstanceState == null) takeShared(intent)
     }
 
+    /** With the question that is being edited, which is edited on when the screen has turned. */
+    override fun onSaveInstanceState(outState: Bundle) {
+        super.onSaveInstanceState(outState)
+        val (index, dialog) = editing?.takeIf { it.second.isShowing } ?: return
+        outState.putInt(EDITED_INDEX, index)
+        outState.putString(EDITED_TEXT, dialog.findViewById<EditText>(R.id.field)!!.text.toString())
+    }
+
+    override fun onRestoreInstanceState(savedInstanceState: Bundle) {
+        super.onRestoreInstanceState(savedInstanceState)
+        savedInstanceState.getString(EDITED_TEXT)?.let { askToEdit(savedInstanceState.getInt(EDITED_INDEX), it) }
+    }
+
+    override fun onDestroy() {
+        editing?.second?.dismiss()
+        super.onDestroy()
+    }
+
     override fun onNewIntent(intent: Intent) {
         super.onNewIntent(intent)
         takeShared(intent)
     }
 
-    /** What another app shares is the beginning of a question. */
+    /** What another app shares is the beginning of a question. The list of recent apps gives the same intent again. */
     private fun takeShared(intent: Intent) {
-        if (intent.action != Intent.ACTION_SEND) return
-        putFirst(intent.getStringExtra(Intent.EXTRA_TEXT) ?: return)
+        val isOld = intent.flags and Intent.FLAG_ACTIVITY_LAUNCHED_FROM_HISTORY != 0
+        if (intent.action != Intent.ACTION_SEND || isOld) return
+        putFirst(intent.getCharSequenceExtra(Intent.EXTRA_TEXT)?.toString() ?: return) // often with spans, so no String
     }
 
     /** Puts [text] into the field, before what is there. */
@@ -144,9 +165,13 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         if (parts.chat.send(input.text.toString())) input.text.clear()
     }
 
+    private fun askToEdit(index: Int, words: String) {
+        editing = index to askForText(R.string.edit, words, R.string.send, R.string.edit_help) { edit(index, it) }
+    }
+
     /** Asks [text] in place of an earlier question. If the model is busy by now, the text waits in the field. */
-    private fun edit(index: Int, text: String) {
-        if (!parts.chat.edit(index, text)) putFirst(text)
+    private fun edit(index: Int, text: String) = whenReady {
+        if (!it.chat.edit(index, text)) putFirst(text)
     }
 
     private fun stop() {
@@ -224,4 +249,9 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     }
 
     private fun go(screen: Class<*>) = startActivity(Intent(this, screen))
+
+    private companion object {
+        const val EDITED_INDEX = "edited_index"
+        const val EDITED_TEXT = "edited_text"
+    }
 }

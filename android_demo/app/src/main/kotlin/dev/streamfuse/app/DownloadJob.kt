@@ -48,6 +48,7 @@ open class DownloadJob : JobService() {
 
     override fun onStartJob(params: JobParameters): Boolean {
         val id = params.extras.getString(ENTRY) ?: return false
+        val catalog = params.extras.getString(CATALOG) ?: return false
         show(params, notification(null)) // within ten seconds, or the system ends the job
         running[params.jobId] = scope.launch {
             val bundles = (application as App).parts().bundles
@@ -56,7 +57,7 @@ open class DownloadJob : JobService() {
                     .distinctUntilChanged { old, new -> percent(old) == percent(new) }
                     .collect { show(params, notification(it)) }
             }
-            val isDone = bundles.finish(id)
+            val isDone = bundles.finish(id, catalog)
             showing.cancel()
             running -= params.jobId
             jobFinished(params, !isDone) // the system reschedules it with backoff
@@ -102,20 +103,25 @@ open class DownloadJob : JobService() {
     companion object {
         private const val TAG = "DownloadJob"
         private const val ENTRY = "entry"
+        private const val CATALOG = "catalog"
         private const val CHANNEL = "downloads"
 
         /**
-         * Schedules the job of a download that the user has started. Before Android 14 there is no such job. If the
-         * system refuses the job, the download runs without it, as long as the process does.
+         * Schedules the job of a download that the user has started, of an entry of the catalogue at this address.
+         * Before Android 14 there is no such job. If the system refuses the job, the download runs without it, as long as
+         * the process does.
          */
-        fun schedule(context: Context, entry: CatalogEntry) {
+        fun schedule(context: Context, entry: CatalogEntry, catalog: String) {
             if (Build.VERSION.SDK_INT < Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
+            val extras = PersistableBundle()
+            extras.putString(ENTRY, entry.id)
+            extras.putString(CATALOG, catalog)
             val network = NetworkRequest.Builder().addCapability(NetworkCapabilities.NET_CAPABILITY_INTERNET).build()
             val job = JobInfo.Builder(idOf(entry), ComponentName(context, DownloadJob::class.java))
                 .setUserInitiated(true)
                 .setRequiredNetwork(network)
                 .setEstimatedNetworkBytes(entry.bytes, 0)
-                .setExtras(PersistableBundle().apply { putString(ENTRY, entry.id) })
+                .setExtras(extras)
                 .build()
             val result = context.getSystemService(JobScheduler::class.java).schedule(job)
             if (result == JobScheduler.RESULT_FAILURE) {

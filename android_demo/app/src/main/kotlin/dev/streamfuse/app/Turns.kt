@@ -16,12 +16,12 @@ import dev.streamfuse.app.model.Turn
  * The messages in [container], a row each. Rows of messages that have not changed stay as they are.
  *
  * @property retry answers the last question again.
- * @property edit asks something else in place of the question at an index.
+ * @property edit asks the user for another question in place of the one at an index, with these words.
  */
 class Turns(
     private val container: LinearLayout,
     private val retry: () -> Unit,
-    private val edit: (index: Int, text: String) -> Unit,
+    private val edit: (index: Int, words: String) -> Unit,
 ) {
     private data class Row(val turn: Turn, val isLast: Boolean, val isFree: Boolean, val showsDrafts: Boolean)
 
@@ -68,7 +68,7 @@ class Turns(
             when (item.itemId) {
                 R.id.copy_question -> context.copy(words)
                 R.id.share_question -> context.share(words)
-                else -> context.askForText(R.string.edit, words, R.string.send, R.string.edit_help) { edit(index, it) }
+                else -> edit(index, words)
             }
             true
         }
@@ -96,8 +96,8 @@ class Turns(
     }
 }
 
-/** Asks for a text in a dialog. */
-fun Context.askForText(title: Int, text: String, done: Int, help: Int? = null, take: (String) -> Unit) {
+/** Asks for a text in a dialog, in the field with the id `field`. */
+fun Context.askForText(title: Int, text: String, done: Int, help: Int? = null, take: (String) -> Unit): AlertDialog {
     val view = LayoutInflater.from(this).inflate(R.layout.text_dialog, null)!!
     val field = view.findViewById<EditText>(R.id.field)!!
     field.setText(text)
@@ -105,7 +105,7 @@ fun Context.askForText(title: Int, text: String, done: Int, help: Int? = null, t
     view.findViewById<TextView>(R.id.field_help)!!.run {
         if (help == null) visibility = View.GONE else setText(help)
     }
-    AlertDialog.Builder(this)
+    return AlertDialog.Builder(this)
         .setTitle(title)
         .setView(view)
         .setPositiveButton(done) { _, _ -> take(field.text.toString()) }

@@ -3,6 +3,7 @@ package dev.streamfuse.app
 import android.app.AlertDialog
 import android.content.ClipboardManager
 import android.content.Intent
+import android.text.SpannableString
 import android.view.KeyEvent
 import android.view.View
 import android.widget.EditText
@@ -12,8 +13,10 @@ import dev.streamfuse.GenerationConfig
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertNotSame
 import org.junit.Assert.assertTrue
 import org.junit.Test
+import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.shadows.ShadowAlertDialog
@@ -89,6 +92,27 @@ class ChatActionsTest : ChatScreen() {
         assertEquals(library(GenerationConfig(), "What is the capital of France?" to 8), listOf(screen.conversation()[1]))
     }
 
+    @Test fun `a question that is being edited is edited on when the phone is turned`() {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        val controller = openChat()
+        controller.get().answerTo("Hello")
+        controller.get().press(R.id.question)
+        chooseFromMenu(R.id.edit)
+        val before = ShadowAlertDialog.getLatestAlertDialog()!!
+        before.findViewById<EditText>(R.id.field)!!.setText("What is the capital of France?")
+        RuntimeEnvironment.setQualifiers("+land")
+        controller.configurationChange()
+        idle()
+        val after = ShadowAlertDialog.getLatestAlertDialog()!!
+        assertNotSame("a dialog of the screen that is gone", before, after)
+        assertEquals(false to true, before.isShowing to after.isShowing)
+        assertEquals("What is the capital of France?", after.findViewById<EditText>(R.id.field)!!.text.toString())
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        until { controller.get().conversation().firstOrNull() == "What is the capital of France?" && phase == Phase.READY }
+        assertEquals(2, controller.get().conversation().size)
+    }
+
     @Test fun `an edited question that cannot be asked now stands in the field, before what is there`() {
         install("demo")
         parts.settings.set(Field.MAX_NEW_TOKENS, "8")
@@ -125,5 +149,17 @@ class ChatActionsTest : ChatScreen() {
         screen.type(R.id.input, "Hello")
         screen.findViewById<View>(R.id.input)!!.dispatchKeyEvent(KeyEvent(KeyEvent.ACTION_DOWN, KeyEvent.KEYCODE_ENTER))
         until { parts.chat.state.value.turns.size == 2 && phase == Phase.READY }
+    }
+
+    @Test fun `shared text may have spans, and is not taken again where the app comes back from the list of recent ones`() {
+        install("demo")
+        val shared = Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, SpannableString("Hello"))
+        val screen = open(ChatActivity::class.java, shared).get()
+        ready()
+        assertEquals("Hello", screen.text(R.id.input).text.toString())
+        val again = Intent(shared).addFlags(Intent.FLAG_ACTIVITY_LAUNCHED_FROM_HISTORY)
+        val later = open(ChatActivity::class.java, again).get()
+        ready()
+        assertEquals("", later.text(R.id.input).text.toString())
     }
 }

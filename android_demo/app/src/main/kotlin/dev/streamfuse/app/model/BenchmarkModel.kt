@@ -64,6 +64,10 @@ class BenchmarkModel(
 
     fun run(prompt: String, maxNewTokens: Int) {
         if (current.value.running) return
+        if (settings.settings.value.remembersAnswers) { // each answer would be drafted from the one before, and kept
+            current.value = BenchmarkState(message = words(R.string.benchmark_remembers))
+            return
+        }
         current.value = BenchmarkState(total = 2 * REPETITIONS + 1)
         cancelled = R.string.benchmark_cancelled
         job = scope.launch {

@@ -18,7 +18,6 @@ import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
-import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.sync.Mutex
@@ -42,12 +41,13 @@ sealed interface OfferState {
     data object Installed : OfferState
 }
 
-/** A published bundle. [error] is why its last download ended. */
-data class Offer(val entry: CatalogEntry, val state: OfferState, val error: Sentence? = null)
+/** A published bundle. [catalog] is the address that it is from, and [error] why its last download ended. */
+data class Offer(val entry: CatalogEntry, val state: OfferState, val catalog: String, val error: Sentence? = null)
 
 /**
  * The bundles screen. [installed] is null until the disk is read, [importing] where nothing comes in; [message] is what
- * happened last. [catalog] is the address that [offers] are from, and [asking] whether the server is being asked.
+ * happened last. [catalog] is the address that was asked last, and [asking] whether the server is being asked. [offers]
+ * are those of that catalogue, and what is being downloaded from another one.
  */
 data class BundlesState(
     val installed: List<InstalledBundle>? = null,
@@ -62,7 +62,8 @@ data class BundlesState(
 /**
  * Chooses, downloads, brings in and deletes bundles. What comes in goes on while other screens are shown.
  *
- * @param onDownload called when the user begins a download, to keep the process running until it ends.
+ * @param onDownload called when the user begins a download of an entry of the catalogue at this address, to keep the
+ *   process running until it ends.
  * @param onPause called when the user ends or discards one.
  */
 class BundlesModel(
@@ -71,7 +72,7 @@ class BundlesModel(
     private val settings: SettingsStore,
     private val chat: ChatModel,
     private val scope: CoroutineScope,
-    private val onDownload: (CatalogEntry) -> Unit = {},
+    private val onDownload: (entry: CatalogEntry, catalog: String) -> Unit = { _, _ -> },
     private val onPause: (CatalogEntry) -> Unit = {},
 ) {
     private val current = MutableStateFlow(BundlesState(chosen = settings.bundle, catalog = settings.catalog))
@@ -85,8 +86,6 @@ class BundlesModel(
     /** The entries whose last download failed temporarily, by their ids. */
     private val interrupted = ConcurrentHashMap.newKeySet<String>()
 
-    /** Whether the last request of a catalogue failed temporarily. */
-    @Volatile private var isCatalogInterrupted = false
     private val refreshing = Mutex() // so that the last one to look at the disk is the last one to be shown
 
     init {
@@ -104,40 +103,59 @@ class BundlesModel(
     /** Asks a publisher what there is. */
     fun ask(address: String): Job? {
         if (current.value.asking) return null
-        settings.catalog = address.trim()
-        current.update { it.copy(catalog = address.trim(), asking = true, message = null) }
+        val catalog = address.trim()
+        settings.catalog = catalog
+        current.update { it.copy(catalog = catalog, asking = true, message = null) }
         return scope.launch {
-            isCatalogInterrupted = false
             val message = try {
-                val entries = store.catalog(address).entries
-                current.update { it.copy(offers = entries.map { entry -> Offer(entry, OfferState.Available) }) }
+                val entries = store.catalog(catalog).entries
+                current.update { it.copy(offers = offersOf(entries, catalog, it.offers)) }
                 refresh()
                 if (entries.isEmpty()) words(R.string.catalog_empty) else null
             } catch (error: Exception) {
-                isCatalogInterrupted = mayPass(error)
                 sentenceOf(error)
             }
             current.update { it.copy(asking = false, message = message) }
         }
     }
 
+    /** What a catalogue has, and after it those of [before] that are being downloaded from another one. */
+    private fun offersOf(entries: List<CatalogEntry>, catalog: String, before: List<Offer>): List<Offer> {
+        val others = before.filter { offer ->
+            running.containsKey(offer.entry.id) && entries.none { it.id == offer.entry.id }
+        }
+        return entries.map { Offer(it, OfferState.Available, catalog) } + others
+    }
+
     /** Downloads a published bundle, or goes on with it. Where no bundle is in use, it is used. */
     fun download(entry: CatalogEntry) {
-        if (begin(entry)) onDownload(entry)
+        val catalog = current.value.offers.find { it.entry.id == entry.id }?.catalog ?: settings.catalog
+        if (begin(entry)) onDownload(entry, catalog)
     }
 
     /**
      * Waits for the end of the download of the entry with this id. If the system has stopped it or ended the process, it
-     * is started again from the catalogue that was shown last. Returns false after a temporary failure, which is worth a
+     * is started again from the catalogue at this address. Returns false after a temporary failure, which is worth a
      * retry; true if the bundle is installed, or the download was paused by the user or refused.
      */
-    suspend fun finish(id: String): Boolean {
+    suspend fun finish(id: String, catalog: String): Boolean {
         downloads[id]?.let { if (!it.isActive) it.join() } // a cancelled download may still be writing
         if (running[id] == null) {
             if (store.list().any { it.id == id }) return true
-            ask(settings.catalog)?.join() ?: state.first { !it.asking } // a request that already runs
-            if (isCatalogInterrupted) return false
-            begin(current.value.offers.find { it.entry.id == id }?.entry ?: return true)
+            val entries = try {
+                store.catalog(catalog).entries
+            } catch (error: CancellationException) {
+                throw error
+            } catch (error: Exception) {
+                current.update { it.copy(message = sentenceOf(error)) }
+                return !mayPass(error)
+            }
+            val entry = entries.find { it.id == id } ?: return true
+            current.update { now ->
+                val isShown = now.offers.any { it.entry.id == id }
+                if (isShown) now else now.copy(offers = now.offers + Offer(entry, OfferState.Available, catalog))
+            }
+            begin(entry)
         }
         downloads[id]?.join()
         return id !in interrupted
@@ -252,16 +270,16 @@ class BundlesModel(
     }
 
     private fun show(entry: CatalogEntry, state: OfferState, error: Sentence? = null) = current.update { now ->
-        now.copy(offers = now.offers.map { if (it.entry.id == entry.id) Offer(it.entry, state, error) else it })
+        now.copy(offers = now.offers.map { if (it.entry.id == entry.id) it.copy(state = state, error = error) else it })
     }
 
     /** Lists the installed bundles, and updates the states of the offers. */
     private suspend fun refresh() = refreshing.withLock {
         val installed = store.list()
-        val states = current.value.offers.associate { it.entry.name to stateOf(it.entry, installed) }
+        val states = current.value.offers.associate { it.entry to stateOf(it.entry, installed) }
         current.update { now ->
             // A download that has begun meanwhile is newer than the disk.
-            val offers = now.offers.map { it.copy(state = running[it.entry.id] ?: states[it.entry.name] ?: it.state) }
+            val offers = now.offers.map { it.copy(state = running[it.entry.id] ?: states[it.entry] ?: it.state) }
             now.copy(installed = installed, chosen = settings.bundle, offers = offers)
         }
     }

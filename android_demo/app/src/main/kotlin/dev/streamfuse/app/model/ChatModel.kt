@@ -45,7 +45,7 @@ class ChatModel(
 
     private val order = Mutex()
     private var model: OpenModel? = null
-    private var loaded: LoadOptions? = null
+    @Volatile private var loaded: LoadOptions? = null // what the model was last opened with
 
     @Volatile private var chat: OpenChat? = null
 
@@ -124,16 +124,21 @@ class ChatModel(
         }
     }
 
-    /** Loads the model again where that is needed for what was changed; the chat goes on. */
+    /**
+     * Loads the model again where that is needed for what was changed; the chat goes on. A model that is being loaded or is
+     * lent is loaded again after that.
+     */
     fun applySettings(): Job? {
-        val before = loaded
-        if (before == null || before == settings.settings.value.loading) return null
-        if (current.value.phase !in setOf(Phase.READY, Phase.WRITING)) return null
+        if (!needsLoading) return null
         return change(End.STOPPED) {
+            if (!needsLoading || chat == null) return@change // it was loaded again meanwhile, or is not open
             save()
             load(settings.bundle, chat?.id)
         }
     }
+
+    /** Whether the model was opened with other settings than those of now. */
+    private val needsLoading get() = loaded.let { it != null && it != settings.settings.value.loading }
 
     /** Asks unless the text is empty or the model is busy. Returns whether it asked. */
     fun send(text: String): Boolean = ask(text, current.value.turns, settings.settings.value.config())

@@ -64,6 +64,19 @@ class BenchmarkTest {
         assertEquals(3, benchmark.state.first { !it.running }.result!!.plain.size)
     }
 
+    @Test fun `while answers are remembered it measures nothing, and says so`() = runTest {
+        File(folder.newFolder("demo"), "manifest.json").writeText("{}")
+        val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
+        val settings = SettingsStore(FakePreferences("bundle" to "demo", "remember" to "true"), scope)
+        val chat = ChatModel(FakeEngine(), { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope)
+        val benchmark = BenchmarkModel(chat, settings, scope)
+        benchmark.run("Hello", 8)
+        assertEquals(BenchmarkState(message = words(R.string.benchmark_remembers)), benchmark.state.value)
+        settings.setRemembersAnswers(false)
+        benchmark.run("Hello", 8)
+        assertNotNull(benchmark.state.first { !it.running }.result)
+    }
+
     @Test fun `without a bundle it asks for one`() = runTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(), scope)

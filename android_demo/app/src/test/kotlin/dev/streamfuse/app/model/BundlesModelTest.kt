@@ -136,7 +136,7 @@ class BundlesModelTest {
         publisher.halfway = {}
         publisher.requests.clear()
         gate.release()
-        runBlocking { bundles.finish(id) }
+        runBlocking { bundles.finish(id, publisher.address) }
         assertEquals(OfferState.Installed, bundles.state.value.offer("demo").state)
         val ranges = publisher.requests.filter { it.first == "demo/model.pte" }.map { it.second }
         assertTrue("$ranges", ranges.all { it != null })
@@ -145,38 +145,63 @@ class BundlesModelTest {
     @Test(timeout = 60_000) fun `a job that a passing failure ends is to be tried again, one that is refused or installed is not`() {
         publisher.publish("demo" to demo, "damaged" to Publisher.bundle(demo + ("damaged" to ByteArray(1))))
         val (id, damaged) = ask().map { it.entry.id }
-        while (preferences.kept["catalog"] != publisher.address) Thread.sleep(10) // settings are written a moment later
         val again = start()
         runBlocking {
             publisher.statuses["catalog.json"] = ArrayDeque(listOf(503))
-            assertFalse("no catalogue now", again.finish(id))
+            assertFalse("no catalogue now", again.finish(id, publisher.address))
             publisher.statuses["catalog.json"] = ArrayDeque(listOf(404))
-            assertTrue("no catalogue any more", again.finish(id))
+            assertTrue("no catalogue any more", again.finish(id, publisher.address))
             publisher.statuses["demo/model.pte"] = ArrayDeque(List(4) { 503 }) // a download asks again by itself
-            assertFalse("no file now", again.finish(id))
+            assertFalse("no file now", again.finish(id, publisher.address))
             publisher.statuses["demo/model.pte"] = ArrayDeque(listOf(404))
-            assertTrue("no file any more", again.finish(id))
-            assertTrue("refused", again.finish(damaged))
-            assertTrue("not published", again.finish("0".repeat(64)))
-            assertTrue("installed", again.finish(id))
+            assertTrue("no file any more", again.finish(id, publisher.address))
+            assertTrue("refused", again.finish(damaged, publisher.address))
+            assertTrue("not published", again.finish("0".repeat(64), publisher.address))
+            assertTrue("installed", again.finish(id, publisher.address))
         }
         assertEquals(OfferState.Installed, again.state.value.offer("demo").state)
     }
 
-    @Test(timeout = 60_000) fun `a job that starts while the catalogue is requested waits for it`() {
+    @Test(timeout = 60_000) fun `a job that starts while the catalogue is requested has one row and one download`() {
         publisher.publish("demo" to demo)
         val id = ask().single().entry.id
         val gate = Semaphore(0)
         publisher.halfway = { if (it == "catalog.json") gate.acquire() }
         val again = start()
+        publisher.requests.clear()
         again.ask(publisher.address)
         runBlocking {
-            val job = launch { again.finish(id) }
+            val job = launch { again.finish(id, publisher.address) }
             assertNull("it ended without a catalogue", withTimeoutOrNull(500) { job.join() })
-            gate.release()
+            gate.release(2)
             job.join()
         }
-        assertEquals(OfferState.Installed, again.state.value.offer("demo").state)
+        until(again) { it.offer("demo").state == OfferState.Installed }
+        assertEquals(1, publisher.requests.count { it.first == "demo/model.pte" })
+    }
+
+    @Test(timeout = 60_000) fun `a download of another catalogue than the one that is shown has a row, and its job resumes it`() {
+        publisher.publish("demo" to demo)
+        val gate = Semaphore(0)
+        publisher.halfway = { if (it == "demo/model.pte") gate.acquire() }
+        val entry = ask().single().entry.also(bundles::download)
+        until { (it.offer("demo").state as? OfferState.Downloading)?.doneBytes == manifestBytes + 50_000L }
+        Publisher().use { other ->
+            other.publish("demo" to Publisher.bundle(demo, "other contents of the same name"))
+            runBlocking { bundles.ask(other.address)!!.join() }
+            val (shown, going) = bundles.state.value.offers
+            assertEquals(OfferState.Available, shown.state)
+            assertEquals(entry.id, going.entry.id)
+            assertTrue("${going.state}", going.state is OfferState.Downloading)
+            bundles.pause(entry)
+            publisher.halfway = {}
+            gate.release()
+            until { it.offers[1].state is OfferState.Paused }
+            assertEquals(OfferState.Available, bundles.state.value.offers[0].state)
+            runBlocking { assertTrue(bundles.finish(entry.id, publisher.address)) }
+            assertEquals(listOf(OfferState.Available, OfferState.Installed), bundles.state.value.offers.map { it.state })
+            assertEquals("what is shown stays", other.address, bundles.state.value.catalog)
+        }
     }
 
     @Test(timeout = 60_000) fun `a download that is paused before its first instruction can be started again`() {

@@ -371,4 +371,19 @@ class ChatModelTest : ChatTest() {
         assertEquals(3, chat.lend { it.threads })
         assertEquals(1, engine.open)
     }
+
+    @Test fun `settings that change while the model is lent load the bundle again after that`() = runTest {
+        use("demo")
+        val store = store()
+        val chat = chat(store)
+        val turns = chat.ask("Hello").turns
+        val changes = chat.lend {
+            store.set(Field.THREADS, "3")
+            List(2) { chat.applySettings()!! }
+        }!!
+        changes.forEach { it.join() }
+        assertEquals(turns, chat.ready().turns)
+        assertEquals(3, chat.lend { it.threads })
+        assertEquals(1, engine.open)
+    }
 }
