@@ -89,6 +89,7 @@ extension ChatModel {
   func unload() {
     session = nil
     model = nil
+    loaded = nil
     answer.live = nil
   }
 

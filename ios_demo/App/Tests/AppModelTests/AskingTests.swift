@@ -223,6 +223,53 @@ final class AskingTests: AppTestCase {
     XCTAssertFalse(FileManager.default.fileExists(atPath: file.path))
   }
 
+  func testAnswersAreNoLongerRememberedWhereThatIsTurnedOffWhileTheModelIsLoadedOrLent() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    try await ready(chat)
+    var applied: Task<Void, Never>?
+    func turnOff() {
+      parts.settings.set(.remembersAnswers, false)
+      applied = chat.applySettings()
+    }
+    parts.settings.set(.remembersAnswers, true)
+    library.whileOpening = { [library] in
+      library.whileOpening = {}
+      turnOff()
+    }
+    await chat.applySettings()?.value
+    await applied?.value
+    XCTAssertEqual(library.memories.map { $0 != nil }, [false, true, false])
+
+    parts.settings.set(.remembersAnswers, true)
+    await chat.applySettings()?.value
+    _ = try await chat.lend { _ in turnOff() }
+    await applied?.value
+    XCTAssertEqual(library.memories.map { $0 != nil }, [false, true, false, true, false])
+    XCTAssertEqual(chat.state.phase, .ready)
+  }
+
+  func testRememberedAnswersAreErasedWhereNoModelIsOpen() async throws {
+    let bundle = try use("demo")
+    let parts = start(), chat = parts.chat
+    try await ready(chat)
+    parts.settings.set(.remembersAnswers, true)
+    await chat.applySettings()?.value
+    let file = try XCTUnwrap(library.memories.last ?? nil)
+    await chat.putModelAway().value
+    _ = await chat.forgetAnswers().value
+    XCTAssertFalse(FileManager.default.fileExists(atPath: file.path), "it was put away")
+
+    await chat.comeBack().value
+    XCTAssertTrue(FileManager.default.fileExists(atPath: file.path))
+    try write("", to: bundle.appending(path: "damaged"))
+    try parts.settings.set(.threads, "3")
+    await chat.applySettings()?.value
+    XCTAssertEqual(chat.state.phase, .failed)
+    _ = await chat.forgetAnswers().value
+    XCTAssertFalse(FileManager.default.fileExists(atPath: file.path), "it could not be loaded")
+  }
+
   func testAFullContextDropsTurnsWhereTheUserWantsIt() async throws {
     try use("demo")
     let parts = start()
