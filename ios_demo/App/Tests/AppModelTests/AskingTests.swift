@@ -178,6 +178,27 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(chat.input, "please, refuse")
   }
 
+  func testWhatIsTypedComesBackAfterAnEdit() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    _ = try await ask(chat, "Hello")
+    chat.type("Then this")
+    chat.edit(0)
+    XCTAssertEqual(chat.input, "Hello")
+    chat.endEdit()
+    XCTAssertEqual(chat.input, "Then this")
+    chat.edit(0)
+    chat.type("Hello there")
+    await parts.leave().value
+    let again = start().chat
+    try await ready(again)
+    XCTAssertEqual(again.input, "Then this", "also where the process ends during the edit")
+    chat.sendInput()
+    XCTAssertEqual(chat.input, "Then this")
+    try await ready(chat)
+    XCTAssertEqual(chat.state.turns.first?.text, "Hello there")
+  }
+
   func testTheTextOfAnEditStaysInTheFieldWhereTheModelIsLoadedAgain() async throws {
     try use("demo")
     let parts = start(), chat = parts.chat
