@@ -35,12 +35,12 @@ final class BackgroundTransportTests: StoreTestCase {
 
   /// Starts a request of which no transport of this process knows, as the session of an earlier process has left it.
   private func startInAnEarlierProcess(_ url: URL) -> (session: URLSession, answers: StoredAnswers, name: String) {
-    let request = URLRequest(url, from: 0), answers = StoredAnswers(folder)
+    let name = StoredAnswers.name(url, from: 0), answers = StoredAnswers(folder)
     let session = URLSession(configuration: .ephemeral, delegate: answers, delegateQueue: nil)
-    let task = session.downloadTask(with: request)
-    task.taskDescription = StoredAnswers.name(request)
+    let task = session.downloadTask(with: URLRequest(url, from: 0))
+    task.taskDescription = name
     task.resume()
-    return (session, answers, StoredAnswers.name(request))
+    return (session, answers, name)
   }
 
   private var answers: [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }
@@ -85,6 +85,31 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 0)
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
     XCTAssertEqual(answers, [])
+  }
+
+  func testAResponseThatTheSystemHasResumedIsAWholeOne() async throws {
+    try publisher.publish([("demo", demo)])
+    publisher.change { $0.resumedAt["demo/model.pte"] = 100_000 }
+    let entry = try await entry()
+    let bundle = try await store(transport()).download(entry)
+    XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [nil])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testTheHeadOfAResumedResponseIsThatOfAllBytesThatAreThere() {
+    func whole(_ status: Int, _ range: String?, from offset: Int64, bytes: Int64) -> String {
+      let head = TransportHead(status: status, contentLength: 1, contentRange: range).whole(from: offset, bytes: bytes)
+      return "\(head.status) \(head.contentLength ?? -1) \(head.contentRange ?? "none")"
+    }
+    XCTAssertEqual(whole(206, "bytes 400-999/1000", from: 0, bytes: 1000), "200 1000 none")
+    XCTAssertEqual(whole(206, "bytes 400-999/*", from: 0, bytes: 1000), "200 1000 none")
+    XCTAssertEqual(whole(206, "bytes 400-999/1000", from: 100, bytes: 900), "206 900 bytes 100-999/1000")
+    // Not resumed, or another file than that of the head.
+    XCTAssertEqual(whole(206, "bytes 100-999/1000", from: 100, bytes: 900), "206 1 bytes 100-999/1000")
+    XCTAssertEqual(whole(206, "bytes 400-999/1000", from: 100, bytes: 600), "206 1 bytes 400-999/1000")
+    XCTAssertEqual(whole(206, "bytes 400", from: 0, bytes: 1000), "206 1 bytes 400")
+    XCTAssertEqual(whole(200, nil, from: 0, bytes: 1000), "200 1 none")
   }
 
   func testAFileHasRoomTwiceUnlessItIsStoredAlready() async throws {

@@ -83,7 +83,7 @@ public final class BackgroundTransport: BundleTransport {
     head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
     let request = URLRequest(url, from: offset)
-    let name = StoredAnswers.name(request)
+    let name = StoredAnswers.name(url, from: offset)
     await adopting.value
     try Task.checkCancellation()
     let (call, events) = answers.join(name) { task(request, name) }
@@ -100,7 +100,7 @@ public final class BackgroundTransport: BundleTransport {
 
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {
     await adopting.value
-    return max(0, bytes - answers.storedBytes(StoredAnswers.name(URLRequest(url, from: offset))))
+    return max(0, bytes - answers.storedBytes(StoredAnswers.name(url, from: offset)))
   }
 
   /// A task for a request, which resumes an earlier one if the system has kept its resume data.
@@ -154,12 +154,15 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  /// The file name of a request's response: a hash of its URL and range.
-  static func name(_ request: URLRequest) -> String {
+  /// The file name of the response to a request for a file from byte `offset` on: a hash of its URL, and the offset.
+  static func name(_ url: URL, from offset: Int64) -> String {
     var hash = FileHash()
-    hash.update(Data("\(request.url?.absoluteString ?? "") \(request.value(forHTTPHeaderField: "Range") ?? "")".utf8))
-    return hash.digits()
+    hash.update(Data(url.absoluteString.utf8))
+    return "\(hash.digits())-\(offset)"
   }
+
+  /// The first byte that was requested by the request of this name.
+  static func offset(_ name: String) -> Int64 { name.split(separator: "-").last.flatMap { Int64($0) } ?? 0 }
 
   private func events(_ name: String) -> [Events.Continuation] {
     state.withLock { Array($0.waiting[name, default: [:]].values) }
@@ -311,7 +314,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     guard let name = downloadTask.taskDescription, let response = downloadTask.response as? HTTPURLResponse else {
       return
     }
-    var head = TransportHead(response)
+    var head = TransportHead(response).whole(from: Self.offset(name), bytes: fileSize(location) ?? 0)
     if response.url.map(isAllowed) != true { head = TransportHead(status: 302, contentLength: nil, contentRange: nil) }
     do {
       let encoded = try JSONEncoder().encode(head)

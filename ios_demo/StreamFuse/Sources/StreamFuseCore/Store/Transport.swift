@@ -98,6 +98,16 @@ extension TransportHead {
       contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
       contentRange: response.value(forHTTPHeaderField: "Content-Range"))
   }
+
+  /// The head of a file of `bytes` bytes that was requested from byte `offset` on. If the system has resumed the request,
+  /// the file has what arrived before too, but this head is that of the last response, which began later.
+  func whole(from offset: Int64, bytes: Int64) -> TransportHead {
+    guard status == 206, let range = (contentRange ?? "").wholeMatch(of: /bytes (\d+)-(\d+)\/(\d+|\*)/),
+      let first = Int64(range.1), let last = Int64(range.2), first > offset, last - offset == bytes - 1
+    else { return self }
+    if offset == 0 { return TransportHead(status: 200, contentLength: Int64(range.3) ?? bytes, contentRange: nil) }
+    return TransportHead(status: 206, contentLength: bytes, contentRange: "bytes \(offset)-\(last)/\(range.3)")
+  }
 }
 
 /// What one request calls, one call after another, on the session's queue.
