@@ -87,6 +87,18 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(answers, [])
   }
 
+  func testARefusalThatCameWhenNobodyWaitedForItAnswersNoLaterRequest() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry()
+    publisher.change { $0.statuses["demo/model.pte"] = [404] }
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    _ = try await store(transport()).download(entry)
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 2)
+    XCTAssertEqual(left, ["demo"])
+    XCTAssertEqual(answers, [])
+  }
+
   func testAResponseThatTheSystemHasResumedIsAWholeOne() async throws {
     try publisher.publish([("demo", demo)])
     publisher.change { $0.resumedAt["demo/model.pte"] = 100_000 }

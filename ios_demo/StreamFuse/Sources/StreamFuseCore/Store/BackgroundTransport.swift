@@ -188,14 +188,20 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
+  /// The head of a stored response.
+  private func storedHead(_ name: String) throws -> TransportHead {
+    try JSONDecoder().decode(TransportHead.self, from: Data(contentsOf: place(name, "head")))
+  }
+
   /// Adds a call for a request. Unless its response is stored or a task requests it, starts the task that `makeTask`
-  /// returns. The events are the number of bytes received so far, until the response is stored, the request fails or
-  /// the call leaves.
+  /// returns. A stored refusal for which no other call waits may be days old, so it is deleted. The events are the number
+  /// of bytes received so far, until the response is stored, the request fails or the call leaves.
   func join(
     _ name: String, _ makeTask: () -> URLSessionTask
   ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
     let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
+      if $0.waiting[name] == nil, let stored = try? storedHead(name), ![200, 206].contains(stored.status) { delete(name) }
       $0.waiting[name, default: [:]][call] = events.continuation
       $0.refused.remove(name)
       if isStored(name) { return events.continuation.finish() }
@@ -253,7 +259,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
     }
     try await FileWorker().run {
-      try head(JSONDecoder().decode(TransportHead.self, from: Data(contentsOf: place(name, "head"))))
+      try head(storedHead(name))
       let file = try FileHandle(forReadingFrom: place(name, "body"))
       defer { try? file.close() }
       while let block = try file.read(upToCount: 1 << 20), !block.isEmpty {
