@@ -111,10 +111,12 @@ extension TransportHead {
 }
 
 /// What one request calls, one call after another, on the session's queue.
-private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
+final class Answering: NSObject, URLSessionDataDelegate, Sendable {
   private struct State {
     var continuation: CheckedContinuation<Void, any Error>?
     var failure: (any Error)?
+    /// How the request has ended; nil while it has not.
+    var end: Result<Void, any Error>?
   }
 
   private let head: @Sendable (TransportHead) throws -> Void
@@ -126,7 +128,14 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
     self.body = body
   }
 
-  func begin(_ continuation: CheckedContinuation<Void, any Error>) { state.withLock { $0.continuation = continuation } }
+  /// Resumes `continuation` when the request has ended, which it may have already if its task was cancelled.
+  func begin(_ continuation: CheckedContinuation<Void, any Error>) {
+    let end = state.withLock { state -> Result<Void, any Error>? in
+      if state.end == nil { state.continuation = continuation }
+      return state.end
+    }
+    if let end { continuation.resume(with: end) }
+  }
 
   /// Runs `work` unless an earlier call failed; false where that failed or this does.
   private func goOn(_ work: () throws -> Void) -> Bool {
@@ -163,10 +172,12 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
   }
 
   func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
-    let (continuation, failure) = state.withLock { state in
+    let (continuation, end) = state.withLock { state in
+      let end: Result<Void, any Error> = if let failure = state.failure ?? error { .failure(failure) } else { .success(()) }
+      state.end = end
       defer { state.continuation = nil }
-      return (state.continuation, state.failure)
+      return (state.continuation, end)
     }
-    if let failure = failure ?? error { continuation?.resume(throwing: failure) } else { continuation?.resume() }
+    continuation?.resume(with: end)
   }
 }
