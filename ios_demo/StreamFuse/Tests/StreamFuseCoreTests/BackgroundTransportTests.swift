@@ -10,12 +10,12 @@ import XCTest
   import FoundationNetworking
 #endif
 
-/// The bytes that a call for a file is given. `head` is called before them.
+/// The bytes that a call for a file is given, from byte `offset` on. `head` is called before them.
 private func readBytes(
-  _ transport: BackgroundTransport, _ url: URL, head: @escaping @Sendable () -> Void = {}
+  _ transport: BackgroundTransport, _ url: URL, from offset: Int64 = 0, head: @escaping @Sendable () -> Void = {}
 ) async throws -> Data {
   let bytes = Mutex(Data())
-  try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in head() }) { block in
+  try await transport.get(url, from: offset, arriving: { _ in }, head: { _ in head() }) { block in
     bytes.withLock { $0 += block }
   }
   return bytes.withLock { $0 }
@@ -84,6 +84,43 @@ final class BackgroundTransportTests: StoreTestCase {
     let bundle = try await store(transport()).download(entry)
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 0)
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testAResponseThatAProcessHasReadInPartIsGivenToTheNextOneFromThere() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), file = try XCTUnwrap(entry.files["model.pte"])
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    let part = root.appending(path: ".download-\(entry.id)/\(file.sha256).part")
+    try FileManager.default.createDirectory(at: part.deletingLastPathComponent(), withIntermediateDirectories: true)
+    try Self.bytes(100_000).write(to: part)
+    publisher.change { $0.requests = [] }
+    let room = (64 << 20) + demoBytes - 100_000 + 10_000  // it is stored already
+    let bundle = try await store(transport(), freeBytes: room).download(entry)
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [])
+    XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testACallThatIsCancelledWhileItReadsGoesOnFromThere() async throws {
+    let whole = Self.bytes(2_500_000)
+    try publisher.publish([("demo", bundle(["model.pte": whole]))])
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let read = Mutex(Data())
+    let first = Task {
+      try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in }) { block in
+        read.withLock { $0 += block }
+        withUnsafeCurrentTask { $0?.cancel() }
+      }
+    }
+    let result = await first.result
+    XCTAssertThrowsError(try result.get()) { XCTAssert($0 is CancellationError, "\($0)") }
+    let count = read.withLock { $0.count }
+    XCTAssertEqual(count, 1 << 20)
+    let rest = try await readBytes(transport, url, from: Int64(count))
+    XCTAssertEqual(rest, whole.dropFirst(count))
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
     XCTAssertEqual(answers, [])
   }
 

@@ -82,11 +82,10 @@ public final class BackgroundTransport: BundleTransport {
     _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
     head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    let request = URLRequest(url, from: offset)
-    let name = StoredAnswers.name(url, from: offset)
     await adopting.value
     try Task.checkCancellation()
-    let (call, events) = answers.join(name) { task(request, name) }
+    let name = answers.response(url, from: offset)
+    let (call, events) = answers.join(name) { task(URLRequest(url, from: StoredAnswers.offset(name)), name) }
     defer { answers.leave(name, call) }
     for try await count in events {
       do { try arriving(count) } catch {
@@ -95,12 +94,12 @@ public final class BackgroundTransport: BundleTransport {
       }
     }
     try Task.checkCancellation()  // which ends the events too
-    try await answers.give(name, head: head, body: body)
+    try await answers.give(name, from: offset, head: head, body: body)
   }
 
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {
     await adopting.value
-    return max(0, bytes - answers.storedBytes(StoredAnswers.name(url, from: offset)))
+    return max(0, bytes - answers.storedBytes(url, from: offset))
   }
 
   /// A task for a request, which resumes an earlier one if the system has kept its resume data.
@@ -155,10 +154,13 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   }
 
   /// The file name of the response to a request for a file from byte `offset` on: a hash of its URL, and the offset.
-  static func name(_ url: URL, from offset: Int64) -> String {
+  static func name(_ url: URL, from offset: Int64) -> String { "\(stem(url))-\(offset)" }
+
+  /// What all names of responses with bytes of a file begin with.
+  private static func stem(_ url: URL) -> String {
     var hash = FileHash()
     hash.update(Data(url.absoluteString.utf8))
-    return "\(hash.digits())-\(offset)"
+    return hash.digits()
   }
 
   /// The first byte that was requested by the request of this name.
@@ -173,9 +175,34 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   /// Whether a response is stored completely; its head is written last.
   func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
 
-  /// How many bytes of a response are on disk already.
-  func storedBytes(_ name: String) -> Int64 {
-    if isStored(name) { return fileSize(place(name, "body")) ?? 0 }
+  /// The name of the response with the bytes of a file from byte `offset` on. It is a stored one that begins earlier if
+  /// a call that has read a part of it was cancelled, or its process has ended.
+  func response(_ url: URL, from offset: Int64) -> String {
+    let own = Self.name(url, from: offset)
+    if isStored(own) { return own }
+    let longer = stored(url).first { name in
+      guard Self.offset(name) < offset, let head = try? storedHead(name) else { return false }
+      return isPart(name, head) && Self.offset(name) + bodyBytes(name) > offset
+    }
+    return longer ?? own
+  }
+
+  /// The names of what is stored of a file.
+  private func stored(_ url: URL) -> Set<String> {
+    let stem = Self.stem(url), files = (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? []
+    return Set(files.filter { $0.hasPrefix(stem) }.map { String($0.split(separator: ".")[0]) })
+  }
+
+  /// Whether a response with this head begins with the byte that was requested. Else it is a refusal, or a whole file of a
+  /// server without ranges.
+  private func isPart(_ name: String, _ head: TransportHead) -> Bool { head.status == (Self.offset(name) == 0 ? 200 : 206) }
+
+  private func bodyBytes(_ name: String) -> Int64 { fileSize(place(name, "body")) ?? 0 }
+
+  /// How many bytes of a file from byte `offset` on are on disk already.
+  func storedBytes(_ url: URL, from offset: Int64) -> Int64 {
+    let name = response(url, from: offset)
+    if isStored(name) { return Self.offset(name) + bodyBytes(name) - offset }
     return state.withLock { $0.tasks[name]?.countOfBytesReceived ?? 0 }
   }
 
@@ -244,9 +271,10 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
 
   private func delete(_ name: String) { for kind in ["head", "body"] { remove(name, kind) } }
 
-  /// Passes a stored response to `head` and `body`. It is deleted when the last call for it leaves.
+  /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`. It is deleted when the last call
+  /// for it leaves, unless that is cancelled after it has read a part: it requests the rest later.
   func give(
-    _ name: String, head: @escaping @Sendable (TransportHead) throws -> Void,
+    _ name: String, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
     state.withLock {
@@ -259,13 +287,26 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
     }
     try await FileWorker().run {
-      try head(storedHead(name))
+      let stored = try storedHead(name), before = offset - Self.offset(name)
+      let isRest = before > 0 && isPart(name, stored)
+      try head(isRest ? stored.rest(from: offset, bytes: bodyBytes(name) - before) : stored)
       let file = try FileHandle(forReadingFrom: place(name, "body"))
       defer { try? file.close() }
+      if isRest { try file.seek(toOffset: UInt64(before)) }
+      var isBegun = false
       while let block = try file.read(upToCount: 1 << 20), !block.isEmpty {
+        if isBegun && Task.isCancelled { keepRest(name) }
         try Task.checkCancellation()
         try body(block)
+        isBegun = true
       }
+    }
+  }
+
+  /// Keeps a response that was read in part, unless another call waits for it.
+  private func keepRest(_ name: String) {
+    state.withLock { state in
+      if state.waiting[name]?.count == 1 { state.given.remove(name) }
     }
   }
 

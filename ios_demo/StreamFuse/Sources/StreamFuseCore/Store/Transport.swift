@@ -108,6 +108,13 @@ extension TransportHead {
     if offset == 0 { return TransportHead(status: 200, contentLength: Int64(range.3) ?? bytes, contentRange: nil) }
     return TransportHead(status: 206, contentLength: bytes, contentRange: "bytes \(offset)-\(last)/\(range.3)")
   }
+
+  /// The head of the last `bytes` bytes of a response with this head, which are those of the file from byte `offset` on.
+  func rest(from offset: Int64, bytes: Int64) -> TransportHead {
+    let size = status == 200 ? contentLength.map { "\($0)" } : contentRange?.split(separator: "/").last.map { "\($0)" }
+    let range = "bytes \(offset)-\(offset + bytes - 1)/\(size ?? "*")"
+    return TransportHead(status: 206, contentLength: bytes, contentRange: range)
+  }
 }
 
 /// What one request calls, one call after another, on the session's queue.
