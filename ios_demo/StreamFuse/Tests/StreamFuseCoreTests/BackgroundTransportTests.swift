@@ -124,6 +124,56 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(answers, [])
   }
 
+  func testWhatTheTransportHasIsPartOfAnInterruptedDownloadAndIsDiscardedWithIt() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), store = store(transport())
+    publisher.change { $0.statuses["demo/model.pte"] = [404] }
+    await refused(.network, "404") { _ = try await store.download(entry) }
+    let before = await store.receivedBytes(entry)
+    XCTAssertEqual(before, demoBytes - 300_000)
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    let stored = await store.receivedBytes(entry)
+    XCTAssertEqual(stored, demoBytes)
+    try await store.discard(entry)
+    let after = await store.receivedBytes(entry)
+    XCTAssertEqual(after, 0)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testARequestThatIsDiscardedEndsAndMayBeMadeAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let url = try await entry().address(of: "model.pte")
+    let (session, earlier, _) = startInAnEarlierProcess(url)
+    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    let transport = BackgroundTransport(session, earlier)
+    await transport.discard(url)
+    publisher.change { $0.halfway = { _ in } }
+    gate.signal()
+    let bytes = try await readBytes(transport, url)
+    XCTAssertEqual(bytes, demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 2)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testWhatCanBeResumedCountsUntilItIsResumedOrDiscarded() async throws {
+    let url = try XCTUnwrap(URL(string: publisher.address)), transport = transport()
+    let earlier = StoredAnswers(folder), name = StoredAnswers.name(url, from: 5)
+    earlier.keep(Data([1, 2]), bytes: 1000, for: name)
+    let held = await transport.heldBytes(url, from: 5), room = await transport.storageBytes(url, from: 5, of: 3000)
+    XCTAssertEqual([held, room], [1000, 2000])
+    XCTAssertEqual(earlier.resumeData(name), Data([1, 2]))
+    XCTAssertEqual(answers, [])
+    earlier.keep(Data([3]), bytes: 2000, for: name)
+    earlier.discard(url)
+    earlier.keep(Data([4]), bytes: 2000, for: name)  // of the request that was cancelled
+    let left = await transport.heldBytes(url, from: 5)
+    XCTAssertEqual(left, 0)
+    XCTAssertEqual(answers, [])
+  }
+
   func testARefusalThatCameWhenNobodyWaitedForItAnswersNoLaterRequest() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry()

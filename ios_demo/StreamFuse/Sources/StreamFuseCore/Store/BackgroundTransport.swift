@@ -99,7 +99,17 @@ public final class BackgroundTransport: BundleTransport {
 
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {
     await adopting.value
-    return max(0, bytes - answers.storedBytes(url, from: offset))
+    return max(0, bytes - answers.heldBytes(url, from: offset))
+  }
+
+  public func heldBytes(_ url: URL, from offset: Int64) async -> Int64 {
+    await adopting.value
+    return answers.heldBytes(url, from: offset)
+  }
+
+  public func discard(_ url: URL) async {
+    await adopting.value
+    answers.discard(url)
   }
 
   /// A task for a request, which resumes an earlier one if the system has kept its resume data.
@@ -119,12 +129,14 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private struct State {
     /// The calls for each request.
     var waiting: [String: [UUID: Events.Continuation]] = [:]
-    /// Requests whose response was refused by the only call for it.
+    /// Requests whose response was refused by the only call for it, or discarded.
     var refused: Set<String> = []
     /// Requests whose stored response is being read or has been read.
     var given: Set<String> = []
     /// The task of each request that has no response yet.
     var tasks: [String: URLSessionTask] = [:]
+    /// How many bytes had arrived for each cancelled request whose resume data the system has not passed yet.
+    var leaving: [String: Int64] = [:]
     /// The number of calls that are reading their response.
     var giving = 0
     /// The app delegate's completion handler, until it is called.
@@ -136,6 +148,12 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     func isReplaced(_ task: URLSessionTask, _ name: String) -> Bool {
       tasks[name].map { $0.taskIdentifier != task.taskIdentifier } ?? false
     }
+  }
+
+  /// What is kept of a request that ended early.
+  private struct Kept: Codable {
+    let bytes: Int64
+    let data: Data
   }
 
   private let folder: URL
@@ -193,17 +211,39 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     return Set(files.filter { $0.hasPrefix(stem) }.map { String($0.split(separator: ".")[0]) })
   }
 
-  /// Whether a response with this head begins with the byte that was requested. Else it is a refusal, or a whole file of a
-  /// server without ranges.
-  private func isPart(_ name: String, _ head: TransportHead) -> Bool { head.status == (Self.offset(name) == 0 ? 200 : 206) }
+  /// Whether a response with this head begins with the byte that was requested. Else it is a refusal, or a whole file of
+  /// a server without ranges.
+  private func isPart(_ name: String, _ head: TransportHead) -> Bool {
+    head.status == (Self.offset(name) == 0 ? 200 : 206)
+  }
 
   private func bodyBytes(_ name: String) -> Int64 { fileSize(place(name, "body")) ?? 0 }
 
-  /// How many bytes of a file from byte `offset` on are on disk already.
-  func storedBytes(_ url: URL, from offset: Int64) -> Int64 {
+  /// How many bytes of a file from byte `offset` on are on disk already: those of a stored response, of a running
+  /// request, or of one that can be resumed.
+  func heldBytes(_ url: URL, from offset: Int64) -> Int64 {
     let name = response(url, from: offset)
-    if isStored(name) { return Self.offset(name) + bodyBytes(name) - offset }
-    return state.withLock { $0.tasks[name]?.countOfBytesReceived ?? 0 }
+    if let head = try? storedHead(name) {
+      return Self.isRefusal(head) ? 0 : Self.offset(name) + bodyBytes(name) - offset
+    }
+    let arrived = state.withLock { $0.tasks[name]?.countOfBytesReceived ?? $0.leaving[name] }
+    return arrived ?? kept(name)?.bytes ?? 0
+  }
+
+  /// Deletes what is stored of a file and cancels its requests, unless a call waits for them. What still arrives of them
+  /// is not stored.
+  func discard(_ url: URL) {
+    let stem = Self.stem(url), stored = stored(url)
+    let unwanted = state.withLock { state in
+      let running = (Array(state.tasks.keys) + Array(state.leaving.keys)).filter { $0.hasPrefix(stem) }
+      let names = stored.union(running).filter { state.waiting[$0] == nil }
+      for name in names {
+        state.refused.insert(name)
+        delete(name)
+      }
+      return names.compactMap { state.tasks.removeValue(forKey: $0) }
+    }
+    for task in unwanted { task.cancel() }
   }
 
   /// Takes over the tasks that an earlier process started.
@@ -214,6 +254,8 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       }
     }
   }
+
+  private static func isRefusal(_ head: TransportHead) -> Bool { ![200, 206].contains(head.status) }
 
   /// The head of a stored response.
   private func storedHead(_ name: String) throws -> TransportHead {
@@ -228,7 +270,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
     let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
-      if $0.waiting[name] == nil, let stored = try? storedHead(name), ![200, 206].contains(stored.status) { delete(name) }
+      if $0.waiting[name] == nil, let stored = try? storedHead(name), Self.isRefusal(stored) { delete(name) }
       $0.waiting[name, default: [:]][call] = events.continuation
       $0.refused.remove(name)
       if isStored(name) { return events.continuation.finish() }
@@ -250,10 +292,15 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       guard state.waiting[name]?.isEmpty == true else { return nil }
       state.waiting[name] = nil
       if state.given.remove(name) != nil { delete(name) }
-      return state.tasks.removeValue(forKey: name)
+      let task = state.tasks.removeValue(forKey: name)
+      #if canImport(Darwin)
+        state.leaving[name] = task?.countOfBytesReceived
+      #endif
+      return task
     }
     #if canImport(Darwin)
-      (unwanted as? URLSessionDownloadTask)?.cancel { if let data = $0 { self.keep(data, for: name) } }
+      guard let task = unwanted as? URLSessionDownloadTask else { return }
+      task.cancel { self.keep($0, bytes: task.countOfBytesReceived, for: name) }
     #else
       unwanted?.cancel()
     #endif
@@ -269,7 +316,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  private func delete(_ name: String) { for kind in ["head", "body"] { remove(name, kind) } }
+  private func delete(_ name: String) { for kind in ["head", "body", "resume"] { remove(name, kind) } }
 
   /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`. It is deleted when the last call
   /// for it leaves, unless that is cancelled after it has read a part: it requests the rest later.
@@ -310,12 +357,24 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  func keep(_ data: Data, for name: String) { try? data.write(to: place(name, "resume")) }
+  /// Keeps the resume data of a request that ended early, for which so many bytes had arrived, unless its response was
+  /// refused; nil: the system has none.
+  func keep(_ data: Data?, bytes: Int64, for name: String) {
+    state.withLock { state in
+      state.leaving[name] = nil
+      guard let data, !state.refused.contains(name) else { return }
+      try? JSONEncoder().encode(Kept(bytes: bytes, data: data)).write(to: place(name, "resume"))
+    }
+  }
+
+  private func kept(_ name: String) -> Kept? {
+    (try? Data(contentsOf: place(name, "resume"))).flatMap { try? JSONDecoder().decode(Kept.self, from: $0) }
+  }
 
   /// Resume data of a request that ended early; deleted, because it is valid for one attempt.
   func resumeData(_ name: String) -> Data? {
     defer { remove(name, "resume") }
-    return try? Data(contentsOf: place(name, "resume"))
+    return kept(name)?.data
   }
 
   func handleEvents(_ handler: @escaping @Sendable () -> Void) {
@@ -386,7 +445,9 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
     if isReplaced { return }
     #if canImport(Darwin)
-      if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data { keep(data, for: name) }
+      if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data {
+        keep(data, bytes: task.countOfBytesReceived, for: name)
+      }
     #endif
     for events in events(name) { events.finish(throwing: error) }
   }

@@ -37,10 +37,20 @@ public protocol BundleTransport: Sendable {
   /// How much free space such a request needs for itself, if its response has `bytes` bytes: by default none. A
   /// transport that stores the whole response returns the number of bytes that it has not stored yet.
   func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64
+
+  /// How many bytes of the response to such a request, which no call has been given, the transport has: by default none.
+  func heldBytes(_ url: URL, from offset: Int64) async -> Int64
+
+  /// Deletes what the transport has of a file and ends its requests, unless a call waits for them. Nothing by default.
+  func discard(_ url: URL) async
 }
 
 extension BundleTransport {
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 { 0 }
+
+  public func heldBytes(_ url: URL, from offset: Int64) async -> Int64 { 0 }
+
+  public func discard(_ url: URL) async {}
 }
 
 /// HTTP by `URLSession`, while the app runs. It follows redirects to HTTPS addresses only.
