@@ -74,7 +74,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
 
   /// Whether a response is stored completely; its head is written last.
-  func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
+  private func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
 
   /// The name of the response with the bytes of a file from byte `offset` on. It is a stored one that begins earlier if
   /// a call that has read a part of it was cancelled, or its process has ended.
