@@ -42,6 +42,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private let folder: URL
   private let state = Locked(State())
 
+  /// Responses in a folder, without those that nobody has requested again for a week.
   init(_ folder: URL) {
     self.folder = folder
     super.init()
