@@ -24,13 +24,14 @@ extension ChatModel {
   /// Whether the last answer can be replaced now.
   public var canRetry: Bool { canAsk && state.turns.count > 1 && state.editing == nil }
 
-  /// Asks what is in the input field, as `send` does, and empties it. After an edit, restores an earlier refused text.
+  /// Asks what is in the input field, as `send` does, and empties it. After an edit, restores what was in it before.
   public func sendInput() {
-    let refused = state.editing == nil ? nil : state.unsent
-    if send(input) { type(refused ?? "") }
+    let before = state.editing == nil ? nil : state.unsent
+    if send(input) { type(before ?? "") }
   }
 
-  /// The user has typed or deleted something. A refused text is kept with its chat until it is deleted.
+  /// The user has typed or deleted something. A text that was refused, or typed before an edit, is kept with its chat
+  /// until it is deleted.
   public func type(_ text: String) {
     input = text
     guard state.unsent != nil, state.editing == nil else { return }
@@ -38,10 +39,14 @@ extension ChatModel {
     unsaved = true
   }
 
-  /// Begins to edit the question at this index of the conversation: `send` replaces it.
+  /// Begins to edit the question at this index of the conversation: `send` replaces it. What is in the input field comes
+  /// back after the edit.
   public func edit(_ index: Int) {
     guard canAsk, state.turns.indices.contains(index), state.turns[index].role == .user else { return }
-    state.unsent = draft
+    if state.editing == nil, !input.allSatisfy(\.isWhitespace) {
+      state.unsent = input
+      unsaved = true
+    }
     state.editing = index
     input = state.turns[index].text
   }

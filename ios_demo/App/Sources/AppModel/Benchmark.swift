@@ -40,11 +40,16 @@ public final class BenchmarkModel {
     self.power = power
   }
 
-  /// Measures; an empty prompt is the usual one. `tokens` is what the user typed.
+  /// Measures; an empty prompt is the usual one. `tokens` is what the user typed. Nil if it cannot be measured, or is
+  /// being measured.
   @discardableResult
   public func run(prompt: String, tokens: String) -> Task<Void, Never>? {
     if running { return nil }
     (result, message, done) = (nil, nil, 0)
+    if settings.settings.remembersAnswers {  // each answer would be drafted from the one before, which is the same
+      message = Word.benchmarkRemembers()
+      return nil
+    }
     let words = prompt.trimmingCharacters(in: .whitespacesAndNewlines)
     let most: Int
     do {

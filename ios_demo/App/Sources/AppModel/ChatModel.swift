@@ -24,6 +24,7 @@ public final class ChatModel {
   @ObservationIgnored var model: (any OpenModel)?
   @ObservationIgnored var session: (any OpenSession)?
   @ObservationIgnored var system: String?
+  /// What the model is opened with; nil if none is open.
   @ObservationIgnored var loaded: LoadChoices?
   /// What runs, or ran, last.
   @ObservationIgnored private var last = Task {}
@@ -151,15 +152,20 @@ public final class ChatModel {
     }
   }
 
-  /// Loads the model again if a setting was changed that needs it, and continues the chat; nil if none was.
+  /// Loads the model again if a setting was changed that needs it, and continues the chat; nil if none was. A model that
+  /// is being loaded or is lent is loaded again after that.
   @discardableResult
   public func applySettings() -> Task<Void, Never>? {
-    guard let loaded, settings.settings.loading != loaded, [.ready, .writing].contains(state.phase) else { return nil }
+    guard needsLoading else { return nil }
     return later(stop: End.stopped) { [self] in
+      guard needsLoading else { return }  // it is unloaded, or an earlier work has loaded it again
       await save()
       await load(settings.bundle, chat: state.chat)
     }
   }
+
+  /// Whether the model is open, or being opened, with other settings than those of now.
+  private var needsLoading: Bool { loaded.map { $0 != settings.settings.loading } ?? false }
 
   /// The user has left the app. The answer may go on for `grace`; it ends there, and the chat is saved before the
   /// process may be killed. Where the user is back before, it goes on. What there is of the answer is written at once:

@@ -34,7 +34,8 @@ public struct ChatState: Sendable, Equatable {
   public internal(set) var begun = false
   /// What went wrong last.
   public internal(set) var error: String?
-  /// A text that was refused; it is in the input field until it is deleted or asked.
+  /// A text that was refused, or typed before an edit; but for an edit, it is in the input field until it is deleted or
+  /// asked.
   public internal(set) var unsent: String?
 
   /// Whether the bundles screen should be offered.

@@ -89,6 +89,7 @@ extension ChatModel {
   func unload() {
     session = nil
     model = nil
+    loaded = nil
     answer.live = nil
   }
 
@@ -143,6 +144,6 @@ extension ChatModel {
     return ChatRecord(id: id, bundle: bundle, system: system, turns: turns, unsent: unsent, changed: changedAt)
   }
 
-  /// The text that was refused, as the user has changed it in the input field since.
+  /// The text to keep with the chat, as the user has changed it in the input field since.
   var draft: String? { state.unsent.map { state.editing == nil ? input : $0 } }
 }

@@ -74,11 +74,15 @@ public final class Parts {
   /// The system gives no more time: the answer of a user who has left ends at its next token.
   public func endNow() { chat.endNow() }
 
-  /// Asks in a new chat, once the model is loaded; returns whether it was asked.
+  /// Asks in a new chat, once the model is loaded, also where it was unloaded because memory was short: this may be called
+  /// before `comeBack`. A question that cannot be asked now is put into the input field. Returns whether it was asked.
   public func ask(_ question: String) async -> Bool {
     await begin().value
+    await comeBack().value
     await chat.newChat().value
-    return chat.send(question)
+    if chat.send(question) { return true }
+    chat.type(joined(question, chat.input))
+    return false
   }
 
   /// The user is back.

@@ -178,6 +178,27 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(chat.input, "please, refuse")
   }
 
+  func testWhatIsTypedComesBackAfterAnEdit() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    _ = try await ask(chat, "Hello")
+    chat.type("Then this")
+    chat.edit(0)
+    XCTAssertEqual(chat.input, "Hello")
+    chat.endEdit()
+    XCTAssertEqual(chat.input, "Then this")
+    chat.edit(0)
+    chat.type("Hello there")
+    await parts.leave().value
+    let again = start().chat
+    try await ready(again)
+    XCTAssertEqual(again.input, "Then this", "also where the process ends during the edit")
+    chat.sendInput()
+    XCTAssertEqual(chat.input, "Then this")
+    try await ready(chat)
+    XCTAssertEqual(chat.state.turns.first?.text, "Hello there")
+  }
+
   func testTheTextOfAnEditStaysInTheFieldWhereTheModelIsLoadedAgain() async throws {
     try use("demo")
     let parts = start(), chat = parts.chat
@@ -221,6 +242,53 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(library.memories.last, .some(nil))
     _ = await parts.chat.forgetAnswers().value
     XCTAssertFalse(FileManager.default.fileExists(atPath: file.path))
+  }
+
+  func testAnswersAreNoLongerRememberedWhereThatIsTurnedOffWhileTheModelIsLoadedOrLent() async throws {
+    try use("demo")
+    let parts = start(), chat = parts.chat
+    try await ready(chat)
+    var applied: Task<Void, Never>?
+    func turnOff() {
+      parts.settings.set(.remembersAnswers, false)
+      applied = chat.applySettings()
+    }
+    parts.settings.set(.remembersAnswers, true)
+    library.whileOpening = { [library] in
+      library.whileOpening = {}
+      turnOff()
+    }
+    await chat.applySettings()?.value
+    await applied?.value
+    XCTAssertEqual(library.memories.map { $0 != nil }, [false, true, false])
+
+    parts.settings.set(.remembersAnswers, true)
+    await chat.applySettings()?.value
+    _ = try await chat.lend { _ in turnOff() }
+    await applied?.value
+    XCTAssertEqual(library.memories.map { $0 != nil }, [false, true, false, true, false])
+    XCTAssertEqual(chat.state.phase, .ready)
+  }
+
+  func testRememberedAnswersAreErasedWhereNoModelIsOpen() async throws {
+    let bundle = try use("demo")
+    let parts = start(), chat = parts.chat
+    try await ready(chat)
+    parts.settings.set(.remembersAnswers, true)
+    await chat.applySettings()?.value
+    let file = try XCTUnwrap(library.memories.last ?? nil)
+    await chat.putModelAway().value
+    _ = await chat.forgetAnswers().value
+    XCTAssertFalse(FileManager.default.fileExists(atPath: file.path), "it was put away")
+
+    await chat.comeBack().value
+    XCTAssertTrue(FileManager.default.fileExists(atPath: file.path))
+    try write("", to: bundle.appending(path: "damaged"))
+    try parts.settings.set(.threads, "3")
+    await chat.applySettings()?.value
+    XCTAssertEqual(chat.state.phase, .failed)
+    _ = await chat.forgetAnswers().value
+    XCTAssertFalse(FileManager.default.fileExists(atPath: file.path), "it could not be loaded")
   }
 
   func testAFullContextDropsTurnsWhereTheUserWantsIt() async throws {

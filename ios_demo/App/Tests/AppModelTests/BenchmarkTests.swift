@@ -54,6 +54,18 @@ final class BenchmarkTests: AppTestCase {
     XCTAssertEqual(turns.count, 2)
   }
 
+  func testNothingIsMeasuredWhileAnswersAreRememberedWhichWouldBeCopied() async throws {
+    try use("demo")
+    let parts = start()
+    try await ready(parts.chat)
+    parts.settings.set(.remembersAnswers, true)
+    XCTAssertNil(parts.benchmark.run(prompt: "Hello", tokens: "8"))
+    XCTAssertEqual(parts.benchmark.note, Word.benchmarkRemembers())
+    parts.settings.set(.remembersAnswers, false)
+    await parts.benchmark.run(prompt: "Hello", tokens: "8")?.value
+    XCTAssertNotNil(parts.benchmark.result)
+  }
+
   func testWhatCannotBeMeasuredIsNamed() async throws {
     let parts = start()
     await parts.benchmark.run(prompt: "", tokens: "")?.value

@@ -22,6 +22,8 @@ final class FakeLibrary: Library {
   var forgetError: StreamFuseError?
   /// The result of a self-test; nil if the bundle has none.
   var selfTest: SelfTest?
+  /// Runs while a bundle is opened.
+  var whileOpening: @MainActor () -> Void = {}
   /// Runs while a session is saved.
   var whileSaving: @MainActor () -> Void = {}
   /// How many sessions there were at once at most.
@@ -42,6 +44,7 @@ final class FakeLibrary: Library {
     }
     opened += 1
     memories.append(memory)
+    whileOpening()
     if let memory { try Data("answers".utf8).write(to: memory) }
     return FakeModel(library: self, threads: threads, memory: memory)
   }

@@ -211,4 +211,27 @@ final class PartsTests: AppTestCase {
     XCTAssertNotEqual(parts.chat.state.chat, first)
     XCTAssertEqual(parts.chat.state.turns.map(\.text).first, "And now?")
   }
+
+  func testAQuestionFromOutsideLoadsAModelThatWasPutAway() async throws {
+    try use("demo")
+    let parts = start()
+    try await ready(parts.chat)
+    await parts.memoryIsShort(onScreen: false).value
+    let isAsked = await parts.ask("And now?")
+    XCTAssertTrue(isAsked)
+    try await ready(parts.chat)
+    XCTAssertEqual(parts.chat.state.turns.map(\.text).first, "And now?")
+    XCTAssertEqual(library.opened, 2)
+  }
+
+  func testAQuestionFromOutsideThatCannotBeAskedIsInTheInputField() async throws {
+    let parts = start()
+    parts.chat.type("typed")
+    let isAsked = await parts.ask("And now?")
+    XCTAssertFalse(isAsked)
+    XCTAssertEqual(parts.chat.input, "And now?\ntyped")
+    try use("demo")
+    await parts.chat.open("demo").value
+    XCTAssertEqual(parts.chat.input, "And now?\ntyped", "once there is a model to ask")
+  }
 }

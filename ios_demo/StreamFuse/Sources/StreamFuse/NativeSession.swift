@@ -17,9 +17,11 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     options.size = MemoryLayout<sf_session_options>.size
     options.engine_load_ms = engineMs
     if engine == nil { try needMemory(model.cacheBytes) }
+    let texts = try Self.texts(use)
+    // Last of what may throw: the library owns it from its call on, and releases it.
     var table = try engine?.makeTable().table
-    let code: Int32 = try withCString(engine?.device) { device in
-      try withUnsafePointer(to: &table) { place in
+    let code: Int32 = withCString(engine?.device) { device in
+      withUnsafePointer(to: &table) { place in
         options.device = device
         options.backend = engine == nil ? nil : UnsafeRawPointer(place).assumingMemoryBound(to: sf_backend.self)
         switch use {
@@ -28,11 +30,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
             options.adapter = name
             return sf_completion_new(model.handle, &options, &made)
           }
-        case .chat(let instructions, let history, let tools, let variables, let policy, let adapter):
-          let texts = [
-            instructions ?? "", try json(history), "[\(tools.map(\.json).joined(separator: ","))]", try json(variables),
-            adapter ?? "",
-          ]
+        case .chat(let instructions, _, let tools, let variables, let policy, let adapter):
           options.context_policy = policy.rawValue
           return withCharacters(texts) { places in
             if instructions != nil { (options.system, options.system_bytes) = places[0] }
@@ -53,6 +51,15 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     }
     self.handle = made!
     self.isChat = if case .chat = use { true } else { false }
+  }
+
+  /// The texts that a session is made with, in the order of the options that take them.
+  private static func texts(_ use: Model.Use) throws -> [String] {
+    guard case .chat(let instructions, let history, let tools, let variables, _, let adapter) = use else { return [] }
+    return [
+      instructions ?? "", try json(history), "[\(tools.map(\.json).joined(separator: ","))]", try json(variables),
+      adapter ?? "",
+    ]
   }
 
   deinit { sf_session_free(handle) }

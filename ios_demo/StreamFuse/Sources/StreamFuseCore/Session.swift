@@ -13,7 +13,7 @@ public actor Session {
     var writer: (any Writer)?
     /// The request that is being answered.
     var turn: Turn?
-    /// The last request, also after its end; nil if `reset`, `restore` or another call ended or followed it.
+    /// The last request, also after its end; nil if another call ended it, or `reset` or `restore` came after it.
     var last: Turn?
     /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
@@ -61,7 +61,7 @@ public actor Session {
   /// Measures the latency of passes on this device, unless it is known, about 250 ms. Otherwise the first planned
   /// answer does it.
   public func prepare() throws {
-    endTurn()
+    endTurn(replaces: false)
     try opened().prepare()
   }
 
@@ -118,7 +118,7 @@ public actor Session {
   /// conversation stays, and the next request prefills it again. `Model.trim` does this for all sessions that are not
   /// in use. Throws `StreamFuseError`.
   public func trim() throws {
-    endTurn()
+    endTurn(replaces: false)
     try writer?.trim()
   }
 
@@ -130,7 +130,7 @@ public actor Session {
 
   /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
   public func save(to file: URL) throws {
-    endTurn()
+    endTurn(replaces: false)
     try opened().save(to: file)
   }
 
@@ -202,10 +202,11 @@ public actor Session {
     }
   }
 
-  /// Ends the answer in progress; delivered tokens are kept.
-  private func endTurn() {
+  /// Ends the answer in progress; delivered tokens are kept. `replaces`: whether the conversation changes, so that an
+  /// answer that was complete before, and may have calls whose tools still run, is no longer its last either.
+  private func endTurn(replaces: Bool = true) {
     let turn = running.withLock {
-      $0.last = nil
+      if replaces || $0.turn != nil { $0.last = nil }
       return $0.turn
     }
     guard let turn else { return }

@@ -11,7 +11,8 @@
     /// The schema as text to append to the question; models write better objects if they have read it.
     let note: String
     private let options: GenerationOptions
-    private let toolChoice: ToolChoice?
+    /// Whether the answer may, must or must not call tools; nil if the request leaves it open.
+    let toolChoice: ToolChoice?
 
     /// Throws if the schema cannot be encoded. `callsAreDone`: tools were already called for this question, so
     /// `.required` no longer applies.

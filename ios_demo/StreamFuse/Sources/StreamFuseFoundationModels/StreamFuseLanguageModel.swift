@@ -106,10 +106,12 @@
           }
         do {
           let sent = try await model.send(answer, into: channel)
-          if options.schema != nil && sent.statistics.finishReason == "incomplete" {
+          let needsCall = options.toolChoice == .required && sent.toolCalls.isEmpty
+          let needed: String? = options.schema != nil ? "object" : needsCall ? "tool call" : nil  // text may end anywhere
+          if let needed, sent.statistics.finishReason == "incomplete" {
             throw StreamFuseError(
               .notParsed,
-              "the object is incomplete: the answer ended after \(sent.statistics.generatedTokens) tokens; raise "
+              "the \(needed) is incomplete: the answer ended after \(sent.statistics.generatedTokens) tokens; raise "
                 + "maximumResponseTokens, or bound the strings and arrays of the type with guides")
           }
           let reply = Message(

@@ -180,6 +180,19 @@ final class LanguageModelTests: XCTestCase {
     }
   }
 
+  func testARequiredCallThatDoesNotEndIsAnError() async throws {
+    var cut = ScriptedAnswer(finishReason: "incomplete")
+    cut.pieces = [Piece(text: "{", token: 1, channel: .toolCall)]
+    let model = StreamFuseLanguageModel(Script([cut]).model())
+    do {
+      try await ask(model, [prompt("Rome?")], tools: [weather()], .init(toolCallingMode: .required))
+      XCTFail("nothing was thrown")
+    } catch let error as StreamFuseError {
+      XCTAssertEqual(error.code, .notParsed)
+      XCTAssert(error.message.hasPrefix("the tool call is incomplete"), error.message)
+    }
+  }
+
   func testGenerationOptionsAreTheLibrarys() async throws {
     typealias Case = (options: GenerationOptions, temperature: Double, topK: Int, topP: Double, seed: UInt64?)
     let cases: [Case] = [

@@ -10,12 +10,12 @@ import XCTest
   import FoundationNetworking
 #endif
 
-/// The bytes that a call for a file is given. `head` is called before them.
+/// The bytes that a call for a file is given, from byte `offset` on. `head` is called before them.
 private func readBytes(
-  _ transport: BackgroundTransport, _ url: URL, head: @escaping @Sendable () -> Void = {}
+  _ transport: BackgroundTransport, _ url: URL, from offset: Int64 = 0, head: @escaping @Sendable () -> Void = {}
 ) async throws -> Data {
   let bytes = Mutex(Data())
-  try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in head() }) { block in
+  try await transport.get(url, from: offset, arriving: { _ in }, head: { _ in head() }) { block in
     bytes.withLock { $0 += block }
   }
   return bytes.withLock { $0 }
@@ -35,12 +35,12 @@ final class BackgroundTransportTests: StoreTestCase {
 
   /// Starts a request of which no transport of this process knows, as the session of an earlier process has left it.
   private func startInAnEarlierProcess(_ url: URL) -> (session: URLSession, answers: StoredAnswers, name: String) {
-    let request = URLRequest(url, from: 0), answers = StoredAnswers(folder)
+    let name = StoredAnswers.name(url, from: 0), answers = StoredAnswers(folder)
     let session = URLSession(configuration: .ephemeral, delegate: answers, delegateQueue: nil)
-    let task = session.downloadTask(with: request)
-    task.taskDescription = StoredAnswers.name(request)
+    let task = session.downloadTask(with: URLRequest(url, from: 0))
+    task.taskDescription = name
     task.resume()
-    return (session, answers, StoredAnswers.name(request))
+    return (session, answers, name)
   }
 
   private var answers: [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }
@@ -85,6 +85,130 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 0)
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
     XCTAssertEqual(answers, [])
+  }
+
+  func testAResponseThatAProcessHasReadInPartIsGivenToTheNextOneFromThere() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), file = try XCTUnwrap(entry.files["model.pte"])
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    let part = root.appending(path: ".download-\(entry.id)/\(file.sha256).part")
+    try FileManager.default.createDirectory(at: part.deletingLastPathComponent(), withIntermediateDirectories: true)
+    try Self.bytes(100_000).write(to: part)
+    publisher.change { $0.requests = [] }
+    let room = (64 << 20) + demoBytes - 100_000 + 10_000  // it is stored already
+    let bundle = try await store(transport(), freeBytes: room).download(entry)
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [])
+    XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testACallThatIsCancelledWhileItReadsGoesOnFromThere() async throws {
+    let whole = Self.bytes(2_500_000)
+    try publisher.publish([("demo", bundle(["model.pte": whole]))])
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let read = Mutex(Data())
+    let first = Task {
+      try await transport.get(url, from: 0, arriving: { _ in }, head: { _ in }) { block in
+        read.withLock { $0 += block }
+        withUnsafeCurrentTask { $0?.cancel() }
+      }
+    }
+    let result = await first.result
+    XCTAssertThrowsError(try result.get()) { XCTAssert($0 is CancellationError, "\($0)") }
+    let count = read.withLock { $0.count }
+    XCTAssertEqual(count, 1 << 20)
+    let rest = try await readBytes(transport, url, from: Int64(count))
+    XCTAssertEqual(rest, whole.dropFirst(count))
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testWhatTheTransportHasIsPartOfAnInterruptedDownloadAndIsDiscardedWithIt() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), store = store(transport())
+    publisher.change { $0.statuses["demo/model.pte"] = [404] }
+    await refused(.network, "404") { _ = try await store.download(entry) }
+    let before = await store.receivedBytes(entry)
+    XCTAssertEqual(before, demoBytes - 300_000)
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    let stored = await store.receivedBytes(entry)
+    XCTAssertEqual(stored, demoBytes)
+    try await store.discard(entry)
+    let after = await store.receivedBytes(entry)
+    XCTAssertEqual(after, 0)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testARequestThatIsDiscardedEndsAndMayBeMadeAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
+    let url = try await entry().address(of: "model.pte")
+    let (session, earlier, _) = startInAnEarlierProcess(url)
+    try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
+    let transport = BackgroundTransport(session, earlier)
+    await transport.discard(url)
+    publisher.change { $0.halfway = { _ in } }
+    gate.signal()
+    let bytes = try await readBytes(transport, url)
+    XCTAssertEqual(bytes, demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 2)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testWhatCanBeResumedCountsUntilItIsResumedOrDiscarded() async throws {
+    let url = try XCTUnwrap(URL(string: publisher.address)), transport = transport()
+    let earlier = StoredAnswers(folder), name = StoredAnswers.name(url, from: 5)
+    earlier.keep(Data([1, 2]), bytes: 1000, for: name)
+    let held = await transport.heldBytes(url, from: 5), room = await transport.storageBytes(url, from: 5, of: 3000)
+    XCTAssertEqual([held, room], [1000, 2000])
+    XCTAssertEqual(earlier.resumeData(name), Data([1, 2]))
+    XCTAssertEqual(answers, [])
+    earlier.keep(Data([3]), bytes: 2000, for: name)
+    earlier.discard(url)
+    earlier.keep(Data([4]), bytes: 2000, for: name)  // of the request that was cancelled
+    let left = await transport.heldBytes(url, from: 5)
+    XCTAssertEqual(left, 0)
+    XCTAssertEqual(answers, [])
+  }
+
+  func testARefusalThatCameWhenNobodyWaitedForItAnswersNoLaterRequest() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry()
+    publisher.change { $0.statuses["demo/model.pte"] = [404] }
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    _ = try await store(transport()).download(entry)
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 2)
+    XCTAssertEqual(left, ["demo"])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testAResponseThatTheSystemHasResumedIsAWholeOne() async throws {
+    try publisher.publish([("demo", demo)])
+    publisher.change { $0.resumedAt["demo/model.pte"] = 100_000 }
+    let entry = try await entry()
+    let bundle = try await store(transport()).download(entry)
+    XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [nil])
+    XCTAssertEqual(answers, [])
+  }
+
+  func testTheHeadOfAResumedResponseIsThatOfAllBytesThatAreThere() {
+    func whole(_ status: Int, _ range: String?, from offset: Int64, bytes: Int64) -> String {
+      let head = TransportHead(status: status, contentLength: 1, contentRange: range).whole(from: offset, bytes: bytes)
+      return "\(head.status) \(head.contentLength ?? -1) \(head.contentRange ?? "none")"
+    }
+    XCTAssertEqual(whole(206, "bytes 400-999/1000", from: 0, bytes: 1000), "200 1000 none")
+    XCTAssertEqual(whole(206, "bytes 400-999/*", from: 0, bytes: 1000), "200 1000 none")
+    XCTAssertEqual(whole(206, "bytes 400-999/1000", from: 100, bytes: 900), "206 900 bytes 100-999/1000")
+    // Not resumed, or another file than that of the head.
+    XCTAssertEqual(whole(206, "bytes 100-999/1000", from: 100, bytes: 900), "206 1 bytes 100-999/1000")
+    XCTAssertEqual(whole(206, "bytes 400-999/1000", from: 100, bytes: 600), "206 1 bytes 400-999/1000")
+    XCTAssertEqual(whole(206, "bytes 400", from: 0, bytes: 1000), "206 1 bytes 400")
+    XCTAssertEqual(whole(200, nil, from: 0, bytes: 1000), "200 1 none")
   }
 
   func testAFileHasRoomTwiceUnlessItIsStoredAlready() async throws {

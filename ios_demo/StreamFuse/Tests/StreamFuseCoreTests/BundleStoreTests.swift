@@ -5,6 +5,10 @@ import XCTest
 
 @testable import StreamFuseCore
 
+#if canImport(FoundationNetworking)
+  import FoundationNetworking
+#endif
+
 final class BundleStoreTests: StoreTestCase {
   func testABundleOfTheCatalogueIsDownloadedCheckedAndListed() async throws {
     try publisher.publish([("demo", demo)])
@@ -56,6 +60,20 @@ final class BundleStoreTests: StoreTestCase {
     let entry = try await entry()
     _ = try await store(transport: CutOnce()).download(entry)
     XCTAssertEqual(left, ["demo"])
+  }
+
+  func testARequestThatEndsBeforeItIsWaitedForIsOver() async throws {
+    let task = URLSession.shared.dataTask(with: try XCTUnwrap(URL(string: publisher.address)))
+    let cancelled = Answering(head: { _ in }, body: { _ in }), whole = Answering(head: { _ in }, body: { _ in })
+    cancelled.urlSession(.shared, task: task, didCompleteWithError: URLError(.cancelled))
+    whole.urlSession(.shared, task: task, didCompleteWithError: nil)
+    do {
+      try await withCheckedThrowingContinuation { cancelled.begin($0) }
+      XCTFail("it was cancelled")
+    } catch {
+      XCTAssertEqual((error as? URLError)?.code, .cancelled)
+    }
+    try await withCheckedThrowingContinuation { whole.begin($0) }
   }
 
   func testWhatHasArrivedIsKeptWhenTheServerIsGoneAndAnotherStoreGoesOnFromThere() async throws {

@@ -24,6 +24,8 @@ final class Publisher: Sendable {
     /// The status of a path's next answers, instead of the file.
     var statuses: [String: [Int]] = [:]
     var hasRanges = true
+    /// Sends a path's file with the head of an answer that the system has resumed at this byte.
+    var resumedAt: [String: Int] = [:]
     /// Whether the size of a file is sent before it.
     var tellsSize = true
     /// Called when half of a file is sent.
@@ -126,9 +128,10 @@ final class Publisher: Sendable {
     if from > 0 && from >= content.count {
       return send(connection, head("416 No\r\nContent-Length: 0\r\n"))
     }
-    let range206 = "206 Part\r\nContent-Range: bytes \(from)-\(content.count - 1)/\(content.count)\r\n"
+    let first = now.resumedAt[path] ?? from
+    let range206 = "206 Part\r\nContent-Range: bytes \(first)-\(content.count - 1)/\(content.count)\r\n"
     let size = now.tellsSize ? "Content-Length: \(content.count - from)\r\n" : ""
-    send(connection, head((from > 0 ? range206 : "200 OK\r\n") + size))
+    send(connection, head((first > 0 ? range206 : "200 OK\r\n") + size))
     let cut = behaviour.withLock { behaviour -> Int? in
       guard behaviour.cuts[path]?.isEmpty == false else { return nil }
       return behaviour.cuts[path]?.removeFirst()

@@ -185,7 +185,7 @@ final class SessionTests: XCTestCase {
     // While the engine is made.
     let making = HeldPass(1)
     let model = try await lettersModel(
-      engine: SlowEngine(made: ArithmeticEngine(spec: .arithmetic())) { making.reached() })
+      engine: WatchedEngine(made: ArithmeticEngine(spec: .arithmetic())) { making.reached() })
     let other = model.chat { $0.maxNewTokens = 20 }
     let task = Task { try await other.respond(to: "314") }
     await making.isReached()
@@ -464,14 +464,14 @@ private final class HeldPass: Sendable {
   func go() { gate.signal() }
 }
 
-/// An engine that takes its time to be made.
-private struct SlowEngine: Engine {
+/// An engine that calls `making` before it makes a table.
+struct WatchedEngine: Engine {
   let made: ArithmeticEngine
-  let wait: @Sendable () -> Void
+  let making: @Sendable () -> Void
   var device: String { made.device }
 
   func makeTable() -> EngineTable {
-    wait()
+    making()
     return made.makeTable()
   }
 }

@@ -1,4 +1,5 @@
 // Schemas of types, tools of closures, and answers of the real model that are objects and calls.
+import Arithmetic
 import Foundation
 import Synchronization
 import XCTest
@@ -115,13 +116,16 @@ final class StructuredTests: XCTestCase {
   }
 
   func testATemplateVariableThatIsNotJSONIsRefused() async throws {
-    let chat = try await lettersModel().chat(templateVariables: ["year": .number(.infinity)])
+    let made = Mutex(0)
+    let engine = WatchedEngine(made: ArithmeticEngine(spec: .arithmetic())) { made.withLock { $0 += 1 } }
+    let chat = try await lettersModel(engine: engine).chat(templateVariables: ["year": .number(.infinity)])
     do {
       _ = try await chat.respond(to: "314")
       XCTFail("infinity is not JSON")
     } catch let error as StreamFuseError {
       XCTAssertEqual(error.code, .badArgument)
     }
+    XCTAssertEqual(made.withLock { $0 }, 0, "an engine that nothing would release")
   }
 
   func testATypedToolGetsItsArgumentsAndTellsItsErrors() async throws {

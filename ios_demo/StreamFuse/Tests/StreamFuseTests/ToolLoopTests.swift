@@ -121,25 +121,46 @@ final class ToolLoopTests: XCTestCase {
     ]
     for end in ends {
       let writer = ScriptedWriter([[try call("a")]])
-      let (called, calledNow) = AsyncStream.makeStream(of: Void.self)
-      let (released, release) = AsyncStream.makeStream(of: Void.self)
-      let held = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in
-        calledNow.finish()
-        for await _ in released {}
-        return "cold"
-      }
-      let chat = chat(writer, [held])
-      let response = Task {
-        defer { calledNow.finish() }  // also where it fails before it calls the tool
-        return try await chat.respond(to: "And the weather?")
-      }
-      for await _ in called {}
-      try await end(chat)
-      release.finish()
-      let calls = try await response.value.toolCalls.map(\.id)
+      let calls = try await respond(writer, whileAToolRuns: end).toolCalls.map(\.id)
       XCTAssertEqual(calls, ["a"])
       XCTAssertEqual(writer.results.count, 0)
     }
+  }
+
+  func testWhatKeepsTheConversationEndsNoRoundsWhileAToolRuns() async throws {
+    let keeping: [@Sendable (Chat) async throws -> Void] = [
+      { try await $0.save(to: URL(filePath: "/dev/null")) }, { try await $0.trim() }, { try await $0.prepare() },
+      { _ = try await $0.messages },
+    ]
+    for keep in keeping {
+      let writer = ScriptedWriter([[try call("a")]])
+      let response = try await respond(writer, whileAToolRuns: keep)
+      XCTAssertEqual(response.text, "Warm.")
+      XCTAssertEqual(response.toolCalls, [])
+      XCTAssertEqual(writer.results, [[ToolResult(toolCallID: "a", content: "cold")]])
+    }
+  }
+
+  /// The response to a question whose tool runs while `body` does.
+  private func respond(
+    _ writer: ScriptedWriter, whileAToolRuns body: @Sendable (Chat) async throws -> Void
+  ) async throws -> Response {
+    let (called, calledNow) = AsyncStream.makeStream(of: Void.self)
+    let (released, release) = AsyncStream.makeStream(of: Void.self)
+    let held = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in
+      calledNow.finish()
+      for await _ in released {}
+      return "cold"
+    }
+    let chat = chat(writer, [held])
+    let response = Task {
+      defer { calledNow.finish() }  // also where it fails before it calls the tool
+      return try await chat.respond(to: "And the weather?")
+    }
+    for await _ in called {}
+    try await body(chat)
+    release.finish()
+    return try await response.value
   }
 
   func testAChoiceHasTheWordOfEveryLanguage() throws {

@@ -82,11 +82,10 @@ public final class BackgroundTransport: BundleTransport {
     _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
     head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    let request = URLRequest(url, from: offset)
-    let name = StoredAnswers.name(request)
     await adopting.value
     try Task.checkCancellation()
-    let (call, events) = answers.join(name) { task(request, name) }
+    let name = answers.response(url, from: offset)
+    let (call, events) = answers.join(name) { task(URLRequest(url, from: StoredAnswers.offset(name)), name) }
     defer { answers.leave(name, call) }
     for try await count in events {
       do { try arriving(count) } catch {
@@ -95,12 +94,22 @@ public final class BackgroundTransport: BundleTransport {
       }
     }
     try Task.checkCancellation()  // which ends the events too
-    try await answers.give(name, head: head, body: body)
+    try await answers.give(name, from: offset, head: head, body: body)
   }
 
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {
     await adopting.value
-    return max(0, bytes - answers.storedBytes(StoredAnswers.name(URLRequest(url, from: offset))))
+    return max(0, bytes - answers.heldBytes(url, from: offset))
+  }
+
+  public func heldBytes(_ url: URL, from offset: Int64) async -> Int64 {
+    await adopting.value
+    return answers.heldBytes(url, from: offset)
+  }
+
+  public func discard(_ url: URL) async {
+    await adopting.value
+    answers.discard(url)
   }
 
   /// A task for a request, which resumes an earlier one if the system has kept its resume data.
@@ -109,235 +118,5 @@ public final class BackgroundTransport: BundleTransport {
       if let data = answers.resumeData(name) { return session.downloadTask(withResumeData: data) }
     #endif
     return session.downloadTask(with: request)
-  }
-}
-
-/// Responses on disk, the tasks that request them, and the calls that wait for them. The session calls it on its
-/// delegate queue.
-final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
-  private typealias Events = AsyncThrowingStream<Int64, any Error>
-
-  private struct State {
-    /// The calls for each request.
-    var waiting: [String: [UUID: Events.Continuation]] = [:]
-    /// Requests whose response was refused by the only call for it.
-    var refused: Set<String> = []
-    /// Requests whose stored response is being read or has been read.
-    var given: Set<String> = []
-    /// The task of each request that has no response yet.
-    var tasks: [String: URLSessionTask] = [:]
-    /// The number of calls that are reading their response.
-    var giving = 0
-    /// The app delegate's completion handler, until it is called.
-    var handler: (@Sendable () -> Void)?
-    /// Whether the session has delivered all events.
-    var isDelivered = false
-
-    /// Whether the task was cancelled and its request was started again.
-    func isReplaced(_ task: URLSessionTask, _ name: String) -> Bool {
-      tasks[name].map { $0.taskIdentifier != task.taskIdentifier } ?? false
-    }
-  }
-
-  private let folder: URL
-  private let state = Locked(State())
-
-  init(_ folder: URL) {
-    self.folder = folder
-    super.init()
-    try? FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
-    let oldest = Date(timeIntervalSinceNow: -7 * 86_400)
-    for name in (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] {
-      let file = folder.appending(path: name)
-      let date = (try? FileManager.default.attributesOfItem(atPath: file.path))?[.modificationDate] as? Date
-      if let date, date < oldest { try? FileManager.default.removeItem(at: file) }
-    }
-  }
-
-  /// The file name of a request's response: a hash of its URL and range.
-  static func name(_ request: URLRequest) -> String {
-    var hash = FileHash()
-    hash.update(Data("\(request.url?.absoluteString ?? "") \(request.value(forHTTPHeaderField: "Range") ?? "")".utf8))
-    return hash.digits()
-  }
-
-  private func events(_ name: String) -> [Events.Continuation] {
-    state.withLock { Array($0.waiting[name, default: [:]].values) }
-  }
-  private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
-  private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
-
-  /// Whether a response is stored completely; its head is written last.
-  func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
-
-  /// How many bytes of a response are on disk already.
-  func storedBytes(_ name: String) -> Int64 {
-    if isStored(name) { return fileSize(place(name, "body")) ?? 0 }
-    return state.withLock { $0.tasks[name]?.countOfBytesReceived ?? 0 }
-  }
-
-  /// Takes over the tasks that an earlier process started.
-  func adopt(_ tasks: [URLSessionTask]) {
-    state.withLock {
-      for task in tasks where task.state == .running {
-        if let name = task.taskDescription { $0.tasks[name] = task }
-      }
-    }
-  }
-
-  /// Adds a call for a request. Unless its response is stored or a task requests it, starts the task that `makeTask`
-  /// returns. The events are the number of bytes received so far, until the response is stored, the request fails or
-  /// the call leaves.
-  func join(
-    _ name: String, _ makeTask: () -> URLSessionTask
-  ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
-    let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
-    state.withLock {
-      $0.waiting[name, default: [:]][call] = events.continuation
-      $0.refused.remove(name)
-      if isStored(name) { return events.continuation.finish() }
-      if $0.tasks[name] != nil { return }
-      let task = makeTask()
-      task.taskDescription = name
-      $0.tasks[name] = task
-      task.resume()
-    }
-    return (call, events.stream)
-  }
-
-  /// Ends the wait of a call. When the last call for a request leaves, the response that was read is deleted, or the
-  /// task is cancelled and its resume data is kept if the system has any.
-  func leave(_ name: String, _ call: UUID) {
-    let unwanted = state.withLock { state -> URLSessionTask? in
-      guard let events = state.waiting[name]?.removeValue(forKey: call) else { return nil }
-      events.finish()
-      guard state.waiting[name]?.isEmpty == true else { return nil }
-      state.waiting[name] = nil
-      if state.given.remove(name) != nil { delete(name) }
-      return state.tasks.removeValue(forKey: name)
-    }
-    #if canImport(Darwin)
-      (unwanted as? URLSessionDownloadTask)?.cancel { if let data = $0 { self.keep(data, for: name) } }
-    #else
-      unwanted?.cancel()
-    #endif
-  }
-
-  /// Deletes the response to a request, unless another call waits for it. A response that completes later is not
-  /// stored.
-  func refuse(_ name: String, _ call: UUID) {
-    state.withLock {
-      guard $0.waiting[name]?.keys.contains(where: { $0 != call }) != true else { return }
-      $0.refused.insert(name)
-      delete(name)
-    }
-  }
-
-  private func delete(_ name: String) { for kind in ["head", "body"] { remove(name, kind) } }
-
-  /// Passes a stored response to `head` and `body`. It is deleted when the last call for it leaves.
-  func give(
-    _ name: String, head: @escaping @Sendable (TransportHead) throws -> Void,
-    body: @escaping @Sendable (Data) throws -> Void
-  ) async throws {
-    state.withLock {
-      $0.giving += 1
-      $0.given.insert(name)
-    }
-    defer {
-      state.withLock { $0.giving -= 1 }
-      // The store requests the next file in a moment, for which the app must not be suspended.
-      DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
-    }
-    try await FileWorker().run {
-      try head(JSONDecoder().decode(TransportHead.self, from: Data(contentsOf: place(name, "head"))))
-      let file = try FileHandle(forReadingFrom: place(name, "body"))
-      defer { try? file.close() }
-      while let block = try file.read(upToCount: 1 << 20), !block.isEmpty {
-        try Task.checkCancellation()
-        try body(block)
-      }
-    }
-  }
-
-  func keep(_ data: Data, for name: String) { try? data.write(to: place(name, "resume")) }
-
-  /// Resume data of a request that ended early; deleted, because it is valid for one attempt.
-  func resumeData(_ name: String) -> Data? {
-    defer { remove(name, "resume") }
-    return try? Data(contentsOf: place(name, "resume"))
-  }
-
-  func handleEvents(_ handler: @escaping @Sendable () -> Void) {
-    state.withLock { $0.handler = handler }
-    callHandler()
-    DispatchQueue.global().asyncAfter(deadline: .now() + 20) { self.callHandler(isLate: true) }
-  }
-
-  private func callHandler(isLate: Bool = false) {
-    let handler = state.withLock { state -> (@Sendable () -> Void)? in
-      guard isLate || state.isDelivered && state.giving == 0 else { return nil }
-      defer { (state.handler, state.isDelivered) = (nil, false) }
-      return state.handler
-    }
-    if let handler { DispatchQueue.main.async { handler() } }
-  }
-
-  func urlSessionDidFinishEvents(forBackgroundURLSession session: URLSession) { deliveredEvents() }
-
-  /// The session has delivered all events for which it woke the app.
-  func deliveredEvents() {
-    state.withLock { $0.isDelivered = true }
-    // Gives waiting calls the time to start reading.
-    DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
-  }
-
-  func urlSession(
-    _ session: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse,
-    newRequest request: URLRequest, completionHandler: @escaping @Sendable (URLRequest?) -> Void
-  ) {
-    completionHandler(request.url.map(isAllowed) == true ? request : nil)  // background sessions do not call this
-  }
-
-  func urlSession(
-    _ session: URLSession, downloadTask: URLSessionDownloadTask, didWriteData bytesWritten: Int64,
-    totalBytesWritten: Int64, totalBytesExpectedToWrite: Int64
-  ) {
-    guard let name = downloadTask.taskDescription else { return }
-    for events in events(name) { events.yield(totalBytesWritten) }
-  }
-
-  func urlSession(_ session: URLSession, downloadTask: URLSessionDownloadTask, didFinishDownloadingTo location: URL) {
-    guard let name = downloadTask.taskDescription, let response = downloadTask.response as? HTTPURLResponse else {
-      return
-    }
-    var head = TransportHead(response)
-    if response.url.map(isAllowed) != true { head = TransportHead(status: 302, contentLength: nil, contentRange: nil) }
-    do {
-      let encoded = try JSONEncoder().encode(head)
-      try state.withLock {
-        if $0.refused.contains(name) || $0.isReplaced(downloadTask, name) { return }
-        remove(name, "body")
-        try FileManager.default.moveItem(at: location, to: place(name, "body"))
-        try encoded.write(to: place(name, "head"), options: .atomic)
-        $0.tasks[name] = nil
-      }
-    } catch {
-      for events in events(name) { events.finish(throwing: error) }
-    }
-  }
-
-  func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
-    guard let name = task.taskDescription else { return }
-    let isReplaced = state.withLock { state in
-      if state.isReplaced(task, name) { return true }
-      state.tasks[name] = nil
-      return false
-    }
-    if isReplaced { return }
-    #if canImport(Darwin)
-      if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data { keep(data, for: name) }
-    #endif
-    for events in events(name) { events.finish(throwing: error) }
   }
 }

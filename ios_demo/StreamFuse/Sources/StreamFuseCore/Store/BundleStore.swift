@@ -123,17 +123,23 @@ public actor BundleStore {
     await list().first { $0.id == entry.id }
   }
 
-  /// The number of bytes that an interrupted download has stored.
+  /// The number of bytes that an interrupted download has stored, with those that the transport has.
   public func receivedBytes(_ entry: CatalogEntry) async -> Int64 {
-    await files.run { received(downloadFolder(entry)) }
+    let folder = downloadFolder(entry)
+    var bytes = await files.run { received(folder) }
+    for rest in (try? await missing(entry, folder)) ?? [] {
+      bytes += min(rest.bytes, await downloader.transport.heldBytes(rest.url, from: rest.offset))
+    }
+    return bytes
   }
 
-  /// Deletes what an interrupted download has stored; does nothing if there is none. Throws `StreamFuseError` (`.busy`)
-  /// while it is being downloaded, and the file system's error if it cannot be deleted.
+  /// Deletes what an interrupted download has stored, and what the transport has of it; does nothing if there is none.
+  /// Throws `StreamFuseError` (`.busy`) while it is being downloaded, and the file system's error if it cannot be deleted.
   public func discard(_ entry: CatalogEntry) async throws {
     let folder = downloadFolder(entry)
     guard await files.run({ isFolder(folder) }) else { return }
     guard let claim = try await files.run({ try Claim(folder) }) else { throw busy(entry) }
+    for path in entry.files.keys { try await downloader.transport.discard(entry.address(of: path)) }
     await forget(folder.appending(path: Self.content))
     try await files.run { try withExtendedLifetime(claim) { try FileManager.default.removeItem(at: folder) } }
   }
@@ -254,16 +260,26 @@ public actor BundleStore {
   /// The bytes that the transport stores besides those of the bundle: of one missing file at a time.
   private nonisolated func storageBytes(_ entry: CatalogEntry, _ folder: URL) async throws -> Int64 {
     var most: Int64 = 0
+    for rest in try await missing(entry, folder) {
+      most = max(most, await downloader.transport.storageBytes(rest.url, from: rest.offset, of: rest.bytes))
+    }
+    return most
+  }
+
+  /// What is missing of a download: for each file, its last bytes, from an offset on.
+  private nonisolated func missing(
+    _ entry: CatalogEntry, _ folder: URL
+  ) async throws -> [(url: URL, offset: Int64, bytes: Int64)] {
+    var found: [(url: URL, offset: Int64, bytes: Int64)] = []
     for (path, file) in entry.files {
       let (here, done) = await files.run {
         let content = fileSize(folder.appending(path: "\(Self.content)/\(path)"))
         return (content, fileSize(folder.appending(path: file.sha256 + Self.part)) ?? 0)
       }
       guard here != file.bytes && done < file.bytes else { continue }
-      let url = try entry.address(of: path)
-      most = max(most, await downloader.transport.storageBytes(url, from: done, of: file.bytes - done))
+      found.append((try entry.address(of: path), done, file.bytes - done))
     }
-    return most
+    return found
   }
 
   /// Runs a check, and deletes the download in `folder` if the check refuses the bundle.

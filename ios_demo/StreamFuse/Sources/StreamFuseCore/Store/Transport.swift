@@ -37,10 +37,20 @@ public protocol BundleTransport: Sendable {
   /// How much free space such a request needs for itself, if its response has `bytes` bytes: by default none. A
   /// transport that stores the whole response returns the number of bytes that it has not stored yet.
   func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64
+
+  /// How many bytes of the response to such a request, which no call has been given, the transport has: by default none.
+  func heldBytes(_ url: URL, from offset: Int64) async -> Int64
+
+  /// Deletes what the transport has of a file and ends its requests, unless a call waits for them. Nothing by default.
+  func discard(_ url: URL) async
 }
 
 extension BundleTransport {
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 { 0 }
+
+  public func heldBytes(_ url: URL, from offset: Int64) async -> Int64 { 0 }
+
+  public func discard(_ url: URL) async {}
 }
 
 /// HTTP by `URLSession`, while the app runs. It follows redirects to HTTPS addresses only.
@@ -98,13 +108,32 @@ extension TransportHead {
       contentLength: response.value(forHTTPHeaderField: "Content-Length").flatMap(Int64.init),
       contentRange: response.value(forHTTPHeaderField: "Content-Range"))
   }
+
+  /// The head of a file of `bytes` bytes that was requested from byte `offset` on. If the system has resumed the request,
+  /// the file has what arrived before too, but this head is that of the last response, which began later.
+  func whole(from offset: Int64, bytes: Int64) -> TransportHead {
+    guard status == 206, let range = (contentRange ?? "").wholeMatch(of: /bytes (\d+)-(\d+)\/(\d+|\*)/),
+      let first = Int64(range.1), let last = Int64(range.2), first > offset, last - offset == bytes - 1
+    else { return self }
+    if offset == 0 { return TransportHead(status: 200, contentLength: Int64(range.3) ?? bytes, contentRange: nil) }
+    return TransportHead(status: 206, contentLength: bytes, contentRange: "bytes \(offset)-\(last)/\(range.3)")
+  }
+
+  /// The head of the last `bytes` bytes of a response with this head, which are those of the file from byte `offset` on.
+  func rest(from offset: Int64, bytes: Int64) -> TransportHead {
+    let size = status == 200 ? contentLength.map { "\($0)" } : contentRange?.split(separator: "/").last.map { "\($0)" }
+    let range = "bytes \(offset)-\(offset + bytes - 1)/\(size ?? "*")"
+    return TransportHead(status: 206, contentLength: bytes, contentRange: range)
+  }
 }
 
 /// What one request calls, one call after another, on the session's queue.
-private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
+final class Answering: NSObject, URLSessionDataDelegate, Sendable {
   private struct State {
     var continuation: CheckedContinuation<Void, any Error>?
     var failure: (any Error)?
+    /// How the request has ended; nil while it has not.
+    var end: Result<Void, any Error>?
   }
 
   private let head: @Sendable (TransportHead) throws -> Void
@@ -116,7 +145,14 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
     self.body = body
   }
 
-  func begin(_ continuation: CheckedContinuation<Void, any Error>) { state.withLock { $0.continuation = continuation } }
+  /// Resumes `continuation` when the request has ended, which it may have already if its task was cancelled.
+  func begin(_ continuation: CheckedContinuation<Void, any Error>) {
+    let end = state.withLock { state -> Result<Void, any Error>? in
+      if state.end == nil { state.continuation = continuation }
+      return state.end
+    }
+    if let end { continuation.resume(with: end) }
+  }
 
   /// Runs `work` unless an earlier call failed; false where that failed or this does.
   private func goOn(_ work: () throws -> Void) -> Bool {
@@ -153,10 +189,12 @@ private final class Answering: NSObject, URLSessionDataDelegate, Sendable {
   }
 
   func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
-    let (continuation, failure) = state.withLock { state in
+    let (continuation, end) = state.withLock { state in
+      let end: Result<Void, any Error> = if let failure = state.failure ?? error { .failure(failure) } else { .success(()) }
+      state.end = end
       defer { state.continuation = nil }
-      return (state.continuation, state.failure)
+      return (state.continuation, end)
     }
-    if let failure = failure ?? error { continuation?.resume(throwing: failure) } else { continuation?.resume() }
+    continuation?.resume(with: end)
   }
 }

@@ -1,0 +1,340 @@
+import Foundation
+
+#if canImport(FoundationNetworking)
+  import FoundationNetworking
+#endif
+
+/// Responses on disk, the tasks that request them, and the calls that wait for them. The session calls it on its
+/// delegate queue.
+final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
+  private typealias Events = AsyncThrowingStream<Int64, any Error>
+
+  private struct State {
+    /// The calls for each request.
+    var waiting: [String: [UUID: Events.Continuation]] = [:]
+    /// Requests whose response was refused by the only call for it, or discarded.
+    var refused: Set<String> = []
+    /// Requests whose stored response is being read or has been read.
+    var given: Set<String> = []
+    /// The task of each request that has no response yet.
+    var tasks: [String: URLSessionTask] = [:]
+    /// How many bytes had arrived for each cancelled request whose resume data the system has not passed yet.
+    var leaving: [String: Int64] = [:]
+    /// The number of calls that are reading their response.
+    var giving = 0
+    /// The app delegate's completion handler, until it is called.
+    var handler: (@Sendable () -> Void)?
+    /// Whether the session has delivered all events.
+    var isDelivered = false
+
+    /// Whether the task was cancelled and its request was started again.
+    func isReplaced(_ task: URLSessionTask, _ name: String) -> Bool {
+      tasks[name].map { $0.taskIdentifier != task.taskIdentifier } ?? false
+    }
+  }
+
+  /// What is kept of a request that ended early.
+  private struct Kept: Codable {
+    let bytes: Int64
+    let data: Data
+  }
+
+  private let folder: URL
+  private let state = Locked(State())
+
+  /// Responses in a folder, without those that nobody has requested again for a week.
+  init(_ folder: URL) {
+    self.folder = folder
+    super.init()
+    try? FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+    let oldest = Date(timeIntervalSinceNow: -7 * 86_400)
+    for name in (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] {
+      let file = folder.appending(path: name)
+      let date = (try? FileManager.default.attributesOfItem(atPath: file.path))?[.modificationDate] as? Date
+      if let date, date < oldest { try? FileManager.default.removeItem(at: file) }
+    }
+  }
+
+  /// The file name of the response to a request for a file from byte `offset` on: a hash of its URL, and the offset.
+  static func name(_ url: URL, from offset: Int64) -> String { "\(stem(url))-\(offset)" }
+
+  /// What all names of responses with bytes of a file begin with.
+  private static func stem(_ url: URL) -> String {
+    var hash = FileHash()
+    hash.update(Data(url.absoluteString.utf8))
+    return hash.digits()
+  }
+
+  /// The first byte that was requested by the request of this name.
+  static func offset(_ name: String) -> Int64 { name.split(separator: "-").last.flatMap { Int64($0) } ?? 0 }
+
+  private func events(_ name: String) -> [Events.Continuation] {
+    state.withLock { Array($0.waiting[name, default: [:]].values) }
+  }
+  private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
+  private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
+
+  /// Whether a response is stored completely; its head is written last.
+  private func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
+
+  /// The name of the response with the bytes of a file from byte `offset` on. It is a stored one that begins earlier if
+  /// a call that has read a part of it was cancelled, or its process has ended.
+  func response(_ url: URL, from offset: Int64) -> String {
+    let own = Self.name(url, from: offset)
+    if isStored(own) { return own }
+    let longer = stored(url).first { name in
+      guard Self.offset(name) < offset, let head = try? storedHead(name) else { return false }
+      return isPart(name, head) && Self.offset(name) + bodyBytes(name) > offset
+    }
+    return longer ?? own
+  }
+
+  /// The names of what is stored of a file.
+  private func stored(_ url: URL) -> Set<String> {
+    let stem = Self.stem(url), files = (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? []
+    return Set(files.filter { $0.hasPrefix(stem) }.map { String($0.split(separator: ".")[0]) })
+  }
+
+  /// Whether a response with this head begins with the byte that was requested. Else it is a refusal, or a whole file of
+  /// a server without ranges.
+  private func isPart(_ name: String, _ head: TransportHead) -> Bool {
+    head.status == (Self.offset(name) == 0 ? 200 : 206)
+  }
+
+  private func bodyBytes(_ name: String) -> Int64 { fileSize(place(name, "body")) ?? 0 }
+
+  /// How many bytes of a file from byte `offset` on are on disk already: those of a stored response, of a running
+  /// request, or of one that can be resumed.
+  func heldBytes(_ url: URL, from offset: Int64) -> Int64 {
+    let name = response(url, from: offset)
+    if let head = try? storedHead(name) {
+      return Self.isRefusal(head) ? 0 : Self.offset(name) + bodyBytes(name) - offset
+    }
+    let arrived = state.withLock { $0.tasks[name]?.countOfBytesReceived ?? $0.leaving[name] }
+    return arrived ?? kept(name)?.bytes ?? 0
+  }
+
+  /// Deletes what is stored of a file and cancels its requests, unless a call waits for them. What still arrives of them
+  /// is not stored.
+  func discard(_ url: URL) {
+    let stem = Self.stem(url), stored = stored(url)
+    let unwanted = state.withLock { state in
+      var tasks: [URLSessionTask] = []
+      for name in stored.union(state.tasks.keys).union(state.leaving.keys)
+      where name.hasPrefix(stem) && state.waiting[name] == nil {
+        state.refused.insert(name)
+        delete(name)
+        if let task = state.tasks.removeValue(forKey: name) { tasks.append(task) }
+      }
+      return tasks
+    }
+    for task in unwanted { task.cancel() }
+  }
+
+  /// Takes over the tasks that an earlier process started.
+  func adopt(_ tasks: [URLSessionTask]) {
+    state.withLock {
+      for task in tasks where task.state == .running {
+        if let name = task.taskDescription { $0.tasks[name] = task }
+      }
+    }
+  }
+
+  private static func isRefusal(_ head: TransportHead) -> Bool { ![200, 206].contains(head.status) }
+
+  /// The head of a stored response.
+  private func storedHead(_ name: String) throws -> TransportHead {
+    try JSONDecoder().decode(TransportHead.self, from: Data(contentsOf: place(name, "head")))
+  }
+
+  /// Adds a call for a request. Unless its response is stored or a task requests it, starts the task that `makeTask`
+  /// returns. A stored refusal for which no other call waits may be days old, so it is deleted. The events are the number
+  /// of bytes received so far, until the response is stored, the request fails or the call leaves.
+  func join(
+    _ name: String, _ makeTask: () -> URLSessionTask
+  ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
+    let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
+    state.withLock {
+      if $0.waiting[name] == nil, let stored = try? storedHead(name), Self.isRefusal(stored) { delete(name) }
+      $0.waiting[name, default: [:]][call] = events.continuation
+      $0.refused.remove(name)
+      if isStored(name) { return events.continuation.finish() }
+      if $0.tasks[name] != nil { return }
+      let task = makeTask()
+      task.taskDescription = name
+      $0.tasks[name] = task
+      task.resume()
+    }
+    return (call, events.stream)
+  }
+
+  /// Ends the wait of a call. When the last call for a request leaves, the response that was read is deleted, or the
+  /// task is cancelled and its resume data is kept if the system has any.
+  func leave(_ name: String, _ call: UUID) {
+    let unwanted = state.withLock { state -> URLSessionTask? in
+      guard let events = state.waiting[name]?.removeValue(forKey: call) else { return nil }
+      events.finish()
+      guard state.waiting[name]?.isEmpty == true else { return nil }
+      state.waiting[name] = nil
+      if state.given.remove(name) != nil { delete(name) }
+      let task = state.tasks.removeValue(forKey: name)
+      #if canImport(Darwin)
+        state.leaving[name] = task?.countOfBytesReceived
+      #endif
+      return task
+    }
+    #if canImport(Darwin)
+      guard let task = unwanted as? URLSessionDownloadTask else { return }
+      task.cancel { self.keep($0, bytes: task.countOfBytesReceived, for: name) }
+    #else
+      unwanted?.cancel()
+    #endif
+  }
+
+  /// Deletes the response to a request, unless another call waits for it. A response that completes later is not
+  /// stored.
+  func refuse(_ name: String, _ call: UUID) {
+    state.withLock {
+      guard $0.waiting[name]?.keys.contains(where: { $0 != call }) != true else { return }
+      $0.refused.insert(name)
+      delete(name)
+    }
+  }
+
+  private func delete(_ name: String) { for kind in ["head", "body", "resume"] { remove(name, kind) } }
+
+  /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`. It is deleted when the last call
+  /// for it leaves, unless that is cancelled after it has read a part: it requests the rest later.
+  func give(
+    _ name: String, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
+    body: @escaping @Sendable (Data) throws -> Void
+  ) async throws {
+    state.withLock {
+      $0.giving += 1
+      $0.given.insert(name)
+    }
+    defer {
+      state.withLock { $0.giving -= 1 }
+      // The store requests the next file in a moment, for which the app must not be suspended.
+      DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
+    }
+    try await FileWorker().run {
+      let stored = try storedHead(name), before = offset - Self.offset(name)
+      let isRest = before > 0 && isPart(name, stored)
+      try head(isRest ? stored.rest(from: offset, bytes: bodyBytes(name) - before) : stored)
+      let file = try FileHandle(forReadingFrom: place(name, "body"))
+      defer { try? file.close() }
+      if isRest { try file.seek(toOffset: UInt64(before)) }
+      var isBegun = false
+      while let block = try file.read(upToCount: 1 << 20), !block.isEmpty {
+        if isBegun && Task.isCancelled { keepRest(name) }
+        try Task.checkCancellation()
+        try body(block)
+        isBegun = true
+      }
+    }
+  }
+
+  /// Keeps a response that was read in part, unless another call waits for it.
+  private func keepRest(_ name: String) {
+    state.withLock {
+      guard $0.waiting[name]?.count == 1 else { return }
+      $0.given.remove(name)
+    }
+  }
+
+  /// Keeps the resume data of a request that ended early, for which so many bytes had arrived, unless its response was
+  /// refused; nil: the system has none.
+  func keep(_ data: Data?, bytes: Int64, for name: String) {
+    state.withLock { state in
+      state.leaving[name] = nil
+      guard let data, !state.refused.contains(name) else { return }
+      try? JSONEncoder().encode(Kept(bytes: bytes, data: data)).write(to: place(name, "resume"))
+    }
+  }
+
+  private func kept(_ name: String) -> Kept? {
+    (try? Data(contentsOf: place(name, "resume"))).flatMap { try? JSONDecoder().decode(Kept.self, from: $0) }
+  }
+
+  /// Resume data of a request that ended early; deleted, because it is valid for one attempt.
+  func resumeData(_ name: String) -> Data? {
+    defer { remove(name, "resume") }
+    return kept(name)?.data
+  }
+
+  func handleEvents(_ handler: @escaping @Sendable () -> Void) {
+    state.withLock { $0.handler = handler }
+    callHandler()
+    DispatchQueue.global().asyncAfter(deadline: .now() + 20) { self.callHandler(isLate: true) }
+  }
+
+  private func callHandler(isLate: Bool = false) {
+    let handler = state.withLock { state -> (@Sendable () -> Void)? in
+      guard isLate || state.isDelivered && state.giving == 0 else { return nil }
+      defer { (state.handler, state.isDelivered) = (nil, false) }
+      return state.handler
+    }
+    if let handler { DispatchQueue.main.async { handler() } }
+  }
+
+  func urlSessionDidFinishEvents(forBackgroundURLSession session: URLSession) { deliveredEvents() }
+
+  /// The session has delivered all events for which it woke the app.
+  func deliveredEvents() {
+    state.withLock { $0.isDelivered = true }
+    // Gives waiting calls the time to start reading.
+    DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
+  }
+
+  func urlSession(
+    _ session: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse,
+    newRequest request: URLRequest, completionHandler: @escaping @Sendable (URLRequest?) -> Void
+  ) {
+    completionHandler(request.url.map(isAllowed) == true ? request : nil)  // background sessions do not call this
+  }
+
+  func urlSession(
+    _ session: URLSession, downloadTask: URLSessionDownloadTask, didWriteData bytesWritten: Int64,
+    totalBytesWritten: Int64, totalBytesExpectedToWrite: Int64
+  ) {
+    guard let name = downloadTask.taskDescription else { return }
+    for events in events(name) { events.yield(totalBytesWritten) }
+  }
+
+  func urlSession(_ session: URLSession, downloadTask: URLSessionDownloadTask, didFinishDownloadingTo location: URL) {
+    guard let name = downloadTask.taskDescription, let response = downloadTask.response as? HTTPURLResponse else {
+      return
+    }
+    var head = TransportHead(response).whole(from: Self.offset(name), bytes: fileSize(location) ?? 0)
+    if response.url.map(isAllowed) != true { head = TransportHead(status: 302, contentLength: nil, contentRange: nil) }
+    do {
+      let encoded = try JSONEncoder().encode(head)
+      try state.withLock {
+        if $0.refused.contains(name) || $0.isReplaced(downloadTask, name) { return }
+        remove(name, "body")
+        try FileManager.default.moveItem(at: location, to: place(name, "body"))
+        try encoded.write(to: place(name, "head"), options: .atomic)
+        $0.tasks[name] = nil
+      }
+    } catch {
+      for events in events(name) { events.finish(throwing: error) }
+    }
+  }
+
+  func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
+    guard let name = task.taskDescription else { return }
+    let isReplaced = state.withLock { state in
+      if state.isReplaced(task, name) { return true }
+      state.tasks[name] = nil
+      return false
+    }
+    if isReplaced { return }
+    #if canImport(Darwin)
+      if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data {
+        keep(data, bytes: task.countOfBytesReceived, for: name)
+      }
+    #endif
+    for events in events(name) { events.finish(throwing: error) }
+  }
+}
