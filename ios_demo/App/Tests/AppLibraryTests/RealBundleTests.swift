@@ -91,6 +91,8 @@ final class RealBundleTests: XCTestCase, @unchecked Sendable {
     try await until { again.chat.state.phase == .ready }
     XCTAssertEqual(again.chat.state.note, "Stopped.")
 
+    again.settings.set(.remembersAnswers, false)  // the benchmark is refused with it
+    await again.chat.applySettings()?.value
     await again.benchmark.run(prompt: words[0], tokens: "12")?.value
     let report = try XCTUnwrap(again.benchmark.result, again.benchmark.message ?? "").report
     XCTAssertTrue(report.contains("All answers are equal."), report)
