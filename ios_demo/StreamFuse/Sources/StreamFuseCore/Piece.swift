@@ -100,6 +100,8 @@ public struct Response: Sendable, Equatable {
 public enum Role: String, Sendable, Codable {
   /// Instructions to the model.
   case system
+  /// Instructions to the model from the app, in the templates that tell them from the system message.
+  case developer
   /// The user.
   case user
   /// The model.

@@ -135,18 +135,12 @@ public struct ToolCall: Sendable, Equatable, Codable {
     }
   }
 
-  /// Reads {"id", "name", "arguments"}, or the form that messages have, which some histories write without an id and
-  /// with the arguments as JSON text.
+  /// Reads {"id", "name", "arguments"}, or the form that messages have. Some histories write it without an id and with
+  /// the arguments as JSON text.
   public init(from decoder: any Decoder) throws {
     let container = try decoder.container(keyedBy: CodingKeys.self)
-    let function: Function
-    if let inner = try container.decodeIfPresent(Function.self, forKey: .function) {
-      function = inner
-      id = try container.decodeIfPresent(String.self, forKey: .id) ?? ""
-    } else {
-      function = try Function(from: decoder)
-      id = try container.decode(String.self, forKey: .id)
-    }
+    let function = try container.decodeIfPresent(Function.self, forKey: .function) ?? Function(from: decoder)
+    id = try container.decodeIfPresent(String.self, forKey: .id) ?? ""
     (name, arguments) = (function.name, function.arguments)
   }
 

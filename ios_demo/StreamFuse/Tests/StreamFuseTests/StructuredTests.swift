@@ -193,17 +193,22 @@ final class StructuredTests: XCTestCase {
 
   func testMessagesOfOtherLanguagesHistoriesAreRead() throws {
     let json = #"""
-      [{"role": "user"},
+      [{"role": "developer"},
        {"role": "assistant", "content": null, "reasoning_content": "Let me see.", "tool_calls": [
         {"type": "function", "function": {"name": "now", "arguments": {"zone": 2}}},
         {"id": "b", "type": "function", "function": {"name": "now", "arguments": "{\"zone\": 2}"}}]},
        {"role": "assistant", "content": "Noon.", "tool_calls": null}]
       """#
     let messages = try JSONDecoder().decode([Message].self, from: Data(json.utf8))
+    XCTAssertEqual(messages.map(\.role), [.developer, .assistant, .assistant])
     XCTAssertEqual(messages.map(\.content), ["", "", "Noon."])
     XCTAssertEqual(messages[1].toolCalls?.map(\.id), ["", "b"])
     XCTAssertEqual(messages[1].toolCalls?.map(\.arguments), [.object(["zone": .integer(2)]), .object(["zone": .integer(2)])])
     XCTAssertNil(messages[2].toolCalls)
+    // As the library lists the calls of the last turn of such a history.
+    let call = #"{"id": null, "name": "now", "arguments": {}}"#
+    XCTAssertEqual(
+      try JSONDecoder().decode(ToolCall.self, from: Data(call.utf8)), ToolCall(id: "", name: "now", arguments: .object([:])))
   }
 
   func testArgumentsThatAreNoObjectAreRefusedWithTheirPlace() {
