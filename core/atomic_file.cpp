@@ -92,13 +92,13 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path +
 }
 
 // A file left behind by another process may be readable by others. Not every file system lets that be changed; there a
-// new file takes its place.
+// new file takes its place, which may be that of a writer that waited for the lock.
 bool AtomicFile::open_temporary() {
   if (!file_.lock(temporary_, O_WRONLY | O_CREAT)) return false;
   if (fchmod(file_.descriptor(), 0600) == 0) return true;
   if (std::remove(temporary_.c_str()) != 0) return false;
   file_.close();
-  return file_.lock(temporary_, O_WRONLY | O_CREAT | O_EXCL);
+  return file_.lock(temporary_, O_WRONLY | O_CREAT);
 }
 
 AtomicFile::~AtomicFile() {
