@@ -17,6 +17,7 @@
 
 #include "error.h"
 #include "hash.h"
+#include "paths.h"
 
 namespace streamfuse {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "atomic_file.h"
 #include "error.h"
+#include "paths.h"
 
 namespace streamfuse {
 namespace {

@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "atomic_file.h"
 #include "error.h"
+#include "paths.h"
 #include "saved.h"
 
 namespace streamfuse {

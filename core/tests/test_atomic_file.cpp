@@ -123,7 +123,7 @@ void a_file_system_without_modes_has_atomic_files(const std::filesystem::path& p
   has_modes = true;
 }
 
-// A writer without modes removes what another has left, and the one that waited for that may create the next file first.
+// A writer without modes removes what another has left, and one that waited for that may create the next file first.
 void a_writer_without_modes_takes_the_file_that_another_creates(const std::filesystem::path& path) {
   has_modes = false;
   is_awaited = true;
