@@ -95,7 +95,7 @@ class SavedFile {
   std::string note;          // known after `check`
 
   void check();               // reads the whole file
-  void load(Engine& engine);  // after `check`; the engine's cache must be empty, and may not be if this throws
+  void load(Engine& engine);  // after `check`; the engine's cache must be empty, and is empty again if this throws
 
  private:
   void read(void* data, size_t size);

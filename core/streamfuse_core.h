@@ -112,8 +112,8 @@ typedef struct sf_backend {
   void (*release)(void* context);
   /* Serialize the first `length` cache positions in the engine's own format: `bytes_of` returns their size, `save`
    * passes them to `put` in order, in parts of any size, and `load` reads them through `get` into an empty cache. If
-   * put or get does not return SF_OK, the engine returns that code. NULL if the engine does not support this; then a
-   * restored sequence prefills its tokens again. */
+   * put or get does not return SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it
+   * has read. NULL if the engine does not support this; then a restored sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
