@@ -179,7 +179,7 @@ void SavedFile::load(Engine& engine) {
     return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
   };
   if (engine.load(cached, next)) return;
-  throw Failure(SF_EXECUTION, path_ + " cannot be read, or the engine asks for more than it saved");
+  throw Failure(SF_EXECUTION, path_ + " cannot be read, or does not fit this engine; start anew");
 }
 
 constexpr const char* kOtherEngine = "holds the cache of another engine";

@@ -335,8 +335,8 @@ SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
  * reason in the statistics: "stop" (a stop string) or "stopped" (NULL means this). No effect if no text runs. */
 SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 
-/* Ends the text at its next token, or the text that a running call of sf_sequence_start starts, but no later one. Any
- * thread may call it. */
+/* Ends the running text, or the one that sf_sequence_start is starting, at its next token; later texts are unaffected.
+ * Any thread may call it. */
 SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
 /* Drops all tokens, and the tokens remembered for a constraint's choice_key. Measured pass latencies are kept. */

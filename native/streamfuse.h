@@ -245,9 +245,9 @@ typedef struct sf_piece {
 /* The next piece. SF_END when the answer has ended, or if none was started. */
 SF_EXPORT int sf_session_next(sf_session*, sf_piece* out);
 
-/* Ends the answer at its next token, or while its prompt is processed; during a call that starts an answer, it ends
- * that one. Any thread may call it. Delivered text stays in the conversation; if nothing was delivered, the question is
- * dropped. No effect if no answer runs or starts. */
+/* Ends the running answer, or the one that a call is starting, at its next token or during its prompt. Any thread may
+ * call it. Delivered text stays in the conversation; if nothing was delivered, the question is dropped. No effect if no
+ * answer runs or starts. */
 SF_EXPORT void sf_session_stop(sf_session*);
 
 /* Like sf_session_stop, but ends the answer now; text that was held back is the next piece. */
@@ -276,8 +276,8 @@ SF_EXPORT int sf_session_reset(sf_session*);
 
 /* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle and adapter, also in
  * another process or language. SF_BAD_FILE for a damaged file, one of another bundle or adapter, or one from which a
- * chat cannot continue; then the session is unchanged. If the engine cannot load the cache, the conversation is
- * unchanged, but the next prompt processes it again. Both finish a running answer. */
+ * chat cannot continue; then the session is unchanged. If the cache cannot be loaded (SF_EXECUTION or the engine's
+ * code), the conversation stays, but the next prompt processes it again. Both finish a running answer. */
 SF_EXPORT int sf_session_save(sf_session*, const char* path);
 SF_EXPORT int sf_session_restore(sf_session*, const char* path);
 
