@@ -193,7 +193,7 @@ SF_EXPORT int sf_session_prepare(sf_session*);
 
 typedef struct sf_answer_options {
   size_t size;
-  const sf_options* sampling; /* NULL: sf_model_default_options */
+  const sf_options* sampling; /* NULL: sf_model_default_options. With a `constraint`, the whole text is SF_ANSWER */
   const char* stops;          /* stop strings, which end the answer and are not part of it: a JSON list; NULL: none */
   size_t stops_bytes;
   const char* schema; /* the answer is JSON that this JSON schema accepts; NULL: any text. At most one of schema, regex,
