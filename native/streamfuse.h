@@ -28,6 +28,7 @@
  *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
  *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults. Functions copy
  *     options, strings and lists; the `context` of a backend or constraint must stay valid until its `release`.
+ *   - A relative path is resolved when it is given, so the working directory may change later.
  *   - No function throws, aborts, prints, or depends on the locale.
  */
 #ifndef STREAMFUSE_H
