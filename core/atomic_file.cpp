@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
+
+#include "paths.h"
 
 namespace streamfuse {
 namespace {
@@ -35,18 +35,6 @@ int flush(int descriptor) {
   if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;  // on Apple's systems fsync leaves data in the disk's cache
 #endif
   return fsync(descriptor);
-}
-
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
-std::string absolute_path(const std::string& path) {
-  if (path.empty()) return path;
-  std::error_code unknown;  // the working directory may have been removed
-  const std::filesystem::path absolute = std::filesystem::absolute(path, unknown);
-  return unknown ? path : absolute.string();
 }
 
 bool LockedFile::lock(const std::string& path, int flags) {
@@ -92,13 +80,13 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path +
 }
 
 // A file left behind by another process may be readable by others. Not every file system lets that be changed; there a
-// new file takes its place.
+// new file takes its place, which may be that of a writer that waited for the lock.
 bool AtomicFile::open_temporary() {
   if (!file_.lock(temporary_, O_WRONLY | O_CREAT)) return false;
   if (fchmod(file_.descriptor(), 0600) == 0) return true;
   if (std::remove(temporary_.c_str()) != 0) return false;
   file_.close();
-  return file_.lock(temporary_, O_WRONLY | O_CREAT | O_EXCL);
+  return file_.lock(temporary_, O_WRONLY | O_CREAT);
 }
 
 AtomicFile::~AtomicFile() {

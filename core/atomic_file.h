@@ -9,9 +9,6 @@
 
 namespace streamfuse {
 
-std::string folder_of(const std::string& path);      // "." if the path has none
-std::string absolute_path(const std::string& path);  // the same file in any working directory; "" for ""
-
 // A file that is readable by its owner only. `lock` waits until no other process or object holds the lock. On a file
 // system without locks, the caller must ensure that there is one writer.
 class LockedFile {

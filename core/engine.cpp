@@ -168,10 +168,14 @@ void Engine::save(const Write& write) const {
 
 bool Engine::load(int64_t tokens, const Read& read) {
   const int code = backend_->load(backend_->context, tokens, read_part, const_cast<Read*>(&read));
+  if (code == SF_OK) {
+    cached_ = tokens;
+    return true;
+  }
+  const Failure failure(failure_code(code), last_error());  // the message before the engine is called again
+  truncate(0);
   if (code == SF_BAD_FILE) return false;
-  check(code);
-  cached_ = tokens;
-  return true;
+  throw failure;
 }
 
 }  // namespace streamfuse

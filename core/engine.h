@@ -51,7 +51,8 @@ class Engine {
   using Write = std::function<void(const void* data, uint64_t bytes)>;
   using Read = std::function<bool(void* data, uint64_t bytes)>;  // false: there are fewer
   void save(const Write& write) const;
-  // The cache must be empty. False: the file ended early, and the cache is still empty.
+  // The cache must be empty, and is empty again if this fails, though the engine may have read a part by then. False:
+  // the file ended early.
   bool load(int64_t tokens, const Read& read);
 
  private:

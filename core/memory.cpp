@@ -17,6 +17,7 @@
 
 #include "error.h"
 #include "hash.h"
+#include "paths.h"
 
 namespace streamfuse {
 namespace {
@@ -83,7 +84,7 @@ std::vector<std::string> memories_beside(const std::string& path) {
   const size_t name_at = path.rfind('/') + 1;  // 0 if there is no folder in the path
   const std::string before = path.substr(0, name_at), begin = path.substr(name_at) + ".";
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
-  if (entries == nullptr) bad_file(folder, " cannot be listed, so adapters' files in it may keep their answers: ");
+  if (entries == nullptr) bad_file(folder, " cannot be listed; delete remembered answers of adapters there yourself: ");
   std::vector<std::string> found;
   while (const dirent* const entry = ::readdir(entries.get())) {
     const std::string name = entry->d_name;

@@ -10,6 +10,7 @@
 
 #include "atomic_file.h"
 #include "error.h"
+#include "paths.h"
 
 namespace streamfuse {
 namespace {
@@ -94,7 +95,7 @@ class SavedFile {
   std::string note;          // known after `check`
 
   void check();               // reads the whole file
-  void load(Engine& engine);  // after `check`; the engine's cache must be empty, and may not be if this throws
+  void load(Engine& engine);  // after `check`; the engine's cache must be empty, and is empty again if this throws
 
  private:
   void read(void* data, size_t size);
@@ -178,7 +179,7 @@ void SavedFile::load(Engine& engine) {
     return std::fread(data, 1, static_cast<size_t>(bytes), file_.get()) == bytes;
   };
   if (engine.load(cached, next)) return;
-  throw Failure(SF_EXECUTION, path_ + " cannot be read, or the engine asks for more than it saved");
+  throw Failure(SF_EXECUTION, path_ + " cannot be read, or does not fit this engine; start anew");
 }
 
 constexpr const char* kOtherEngine = "holds the cache of another engine";

@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "atomic_file.h"
 #include "error.h"
+#include "paths.h"
 #include "saved.h"
 
 namespace streamfuse {
@@ -129,7 +129,7 @@ void Session::load_prefix() {
     loaded = false;
     statistics_.prefix_refused = failure.what();
   }
-  if (!loaded && engine_.cached() == 0) engine_.truncate(0);  // a failed load may have left rows
+  if (!loaded && engine_.cached() == 0) engine_.truncate(0);  // if it could not be emptied, the text fails here
   if (loaded) {
     engine_.rewind(std::min(engine_.cached(), last));
     statistics_.prefix_tokens = engine_.cached();

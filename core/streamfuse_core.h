@@ -27,6 +27,7 @@
  *   - sf_spec, sf_backend, sf_sequence_options and sf_options begin with their size, so that fields can be added later:
  *     set it to sizeof. Functions copy them with their strings and lists; the `context` of a backend or constraint must
  *     stay valid until its `release`, and clock_context until sf_sequence_free.
+ *   - A relative path is resolved when it is given, so the working directory may change later.
  *   - No function throws, aborts, prints, starts a thread, or depends on the locale.
  */
 #ifndef STREAMFUSE_CORE_H
@@ -112,8 +113,8 @@ typedef struct sf_backend {
   void (*release)(void* context);
   /* Serialize the first `length` cache positions in the engine's own format: `bytes_of` returns their size, `save`
    * passes them to `put` in order, in parts of any size, and `load` reads them through `get` into an empty cache. If
-   * put or get does not return SF_OK, the engine returns that code. NULL if the engine does not support this; then a
-   * restored sequence prefills its tokens again. */
+   * put or get does not return SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it
+   * has read. NULL if the engine does not support this; then a restored sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
@@ -187,9 +188,8 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*);
 /* Enables a memory of answers, shared by all sequences of the model: prompt look-up also drafts from their finished
  * texts. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in RAM only.
  * It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
- * SF_BAD_FILE. A relative path stays the same file if the working directory changes later. `tokens` is the capacity, at
- * most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The oldest answers are dropped. Several
- * processes may share the file. Call it before sf_sequence_new. */
+ * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The
+ * oldest answers are dropped. Several processes may share the file. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
 /* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those
@@ -335,8 +335,8 @@ SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
  * reason in the statistics: "stop" (a stop string) or "stopped" (NULL means this). No effect if no text runs. */
 SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);
 
-/* Ends the text at its next token, or the text that a running call of sf_sequence_start starts, but no later one. Any
- * thread may call it. */
+/* Ends the running text, or the one that sf_sequence_start is starting, at its next token; later texts are unaffected.
+ * Any thread may call it. */
 SF_EXPORT void sf_sequence_stop(sf_sequence*);
 
 /* Drops all tokens, and the tokens remembered for a constraint's choice_key. Measured pass latencies are kept. */

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <string_view>
 
-#include "atomic_file.h"
 #include "device.h"
+#include "paths.h"
 #include "progress.h"
 #include "streamfuse_low.h"
 #include "trace.h"

@@ -310,7 +310,10 @@ void Session::restore(const char* path) {
   if (code != SF_OK) {
     const Failure failure(code,
                           turns.refused != SF_OK ? sf_text_error(text_.get()) : sf_sequence_error(sequence_.get()));
-    if (turns.taken) sf_text_restore(text_.get(), before.data(), before.size());  // the cache could not be loaded
+    // The cache could not be loaded.
+    if (turns.taken && sf_text_restore(text_.get(), before.data(), before.size()) != SF_OK)
+      throw Failure(code, failure.what() + std::string("; the conversation is now that of the file, because the ") +
+                              "earlier one cannot be put back: " + sf_text_error(text_.get()));
     throw failure;
   }
   held_.clear();

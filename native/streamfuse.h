@@ -28,6 +28,7 @@
  *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
  *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults. Functions copy
  *     options, strings and lists; the `context` of a backend or constraint must stay valid until its `release`.
+ *   - A relative path is resolved when it is given, so the working directory may change later.
  *   - No function throws, aborts, prints, or depends on the locale.
  */
 #ifndef STREAMFUSE_H
@@ -193,7 +194,7 @@ SF_EXPORT int sf_session_prepare(sf_session*);
 
 typedef struct sf_answer_options {
   size_t size;
-  const sf_options* sampling; /* NULL: sf_model_default_options */
+  const sf_options* sampling; /* NULL: sf_model_default_options. With a `constraint`, the whole text is SF_ANSWER */
   const char* stops;          /* stop strings, which end the answer and are not part of it: a JSON list; NULL: none */
   size_t stops_bytes;
   const char* schema; /* the answer is JSON that this JSON schema accepts; NULL: any text. At most one of schema, regex,
@@ -245,9 +246,9 @@ typedef struct sf_piece {
 /* The next piece. SF_END when the answer has ended, or if none was started. */
 SF_EXPORT int sf_session_next(sf_session*, sf_piece* out);
 
-/* Ends the answer at its next token, or while its prompt is processed; during a call that starts an answer, it ends
- * that one. Any thread may call it. Delivered text stays in the conversation; if nothing was delivered, the question is
- * dropped. No effect if no answer runs or starts. */
+/* Ends the running answer, or the one that a call is starting, at its next token or during its prompt. Any thread may
+ * call it. Delivered text stays in the conversation; if nothing was delivered, the question is dropped. No effect if no
+ * answer runs or starts. */
 SF_EXPORT void sf_session_stop(sf_session*);
 
 /* Like sf_session_stop, but ends the answer now; text that was held back is the next piece. */
@@ -276,8 +277,8 @@ SF_EXPORT int sf_session_reset(sf_session*);
 
 /* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle and adapter, also in
  * another process or language. SF_BAD_FILE for a damaged file, one of another bundle or adapter, or one from which a
- * chat cannot continue; then the session is unchanged. If the engine cannot load the cache, the conversation is
- * unchanged, but the next prompt processes it again. Both finish a running answer. */
+ * chat cannot continue; then the session is unchanged. If the cache cannot be loaded (SF_EXECUTION or the engine's
+ * code), the conversation stays, but the next prompt processes it again. Both finish a running answer. */
 SF_EXPORT int sf_session_save(sf_session*, const char* path);
 SF_EXPORT int sf_session_restore(sf_session*, const char* path);
 

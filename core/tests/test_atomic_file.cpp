@@ -1,5 +1,6 @@
 // The order in which an atomic file reaches the disk. This program defines its own fsync and rename, which record their
-// calls. Run: pytest tests/core/test_atomic_file.py builds and runs it.
+// calls, and fchmod and remove, to behave as with another file system and another writer. Run: pytest
+// tests/core/test_atomic_file.py builds and runs it.
 #include "../atomic_file.h"
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@ namespace {
 std::string calls;        // since the test began
 bool disk_fails = false;  // whether fsync of a file returns an error
 bool has_modes = true;    // whether the file system lets the mode of a file be changed
+bool is_awaited = false;  // whether another writer, which waits for a file, creates it again once it is removed
 
 }  // namespace
 
@@ -44,6 +46,12 @@ extern "C" int fchmod(int descriptor, mode_t mode) noexcept {
 extern "C" int rename(const char* from, const char* to) noexcept {
   calls += "rename; ";
   return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+extern "C" int remove(const char* path) noexcept {
+  if (unlink(path) != 0) return errno == EISDIR ? rmdir(path) : -1;
+  if (is_awaited) close(open(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
+  return 0;
 }
 
 namespace {
@@ -115,6 +123,20 @@ void a_file_system_without_modes_has_atomic_files(const std::filesystem::path& p
   has_modes = true;
 }
 
+// A writer without modes removes what another has left, and one that waited for that may create the next file first.
+void a_writer_without_modes_takes_the_file_that_another_creates(const std::filesystem::path& path) {
+  has_modes = false;
+  is_awaited = true;
+  {
+    AtomicFile file(path);
+    file.write("after another", 13);
+    expect(file.commit(), "a commit fails beside another writer", std::to_string(file.error()));
+  }
+  has_modes = true;
+  is_awaited = false;
+  expect(text_of(path) == "after another", "not what was written", text_of(path));
+}
+
 }  // namespace
 
 int main() {
@@ -122,6 +144,7 @@ int main() {
   bytes_are_on_the_disk_before_the_name(folder.path / "chat");
   what_the_disk_refuses_replaces_nothing(folder.path / "chat");
   a_file_system_without_modes_has_atomic_files(folder.path / "chat");
+  a_writer_without_modes_takes_the_file_that_another_creates(folder.path / "chat");
   if (failures > 0) return EXIT_FAILURE;
   std::puts("atomic file: all tests passed");
   return EXIT_SUCCESS;

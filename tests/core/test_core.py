@@ -684,23 +684,28 @@ def test_an_engine_that_saves_or_takes_another_number_of_bytes_than_it_said_is_r
         assert session.tokens == []
 
 
-def test_a_cache_that_cannot_be_read_is_no_refused_file(tmp_path: Path) -> None:
-    """A refused file, SF_BAD_FILE, has changed nothing; here the old cache is gone."""
+@pytest.mark.parametrize("code", [BAD_FILE, EXECUTION])
+def test_a_cache_that_cannot_be_read_is_no_refused_file(code: int, tmp_path: Path) -> None:
+    """A refused file, SF_BAD_FILE, has changed nothing; here the old cache is gone, and so is what the engine read."""
 
     class Failing(SavingBackend):
         def engine_table(self) -> Table:
+            def reads_one_row(*_: Any) -> int:
+                self.cache.append(1)
+                return code
+
             table = callback_table(self)
-            table.struct.load = load = type(table.struct.load)(lambda *_: BAD_FILE)
+            table.struct.load = load = type(table.struct.load)(reads_one_row)
             table.held.append(load)
             return table
 
-    with Session(Failing(spec())) as session:
+    with Session(engine := Failing(spec())) as session:
         session.generate([1, 2, 3], GenerationConfig(5, width=4)).finish()
         session.save(tmp_path / "saved")
         with session.core.handle as handle:
             restore, path = session.core.library.sf_sequence_restore, str(tmp_path / "saved").encode()
             assert restore(handle, path, TAKE(lambda *_: OK), None) == EXECUTION
-        assert (session.tokens, session.core.cached) == ([], 0)
+        assert (session.tokens, session.core.cached, engine.cache) == ([], 0, [])
 
 
 KILLED = """

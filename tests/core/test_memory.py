@@ -338,7 +338,7 @@ def test_a_folder_that_cannot_be_listed_is_named_and_the_own_file_is_emptied(tmp
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))  # nothing can be opened besides what is open
     try:
-        with pytest.raises(CoreError, match=f"{tmp_path} cannot be listed, so adapters' files in it may keep"):
+        with pytest.raises(CoreError, match=f"{tmp_path} cannot be listed; delete remembered answers of adapters"):
             model.forget()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)

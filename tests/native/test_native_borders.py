@@ -352,7 +352,7 @@ def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(tmp_pat
         for chat in (second, other):
             chat.ask("b", **few)
         before = other.messages
-        with pytest.raises(LibraryFailure, match=f"{file} cannot be read, or the engine asks") as refused:
+        with pytest.raises(LibraryFailure, match=f"{file} cannot be read, or does not fit this engine") as refused:
             other.restore(file)
         assert refused.value.code == EXECUTION
         assert (other.messages, other.tokens, other.cached) == (before, [], 0)

@@ -5,6 +5,7 @@ Run: make native-mobile; python -m pytest tests/native/test_native_tools.py
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -14,10 +15,13 @@ from typing import Any
 
 import pytest
 from app_library import BAD_ARGUMENT, AppModel, AppSession, LibraryFailure, needs_library
+from automata import Automaton
 from bundle_samples import CHAT_TEMPLATE, edit_manifest
 from native_samples import WIDTHS, tiny_bundle
 from pages import ROOT, samples
 
+from streamfuse.bundle import open_bundle
+from streamfuse.runtime.constraint import table_of
 from streamfuse.runtime.text_library import BAD_GRAMMAR, CHANNELS
 
 NOW = {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
@@ -212,12 +216,17 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
             pieces = list(chat.pieces())
             chat.start("x", schema=PICKED, max_new_tokens=60)
             restricted = list(chat.pieces())
+            vocab_size = open_bundle(bundle).spec().vocab_size
+            own = table_of(Automaton([{}], [0], vocab_size, trigger=vocab_size), vocab_size, [])
+            chat.start("x", constraint=ctypes.pointer(own.struct), max_new_tokens=20)
+            restricted_by_own = list(chat.pieces())
             chat.free()
     finally:
         edit_manifest(bundle, lambda manifest: manifest["model"].update(chat_template=TEMPLATE))
     by_channel = {one: "".join(piece.text for piece in pieces if piece.channel == one) for one in CHANNELS}
     assert by_channel == {"thinking": "hm", "answer": "fine.", "tool_call": ""}
     assert {piece.channel for piece in restricted if piece.text} == {"answer"}, "a schema has no thoughts"
+    assert {piece.channel for piece in restricted_by_own if piece.text} == {"answer"}, "nor has a caller's constraint"
 
 
 def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(tmp_path: Path) -> None:
