@@ -243,9 +243,9 @@ SF_EXPORT int sf_text_restore(sf_text*, const void* note, size_t bytes);
 
 /* Begins a stream of tokens and ends a running one. stops: a JSON list of stop strings, or NULL; they may contain
  * special tokens, which are never shown. before: the tokens of a prompt that the text continues (n 0: none); that
- * matters for tokenizers that drop the space before the first word of a text. restriction: what restricts the answer:
- * the text of a regex or grammar, "" for a JSON schema or another constraint, or NULL. A restricted answer has no tool
- * calls, and thinking only if the restriction spells the tag that ends it. */
+ * matters for tokenizers that drop the space before the first word of a text. restriction: the text of the answer's
+ * regex or grammar, "" for a JSON schema or another constraint, NULL for none. A restricted answer has no tool calls,
+ * and thinking only if this text contains its closing tag. */
 SF_EXPORT int sf_text_begin(sf_text*, const char* stops, size_t bytes, const int64_t* before, int64_t n,
                             const char* restriction, size_t restriction_bytes);
 

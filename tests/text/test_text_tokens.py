@@ -199,6 +199,17 @@ def test_an_answer_that_is_stopped_before_its_first_token_takes_its_question_bac
     assert conversation.messages[-1] == {"role": "assistant", "content": ""}
 
 
+def test_an_answer_with_an_id_that_is_no_token_is_restored_with_its_conversation() -> None:
+    """A model may have more logits than its tokenizer has tokens."""
+    text = opened(byte_tokenizer(), CHAT_TEMPLATE)
+    conversation, other = Conversation(text), Conversation(text)
+    conversation.ask("one")
+    conversation.answer([*text.encode("a"), 99_999])
+    other.take_note(conversation.note())
+    assert other.messages == conversation.messages
+    assert other.ask("two") == conversation.ask("two") == text.encode_chat(conversation.messages)
+
+
 BAD_NOTES = [
     b"", b"\xff", b"[]", b"{}", b"nonsense", b'{"messages": [], "read_text": "", "read_ids": [-1]}',
     b'{"messages": [], "read_text": "", "read_ids": [99999]}', b'{"messages": [], "read_text": 1, "read_ids": []}',

@@ -357,6 +357,13 @@ def test_thoughts_text_and_calls_in_one_answer() -> None:
     assert pairs(conversation.tool_calls) == [("now", {})]
 
 
+def test_a_message_that_ends_with_the_tag_opens_no_thoughts() -> None:
+    text = made("{% for m in messages %}{{ m.content }}{% endfor %}")
+    conversation = Conversation(text)
+    conversation.ask("Complete this: <think>")
+    assert streamed(conversation.stream(), text.encode_rendered("Fine.")) == [("answer", "Fine.")]
+
+
 def test_a_model_that_does_not_think_writes_the_tag_as_text() -> None:
     _, parts = written(CHATML, "Use <think> here.")
     assert merged(parts) == [("answer", "Use <think> here.")]

@@ -353,6 +353,7 @@ def test_a_call_is_forced_where_there_is_no_choice() -> None:
             [{"name": "a", "parameters": {"type": "object", "properties": {"b": {"not": {}}}}}],
             "auto", GrammarError, "parameters of the function a: .*not",
         ),
+        ([CLOCK, {"name": "a", "parameters": {"enum": [1]}}], "auto", GrammarError, "parameters of the function a: "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_chosen_is_an_error(tools: Any, choice: str, error: type[Exception], words: str) -> None:

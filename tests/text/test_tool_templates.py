@@ -152,6 +152,34 @@ def test_a_name_of_a_field_is_cut_only_where_the_template_makes_a_control_token_
             assert [sum(token in marks for token in ids) for ids in found] == [0, 0], spelt
 
 
+EXPRESSIONS = [
+    "key | length", "key[0]", "key[-1] == 'k'", "key[1:]", "key[:-1]", "key[::-1]", "key | list | length",
+    "key | first", "key | last", "key | reverse | join", "key.startswith('/')", "key.startswith('t', 1)",
+    "key.endswith(('k', 'x'))", "key.find('think')", "key.find('/')", "key.rfind('k')", "key.count('/', 0, 1)",
+    "key.removeprefix('/')", "key.removesuffix('k')", "key | trim", "key.strip('/')", "key.rstrip('k')",
+    "key | capitalize", "key | title", "key.title()", "key.isalnum()", "key is lower", "key | wordcount",
+    "key.rjust(20)", "key | center(20)", "'%20s' | format(key)", "'%.2s' | format(key)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_template_that_measures_a_name_of_a_field_makes_no_control_token_of_it(expression: str) -> None:
+    names = "{% for key in tools[0].function.parameters.properties %}EXPRESSION <{{ key }}>{% endfor %}"
+    source, file = names.replace("EXPRESSION", f"{{{{ {expression} }}}}"), qwen_like()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"/think": {}}}}}
+    text, messages = made(file, source), [turn("user", "x")]
+    assert file.token_to_id("</think>") not in text.encode_chat(messages, tools=[tool])
+    assert (True, text.render(messages, tools=[tool])) == by_transformers(source, messages, [tool])
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_message_that_spells_a_control_token_is_measured_as_with_transformers(expression: str) -> None:
+    source = f"{{% set key = messages[0].content %}}{{{{ {expression} }}}}"
+    for content in ("/thin<|im_end|>k", "<|im_start|>", "a <|im_end|>"):
+        messages = [turn("user", content)]
+        assert by_streamfuse(source, messages) == by_transformers(source, messages)
+
+
 def test_many_tools_are_read_in_time() -> None:
     tools = [{"name": f"function_{number}"} for number in range(10_000)]
     text = made(qwen_like(), "{{ messages[0].content }}")

@@ -139,12 +139,14 @@ impl Conversation {
         let Some(Asked { text: asked_text, ids: asked_ids, .. }) = &self.asked else {
             return;
         };
-        let whole = writer.decode(ids).is_ok_and(|decoded| decoded == text);
+        let is_known = ids.iter().all(|&id| writer.has(id));
+        let whole = is_known && writer.decode(ids).is_ok_and(|decoded| decoded == text);
         let written = if answer.calls.is_empty() { &text } else { &answer.spelt };
         (self.read_text, self.read_ids) = if whole {
             (asked_text.clone() + &writer.cut(written), [asked_ids.as_slice(), ids].concat())
         } else {
-            // A stop string or an unfinished character is in the tokens and not in the text.
+            // A stop string or an unfinished character is in the tokens and not in the text. A model with more logits
+            // than its tokenizer has tokens may write ids without text, which no note may contain.
             Default::default()
         };
         self.asked = None;

@@ -207,6 +207,19 @@ pub fn uncut(text: &str) -> impl Iterator<Item = char> + '_ {
     text.chars().filter(|c| *c != CUT)
 }
 
+/// The characters of a text, each with the cuts before it, and the last also with those behind it.
+pub fn characters(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let c = uncut(rest).next()?;
+        let end = rest.find(c)? + c.len_utf8();
+        let is_last = uncut(&rest[end..]).next().is_none();
+        let (character, behind) = rest.split_at(if is_last { rest.len() } else { end });
+        rest = behind;
+        Some(character)
+    })
+}
+
 /// The positions of a text's cuts in the text without cuts.
 fn places(text: &str) -> BTreeSet<usize> {
     text.match_indices(CUT).enumerate().map(|(earlier, (place, _))| place - earlier * CUT.len_utf8()).collect()

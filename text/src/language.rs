@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::chat::Writer;
 use crate::constraint::vocabulary::Vocabulary;
-use crate::control_tokens::{Kept, CUT};
+use crate::control_tokens::{uncut, Kept, CUT};
 use crate::error::{bad_argument, Result};
 use crate::message::{Message, MODEL};
 use crate::stream::Decoder;
@@ -187,16 +187,14 @@ impl Writer for Language {
         for word in kept.clone() {
             let fewer: Kept = kept.iter().filter(|other| **other != word).cloned().collect();
             match self.render_cut(messages, setting, &fewer, false) {
-                Ok(without) if without.replace(CUT, "") == rendered.replace(CUT, "") => {
+                Ok(without) if uncut(&without).eq(uncut(&rendered)) => {
                     (rendered, kept) = (without, fewer);
                 }
                 _ => (),
             }
         }
         match self.render_cut(messages, setting, &kept, true) {
-            Ok(edged) if edged.replace(CUT, "") == rendered.replace(CUT, "") => {
-                Ok(self.tokenizer.cut_spanning(&rendered, &edged))
-            }
+            Ok(edged) if uncut(&edged).eq(uncut(&rendered)) => Ok(self.tokenizer.cut_spanning(&rendered, &edged)),
             _ => Ok(rendered),
         }
     }

@@ -130,12 +130,16 @@ impl Text {
         if choice.is_none() && tools.functions().next().is_none() {
             return Ok(None);
         }
-        let prompt = self.conversation.asked_text().replace(CUT, "");
-        ToolConstraint::new(self.language.clone(), tools, choice.unwrap_or("auto"), &prompt).map(Some)
+        ToolConstraint::new(self.language.clone(), tools, choice.unwrap_or("auto"), &self.prompt()).map(Some)
+    }
+
+    /// The text that the next answer follows.
+    fn prompt(&self) -> String {
+        self.conversation.asked_text().replace(CUT, "")
     }
 
     fn new_channels(&self, restriction: Option<&str>) -> Channels {
-        let prompt = self.conversation.asked_text().replace(CUT, "");
+        let prompt = self.prompt();
         let marks = self.language.marks(&self.conversation.setting.tools, &prompt);
         let marks = match restriction {
             Some(restriction) => marks.within(restriction),

@@ -6,6 +6,7 @@ use super::methods::{is_method, is_refused};
 use super::render::Render;
 use super::value::{List, Value};
 use super::{fault, Result};
+use crate::control_tokens::{characters, uncut};
 
 impl Render {
     /// getattr in the sandbox; None if there is no such attribute.
@@ -58,10 +59,8 @@ impl Render {
             },
             (Value::Text(text), _) if item.whole().is_some() => {
                 self.spend_text(text)?;
-                let index = item.whole().unwrap_or(0);
-                let distance = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
-                let c = if index < 0 { text.chars().rev().nth(distance - 1) } else { text.chars().nth(distance) };
-                c.map(|c| Value::text(c.to_string()))
+                let place = at(item.whole().unwrap_or(0), uncut(text).count() as i64);
+                place.and_then(|i| characters(text).nth(i as usize)).map(Value::text)
             }
             (Value::List(list) | Value::Tuple(list), _) if item.whole().is_some() => {
                 at(item.whole().unwrap_or(0), list.items.len() as i64).map(|i| list.items[i as usize].clone())
@@ -84,7 +83,7 @@ impl Render {
         let length = match value {
             Value::Text(text) => {
                 self.spend_text(text)?;
-                text.chars().count()
+                uncut(text).count()
             }
             Value::List(list) | Value::Tuple(list) => list.items.len(),
             Value::Undefined(what) => return fault(&**what),
@@ -96,14 +95,11 @@ impl Render {
         let places = (0..count).map(|i| start + step * i);
         Ok(match value {
             Value::Text(text) if step == 1 => {
-                let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
-                let from = places.nth(start as usize).unwrap_or(text.len());
-                let to = if count == 0 { from } else { places.nth(count as usize - 1).unwrap_or(text.len()) };
-                Value::text(&text[from..to])
+                Value::text(characters(text).skip(start as usize).take(count as usize).collect::<String>())
             }
             Value::Text(text) => {
-                self.spend_bytes(4 * text.len())?;
-                let characters: Vec<char> = text.chars().collect();
+                self.spend_bytes(16 * text.len())?;
+                let characters: Vec<&str> = characters(text).collect();
                 Value::text(places.map(|i| characters[i as usize]).collect::<String>())
             }
             Value::List(list) => Value::List(List::new(places.map(|i| list.items[i as usize].clone()).collect())?),

@@ -8,6 +8,7 @@ use super::python::{is_space, lines};
 use super::render::Render;
 use super::value::Value;
 use super::{fault, Result};
+use crate::control_tokens::{characters, uncut};
 
 pub const NAMES: [&str; 45] = [
     "abs",
@@ -185,6 +186,7 @@ impl Render {
             "indent" => self.indent(&text, given)?,
             _ => {
                 none()?;
+                let text: String = uncut(&text).collect();
                 if !text.is_ascii() {
                     return fault("wordcount of a text that is not ASCII is not supported");
                 }
@@ -218,7 +220,7 @@ impl Render {
         while let Some(first) = rest.chars().next() {
             let end = rest.find(|c: char| is_mark(c) != is_mark(first)).unwrap_or(rest.len());
             let (word, after) = rest.split_at(end);
-            let (first, tail) = word.split_at(first.len_utf8());
+            let (first, tail) = word.split_at(characters(word).next().map_or(0, str::len));
             out.push_str(&first.to_uppercase());
             out.push_str(&tail.to_lowercase());
             rest = after;

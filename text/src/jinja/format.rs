@@ -4,6 +4,7 @@ use super::arguments::Given;
 use super::render::Render;
 use super::value::Value;
 use super::{fault, Result};
+use crate::control_tokens::{characters, uncut};
 
 /// The format of a value.
 #[derive(Default)]
@@ -184,10 +185,10 @@ impl Render {
     fn write_padded(&self, text: &str, spec: &Spec, out: &mut String) -> Result<()> {
         self.spend_text(text)?;
         let text = match spec.precision {
-            Some(most) => text.char_indices().nth(most).map_or(text, |(end, _)| &text[..end]),
+            Some(most) => &text[..characters(text).take(most).map(str::len).sum()],
             None => text,
         };
-        let missing = spec.width.saturating_sub(text.chars().count());
+        let missing = spec.width.saturating_sub(uncut(text).count());
         self.spend_bytes(text.len().saturating_add(missing.saturating_mul(4)))?;
         let before = match spec.align {
             Some('>') => missing,

@@ -8,6 +8,7 @@ use super::render::Render;
 use super::streams::{Getter, Source, Stream};
 use super::value::{List, Value};
 use super::{fault, Result};
+use crate::control_tokens::{characters, uncut};
 
 impl Render {
     pub fn filter_of_lists(&self, name: &str, value: &Value, given: &Given) -> Result<Value> {
@@ -165,7 +166,7 @@ impl Render {
             Value::Undefined(_) => 0,
             Value::Text(text) | Value::Safe(text) => {
                 self.spend_text(text)?;
-                text.chars().count() as i64
+                uncut(text).count() as i64
             }
             Value::List(list) | Value::Tuple(list) => list.items.len() as i64,
             Value::Dict(dict) | Value::View(dict, _) => dict.items.len() as i64,
@@ -181,7 +182,8 @@ impl Render {
             Value::Undefined(_) => return Ok(Source::Empty),
             Value::Text(text) => {
                 self.spend_bytes(64 * text.len())?;
-                let items: Vec<Value> = text.chars().rev().map(|c| Value::text(c.to_string())).collect();
+                let mut items: Vec<Value> = characters(text).map(Value::text).collect();
+                items.reverse();
                 return Ok(Source::Owned(items.into_iter()));
             }
             Value::List(list) | Value::Tuple(list) => list.items.len(),

@@ -8,6 +8,7 @@ use super::arguments::Given;
 use super::render::Render;
 use super::value::{Dict, List, Range, Value, View, MOST_DEPTH};
 use super::{fault, Result};
+use crate::control_tokens::characters;
 
 pub struct Stream {
     source: RefCell<Source>,
@@ -77,9 +78,9 @@ impl Render {
             }
             Source::Owned(items) => items.next(),
             Source::Text(text, at) => {
-                let next = text[*at..].chars().next();
-                *at += next.map_or(0, char::len_utf8);
-                next.map(|c| Value::text(c.to_string()))
+                let next = characters(&text[*at..]).next();
+                *at += next.map_or(0, str::len);
+                next.map(Value::text)
             }
             Source::View(dict, view, at) => {
                 *at += 1;

@@ -7,6 +7,7 @@ use super::python::{is_space, lines, title};
 use super::render::Render;
 use super::value::{List, Value};
 use super::{fault, Result};
+use crate::control_tokens::{characters, uncut, CUT};
 
 pub const NAMES: [&str; 37] = [
     "capitalize",
@@ -100,17 +101,12 @@ impl Render {
             "startswith" | "endswith" => {
                 let [wanted, start, end] = given.bind(name, ["prefix", "start", "end"], 1)?;
                 let (from, to, _) = self.part(text, name, start, end)?;
-                let part = text.get(from..to).unwrap_or_default();
+                let part = text.get(from..to).unwrap_or_default().trim_matches(CUT);
                 let is_so = |wanted: &Value| match wanted {
                     Value::Text(wanted) => {
                         self.spend(1 + wanted.len() as u64 / 64)?;
-                        let fits = from <= to;
-                        Ok(fits
-                            && if name == "startswith" {
-                                part.starts_with(&**wanted)
-                            } else {
-                                part.ends_with(&**wanted)
-                            })
+                        let (fits, wanted) = (from <= to, wanted.trim_matches(CUT));
+                        Ok(fits && if name == "startswith" { part.starts_with(wanted) } else { part.ends_with(wanted) })
                     }
                     _ => fault(format!("{name} needs a text or a tuple of texts")),
                 };
@@ -128,16 +124,17 @@ impl Render {
             "find" | "rfind" | "index" | "rindex" | "count" => {
                 let [wanted, start, end] = given.bind(name, ["sub", "start", "end"], 1)?;
                 let wanted = self.needed_text(name, wanted)?;
+                let wanted = wanted.trim_matches(CUT);
                 let (from, to, first) = self.part(text, name, start, end)?;
                 self.spend_bytes(wanted.len() + text.len())?;
                 let part = (from <= to).then(|| &text[from..to]);
                 if name == "count" {
-                    return Ok(Value::Int(part.map_or(0, |part| part.matches(&*wanted).count() as i64)));
+                    return Ok(Value::Int(part.map_or(0, |part| part.matches(wanted).count() as i64)));
                 }
                 let is_last = name.starts_with('r');
                 let found = part.and_then(|part| {
-                    let at = if is_last { part.rfind(&*wanted) } else { part.find(&*wanted) };
-                    at.map(|at| first + part[..at].chars().count() as i64)
+                    let at = if is_last { part.rfind(wanted) } else { part.find(wanted) };
+                    at.map(|at| first + uncut(&part[..at]).count() as i64)
                 });
                 match found {
                     None if name.ends_with("index") => return fault("substring not found"),
@@ -162,7 +159,12 @@ impl Render {
             "removeprefix" | "removesuffix" => {
                 let [part] = given.bind(name, ["part"], 1)?;
                 let part = self.needed_text(name, part)?;
-                let rest = if name == "removeprefix" { text.strip_prefix(&*part) } else { text.strip_suffix(&*part) };
+                let part = part.trim_matches(CUT);
+                let rest = if name == "removeprefix" {
+                    text.trim_start_matches(CUT).strip_prefix(part)
+                } else {
+                    text.trim_end_matches(CUT).strip_suffix(part)
+                };
                 Value::text(rest.unwrap_or(text))
             }
             "center" | "ljust" | "rjust" | "zfill" => self.padded(text, name, given)?,
@@ -216,6 +218,10 @@ impl Render {
             _ => {
                 let (mut found, mut inside) = (String::with_capacity(text.len()), false);
                 for c in text.chars() {
+                    if c == CUT {
+                        found.push(c);
+                        continue;
+                    }
                     if inside {
                         found.extend(c.to_lowercase());
                     } else {
@@ -233,9 +239,15 @@ impl Render {
 
     pub fn strip(&self, text: &str, characters: Option<&str>, left: bool, right: bool) -> Result<Value> {
         self.spend((text.len() as u64 / 64 + 1).saturating_mul(1 + characters.map_or(0, str::len) as u64 / 8))?;
-        let goes = |c: char| characters.map_or_else(|| is_space(c), |characters| characters.contains(c));
-        let text = if left { text.trim_start_matches(goes) } else { text };
-        Ok(Value::text(if right { text.trim_end_matches(goes) } else { text }))
+        let goes = |c: char| c == CUT || characters.map_or_else(|| is_space(c), |characters| characters.contains(c));
+        let behind = if left { text.trim_start_matches(goes) } else { text };
+        let core = if right { behind.trim_end_matches(goes) } else { behind };
+        if core.is_empty() {
+            return Ok(Value::text(""));
+        }
+        let start = text.len() - behind.len();
+        let cut = |part: &str| if part.contains(CUT) { CUT.to_string() } else { String::new() };
+        Ok(Value::text([&cut(&text[..start]), core, &cut(&text[start + core.len()..])].concat()))
     }
 
     fn split(&self, text: &str, from_the_right: bool, given: &Given) -> Result<Value> {
@@ -321,13 +333,13 @@ impl Render {
         if start.is_none() && end.is_none() {
             return Ok((0, text.len(), 0));
         }
-        let length = text.chars().count() as i64;
+        let length = uncut(text).count() as i64;
         let place = |index: i64| if index < 0 { index.saturating_add(length).max(0) } else { index };
         let (start, end) = (start.map_or(0, place), end.map_or(length, place).min(length));
         if start > end {
             return Ok((1, 0, 0));
         }
-        let byte = |at: i64| text.char_indices().nth(at as usize).map_or(text.len(), |(byte, _)| byte);
+        let byte = |at: i64| characters(text).take(at as usize).map(str::len).sum::<usize>();
         Ok((byte(start), byte(end), start))
     }
 
@@ -351,7 +363,7 @@ impl Render {
     }
 
     pub fn pad(&self, text: &str, width: i64, fill: char, name: &str) -> Result<Value> {
-        let length = text.chars().count();
+        let length = uncut(text).count();
         let width = usize::try_from(width).unwrap_or(0);
         let missing = width.saturating_sub(length);
         self.spend_bytes(text.len().saturating_add(missing.saturating_mul(fill.len_utf8())))?;
@@ -372,6 +384,7 @@ impl Render {
 
 /// str.isdigit and the like, for ASCII only: Rust's tables for other characters differ from Python's.
 pub fn is_kind(text: &str, name: &str) -> Result<bool> {
+    let text = &*uncut(text).collect::<String>();
     if name == "isascii" {
         return Ok(text.is_ascii());
     }

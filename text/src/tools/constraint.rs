@@ -138,7 +138,7 @@ impl ToolConstraint {
         let found = if is_alone { alone(&written, open.as_bytes()) } else { Alone::Text };
         let opened = match found {
             Alone::Call(call) => Some(call),
-            Alone::Undecided => return Ok(Some(Phase::Free { tail: written, is_first })),
+            Alone::Undecided => return Ok(Some(Phase::Free { tail: written, is_first: true })),
             Alone::Text => after_mark(&written, open),
         };
         let longest = self.thoughts.iter().map(|(open, _)| open.len()).fold(open.len(), usize::max);

@@ -97,9 +97,11 @@ const THOUGHTS: [Thoughts; 5] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 ];
 
-/// Those that a chat template spells, or that a prompt has opened: a template may open thoughts and leave it at that.
+/// Those whose end a chat template spells, or that it opens in a prompt: a template may open thoughts and leave it at
+/// that. A message that ends with the mark opens none.
 pub fn thoughts(template: &str, prompt: &str) -> Vec<Thoughts> {
-    let is_known = |(open, close): &Thoughts| template.contains(close) || is_open(prompt, open);
+    let is_known =
+        |(open, close): &Thoughts| template.contains(close) || (template.contains(open) && is_open(prompt, open));
     THOUGHTS.into_iter().filter(is_known).collect()
 }
 

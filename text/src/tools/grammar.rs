@@ -29,10 +29,11 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
         let name = Json::Text(function.name.to_owned()).spaced();
         let rule = match family.form {
             Form::Json { .. } | Form::JsonAlone => {
-                let arguments = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
-                let schema = schema_of(function)?;
+                let field = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
+                let schema = schema_in_lark(&arguments(function).spaced(), ", ", ": ") // as models write it
+                    .map_err(|failure| of_function(function, failure))?;
                 rules.push(format!("a{number}: %json {schema}"));
-                let before = literal(&format!("\"name\": {name}, \"{arguments}\": "));
+                let before = literal(&format!("\"name\": {name}, \"{field}\": "));
                 let is_typed = family.form == Form::JsonAlone && lead.with_type;
                 let kind = if is_typed { literal("\"type\": \"function\", ") + "?" } else { String::new() };
                 format!("{} {kind} {before} a{number} {}", literal("{"), literal("}"))
@@ -68,24 +69,22 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
     Ok(format!("start: {}\ncall: {}\n{}\n", start.join(" "), names.join(" | "), rules.join("\n")))
 }
 
-/// The arguments' schema, with the spaces that models write.
-fn schema_of(function: &Function) -> Result<String> {
+/// The schema of a function's arguments.
+fn arguments(function: &Function) -> Json {
     let mut schema = match function.parameters {
         Some(Json::Object(fields)) => fields.as_ref().clone(),
         _ => Object::new(),
     };
     // Without a type a schema allows any value, but only an object is read as arguments.
     schema.entry("type".to_owned()).or_insert_with(|| Json::Text("object".to_owned()));
-    schema_in_lark(&Json::Object(Box::new(schema)).spaced(), ", ", ": ")
-        .map_err(|failure| of_function(function, failure))
+    Json::Object(Box::new(schema))
 }
 
 /// The failure of a grammar of calls, as that of the function whose schema is at fault.
 pub fn blamed(language: &Arc<Language>, functions: &[Function], failure: Failure) -> Failure {
     let own = |function: &Function| {
-        let schema = function.parameters.filter(|schema| **schema != Json::Null)?.spaced();
-        let made = Grammar::new(JSON_SCHEMA, &schema).and_then(|schema| Constraint::new(language.clone(), schema));
-        let failure = made.err()?;
+        let schema = Grammar::new(JSON_SCHEMA, &arguments(function).spaced());
+        let failure = schema.and_then(|schema| Constraint::new(language.clone(), schema)).err()?;
         Some(of_function(function, failure))
     };
     functions.iter().find_map(own).unwrap_or(failure)
