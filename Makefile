@@ -103,7 +103,8 @@ ios-bundles: build/ios/coreml/.made build/ios/signed/manifest.sig build/ios/lett
 # XCTest finds its tests in an index; one of the system's modules too takes a quarter of compiling.
 SWIFT_TEST = ios_demo/tools/swift test -Xswiftc -index-ignore-system-modules -Xswiftc -index-ignore-clang-modules
 
-# The app's package finds the library compiled where the first tests ran.
+# The app's package finds the library compiled where the first tests ran. Its own modules are compiled anew, because the
+# package manager does not notice there that the library has changed.
 ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(MOBILE_STAMP)
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
 	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
@@ -111,6 +112,7 @@ ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(M
 	STREAMFUSE_SOURCE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		$(SWIFT_TEST) --scratch-path build/ios/swift-thread --sanitize=thread \
 		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
+	rm -rf build/ios/swift/*/debug/App*.build build/ios/swift/*/debug/StreamFuseDemo.build
 	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		$(SWIFT_TEST) --package-path ios_demo/App --scratch-path build/ios/swift
 
