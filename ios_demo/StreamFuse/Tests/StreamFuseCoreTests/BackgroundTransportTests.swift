@@ -124,6 +124,18 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(answers, [])
   }
 
+  func testACallThatIsCancelledBeforeItsFirstByteLeavesTheResponseToTheNextOne() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let first = Task { try await readBytes(transport, url) { withUnsafeCurrentTask { $0?.cancel() } } }
+    let result = await first.result
+    XCTAssertThrowsError(try result.get()) { XCTAssert($0 is CancellationError, "\($0)") }
+    let bytes = try await readBytes(transport, url)
+    XCTAssertEqual(bytes, demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+    XCTAssertEqual(answers, [])
+  }
+
   func testWhatTheTransportHasIsPartOfAnInterruptedDownloadAndIsDiscardedWithIt() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), store = store(transport())

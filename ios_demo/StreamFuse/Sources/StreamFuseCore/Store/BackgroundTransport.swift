@@ -86,15 +86,24 @@ public final class BackgroundTransport: BundleTransport {
     try Task.checkCancellation()
     let name = answers.response(url, from: offset)
     let (call, events) = answers.join(name) { task(URLRequest(url, from: StoredAnswers.offset(name)), name) }
-    defer { answers.leave(name, call) }
+    var keeps = true
+    defer { answers.leave(name, call, keeps: keeps) }
     for try await count in events {
-      do { try arriving(count) } catch {
-        answers.refuse(name, call)
+      do {
+        try arriving(count)
+      } catch {
+        keeps = false
         throw error
       }
     }
     try Task.checkCancellation()  // which ends the events too
-    try await answers.give(name, from: offset, head: head, body: body)
+    do {
+      try await answers.give(name, from: offset, head: head, body: body)
+      keeps = false
+    } catch {
+      keeps = error is CancellationError
+      throw error
+    }
   }
 
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {

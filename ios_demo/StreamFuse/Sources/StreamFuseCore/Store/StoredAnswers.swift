@@ -12,10 +12,10 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private struct State {
     /// The calls for each request.
     var waiting: [String: [UUID: Events.Continuation]] = [:]
-    /// Requests whose response was refused by the only call for it, or discarded.
+    /// Requests whose response is not stored when it arrives: it was refused or discarded.
     var refused: Set<String> = []
-    /// Requests whose stored response is being read or has been read.
-    var given: Set<String> = []
+    /// Requests whose response a call has read or refused, so that it is deleted when the last call for it leaves.
+    var unneeded: Set<String> = []
     /// The task of each request that has no response yet.
     var tasks: [String: URLSessionTask] = [:]
     /// How many bytes had arrived for each cancelled request whose resume data the system has not passed yet.
@@ -168,16 +168,21 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     return (call, events.stream)
   }
 
-  /// Ends the wait of a call. When the last call for a request leaves, the response that was read is deleted, or the
-  /// task is cancelled and its resume data is kept if the system has any.
-  func leave(_ name: String, _ call: UUID) {
+  /// Ends the wait of a call. `keeps`: it was interrupted and may request the rest later. When the last call for a
+  /// request leaves, its task is cancelled. If all calls keep the response, what is stored stays, and so does the task's
+  /// resume data if the system has any. Otherwise it is deleted, and a response that completes later is not stored.
+  func leave(_ name: String, _ call: UUID, keeps: Bool) {
     let unwanted = state.withLock { state -> URLSessionTask? in
       guard let events = state.waiting[name]?.removeValue(forKey: call) else { return nil }
       events.finish()
+      if !keeps { state.unneeded.insert(name) }
       guard state.waiting[name]?.isEmpty == true else { return nil }
       state.waiting[name] = nil
-      if state.given.remove(name) != nil { delete(name) }
       let task = state.tasks.removeValue(forKey: name)
+      if state.unneeded.remove(name) != nil {
+        delete(name)
+        if task != nil { state.refused.insert(name) }
+      }
       #if canImport(Darwin)
         state.leaving[name] = task?.countOfBytesReceived
       #endif
@@ -191,28 +196,14 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     #endif
   }
 
-  /// Deletes the response to a request, unless another call waits for it. A response that completes later is not
-  /// stored.
-  func refuse(_ name: String, _ call: UUID) {
-    state.withLock {
-      guard $0.waiting[name]?.keys.contains(where: { $0 != call }) != true else { return }
-      $0.refused.insert(name)
-      delete(name)
-    }
-  }
-
   private func delete(_ name: String) { for kind in ["head", "body", "resume"] { remove(name, kind) } }
 
-  /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`. It is deleted when the last call
-  /// for it leaves, unless that is cancelled after it has read a part: it requests the rest later.
+  /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`.
   func give(
     _ name: String, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    state.withLock {
-      $0.giving += 1
-      $0.given.insert(name)
-    }
+    state.withLock { $0.giving += 1 }
     defer {
       state.withLock { $0.giving -= 1 }
       // The store requests the next file in a moment, for which the app must not be suspended.
@@ -225,21 +216,10 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       let file = try FileHandle(forReadingFrom: place(name, "body"))
       defer { try? file.close() }
       if isRest { try file.seek(toOffset: UInt64(before)) }
-      var isBegun = false
       while let block = try file.read(upToCount: 1 << 20), !block.isEmpty {
-        if isBegun && Task.isCancelled { keepRest(name) }
         try Task.checkCancellation()
         try body(block)
-        isBegun = true
       }
-    }
-  }
-
-  /// Keeps a response that was read in part, unless another call waits for it.
-  private func keepRest(_ name: String) {
-    state.withLock {
-      guard $0.waiting[name]?.count == 1 else { return }
-      $0.given.remove(name)
     }
   }
 
