@@ -10,7 +10,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   private typealias Events = AsyncThrowingStream<Int64, any Error>
 
   private struct State {
-    /// The calls for each request.
+    /// The events of the calls for each request.
     var waiting: [String: [UUID: Events.Continuation]] = [:]
     /// Requests whose response is not stored when it arrives: it was refused or discarded.
     var refused: Set<String> = []
@@ -26,6 +26,9 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     var handler: (@Sendable () -> Void)?
     /// Whether the session has delivered all events.
     var isDelivered = false
+
+    /// The events of the calls for a request.
+    func events(_ name: String) -> [Events.Continuation] { Array(waiting[name, default: [:]].values) }
 
     /// Whether the task was cancelled and its request was started again.
     func isReplaced(_ task: URLSessionTask, _ name: String) -> Bool {
@@ -68,9 +71,6 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   /// The first byte that was requested by the request of this name.
   static func offset(_ name: String) -> Int64 { name.split(separator: "-").last.flatMap { Int64($0) } ?? 0 }
 
-  private func events(_ name: String) -> [Events.Continuation] {
-    state.withLock { Array($0.waiting[name, default: [:]].values) }
-  }
   private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
   private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
 
@@ -279,42 +279,46 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     totalBytesWritten: Int64, totalBytesExpectedToWrite: Int64
   ) {
     guard let name = downloadTask.taskDescription else { return }
-    for events in events(name) { events.yield(totalBytesWritten) }
+    for events in state.withLock({ $0.events(name) }) { events.yield(totalBytesWritten) }
   }
 
   func urlSession(_ session: URLSession, downloadTask: URLSessionDownloadTask, didFinishDownloadingTo location: URL) {
     guard let name = downloadTask.taskDescription, let response = downloadTask.response as? HTTPURLResponse else {
       return
     }
-    var head = TransportHead(response).whole(from: Self.offset(name), bytes: fileSize(location) ?? 0)
-    if response.url.map(isAllowed) != true { head = TransportHead(status: 302, contentLength: nil, contentRange: nil) }
-    do {
-      let encoded = try JSONEncoder().encode(head)
-      try state.withLock {
-        if $0.refused.contains(name) || $0.isReplaced(downloadTask, name) { return }
+    let isForeign = response.url.map(isAllowed) != true
+    let head =
+      isForeign
+      ? TransportHead(status: 302, contentLength: nil, contentRange: nil)
+      : TransportHead(response).whole(from: Self.offset(name), bytes: fileSize(location) ?? 0)
+    state.withLock { state in
+      if state.refused.contains(name) || state.isReplaced(downloadTask, name) { return }
+      do {
+        let encoded = try JSONEncoder().encode(head)
         remove(name, "body")
         try FileManager.default.moveItem(at: location, to: place(name, "body"))
         try encoded.write(to: place(name, "head"), options: .atomic)
-        $0.tasks[name] = nil
+        state.tasks[name] = nil
+      } catch {
+        for events in state.events(name) { events.finish(throwing: error) }
       }
-    } catch {
-      for events in events(name) { events.finish(throwing: error) }
     }
   }
 
   func urlSession(_ session: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
     guard let name = task.taskDescription else { return }
-    let isReplaced = state.withLock { state in
-      if state.isReplaced(task, name) { return true }
+    // The calls are those of this moment: one that joins later starts a task of its own.
+    let ended = state.withLock { state -> [Events.Continuation]? in
+      if state.isReplaced(task, name) { return nil }
       state.tasks[name] = nil
-      return false
+      return state.events(name)
     }
-    if isReplaced { return }
+    guard let ended else { return }
     #if canImport(Darwin)
       if let data = (error as? NSError)?.userInfo[NSURLSessionDownloadTaskResumeData] as? Data {
         keep(data, bytes: task.countOfBytesReceived, for: name)
       }
     #endif
-    for events in events(name) { events.finish(throwing: error) }
+    for events in ended { events.finish(throwing: error) }
   }
 }
