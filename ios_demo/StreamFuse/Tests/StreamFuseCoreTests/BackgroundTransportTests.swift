@@ -153,6 +153,18 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(answers, [])
   }
 
+  func testWhatTheTransportHasOfADownloadWhoseFolderIsGoneIsDiscardedToo() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), store = store(transport())
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.answers.contains("\(name).head") }
+    let stored = await store.receivedBytes(entry)
+    XCTAssertEqual(stored, 300_000)
+    try await store.discard(entry)
+    XCTAssertEqual(answers, [])
+    XCTAssertEqual(left, [])
+  }
+
   func testARequestThatIsDiscardedEndsAndMayBeMadeAgain() async throws {
     try publisher.publish([("demo", demo)])
     let gate = DispatchSemaphore(value: 0)
