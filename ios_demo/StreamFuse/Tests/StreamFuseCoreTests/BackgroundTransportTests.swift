@@ -153,6 +153,19 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(answers, [])
   }
 
+  func testAResponseOfWhichAFileIsOldIsDeletedAndRequestedAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte")
+    let name = startInAnEarlierProcess(url).name
+    try await until { self.answers.contains("\(name).head") }
+    let body = folder.appending(path: "\(name).body"), old = Date(timeIntervalSinceNow: -8 * 86_400)
+    try FileManager.default.setAttributes([.modificationDate: old], ofItemAtPath: body.path)
+    let transport = transport()
+    XCTAssertEqual(answers, [])
+    let bytes = try await readBytes(transport, url)
+    XCTAssertEqual(bytes, demo["model.pte"])
+  }
+
   func testWhatTheTransportHasOfADownloadWhoseFolderIsGoneIsDiscardedToo() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), store = store(transport())

@@ -54,7 +54,8 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     for name in (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] {
       let file = folder.appending(path: name)
       let date = (try? FileManager.default.attributesOfItem(atPath: file.path))?[.modificationDate] as? Date
-      if let date, date < oldest { try? FileManager.default.removeItem(at: file) }
+      // All files of a response, whose dates differ: without its body, its head would stand for a stored response.
+      if let date, date < oldest { delete(String(name.prefix { $0 != "." })) }
     }
   }
 
