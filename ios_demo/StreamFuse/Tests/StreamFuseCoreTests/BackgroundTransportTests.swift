@@ -403,4 +403,19 @@ final class BackgroundTransportTests: StoreTestCase {
     try await until { called.count.withLock { $0 } > 0 }
     XCTAssertEqual(called.count.withLock { $0 }, 1)
   }
+
+  func testAHandlerOfTheAppIsCalledOnceAndNotByTheTimerOfAnEarlierOne() async throws {
+    let answers = StoredAnswers(folder), first = Counter(), second = Counter(), third = Counter()
+    answers.deliveredEvents()
+    answers.handleEvents(within: 0.2) { first.count.withLock { $0 += 1 } }
+    answers.handleEvents { second.count.withLock { $0 += 1 } }
+    try await Task.sleep(for: .milliseconds(500))
+    XCTAssertEqual(first.count.withLock { $0 }, 1)
+    XCTAssertEqual(second.count.withLock { $0 }, 0, "its session has not delivered its events")
+    answers.handleEvents(within: 0.2) { third.count.withLock { $0 += 1 } }
+    try await until { third.count.withLock { $0 } == 1 }
+    XCTAssertEqual(second.count.withLock { $0 }, 0, "it has more time")
+    answers.deliveredEvents()
+    try await until { second.count.withLock { $0 } == 1 }
+  }
 }

@@ -22,8 +22,8 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     var leaving: [String: Int64] = [:]
     /// The number of calls that are reading their response.
     var giving = 0
-    /// The app delegate's completion handler, until it is called.
-    var handler: (@Sendable () -> Void)?
+    /// The app delegate's completion handlers, each until it is called.
+    var handlers: [UUID: @Sendable () -> Void] = [:]
     /// Whether the session has delivered all events.
     var isDelivered = false
 
@@ -208,7 +208,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     defer {
       state.withLock { $0.giving -= 1 }
       // The store requests the next file in a moment, for which the app must not be suspended.
-      DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
+      DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandlers() }
     }
     try await FileWorker().run {
       let stored = try storedHead(name), before = offset - Self.offset(name)
@@ -244,19 +244,26 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     return kept(name)?.data
   }
 
-  func handleEvents(_ handler: @escaping @Sendable () -> Void) {
-    state.withLock { $0.handler = handler }
-    callHandler()
-    DispatchQueue.global().asyncAfter(deadline: .now() + 20) { self.callHandler(isLate: true) }
+  /// Calls a completion handler once all responses that have arrived are stored and read, at the latest after so many
+  /// seconds.
+  func handleEvents(within seconds: TimeInterval = 20, _ handler: @escaping @Sendable () -> Void) {
+    let wake = UUID()
+    state.withLock { $0.handlers[wake] = handler }
+    callHandlers()
+    DispatchQueue.global().asyncAfter(deadline: .now() + seconds) { self.callHandlers(late: wake) }
   }
 
-  private func callHandler(isLate: Bool = false) {
-    let handler = state.withLock { state -> (@Sendable () -> Void)? in
-      guard isLate || state.isDelivered && state.giving == 0 else { return nil }
-      defer { (state.handler, state.isDelivered) = (nil, false) }
-      return state.handler
+  /// Calls all handlers if nothing is left to do, and the `late` one in any case.
+  private func callHandlers(late: UUID? = nil) {
+    let due = state.withLock { state -> [@Sendable () -> Void] in
+      if state.isDelivered && state.giving == 0 {
+        defer { (state.handlers, state.isDelivered) = ([:], false) }
+        return Array(state.handlers.values)
+      }
+      guard let late, let handler = state.handlers.removeValue(forKey: late) else { return [] }
+      return [handler]
     }
-    if let handler { DispatchQueue.main.async { handler() } }
+    for handler in due { DispatchQueue.main.async { handler() } }
   }
 
   func urlSessionDidFinishEvents(forBackgroundURLSession session: URLSession) { deliveredEvents() }
@@ -265,7 +272,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   func deliveredEvents() {
     state.withLock { $0.isDelivered = true }
     // Gives waiting calls the time to start reading.
-    DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandler() }
+    DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandlers() }
   }
 
   func urlSession(
