@@ -203,7 +203,7 @@ public actor Session {
   }
 
   /// Ends the answer in progress; delivered tokens are kept. Unless it `keepsRounds`, an answer that was complete before,
-  /// and may have calls whose tools still run, is no longer the last one either: their results are not answered.
+  /// and may have calls whose tools still run, is no longer the last one either: their results do not reach the model.
   private func endTurn(keepsRounds: Bool = false) {
     let turn = running.withLock {
       if !keepsRounds || $0.turn != nil { $0.last = nil }
