@@ -85,6 +85,7 @@ public final class BackgroundTransport: BundleTransport {
     await adopting.value
     try Task.checkCancellation()
     let name = answers.response(url, from: offset)
+    await answers.left(name)
     let (call, events) = answers.join(name) { task(URLRequest(url, from: StoredAnswers.offset(name)), name) }
     var keeps = true
     defer { answers.leave(name, call, keeps: keeps) }

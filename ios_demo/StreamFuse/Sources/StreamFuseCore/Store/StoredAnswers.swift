@@ -18,8 +18,9 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     var unneeded: Set<String> = []
     /// The task of each request that has no response yet.
     var tasks: [String: URLSessionTask] = [:]
-    /// How many bytes had arrived for each cancelled request whose resume data the system has not passed yet.
-    var leaving: [String: Int64] = [:]
+    /// The cancelled requests whose resume data the system has not passed yet: how many bytes had arrived, and what
+    /// keeps the data.
+    var leaving: [String: (bytes: Int64, keeping: Task<Void, Never>)] = [:]
     /// The number of calls that are reading their response.
     var giving = 0
     /// The app delegate's completion handlers, each until it is called.
@@ -111,7 +112,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     if let head = try? storedHead(name) {
       return Self.isRefusal(head) ? 0 : Self.offset(name) + bodyBytes(name) - offset
     }
-    let arrived = state.withLock { $0.tasks[name]?.countOfBytesReceived ?? $0.leaving[name] }
+    let arrived = state.withLock { $0.tasks[name]?.countOfBytesReceived ?? $0.leaving[name]?.bytes }
     return arrived ?? kept(name)?.bytes ?? 0
   }
 
@@ -185,16 +186,22 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
         if task != nil { state.refused.insert(name) }
       }
       #if canImport(Darwin)
-        state.leaving[name] = task?.countOfBytesReceived
+        if let task = task as? URLSessionDownloadTask {
+          let bytes = task.countOfBytesReceived
+          let keeping = Task { self.keep(await task.cancelByProducingResumeData(), bytes: bytes, for: name) }
+          state.leaving[name] = (bytes, keeping)
+          return nil
+        }
       #endif
       return task
     }
-    #if canImport(Darwin)
-      guard let task = unwanted as? URLSessionDownloadTask else { return }
-      task.cancel { self.keep($0, bytes: task.countOfBytesReceived, for: name) }
-    #else
-      unwanted?.cancel()
-    #endif
+    unwanted?.cancel()
+  }
+
+  /// Waits until a request that was cancelled a moment ago can be resumed, if there is one.
+  func left(_ name: String) async {
+    let keeping = state.withLock { $0.leaving[name]?.keeping }
+    await keeping?.value
   }
 
   private func delete(_ name: String) { for kind in ["head", "body", "resume"] { remove(name, kind) } }
@@ -317,7 +324,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     guard let name = task.taskDescription else { return }
     // The calls are those of this moment: one that joins later starts a task of its own.
     let ended = state.withLock { state -> [Events.Continuation]? in
-      if state.isReplaced(task, name) { return nil }
+      if state.isReplaced(task, name) || state.leaving[name] != nil { return nil }
       state.tasks[name] = nil
       return state.events(name)
     }
