@@ -4,9 +4,9 @@ import Foundation
   import FoundationNetworking
 #endif
 
-/// Responses on disk, the tasks that request them, and the calls that wait for them. The session calls it on its
-/// delegate queue.
-final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
+/// The tasks that request responses to be stored, and the calls that wait for them. The session calls it on its delegate
+/// queue.
+final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
   private typealias Events = AsyncThrowingStream<Int64, any Error>
 
   private struct State {
@@ -37,95 +37,38 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  /// What is kept of a request that ended early.
-  private struct Kept: Codable {
-    let bytes: Int64
-    let data: Data
-  }
-
-  private let folder: URL
+  /// Where the responses are.
+  let files: ResponseFiles
   private let state = Locked(State())
 
   /// Responses in a folder, without those that nobody has requested again for a week.
   init(_ folder: URL) {
-    self.folder = folder
+    files = ResponseFiles(folder)
     super.init()
-    try? FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
-    let oldest = Date(timeIntervalSinceNow: -7 * 86_400)
-    for name in (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] {
-      let file = folder.appending(path: name)
-      let date = (try? FileManager.default.attributesOfItem(atPath: file.path))?[.modificationDate] as? Date
-      // All files of a response, whose dates differ: without its body, its head would stand for a stored response.
-      if let date, date < oldest { delete(String(name.prefix { $0 != "." })) }
-    }
+    files.sweep()
   }
-
-  /// The file name of the response to a request for a file from byte `offset` on: a hash of its URL, and the offset.
-  static func name(_ url: URL, from offset: Int64) -> String { "\(stem(url))-\(offset)" }
-
-  /// What all names of responses with bytes of a file begin with.
-  private static func stem(_ url: URL) -> String {
-    var hash = FileHash()
-    hash.update(Data(url.absoluteString.utf8))
-    return hash.digits()
-  }
-
-  /// The first byte that was requested by the request of this name.
-  static func offset(_ name: String) -> Int64 { name.split(separator: "-").last.flatMap { Int64($0) } ?? 0 }
-
-  private func place(_ name: String, _ kind: String) -> URL { folder.appending(path: "\(name).\(kind)") }
-  private func remove(_ name: String, _ kind: String) { try? FileManager.default.removeItem(at: place(name, kind)) }
-
-  /// Whether a response is stored completely; its head is written last.
-  private func isStored(_ name: String) -> Bool { fileSize(place(name, "head")) != nil }
-
-  /// The name of the response with the bytes of a file from byte `offset` on. It is a stored one that begins earlier if
-  /// a call that has read a part of it was cancelled, or its process has ended.
-  func response(_ url: URL, from offset: Int64) -> String {
-    let own = Self.name(url, from: offset)
-    if isStored(own) { return own }
-    let longer = stored(url).first { name in
-      guard Self.offset(name) < offset, let head = try? storedHead(name) else { return false }
-      return isPart(name, head) && Self.offset(name) + bodyBytes(name) > offset
-    }
-    return longer ?? own
-  }
-
-  /// The names of what is stored of a file.
-  private func stored(_ url: URL) -> Set<String> {
-    let stem = Self.stem(url), files = (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? []
-    return Set(files.filter { $0.hasPrefix(stem) }.map { String($0.split(separator: ".")[0]) })
-  }
-
-  /// Whether a response with this head begins with the byte that was requested. Else it is a refusal, or a whole file of
-  /// a server without ranges.
-  private func isPart(_ name: String, _ head: TransportHead) -> Bool {
-    head.status == (Self.offset(name) == 0 ? 200 : 206)
-  }
-
-  private func bodyBytes(_ name: String) -> Int64 { fileSize(place(name, "body")) ?? 0 }
 
   /// How many bytes of a file from byte `offset` on are on disk already: those of a stored response, of a running
   /// request, or of one that can be resumed.
   func heldBytes(_ url: URL, from offset: Int64) -> Int64 {
-    let name = response(url, from: offset)
-    if let head = try? storedHead(name) {
-      return Self.isRefusal(head) ? 0 : Self.offset(name) + bodyBytes(name) - offset
+    let name = files.response(url, from: offset)
+    if let head = try? files.head(name) {
+      return head.isRefusal ? 0 : ResponseFiles.offset(name) + files.bodyBytes(name) - offset
     }
     let arrived = state.withLock { $0.tasks[name]?.countOfBytesReceived ?? $0.leaving[name]?.bytes }
-    return arrived ?? kept(name)?.bytes ?? 0
+    return arrived ?? files.resumedBytes(name)
   }
 
   /// Deletes what is stored of a file and cancels its requests, unless a call waits for them. What still arrives of them
   /// is not stored.
   func discard(_ url: URL) {
-    let stem = Self.stem(url), stored = stored(url)
+    let stem = ResponseFiles.stem(url), stored = files.names(url)
     let unwanted = state.withLock { state in
       var tasks: [URLSessionTask] = []
       for name in stored.union(state.tasks.keys).union(state.leaving.keys)
       where name.hasPrefix(stem) && state.waiting[name] == nil {
         state.refused.insert(name)
-        delete(name)
+        files.delete(name)
         if let task = state.tasks.removeValue(forKey: name) { tasks.append(task) }
       }
       return tasks
@@ -142,13 +85,6 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     }
   }
 
-  private static func isRefusal(_ head: TransportHead) -> Bool { ![200, 206].contains(head.status) }
-
-  /// The head of a stored response.
-  private func storedHead(_ name: String) throws -> TransportHead {
-    try JSONDecoder().decode(TransportHead.self, from: Data(contentsOf: place(name, "head")))
-  }
-
   /// Adds a call for a request. Unless its response is stored or a task requests it, starts the task that `makeTask`
   /// returns. A stored refusal for which no other call waits may be days old, so it is deleted. The events are the number
   /// of bytes received so far, until the response is stored, the request fails or the call leaves.
@@ -157,10 +93,10 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
   ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
     let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
-      if $0.waiting[name] == nil, let stored = try? storedHead(name), Self.isRefusal(stored) { delete(name) }
+      if $0.waiting[name] == nil, let head = try? files.head(name), head.isRefusal { files.delete(name) }
       $0.waiting[name, default: [:]][call] = events.continuation
       $0.refused.remove(name)
-      if isStored(name) { return events.continuation.finish() }
+      if files.isStored(name) { return events.continuation.finish() }
       if $0.tasks[name] != nil { return }
       let task = makeTask()
       task.taskDescription = name
@@ -182,7 +118,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       state.waiting[name] = nil
       let task = state.tasks.removeValue(forKey: name)
       if state.unneeded.remove(name) != nil {
-        delete(name)
+        files.delete(name)
         if task != nil { state.refused.insert(name) }
       }
       #if canImport(Darwin)
@@ -204,8 +140,6 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     await keeping?.value
   }
 
-  private func delete(_ name: String) { for kind in ["head", "body", "resume"] { remove(name, kind) } }
-
   /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`.
   func give(
     _ name: String, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
@@ -217,18 +151,7 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
       // The store requests the next file in a moment, for which the app must not be suspended.
       DispatchQueue.global().asyncAfter(deadline: .now() + 1) { self.callHandlers() }
     }
-    try await FileWorker().run {
-      let stored = try storedHead(name), before = offset - Self.offset(name)
-      let isRest = before > 0 && isPart(name, stored)
-      try head(isRest ? stored.rest(from: offset, bytes: bodyBytes(name) - before) : stored)
-      let file = try FileHandle(forReadingFrom: place(name, "body"))
-      defer { try? file.close() }
-      if isRest { try file.seek(toOffset: UInt64(before)) }
-      while let block = try file.read(upToCount: 1 << 20), !block.isEmpty {
-        try Task.checkCancellation()
-        try body(block)
-      }
-    }
+    try await FileWorker().run { try files.read(name, from: offset, head: head, body: body) }
   }
 
   /// Keeps the resume data of a request that ended early, for which so many bytes had arrived, unless its response was
@@ -237,18 +160,8 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     state.withLock { state in
       state.leaving[name] = nil
       guard let data, !state.refused.contains(name) else { return }
-      try? JSONEncoder().encode(Kept(bytes: bytes, data: data)).write(to: place(name, "resume"))
+      files.keep(data, bytes: bytes, for: name)
     }
-  }
-
-  private func kept(_ name: String) -> Kept? {
-    (try? Data(contentsOf: place(name, "resume"))).flatMap { try? JSONDecoder().decode(Kept.self, from: $0) }
-  }
-
-  /// Resume data of a request that ended early; deleted, because it is valid for one attempt.
-  func resumeData(_ name: String) -> Data? {
-    defer { remove(name, "resume") }
-    return kept(name)?.data
   }
 
   /// Calls a completion handler once all responses that have arrived are stored and read, at the latest after so many
@@ -305,14 +218,11 @@ final class StoredAnswers: NSObject, URLSessionDownloadDelegate, Sendable {
     let head =
       isForeign
       ? TransportHead(status: 302, contentLength: nil, contentRange: nil)
-      : TransportHead(response).whole(from: Self.offset(name), bytes: fileSize(location) ?? 0)
+      : TransportHead(response).whole(from: ResponseFiles.offset(name), bytes: fileSize(location) ?? 0)
     state.withLock { state in
       if state.refused.contains(name) || state.isReplaced(downloadTask, name) { return }
       do {
-        let encoded = try JSONEncoder().encode(head)
-        remove(name, "body")
-        try FileManager.default.moveItem(at: location, to: place(name, "body"))
-        try encoded.write(to: place(name, "head"), options: .atomic)
+        try files.store(name, head, body: location)
         state.tasks[name] = nil
       } catch {
         for events in state.events(name) { events.finish(throwing: error) }
