@@ -12,7 +12,7 @@ public final class BundlesModel {
   public private(set) var importing: BundleProgress?
   /// The result of the last action, to show; nil if there is none.
   public private(set) var message: String?
-  /// The bundles of the catalogue that was loaded last.
+  /// The bundles of the catalogue that was loaded last, and after them those that are being downloaded from another one.
   public private(set) var offers: [Offer] = []
   /// Whether the publisher's server is being asked.
   public private(set) var isAsking = false
@@ -77,9 +77,13 @@ public final class BundlesModel {
     message = nil
     return Task {
       do {
-        offers = try await store.catalog(address).entries.map { Offer(entry: $0) }
+        let entries = try await store.catalog(address).entries
+        let others = offers.filter { offer in
+          running[offer.entry.id] != nil && !entries.contains { $0.id == offer.entry.id }
+        }
+        offers = entries.map { Offer(entry: $0) } + others
         await refresh()
-        if offers.isEmpty { message = Word.catalogEmpty() }
+        if entries.isEmpty { message = Word.catalogEmpty() }
       } catch {
         message = sentence(of: error)
       }

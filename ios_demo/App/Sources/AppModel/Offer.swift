@@ -23,8 +23,8 @@ public struct Offer: Sendable, Equatable, Identifiable {
   public internal(set) var state = OfferState.available
   /// Why its last download ended.
   public internal(set) var error: String?
-  /// Its name, which is unique in a catalogue.
-  public var id: String { entry.name }
+  /// Its name, which is unique in a catalogue, and its contents: offers of several catalogues may have the same name.
+  public var id: String { "\(entry.name) \(entry.id)" }
 
   /// Size, licence and context length, to show.
   public var facts: String {

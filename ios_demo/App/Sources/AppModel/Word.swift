@@ -156,7 +156,7 @@ public enum Word: String, CaseIterable, Sendable {
   case share = "Share"
   case benchmarkProgress = "Answer %1$d of %2$d"
   case benchmarkNoBundle = "Choose a bundle first."
-  case benchmarkRemembers = "Turn off Remember answers in Settings first: the benchmark would copy its own answers, and they would be remembered."
+  case benchmarkRemembers = "Turn off “Remember answers” in Settings first: otherwise each run reuses the answer before it, and looks too fast."
   case benchmarkCancelled = "The benchmark was cancelled."
   case benchmarkFinished = "The benchmark is finished."
   case reportTitle = "streamfuse benchmark"

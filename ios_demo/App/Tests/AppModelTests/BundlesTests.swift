@@ -77,6 +77,26 @@ final class BundlesTests: AppTestCase {
     XCTAssertEqual(again.offers[0].state, .installed)
   }
 
+  func testADownloadOfAnotherCatalogueThanTheOneThatIsShownHasARow() async throws {
+    try publisher.publish([("demo", demo)])
+    let gate = DispatchSemaphore(value: 0)
+    publisher.change { $0.gate = gate }
+    let bundles = start(publisher).bundles
+    let entry = await asked(bundles)[0].entry
+    let task = try XCTUnwrap(bundles.download(entry))
+    try await until { bundles.offers[0].state == .downloading(half) }
+    try publisher.publish([("demo", try second)])
+    let offers = await asked(bundles)
+    XCTAssertEqual(offers.map(\.state), [.available, .downloading(half)])
+    XCTAssertEqual(offers.last?.entry.id, entry.id)
+    bundles.pause(entry)
+    await task.value
+    XCTAssertEqual(bundles.offers.map(\.state), [.available, .paused(half)])
+    publisher.change { $0.gate = nil }
+    await bundles.download(entry)?.value
+    XCTAssertEqual(bundles.offers.map(\.state), [.available, .installed])
+  }
+
   func testTheErrorOfADownloadIsShownInItsRowAndThatOfACatalogueBelow() async throws {
     try publisher.publish([("demo", demo), ("damaged", try bundle(demo.merging(["damaged": Data([1])]) { $1 })), ("npu", demo)]) { entry in
       if entry["name"] as? String == "npu" { entry["backend"] = "qnn" }

@@ -100,7 +100,7 @@ public struct Response: Sendable, Equatable {
 public enum Role: String, Sendable, Codable {
   /// Instructions to the model.
   case system
-  /// Instructions to the model from the app, in the templates that tell them from the system message.
+  /// Instructions to the model from the app, for templates that distinguish them from the system message.
   case developer
   /// The user.
   case user

@@ -61,7 +61,7 @@ public actor Session {
   /// Measures the latency of passes on this device, unless it is known, about 250 ms. Otherwise the first planned
   /// answer does it.
   public func prepare() throws {
-    endTurn(replaces: false)
+    endTurn(keepsRounds: true)
     try opened().prepare()
   }
 
@@ -118,7 +118,7 @@ public actor Session {
   /// conversation stays, and the next request prefills it again. `Model.trim` does this for all sessions that are not
   /// in use. Throws `StreamFuseError`.
   public func trim() throws {
-    endTurn(replaces: false)
+    endTurn(keepsRounds: true)
     try writer?.trim()
   }
 
@@ -130,7 +130,7 @@ public actor Session {
 
   /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
   public func save(to file: URL) throws {
-    endTurn(replaces: false)
+    endTurn(keepsRounds: true)
     try opened().save(to: file)
   }
 
@@ -202,11 +202,11 @@ public actor Session {
     }
   }
 
-  /// Ends the answer in progress; delivered tokens are kept. `replaces`: whether the conversation changes, so that an
-  /// answer that was complete before, and may have calls whose tools still run, is no longer its last either.
-  private func endTurn(replaces: Bool = true) {
+  /// Ends the answer in progress; delivered tokens are kept. Unless it `keepsRounds`, an answer that was complete before,
+  /// and may have calls whose tools still run, is no longer the last one either: their results do not reach the model.
+  private func endTurn(keepsRounds: Bool = false) {
     let turn = running.withLock {
-      if replaces || $0.turn != nil { $0.last = nil }
+      if !keepsRounds || $0.turn != nil { $0.last = nil }
       return $0.turn
     }
     guard let turn else { return }

@@ -112,7 +112,7 @@
             throw StreamFuseError(
               .notParsed,
               "the \(needed) is incomplete: the answer ended after \(sent.statistics.generatedTokens) tokens; raise "
-                + "maximumResponseTokens, or bound the strings and arrays of the type with guides")
+                + "maximumResponseTokens, or bound its strings and arrays with guides")
           }
           let reply = Message(
             role: .assistant, content: sent.text, toolCalls: sent.toolCalls.isEmpty ? nil : sent.toolCalls)

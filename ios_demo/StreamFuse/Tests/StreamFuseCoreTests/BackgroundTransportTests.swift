@@ -1,4 +1,4 @@
-// Downloads whose answers are stored before they are given, over sessions of this process: Linux has no background
+// Downloads whose responses are stored before they are given, over sessions of this process: Linux has no background
 // sessions. What another process finds is what an earlier transport of this one left.
 import Foundation
 import Synchronization
@@ -22,7 +22,7 @@ private func readBytes(
 }
 
 final class BackgroundTransportTests: StoreTestCase {
-  private var folder: URL { home.appending(path: "answers") }
+  private var folder: URL { home.appending(path: "responses") }
 
   private func transport() -> BackgroundTransport { BackgroundTransport(.ephemeral, folder: folder) }
 
@@ -34,18 +34,18 @@ final class BackgroundTransportTests: StoreTestCase {
   }
 
   /// Starts a request of which no transport of this process knows, as the session of an earlier process has left it.
-  private func startInAnEarlierProcess(_ url: URL) -> (session: URLSession, answers: StoredAnswers, name: String) {
-    let name = StoredAnswers.name(url, from: 0), answers = StoredAnswers(folder)
-    let session = URLSession(configuration: .ephemeral, delegate: answers, delegateQueue: nil)
+  private func startInAnEarlierProcess(_ url: URL) -> (session: URLSession, responses: StoredResponses, name: String) {
+    let name = ResponseFiles.name(url, from: 0), responses = StoredResponses(folder)
+    let session = URLSession(configuration: .ephemeral, delegate: responses, delegateQueue: nil)
     let task = session.downloadTask(with: URLRequest(url, from: 0))
     task.taskDescription = name
     task.resume()
-    return (session, answers, name)
+    return (session, responses, name)
   }
 
-  private var answers: [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }
+  private var responses: [String] { (try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? [] }
 
-  func testABundleIsDownloadedAndNoAnswerIsLeft() async throws {
+  func testABundleIsDownloadedAndNoResponseIsLeft() async throws {
     try publisher.publish([("demo", demo)])
     let steps = Mutex<[Int64]>([])
     let store = store(transport())
@@ -55,7 +55,7 @@ final class BackgroundTransportTests: StoreTestCase {
     }
     for (path, data) in demo { XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: path)), data, path) }
     XCTAssertEqual(steps.withLock { $0 }, steps.withLock { $0.sorted() }, "the bytes that arrive are not counted twice")
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testProgressIsThatOfTheBytesThatArrive() async throws {
@@ -79,19 +79,19 @@ final class BackgroundTransportTests: StoreTestCase {
     try publisher.publish([("demo", demo)])
     let entry = try await entry()
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
-    try await until { self.answers.contains("\(name).head") }
+    try await until { self.responses.contains("\(name).head") }
     publisher.change { $0.requests = [] }
     let bundle = try await store(transport()).download(entry)
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 0)
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testAResponseThatAProcessHasReadInPartIsGivenToTheNextOneFromThere() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), file = try XCTUnwrap(entry.files["model.pte"])
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
-    try await until { self.answers.contains("\(name).head") }
+    try await until { self.responses.contains("\(name).head") }
     let part = root.appending(path: ".download-\(entry.id)/\(file.sha256).part")
     try FileManager.default.createDirectory(at: part.deletingLastPathComponent(), withIntermediateDirectories: true)
     try Self.bytes(100_000).write(to: part)
@@ -100,7 +100,7 @@ final class BackgroundTransportTests: StoreTestCase {
     let bundle = try await store(transport(), freeBytes: room).download(entry)
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [])
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testACallThatIsCancelledWhileItReadsGoesOnFromThere() async throws {
@@ -121,7 +121,19 @@ final class BackgroundTransportTests: StoreTestCase {
     let rest = try await readBytes(transport, url, from: Int64(count))
     XCTAssertEqual(rest, whole.dropFirst(count))
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
+  }
+
+  func testACallThatIsCancelledBeforeItsFirstByteLeavesTheResponseToTheNextOne() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte"), transport = transport()
+    let first = Task { try await readBytes(transport, url) { withUnsafeCurrentTask { $0?.cancel() } } }
+    let result = await first.result
+    XCTAssertThrowsError(try result.get()) { XCTAssert($0 is CancellationError, "\($0)") }
+    let bytes = try await readBytes(transport, url)
+    XCTAssertEqual(bytes, demo["model.pte"])
+    XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
+    XCTAssertEqual(responses, [])
   }
 
   func testWhatTheTransportHasIsPartOfAnInterruptedDownloadAndIsDiscardedWithIt() async throws {
@@ -132,13 +144,38 @@ final class BackgroundTransportTests: StoreTestCase {
     let before = await store.receivedBytes(entry)
     XCTAssertEqual(before, demoBytes - 300_000)
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
-    try await until { self.answers.contains("\(name).head") }
+    try await until { self.responses.contains("\(name).head") }
     let stored = await store.receivedBytes(entry)
     XCTAssertEqual(stored, demoBytes)
     try await store.discard(entry)
     let after = await store.receivedBytes(entry)
     XCTAssertEqual(after, 0)
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
+  }
+
+  func testAResponseOfWhichAFileIsOldIsDeletedAndRequestedAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte")
+    let name = startInAnEarlierProcess(url).name
+    try await until { self.responses.contains("\(name).head") }
+    let body = folder.appending(path: "\(name).body"), old = Date(timeIntervalSinceNow: -8 * 86_400)
+    try FileManager.default.setAttributes([.modificationDate: old], ofItemAtPath: body.path)
+    let transport = transport()
+    XCTAssertEqual(responses, [])
+    let bytes = try await readBytes(transport, url)
+    XCTAssertEqual(bytes, demo["model.pte"])
+  }
+
+  func testWhatTheTransportHasOfADownloadWhoseFolderIsGoneIsDiscardedToo() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), store = store(transport())
+    let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
+    try await until { self.responses.contains("\(name).head") }
+    let stored = await store.receivedBytes(entry)
+    XCTAssertEqual(stored, 300_000)
+    try await store.discard(entry)
+    XCTAssertEqual(responses, [])
+    XCTAssertEqual(left, [])
   }
 
   func testARequestThatIsDiscardedEndsAndMayBeMadeAgain() async throws {
@@ -155,23 +192,23 @@ final class BackgroundTransportTests: StoreTestCase {
     let bytes = try await readBytes(transport, url)
     XCTAssertEqual(bytes, demo["model.pte"])
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 2)
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testWhatCanBeResumedCountsUntilItIsResumedOrDiscarded() async throws {
     let url = try XCTUnwrap(URL(string: publisher.address)), transport = transport()
-    let earlier = StoredAnswers(folder), name = StoredAnswers.name(url, from: 5)
+    let earlier = StoredResponses(folder), name = ResponseFiles.name(url, from: 5)
     earlier.keep(Data([1, 2]), bytes: 1000, for: name)
     let held = await transport.heldBytes(url, from: 5), room = await transport.storageBytes(url, from: 5, of: 3000)
     XCTAssertEqual([held, room], [1000, 2000])
-    XCTAssertEqual(earlier.resumeData(name), Data([1, 2]))
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(earlier.files.resumeData(name), Data([1, 2]))
+    XCTAssertEqual(responses, [])
     earlier.keep(Data([3]), bytes: 2000, for: name)
     earlier.discard(url)
     earlier.keep(Data([4]), bytes: 2000, for: name)  // of the request that was cancelled
     let left = await transport.heldBytes(url, from: 5)
     XCTAssertEqual(left, 0)
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testARefusalThatCameWhenNobodyWaitedForItAnswersNoLaterRequest() async throws {
@@ -179,11 +216,11 @@ final class BackgroundTransportTests: StoreTestCase {
     let entry = try await entry()
     publisher.change { $0.statuses["demo/model.pte"] = [404] }
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
-    try await until { self.answers.contains("\(name).head") }
+    try await until { self.responses.contains("\(name).head") }
     _ = try await store(transport()).download(entry)
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 2)
     XCTAssertEqual(left, ["demo"])
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testAResponseThatTheSystemHasResumedIsAWholeOne() async throws {
@@ -193,7 +230,7 @@ final class BackgroundTransportTests: StoreTestCase {
     let bundle = try await store(transport()).download(entry)
     XCTAssertEqual(try Data(contentsOf: bundle.folder.appending(path: "model.pte")), demo["model.pte"])
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte"), [nil])
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testTheHeadOfAResumedResponseIsThatOfAllBytesThatAreThere() {
@@ -223,7 +260,7 @@ final class BackgroundTransportTests: StoreTestCase {
     try await store(transport()).delete("demo")
 
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
-    try await until { self.answers.contains("\(name).head") }
+    try await until { self.responses.contains("\(name).head") }
     _ = try await store(transport(), freeBytes: once).download(entry)
     XCTAssertEqual(left, ["demo"])
   }
@@ -233,9 +270,9 @@ final class BackgroundTransportTests: StoreTestCase {
     let gate = DispatchSemaphore(value: 0)
     publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
     let entry = try await entry()
-    let (session, answers, _) = startInAnEarlierProcess(try entry.address(of: "model.pte"))
+    let (session, responses, _) = startInAnEarlierProcess(try entry.address(of: "model.pte"))
     try await until { self.publisher.ranges(of: "demo/model.pte").count == 1 }
-    let transport = BackgroundTransport(session, answers)
+    let transport = BackgroundTransport(session, responses)
     let running = Task { [store = store(transport)] in try await store.download(entry) }
     try await until { self.publisher.requests.contains { $0.path == "demo/model.mlpackage/Data/weights #1.bin" } }
     try await Task.sleep(for: .milliseconds(100))
@@ -263,7 +300,7 @@ final class BackgroundTransportTests: StoreTestCase {
       }
     }
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testAStoredResponseIsThereUntilAllCallsForItHaveReadIt() async throws {
@@ -282,7 +319,7 @@ final class BackgroundTransportTests: StoreTestCase {
     let bytes = try await first.value
     XCTAssertEqual([bytes, second], [demo["model.pte"], demo["model.pte"]])
     XCTAssertEqual(publisher.ranges(of: "demo/model.pte").count, 1)
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testACallAfterOneThatWasCancelledMakesARequestOfItsOwn() async throws {
@@ -299,10 +336,10 @@ final class BackgroundTransportTests: StoreTestCase {
     gate.signal()
     let bytes = try await second.value
     XCTAssertEqual(bytes, demo["model.pte"])
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
-  func testAnAnswerWhoseBytesAreRefusedIsNotKept() async throws {
+  func testAResponseWhoseBytesAreRefusedIsNotKept() async throws {
     try publisher.publish([("demo", demo)])
     let url = try await entry().address(of: "model.pte"), folder = folder
     await refused(.badFile, "too many bytes") {
@@ -316,7 +353,7 @@ final class BackgroundTransportTests: StoreTestCase {
           throw StreamFuseError(.badFile, "too many bytes")
         }, head: { _ in }, body: { _ in })
     }
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testErrorsAndRefusalsAreThoseOfTheOtherTransport() async throws {
@@ -334,7 +371,7 @@ final class BackgroundTransportTests: StoreTestCase {
       $0.tellsSize = false
     }
     await refused(.badFile, "model.pte is larger on the server") { _ = try await store.download(entry) }
-    XCTAssertEqual(answers, [])
+    XCTAssertEqual(responses, [])
   }
 
   func testADownloadThatIsCancelledEndsItsRequest() async throws {
@@ -365,5 +402,20 @@ final class BackgroundTransportTests: StoreTestCase {
     transport.deliveredEvents()
     try await until { called.count.withLock { $0 } > 0 }
     XCTAssertEqual(called.count.withLock { $0 }, 1)
+  }
+
+  func testAHandlerOfTheAppIsCalledOnceAndNotByTheTimerOfAnEarlierOne() async throws {
+    let responses = StoredResponses(folder), first = Counter(), second = Counter(), third = Counter()
+    responses.deliveredEvents()
+    responses.handleEvents(within: 0.2) { first.count.withLock { $0 += 1 } }
+    responses.handleEvents { second.count.withLock { $0 += 1 } }
+    try await Task.sleep(for: .milliseconds(500))
+    XCTAssertEqual(first.count.withLock { $0 }, 1)
+    XCTAssertEqual(second.count.withLock { $0 }, 0, "its session has not delivered its events")
+    responses.handleEvents(within: 0.2) { third.count.withLock { $0 += 1 } }
+    try await until { third.count.withLock { $0 } == 1 }
+    XCTAssertEqual(second.count.withLock { $0 }, 0, "it has more time")
+    responses.deliveredEvents()
+    try await until { second.count.withLock { $0 } == 1 }
   }
 }

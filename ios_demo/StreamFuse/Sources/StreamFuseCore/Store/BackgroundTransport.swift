@@ -24,7 +24,7 @@ import Foundation
 /// largest file needs twice its size. Calls that request the same bytes at the same time share one response.
 public final class BackgroundTransport: BundleTransport {
   private let session: URLSession
-  private let answers: StoredAnswers
+  private let responses: StoredResponses
   /// Finds the tasks that an earlier process started.
   private let adopting: Task<Void, Never>
 
@@ -50,19 +50,19 @@ public final class BackgroundTransport: BundleTransport {
 
   /// A transport over a session of any kind, also one that is not a background session.
   convenience init(_ configuration: URLSessionConfiguration, folder: URL) {
-    let answers = StoredAnswers(folder)
-    self.init(URLSession(configuration: configuration, delegate: answers, delegateQueue: nil), answers)
+    let responses = StoredResponses(folder)
+    self.init(URLSession(configuration: configuration, delegate: responses, delegateQueue: nil), responses)
   }
 
-  /// A transport over a session whose delegate is `answers`.
-  init(_ session: URLSession, _ answers: StoredAnswers) {
+  /// A transport over a session whose delegate is `responses`.
+  init(_ session: URLSession, _ responses: StoredResponses) {
     self.session = session
-    self.answers = answers
+    self.responses = responses
     adopting = Task {
       await withCheckedContinuation { continuation in
         // This runs on the delegate queue, so no task of the list ends meanwhile.
         session.getAllTasks { tasks in
-          answers.adopt(tasks)
+          responses.adopt(tasks)
           continuation.resume()
         }
       }
@@ -72,11 +72,11 @@ public final class BackgroundTransport: BundleTransport {
   /// Pass the handler of `application(_:handleEventsForBackgroundURLSession:completionHandler:)`. It is called on the
   /// main thread once all responses that have arrived are stored and read, at the latest after 20 s.
   public func handleEvents(completionHandler: @escaping @Sendable () -> Void) {
-    answers.handleEvents(completionHandler)
+    responses.handleEvents(completionHandler)
   }
 
   /// Called when the session has delivered all events.
-  func deliveredEvents() { answers.deliveredEvents() }
+  func deliveredEvents() { responses.deliveredEvents() }
 
   public func get(
     _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
@@ -84,38 +84,48 @@ public final class BackgroundTransport: BundleTransport {
   ) async throws {
     await adopting.value
     try Task.checkCancellation()
-    let name = answers.response(url, from: offset)
-    let (call, events) = answers.join(name) { task(URLRequest(url, from: StoredAnswers.offset(name)), name) }
-    defer { answers.leave(name, call) }
+    let name = responses.files.response(url, from: offset)
+    await responses.left(name)
+    let (call, events) = responses.join(name) { task(URLRequest(url, from: ResponseFiles.offset(name)), name) }
+    var keeps = true
+    defer { responses.leave(name, call, keeps: keeps) }
     for try await count in events {
-      do { try arriving(count) } catch {
-        answers.refuse(name, call)
+      do {
+        try arriving(count)
+      } catch {
+        keeps = false
         throw error
       }
     }
     try Task.checkCancellation()  // which ends the events too
-    try await answers.give(name, from: offset, head: head, body: body)
+    do {
+      try await responses.give(name, from: offset, head: head, body: body)
+      keeps = false
+    } catch {
+      keeps = error is CancellationError
+      throw error
+    }
   }
 
   public func storageBytes(_ url: URL, from offset: Int64, of bytes: Int64) async -> Int64 {
     await adopting.value
-    return max(0, bytes - answers.heldBytes(url, from: offset))
+    return max(0, bytes - responses.heldBytes(url, from: offset))
   }
 
   public func heldBytes(_ url: URL, from offset: Int64) async -> Int64 {
     await adopting.value
-    return answers.heldBytes(url, from: offset)
+    return responses.heldBytes(url, from: offset)
   }
 
   public func discard(_ url: URL) async {
     await adopting.value
-    answers.discard(url)
+    responses.discard(url)
   }
 
   /// A task for a request, which resumes an earlier one if the system has kept its resume data.
   private func task(_ request: URLRequest, _ name: String) -> URLSessionDownloadTask {
     #if canImport(Darwin)
-      if let data = answers.resumeData(name) { return session.downloadTask(withResumeData: data) }
+      if let data = responses.files.resumeData(name) { return session.downloadTask(withResumeData: data) }
     #endif
     return session.downloadTask(with: request)
   }

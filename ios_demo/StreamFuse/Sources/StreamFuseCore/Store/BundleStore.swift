@@ -137,7 +137,6 @@ public actor BundleStore {
   /// Throws `StreamFuseError` (`.busy`) while it is being downloaded, and the file system's error if it cannot be deleted.
   public func discard(_ entry: CatalogEntry) async throws {
     let folder = downloadFolder(entry)
-    guard await files.run({ isFolder(folder) }) else { return }
     guard let claim = try await files.run({ try Claim(folder) }) else { throw busy(entry) }
     for path in entry.files.keys { try await downloader.transport.discard(entry.address(of: path)) }
     await forget(folder.appending(path: Self.content))

@@ -23,7 +23,7 @@ public enum class Role {
     @SerialName("system")
     SYSTEM,
 
-    /** Instructions to the model from the app, in the templates that tell them from the system message. */
+    /** Instructions to the model from the app, for templates that distinguish them from the system message. */
     @SerialName("developer")
     DEVELOPER,
 

@@ -59,8 +59,8 @@ internal class Sequence(native: NativeSession) {
     fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
     /**
-     * [use], after ending the answer in progress and, unless [keepsRounds], the rounds of a tool that runs: its result
-     * is then not answered.
+     * [use], after ending the answer in progress and, unless [keepsRounds], the rounds of tool calls: the result of a
+     * running tool does not reach the model then.
      */
     fun <T> alone(keepsRounds: Boolean = false, body: (NativeSession) -> T): T = use {
         endAll(keepsRounds)

@@ -163,8 +163,8 @@ public sealed class Session(
 
     /**
      * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here;
-     * while a tool runs, its result is still answered. The conversation stays, and the next request prefills it again.
-     * [Model.trim] does this for all sessions that are not in use.
+     * the result of a running tool still reaches the model. The conversation stays, and the next request prefills it
+     * again. [Model.trim] does this for all sessions that are not in use.
      */
     @Blocking
     public fun trim(): Unit = sequence.alone(keepsRounds = true) { native -> native.trim() }
@@ -173,9 +173,9 @@ public sealed class Session(
     public suspend fun trimInBackground(): Unit = withContext(dispatcher) { trim() }
 
     /**
-     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here; while a tool runs,
-     * its result is still answered. The file is as large as the used part of the cache; call it off the main thread, or
-     * use [saveInBackground].
+     * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here; the result of a
+     * running tool still reaches the model. The file is as large as the used part of the cache; call it off the main
+     * thread, or use [saveInBackground].
      *
      * @throws StreamFuseException if it cannot be written.
      */
@@ -189,8 +189,8 @@ public sealed class Session(
      * Restores what [save] wrote with the same bundle, in this process or another, or in another language.
      *
      * @throws StreamFuseException ([ErrorCode.BAD_FILE]) for a damaged or foreign file; the conversation is then
-     *   unchanged. Also for one that another language saved with a turn that is no [Message], for example of a role that
-     *   [Role] does not have; the session is then reset.
+     *   unchanged. Also if a turn does not fit [Message], for example with a role that only another language's library
+     *   has; the session is then reset.
      */
     @Blocking
     public fun restore(file: File): Unit = sequence.alone { native ->

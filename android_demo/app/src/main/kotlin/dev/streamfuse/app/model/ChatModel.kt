@@ -45,7 +45,7 @@ class ChatModel(
 
     private val order = Mutex()
     private var model: OpenModel? = null
-    @Volatile private var loaded: LoadOptions? = null // what the model was last opened with
+    @Volatile private var loaded: LoadOptions? = null // what the model is opened with; null: none is open
 
     @Volatile private var chat: OpenChat? = null
 
@@ -131,13 +131,13 @@ class ChatModel(
     fun applySettings(): Job? {
         if (!needsLoading) return null
         return change(End.STOPPED) {
-            if (!needsLoading || chat == null) return@change // it was loaded again meanwhile, or is not open
+            if (!needsLoading) return@change // it is unloaded, or an earlier call has loaded it again
             save()
             load(settings.bundle, chat?.id)
         }
     }
 
-    /** Whether the model was opened with other settings than those of now. */
+    /** Whether a model is open with other settings than those of now. */
     private val needsLoading get() = loaded.let { it != null && it != settings.settings.value.loading }
 
     /** Asks unless the text is empty or the model is busy. Returns whether it asked. */
@@ -305,6 +305,7 @@ class ChatModel(
         chat = null
         model?.close()
         model = null
+        loaded = null
     }
 
     private suspend fun write(asked: String, config: GenerationConfig) {

@@ -372,6 +372,20 @@ class ChatModelTest : ChatTest() {
         assertEquals(1, engine.open)
     }
 
+    @Test fun `settings that change while no model is open are those of the next load`() = runTest {
+        use("demo")
+        val store = store()
+        val chat = chat(store)
+        chat.ready()
+        chat.rest().join()
+        store.set(Field.THREADS, "3")
+        assertNull(chat.applySettings())
+        chat.wake().join()
+        chat.ready()
+        assertEquals(3, chat.lend { it.threads })
+        assertNull(chat.applySettings())
+    }
+
     @Test fun `settings that change while the model is lent load the bundle again after that`() = runTest {
         use("demo")
         val store = store()
