@@ -34,7 +34,8 @@ from streamfuse.cli.commands.run import run
 from streamfuse.extras import MissingExtra
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import CoreError
+from streamfuse.runtime.core import CoreError, CoreModel
+from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Conversation, TextError
 
 IMPORT_SECONDS = 0.3
@@ -784,6 +785,31 @@ def test_after_close_everything_is_one_sentence(
     assert len(chat.messages) == 2
     for harmless in (model.stop, model.close, chat.stop, chat.close, session.close, stream.stop, stream.close):
         harmless()
+
+
+@pytest.mark.parametrize("during", ["program", "engine", "core", "session"])
+def test_what_is_loaded_while_the_model_is_closed_is_given_back(
+    during: str, folder: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, load = streamfuse.load(folder, cost_cache=False), engines.engines_of
+
+    def closing(step: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            found = make(*arguments, **named)
+            if step == during:
+                model.close()  # as another thread does
+            return found
+
+        return run
+
+    monkeypatch.setattr(engines, "engines_of", closing("program", lambda *given: closing("engine", load(*given))))
+    monkeypatch.setattr("streamfuse.runtime.core.CoreModel", closing("core", CoreModel))
+    monkeypatch.setattr("streamfuse.runtime.session.Session", closing("session", Session))
+    for _ in range(2):
+        with pytest.raises(CoreError, match=r"^this model is closed; open its bundle again$"):
+            model.generate("hello")
+    assert [engine.closed for engine in made] == [True]
+    assert (model._new_engine, model._core, model._session, model._open) == (None, None, None, set())
 
 
 def test_what_passes_cost_is_remembered_unless_it_must_not_be(

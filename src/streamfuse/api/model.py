@@ -85,8 +85,8 @@ class Model:
     """A bundle that is open: checked files, tokenizer, loaded graphs. Use it as a context manager, or close it.
 
     `generate` and `stream` share one sequence, so a prompt that begins like the last one is not read again; each
-    `chat` has a sequence of its own. A sequence is for one thread at a time, but for `stop`; several threads may make
-    and use their own.
+    `chat` has a sequence of its own. Use a sequence in one thread at a time, except `stop`; each thread may create its
+    own.
     """
 
     def __init__(
@@ -241,6 +241,9 @@ class Model:
         self._load_ms = self._load_ms or 1000 * (time.perf_counter() - started)
         self._open.difference_update([other for other in list(self._open) if other.core.handle.closed])
         self._open.add(session)
+        if self._closed:  # `close` has not seen it
+            self._forget(session)
+            self._check_open()
         return session
 
     def generate(
@@ -380,7 +383,7 @@ class Model:
         from its first token."""
         if self._session is not None:
             self._session.trim()
-        for model in self._adapters.values():
+        for model in list(self._adapters.values()):
             model.trim()
 
     def self_test(self) -> SelfTest:
@@ -443,9 +446,12 @@ class Model:
 
         whole = self._whole
         with whole._loading:
-            if whole._new_engine is None:
-                whole._new_engine = engines.engines_of(whole.bundle, whole._threads, whole._provider)
-            return whole._new_engine(self.bundle)
+            self._check_open()
+            make = whole._new_engine or engines.engines_of(whole.bundle, whole._threads, whole._provider)
+            whole._new_engine = make
+            if whole._closed:  # meanwhile; `session` closes what it has made
+                whole._new_engine = None
+            return make(self.bundle)
 
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""
@@ -469,6 +475,9 @@ class Model:
                 if self._memory is not None:
                     core.remember(os.fspath(self._memory) or None)
                 self._core = core
+                if self._closed:  # meanwhile
+                    self._core = None
+                return core
             return self._core
 
     def _shared(self) -> Session:
