@@ -99,7 +99,7 @@ class Chat:
 
     def _stream(self, words: str, options: GenerationOptions, stopped: Callable[[], bool]) -> Generation:
         turn = self._turn(options)
-        self._one.check()
+        self._one.wait_until_free()
         return self._ask(lambda: self._conversation.ask(words), *turn, stopped)
 
     def astream(self, words: str, **options: Unpack[GenerationOptions]) -> AsyncGeneration:
@@ -126,7 +126,7 @@ class Chat:
         self, results: Sequence[ToolResult], options: GenerationOptions, stopped: Callable[[], bool]
     ) -> Generation:
         turn = self._turn(options)
-        self._one.check()
+        self._one.wait_until_free()
         form = "a text for each call, or dicts"
         given = [{"content": one} if isinstance(one, str) else one for one in several("results", results, form)]
         for one in given:

@@ -288,7 +288,7 @@ class Model:
         """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
         chosen = self._of(adapter)
         start = chosen._starting(prompt, messages, system, raw, options)
-        chosen._one.check()
+        chosen._one.wait_until_free()
         return start()
 
     def astream(
