@@ -589,8 +589,23 @@ def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(
         made[-1].load_cache = fail  # type: ignore[attr-defined]
         with pytest.raises(OSError, match="the disk is gone"):
             other.restore(tmp_path / "saved")
+        assert other.used_tokens == 0, "the next question processes it again"
         assert other.messages == one.messages
         assert other.send("c").tokens == one.send("c").tokens
+
+
+def test_a_file_that_is_refused_does_not_touch_the_conversation(
+    model: streamfuse.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(note: bytes) -> None:
+        raise TextError("no note is to be taken")
+
+    with model.chat(max_new_tokens=3) as chat:
+        chat.send("a")
+        monkeypatch.setattr(chat._conversation, "take_note", refuse)
+        with pytest.raises(CoreError, match="nowhere"):
+            chat.restore(tmp_path / "nowhere")
+        assert len(chat.messages) == 2
 
 
 def test_a_session_that_is_closed_is_not_kept_by_its_model(model: streamfuse.Model) -> None:

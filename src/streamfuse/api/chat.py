@@ -202,15 +202,22 @@ class Chat:
         self._session.save(path, self._conversation.note())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote. CoreError or TextError for any other file; the conversation has not changed.
-        What an engine raises that cannot load the cache is raised again: then the conversation has not changed either,
-        but the next question processes it again."""
+        """Read back what `save` wrote. CoreError or TextError for any other file; if an engine cannot load the cache, its
+        own exception, or CoreError. The conversation is unchanged in both cases; after the second, the next question
+        processes it again."""
         self._end_turn()
-        before = self._conversation.note()
+        before, taken = self._conversation.note(), False
+
+        def take(note: bytes) -> None:
+            nonlocal taken
+            self._conversation.take_note(note)
+            taken = True
+
         try:
-            self._session.restore(path, self._conversation.take_note)
+            self._session.restore(path, take)
         except BaseException:
-            self._conversation.take_note(before)  # the cache can fail after the note of the file was taken
+            if taken:  # the cache failed after that
+                self._conversation.take_note(before)
             raise
 
     def close(self) -> None:
