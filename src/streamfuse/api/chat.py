@@ -202,8 +202,8 @@ class Chat:
         self._session.save(path, self._conversation.note())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote. CoreError or TextError for any other file; if an engine cannot load the cache, its
-        own exception, or CoreError. The conversation is unchanged in both cases; after the second, the next question
+        """Read back what `save` wrote. CoreError or TextError for any other file; if an engine cannot load the cache,
+        CoreError or its own exception. The conversation is unchanged in both cases; after the second, the next question
         processes it again."""
         self._end_turn()
         before, taken = self._conversation.note(), False

@@ -417,8 +417,8 @@ class Model:
         self._shared().save(path)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed. If an
-        engine cannot load the cache, its own exception, or CoreError; then the sequence is empty."""
+        """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed. If
+        an engine cannot load the cache, CoreError or its own exception; then the sequence is empty."""
         self._shared().restore(path)
 
     def close(self) -> None:
