@@ -27,6 +27,7 @@ from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.train.config import DistillConfig
+from streamfuse.train.dtype import name_of
 from streamfuse.train.evaluate import draft_tables, proposals, replay, replay_proposals
 from streamfuse.train.formats import Example
 from streamfuse.train.generate import generate_batch
@@ -67,6 +68,7 @@ def test_every_row_is_measured_once_and_kept(tmp_path: Path) -> None:
     assert [(row["group"], row["label"]) for row in rows] == [(row.group, row.label) for row in PLAN.rows]
     assert read_rows(work.folder) == rows
     assert list(ablations(tmp_path).run()) == []
+    assert work._config("base", {}).dtype == name_of(next(work.base.parameters()).dtype), "trained as it is measured"
     found = {row["group"] + " " + row["label"]: row for row in rows}
     model = load_stream_fused(
         load_base(work.model, next(work.base.parameters()).dtype), work.folder / "base/adapter.safetensors"
