@@ -597,12 +597,12 @@ def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(
 def test_a_file_that_is_refused_does_not_touch_the_conversation(
     model: streamfuse.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(note: bytes) -> None:
+    def refuse(conversation: Conversation, note: bytes) -> None:
         raise TextError("no note is to be taken")
 
     with model.chat(max_new_tokens=3) as chat:
         chat.send("a")
-        monkeypatch.setattr(chat._conversation, "take_note", refuse)
+        monkeypatch.setattr(Conversation, "take_note", refuse)
         with pytest.raises(CoreError, match="nowhere"):
             chat.restore(tmp_path / "nowhere")
         assert len(chat.messages) == 2
@@ -806,11 +806,13 @@ def test_after_close_everything_is_one_sentence(
 def test_what_is_loaded_while_the_model_is_closed_is_given_back(
     during: str, folder: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, load = streamfuse.load(folder, cost_cache=False), engines.engines_of
+    model, load, kept = streamfuse.load(folder, cost_cache=False), engines.engines_of, list[weakref.ref[Any]]()
 
     def closing(step: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
             found = make(*arguments, **named)
+            if step != "engine":  # `made` has engines
+                kept.append(weakref.ref(found))
             if step == during:
                 model.close()  # as another thread does
             return found
@@ -824,7 +826,8 @@ def test_what_is_loaded_while_the_model_is_closed_is_given_back(
         with pytest.raises(CoreError, match=r"^this model is closed; open its bundle again$"):
             model.generate("hello")
     assert [engine.closed for engine in made] == [True]
-    assert (model._new_engine, model._core, model._session, model._open) == (None, None, None, set())
+    gc.collect()
+    assert [one() for one in kept] == [None] * len(kept), "the closed model keeps nothing"
 
 
 def test_what_passes_cost_is_remembered_unless_it_must_not_be(
