@@ -1,4 +1,4 @@
-"""Callbacks of a training run: metrics as JSON lines, the adapter file, a progress bar, intervals, stopping early."""
+"""Callbacks of a training run: metrics, the adapter file, a progress bar, intervals, old checkpoints, stopping early."""
 
 from __future__ import annotations
 
