@@ -141,6 +141,8 @@ class Model:
         with whole._choosing:
             if name not in whole._adapters:
                 whole._adapters[name] = whole._with_adapter(name)
+                if whole._closed:  # `close` may not have seen it
+                    whole._adapters[name].close()
             return whole._adapters[name]
 
     def _with_adapter(self, name: str) -> Model:
@@ -152,7 +154,7 @@ class Model:
             cost_cache=self._cost_cache,
             memory=f"{memory}.{name}" if memory else memory,
         )
-        model._whole, model._closed = self, self._closed
+        model._whole = self
         return model
 
     def _of(self, adapter: str | None) -> Model:
