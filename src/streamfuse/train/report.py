@@ -1,4 +1,4 @@
-"""Callbacks of a training run: metrics, the adapter file, a progress bar, intervals, old checkpoints, stopping early."""
+"""Callbacks of a training run: metrics, adapter file, progress bar, intervals, old checkpoints, stopping early."""
 
 from __future__ import annotations
 
