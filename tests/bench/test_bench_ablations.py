@@ -6,6 +6,7 @@ Run: python -m pytest tests/bench/test_bench_ablations.py
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,12 @@ from streamfuse.runtime.backends.reference import ReferenceBackend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.reference.draft import StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
-from streamfuse.train.config import DistillConfig
+from streamfuse.train.config import DistillConfig, TrainConfig
+from streamfuse.train.dtype import name_of
 from streamfuse.train.evaluate import draft_tables, proposals, replay, replay_proposals
 from streamfuse.train.formats import Example
 from streamfuse.train.generate import generate_batch
-from streamfuse.train.main import run
+from streamfuse.train.main import TrainResult, run
 
 TINY = {"num_msa_layers": 2, "num_streams": 3, "adapter_rank": 2, "parent_rank": 4, "pruner_rank": 2}
 PLAN = Plan(
@@ -48,7 +50,7 @@ PLAN = Plan(
 )
 
 
-def ablations(folder: Path) -> Ablations:
+def ablations(folder: Path, train: Callable[[TrainConfig], TrainResult] = run) -> Ablations:
     torch.manual_seed(5)
     base = tiny.base(eos_token_id=None)
     model = tiny.write_base(folder / "base", base, eos_token_id=None)
@@ -58,12 +60,21 @@ def ablations(folder: Path) -> Ablations:
     rows = [{"input_ids": p, "completion_ids": a} for p, a in zip(prompts, answers, strict=True)]
     (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     size = Size(steps=6, batch_size=2, examples=10, held_out=4, max_tokens=40)
-    return Ablations(model, str(folder / "own.jsonl"), folder / "out", PLAN, size, run)
+    return Ablations(model, str(folder / "own.jsonl"), folder / "out", PLAN, size, train)
 
 
 def test_every_row_is_measured_once_and_kept(tmp_path: Path) -> None:
-    work = ablations(tmp_path)
+    configs: list[TrainConfig] = []
+
+    def train(config: TrainConfig) -> TrainResult:
+        configs.append(config)
+        return run(config)
+
+    work = ablations(tmp_path, train)
     rows = list(work.run())
+    assert {config.dtype for config in configs} == {name_of(next(work.base.parameters()).dtype)}, (
+        "trained as it is measured"
+    )
     assert [(row["group"], row["label"]) for row in rows] == [(row.group, row.label) for row in PLAN.rows]
     assert read_rows(work.folder) == rows
     assert list(ablations(tmp_path).run()) == []

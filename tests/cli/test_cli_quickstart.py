@@ -97,7 +97,7 @@ def test_the_whole_way_and_a_second_run_skips_what_is_whole(
     assert len(bundle.tables["ngram_ids"]) == facts["table"]["entries"]
     assert facts["next"][-1].startswith(f"streamfuse export --model {model} --adapter {out}/train/adapter.safetensors")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    monkeypatch.setattr(distillation, "choose_dtype", lambda name: torch.float16)  # as on another machine
+    monkeypatch.setattr(distillation, "choose_dtype", lambda name, device: torch.float16)  # as on another machine
     again = found(model, out)
     assert again["skipped"] == ["own text", "n-gram table", "bundle"]
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before

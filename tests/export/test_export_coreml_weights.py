@@ -56,6 +56,14 @@ def test_a_q8_0_grid_loses_only_the_rounding_to_float16() -> None:
     assert torch.equal(store("int8:32:symmetric", "float32").of("mlp", want).dense(), want)
 
 
+def test_pieces_of_one_weight_may_have_several_sizes() -> None:
+    made, want = store("int8:32:symmetric"), weight()
+    for most_rows, sizes in ((32, [32, 16]), (20, [20, 20, 8]), (32, [32, 16])):
+        pieces = made.pieces("mlp", most_rows, want)
+        assert [len(piece.data) for piece in pieces] == sizes
+        assert pieces is made.pieces("mlp", most_rows, want), "made once"
+
+
 def test_groups_of_one_value_keep_it() -> None:
     want = torch.cat([torch.zeros(1, 32), torch.full((1, 32), -0.25), 3.0 + 1e-4 * torch.randn(1, 32)])
     found = store("int4:32:affine").of("mlp", want).dense()

@@ -223,6 +223,14 @@ def test_a_chat_belongs_to_its_adapter(made: Made, model: streamfuse.Model, tmp_
         plain.generate("hi", adapter="sql")
 
 
+def test_adapters_of_a_closed_model_are_closed(made: Made) -> None:
+    with streamfuse.load(made.whole) as model:
+        before = model.adapter("tuned")
+    for adapter in (before, model.adapter("frozen")):
+        with pytest.raises(CoreError, match="this model is closed"):
+            adapter.generate("hi")
+
+
 def test_answers_of_an_adapter_are_remembered_in_a_file_of_their_own(made: Made, tmp_path: Path) -> None:
     with streamfuse.load(made.whole, memory=tmp_path / "memory", cost_cache=False) as model:
         model.generate(PROMPT, adapter="tuned", max_new_tokens=20, ignore_eos=True)

@@ -34,7 +34,8 @@ from streamfuse.cli.commands.run import run
 from streamfuse.extras import MissingExtra
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import CoreError
+from streamfuse.runtime.core import CoreError, CoreModel
+from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Conversation, TextError
 
 IMPORT_SECONDS = 0.3
@@ -588,8 +589,23 @@ def test_a_cache_that_cannot_be_loaded_leaves_the_conversation_as_it_was(
         made[-1].load_cache = fail  # type: ignore[attr-defined]
         with pytest.raises(OSError, match="the disk is gone"):
             other.restore(tmp_path / "saved")
+        assert other.used_tokens == 0, "the next question processes it again"
         assert other.messages == one.messages
         assert other.send("c").tokens == one.send("c").tokens
+
+
+def test_a_file_that_is_refused_does_not_touch_the_conversation(
+    model: streamfuse.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(conversation: Conversation, note: bytes) -> None:
+        raise TextError("no note is to be taken")
+
+    with model.chat(max_new_tokens=3) as chat:
+        chat.send("a")
+        monkeypatch.setattr(Conversation, "take_note", refuse)
+        with pytest.raises(CoreError, match="nowhere"):
+            chat.restore(tmp_path / "nowhere")
+        assert len(chat.messages) == 2
 
 
 def test_a_session_that_is_closed_is_not_kept_by_its_model(model: streamfuse.Model) -> None:
@@ -784,6 +800,34 @@ def test_after_close_everything_is_one_sentence(
     assert len(chat.messages) == 2
     for harmless in (model.stop, model.close, chat.stop, chat.close, session.close, stream.stop, stream.close):
         harmless()
+
+
+@pytest.mark.parametrize("during", ["program", "engine", "core", "session"])
+def test_what_is_loaded_while_the_model_is_closed_is_given_back(
+    during: str, folder: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, load, kept = streamfuse.load(folder, cost_cache=False), engines.engines_of, list[weakref.ref[Any]]()
+
+    def closing(step: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            found = make(*arguments, **named)
+            if step != "engine":  # `made` has engines
+                kept.append(weakref.ref(found))
+            if step == during:
+                model.close()  # as another thread does
+            return found
+
+        return run
+
+    monkeypatch.setattr(engines, "engines_of", closing("program", lambda *given: closing("engine", load(*given))))
+    monkeypatch.setattr("streamfuse.runtime.core.CoreModel", closing("core", CoreModel))
+    monkeypatch.setattr("streamfuse.runtime.session.Session", closing("session", Session))
+    for _ in range(2):
+        with pytest.raises(CoreError, match=r"^this model is closed; open its bundle again$"):
+            model.generate("hello")
+    assert [engine.closed for engine in made] == [True]
+    gc.collect()
+    assert [one() for one in kept] == [None] * len(kept), "the closed model keeps nothing"
 
 
 def test_what_passes_cost_is_remembered_unless_it_must_not_be(

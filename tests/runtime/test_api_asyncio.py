@@ -173,6 +173,49 @@ def test_a_stream_that_waits_for_the_one_before_can_be_closed(model: streamfuse.
     asyncio.run(main())
 
 
+def test_a_stream_that_is_cancelled_while_it_waits_for_the_one_before_is_not_overtaken(
+    model: streamfuse.Model, made: list[SlowBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = threading.Event()
+
+    class Late(ThreadPoolExecutor):
+        """A worker that takes up its work late."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, initializer=may_begin.wait)
+
+    monkeypatch.setattr(asynchronous, "ThreadPoolExecutor", Late)
+    model.generate("hello", max_new_tokens=1)
+    (engine,) = made
+
+    async def cancelled(task: asyncio.Task[Any]) -> None:
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        may_begin.set()
+        engine.may_end.clear()
+        first = asyncio.create_task(tokens(model.astream("hello", speculative=False)))
+        while not engine.inside:
+            await asyncio.sleep(PASS_SECONDS / 4)
+        await cancelled(first)
+        may_begin.clear()
+        second = asyncio.create_task(tokens(model.astream("hi")))
+        await asyncio.sleep(0)
+        await cancelled(second)
+        may_begin.set()
+        await asyncio.sleep(PASS_SECONDS)
+        third = asyncio.create_task(tokens(model.astream("hey")))
+        await asyncio.sleep(PASS_SECONDS)
+        assert not third.done()
+        assert engine.inside
+        engine.may_end.set()
+        assert len(await third) == 16
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("of", "by"), [("model", "stream"), ("model", "model"), ("chat", "stream"), ("chat", "chat"), ("chat", "model")]
 )

@@ -37,5 +37,5 @@ def test_auto_is_the_faster_one_on_the_device(
 
 def test_names_are_those_of_pytorch() -> None:
     for name in NAMES[1:]:
-        assert name_of(choose_dtype(name)) == name
-    assert choose_dtype("auto") in map(choose_dtype, NAMES[1:])
+        assert name_of(choose_dtype(name, "cpu")) == name
+    assert name_of(choose_dtype("auto", "cpu")) in NAMES[1:]

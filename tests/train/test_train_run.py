@@ -277,9 +277,15 @@ def test_no_resume_starts_over(config: TrainConfig) -> None:
     kept = config.out_dir / "checkpoint-best" / "model.safetensors"
     kept.parent.mkdir()
     kept.touch()
+    os.utime(kept.parent, (1, 1))  # the oldest by far
     _, second = trained(config, resume=False)
     assert second == first
     assert kept.is_file(), "not one of the run's"
+    assert {path.name for path in config.out_dir.glob("checkpoint-*")} == {
+        "checkpoint-4",
+        "checkpoint-5",
+        "checkpoint-best",
+    }
     assert len([row for row in metrics_of(config.out_dir) if "loss" in row]) == STEPS_PER_EPOCH == len(first)
 
 

@@ -24,7 +24,7 @@ class OneStream:
     def __init__(self) -> None:
         self._last: Callable[[], AsyncGeneration | None] = lambda: None
 
-    def check(self) -> None:
+    def wait_until_free(self) -> None:
         """CoreError while one runs; one that is being closed is waited for."""
         wait(self._closing())
 
@@ -118,7 +118,8 @@ class AsyncGeneration(AsyncIterator[Piece]):
             self._close()
 
     def _close(self) -> None:
-        """In the worker, after the pass that runs."""
+        """In the worker, after the pass that runs and after the stream before: `_step` may not have waited for it."""
+        wait(self._before)
         if self._generation is not None:
             with suppress(CoreError):  # the model is closed
                 self._generation.close()

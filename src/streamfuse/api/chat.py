@@ -99,7 +99,7 @@ class Chat:
 
     def _stream(self, words: str, options: GenerationOptions, stopped: Callable[[], bool]) -> Generation:
         turn = self._turn(options)
-        self._one.check()
+        self._one.wait_until_free()
         return self._ask(lambda: self._conversation.ask(words), *turn, stopped)
 
     def astream(self, words: str, **options: Unpack[GenerationOptions]) -> AsyncGeneration:
@@ -126,7 +126,7 @@ class Chat:
         self, results: Sequence[ToolResult], options: GenerationOptions, stopped: Callable[[], bool]
     ) -> Generation:
         turn = self._turn(options)
-        self._one.check()
+        self._one.wait_until_free()
         form = "a text for each call, or dicts"
         given = [{"content": one} if isinstance(one, str) else one for one in several("results", results, form)]
         for one in given:
@@ -202,15 +202,22 @@ class Chat:
         self._session.save(path, self._conversation.note())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote. CoreError or TextError for any other file; the conversation has not changed.
-        What an engine raises that cannot load the cache is raised again: then the conversation has not changed either,
-        but the next question processes it again."""
+        """Read back what `save` wrote. CoreError or TextError for any other file; if an engine cannot load the cache,
+        CoreError or its own exception. The conversation is unchanged in both cases; after the second, the next question
+        processes it again."""
         self._end_turn()
-        before = self._conversation.note()
+        before, taken = self._conversation.note(), False
+
+        def take(note: bytes) -> None:
+            nonlocal taken
+            self._conversation.take_note(note)
+            taken = True
+
         try:
-            self._session.restore(path, self._conversation.take_note)
+            self._session.restore(path, take)
         except BaseException:
-            self._conversation.take_note(before)  # the cache can fail after the note of the file was taken
+            if taken:  # the cache failed after that
+                self._conversation.take_note(before)
             raise
 
     def close(self) -> None:

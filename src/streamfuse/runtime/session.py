@@ -312,7 +312,8 @@ class Session:
 
     def restore(self, path: str | os.PathLike[str], take: Callable[[bytes], object] | None = None) -> bytes:
         """Read back what `save` wrote; its note. CoreError for a damaged file, or another bundle's: nothing changed.
-        `take` gets the note before anything changes, and refuses the file by raising."""
+        `take` gets the note before anything changes, and refuses the file by raising. If an engine cannot load the
+        cache, CoreError or its own exception; then the sequence is empty."""
         self._close_generation()
         return self.core.restore(os.fspath(path), take)
 

@@ -63,8 +63,8 @@ class ServeOptions:
         for origin in self.cors_origin:
             if origin != "*" and not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9_.:\[\]-]+", origin):
                 raise OptionError(
-                    "--cors-origin must be * or an origin as browsers send it, like https://example.org, without a "
-                    f"path, not {origin!r:.80}"
+                    "--cors-origin must be * or SCHEME://HOST[:PORT] without a path, like https://example.org, not "
+                    f"{origin!r:.80}"
                 )
         object.__setattr__(self, "cors_origin", tuple(map(_as_sent, self.cors_origin)))
 

@@ -65,7 +65,7 @@ class TrainConfig:
     base_adapter: Path | None = option(
         None, "Adapter whose tuned base new streams are trained on: a file or a shipped name."
     )
-    dtype: Dtype = option("auto", "Type of the frozen base; auto: the faster one on its device.")
+    dtype: Dtype = option("auto", "Type of the frozen base; auto: bfloat16 if fast on its device, else float32.")
     epochs: float = option(3.0, "Passes over the data.", STEPS, above=0, common=True)
     max_steps: int = option(
         0, "Training steps, in place of --epochs; 0: off.", STEPS, least=0, most=1 << 62, common=True
@@ -148,7 +148,7 @@ class DistillConfig:
         1.0, "Nucleus sampling: keep the likeliest tokens up to this total probability; 1: off.", above=0, most=1
     )
     seed: int = option(0, "Random seed for the order of the prompts and for sampling.", least=0, most=(1 << 32) - 1)
-    dtype: Dtype = option("auto", "Number type of the model; auto: the faster one on its device.")
+    dtype: Dtype = option("auto", "Number type of the model; auto: bfloat16 if fast on its device, else float32.")
 
     def __post_init__(self) -> None:
         check(self)

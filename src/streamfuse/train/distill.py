@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused
 from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.transformer import Transformer
@@ -74,8 +76,13 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
     Raises:
         CheckpointError: a file cannot be used.
     """
-    base = load_base(folder, choose_dtype(config.dtype))
+    base = load_base(folder, _dtype(config))
     return load_stream_fused(base, adapter).base if adapter else base
+
+
+def _dtype(config: DistillConfig) -> torch.dtype:
+    """The dtype of the model. "auto" is that of the CPU, so who writes on another device chooses one for it before."""
+    return choose_dtype(config.dtype, "cpu")
 
 
 def provenance_of(
@@ -94,7 +101,7 @@ def provenance_of(
         "temperature": config.temperature,
         "top_p": config.top_p,
         "seed": config.seed,
-        "dtype": name_of(choose_dtype(config.dtype)),
+        "dtype": name_of(_dtype(config)),
         **more,
     }
 

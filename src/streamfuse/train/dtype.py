@@ -12,7 +12,7 @@ NAMES = get_args(Dtype)
 _CPU_FLAGS = ("avx512_bf16", "amx_bf16")  # products in bfloat16 take half the time there, and more elsewhere
 
 
-def choose_dtype(name: str, device: torch.device | str = "cpu") -> torch.dtype:
+def choose_dtype(name: str, device: torch.device | str) -> torch.dtype:
     """The dtype of that name, one of `NAMES`; "auto" is the faster one on this device."""
     if name == "auto":
         return fastest_dtype(device)
@@ -20,7 +20,7 @@ def choose_dtype(name: str, device: torch.device | str = "cpu") -> torch.dtype:
     return dtype
 
 
-def fastest_dtype(device: torch.device | str = "cpu") -> torch.dtype:
+def fastest_dtype(device: torch.device | str) -> torch.dtype:
     """bfloat16 if the device has fast bfloat16 products, else float32."""
     kind, fast = str(device).partition(":")[0], False
     if kind == "cuda":

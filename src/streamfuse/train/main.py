@@ -46,7 +46,16 @@ from .ngram_counts import count_ngrams
 from .objective import NGramObjective
 from .prompts import open_text
 from .readers import merged, read_samples, spread, to_examples
-from .report import AdapterFile, MetricsFile, OwnIntervals, PlotFile, ProgressBar, StopAfterStep
+from .report import (
+    AdapterFile,
+    LastCheckpoints,
+    MetricsFile,
+    OwnIntervals,
+    PlotFile,
+    ProgressBar,
+    StopAfterStep,
+    checkpoints,
+)
 from .templates import TEMPLATES
 from .trainer import StreamTrainer, examples_per_step
 
@@ -166,6 +175,7 @@ def run(
         data_collator=collate,
         callbacks=[
             OwnIntervals(),
+            LastCheckpoints(config.out_dir),
             MetricsFile(config.out_dir / "metrics.jsonl"),
             adapter,
             PlotFile(config.out_dir / "metrics.jsonl", config.out_dir / "metrics.png"),
@@ -285,7 +295,7 @@ def _prepare_folder(
     path = config.out_dir / "config.json"
     config.out_dir.mkdir(parents=True, exist_ok=True)
     if not resume:
-        for folder in _checkpoints(config.out_dir):
+        for folder in checkpoints(config.out_dir):
             shutil.rmtree(folder)
     checkpoint = _last_whole_checkpoint(config.out_dir)
     own = {
@@ -328,9 +338,9 @@ def _settings_before(path: Path, resume: bool) -> dict[str, Any]:
         return {}
     if path.is_file() and not {"out_dir", "streams"} <= found.keys():
         raise ValueError(f"{path}: not written by a training run, and would be overwritten; give another --output-dir")
-    if not found and _checkpoints(path.parent):
+    if not found and checkpoints(path.parent):
         raise ValueError(
-            f"{path}: missing, so the checkpoints beside it may be another program's, and would be deleted; give "
+            f"{path}: missing, so the checkpoints beside it may be another program's; delete them yourself, or give "
             "another --output-dir"
         )
     return found
@@ -365,15 +375,6 @@ def _check_checkpoint(folder: Path) -> None:
             f"{damaged[0]}: missing or damaged; delete the folder {folder.name} to resume from the checkpoint before "
             "it, or add --no-resume to start over"
         )
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """The folders that the Trainer takes for checkpoints; `checkpoint-best` is none."""
-    return [
-        path
-        for path in folder.glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdecimal() and path.is_dir()
-    ]
 
 
 def _last_whole_checkpoint(folder: Path) -> str | None:
@@ -439,7 +440,7 @@ def _arguments(config: TrainConfig) -> TrainingArguments:
         eval_strategy="steps",
         eval_steps=config.evaluate_every,
         save_steps=config.evaluate_every,
-        save_total_limit=2,
+        save_total_limit=None,  # LastCheckpoints deletes them
         report_to=["tensorboard"] if find_spec("tensorboard") else [],
         seed=config.seed,
         disable_tqdm=True,

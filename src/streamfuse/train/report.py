@@ -1,8 +1,9 @@
-"""Callbacks of a training run: metrics as JSON lines, the adapter file, a progress bar, intervals, stopping early."""
+"""Callbacks of a training run: metrics, adapter file, progress bar, intervals, old checkpoints, stopping early."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterable
@@ -76,6 +77,24 @@ class PlotFile(TrainerCallback):
         if state.is_world_process_zero and due and find_spec("matplotlib"):
             plot_metrics(self.metrics, self.path)
             self._plotted = time.monotonic()
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first; `checkpoint-best` is none of them."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*") if path.is_dir()}
+    return sorted((path for path, step in steps.items() if step.isdecimal()), key=lambda path: int(steps[path]))
+
+
+class LastCheckpoints(TrainerCallback):
+    """Keeps the last two. The Trainer's `save_total_limit` could delete other folders named `checkpoint-*` too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            for old in checkpoints(self.folder)[:-2]:
+                shutil.rmtree(old, ignore_errors=True)
 
 
 class StopAfterStep(TrainerCallback):

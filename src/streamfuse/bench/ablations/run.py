@@ -30,7 +30,7 @@ from streamfuse.runtime.reference.draft import DraftTables, grow
 from streamfuse.train.config import DistillConfig, TrainConfig, default_streams
 from streamfuse.train.data import FrozenStates, choose_stream_vocab, split_held_out
 from streamfuse.train.distill import appending
-from streamfuse.train.dtype import fastest_dtype
+from streamfuse.train.dtype import fastest_dtype, name_of
 from streamfuse.train.evaluate import Proposals, Replay, draft_tables, proposals, replay_proposals
 from streamfuse.train.formats import DataError, Example
 from streamfuse.train.generate import generate_batch
@@ -89,7 +89,12 @@ class Ablations:
 
     @cached_property
     def base(self) -> Transformer:
-        return load_base(self.model, fastest_dtype())
+        return load_base(self.model, self.dtype)
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """In which models are trained, on any device, and measured, on the CPU."""
+        return fastest_dtype("cpu")
 
     @cached_property
     def texts(self) -> dict[str, list[Example]]:
@@ -155,6 +160,7 @@ class Ablations:
             held_out=2,  # measured below, on all of them
             out_dir=out,
             adapter=out / "adapter.safetensors",
+            dtype=name_of(self.dtype),
             streams=replace(default_streams("lossless"), **streams),
             max_steps=self.size.steps,
             batch_size=self.size.batch_size,

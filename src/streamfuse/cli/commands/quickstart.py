@@ -80,6 +80,7 @@ def quickstart(
     need_export(target, backend)
     need_native()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in `export`
+    from streamfuse.bundle import open_bundle
     from streamfuse.cli.shared.compare import check_equal
     from streamfuse.cli.shared.quickstart import Quickstart
     from streamfuse.model.pull import resolve_model
@@ -115,7 +116,7 @@ def quickstart(
         )
     else:
         _show(steps, compared)
-    check_equal(compared, "kernels" if backend == AUTO else backend)
+    check_equal(compared, open_bundle(steps.bundle, verify=False).manifest.backend)
 
 
 def _show(steps: Quickstart, compared: Comparisons) -> None:

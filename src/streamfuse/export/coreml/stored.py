@@ -72,7 +72,7 @@ class Store:
     config: ExportConfig
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
-    _pieces: dict[int, list[Stored]] = field(default_factory=dict)  # by the id of the whole weight
+    _pieces: dict[tuple[int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole weight, most rows
 
     def of(self, part: Part, *weights: Tensor) -> Stored:
         """The stored form of weights [N_i, K], concatenated.
@@ -90,10 +90,11 @@ class Store:
     def pieces(self, part: Part, most_rows: int, *weights: Tensor) -> list[Stored]:
         """The stored form of weights as of `of`, in pieces of at most `most_rows` rows; cached."""
         whole = self.of(part, *weights)
-        if id(whole) not in self._pieces:
+        key = id(whole), most_rows
+        if key not in self._pieces:
             starts = range(0, len(whole.data), most_rows)
-            self._pieces[id(whole)] = [whole.rows(start, start + most_rows) for start in starts]
-        return self._pieces[id(whole)]
+            self._pieces[key] = [whole.rows(start, start + most_rows) for start in starts]
+        return self._pieces[key]
 
     def _make(self, part: Part, weight: Tensor, scheme: PartScheme) -> Stored:
         dtype = np.dtype(self.config.dtype)
