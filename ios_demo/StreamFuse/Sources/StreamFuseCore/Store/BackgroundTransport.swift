@@ -71,8 +71,9 @@ public final class BackgroundTransport: BundleTransport {
 
   /// Pass the handler of `application(_:handleEventsForBackgroundURLSession:completionHandler:)`. It is called on the
   /// main thread once all responses that have arrived are stored and read, at the latest after 20 s.
-  public func handleEvents(completionHandler: @escaping @Sendable () -> Void) {
-    responses.handleEvents(completionHandler)
+  public func handleEvents(completionHandler: @escaping () -> Void) {
+    nonisolated(unsafe) let handler = completionHandler  // UIKit does not declare it as Sendable
+    responses.handleEvents { handler() }
   }
 
   /// Called when the session has delivered all events.
@@ -83,9 +84,9 @@ public final class BackgroundTransport: BundleTransport {
     head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
     await adopting.value
-    try Task.checkCancellation()
     let name = responses.files.response(url, from: offset)
-    await responses.left(name)
+    try await responses.left(name)
+    try Task.checkCancellation()
     let (call, events) = responses.join(name) { task(URLRequest(url, from: ResponseFiles.offset(name)), name) }
     var keeps = true
     defer { responses.leave(name, call, keeps: keeps) }

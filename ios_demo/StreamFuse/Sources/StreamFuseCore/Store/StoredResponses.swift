@@ -18,9 +18,9 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
     var unneeded: Set<String> = []
     /// The task of each request that has no response yet.
     var tasks: [String: URLSessionTask] = [:]
-    /// The cancelled requests whose resume data the system has not passed yet: how many bytes had arrived, and what
-    /// keeps the data.
-    var leaving: [String: (bytes: Int64, keeping: Task<Void, Never>)] = [:]
+    /// The cancelled requests whose resume data the system has not passed yet: how many bytes had arrived, and the
+    /// identifier of the task.
+    var leaving: [String: (bytes: Int64, task: Int)] = [:]
     /// The number of calls that are reading their response.
     var giving = 0
     /// The app delegate's completion handlers, each until it is called.
@@ -123,9 +123,9 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
       }
       #if canImport(Darwin)
         if let task = task as? URLSessionDownloadTask {
-          let bytes = task.countOfBytesReceived
-          let keeping = Task { self.keep(await task.cancelByProducingResumeData(), bytes: bytes, for: name) }
-          state.leaving[name] = (bytes, keeping)
+          let bytes = task.countOfBytesReceived, number = task.taskIdentifier
+          state.leaving[name] = (bytes, number)
+          Task { self.keep(await task.cancelByProducingResumeData(), bytes: bytes, for: name, leaving: number) }
           return nil
         }
       #endif
@@ -134,10 +134,14 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
     unwanted?.cancel()
   }
 
-  /// Waits until a request that was cancelled a moment ago can be resumed, if there is one.
-  func left(_ name: String) async {
-    let keeping = state.withLock { $0.leaving[name]?.keeping }
-    await keeping?.value
+  /// Waits until a request that was cancelled a moment ago can be resumed, if there is one. After 5 s it starts anew: for
+  /// a task that had just ended, the system may pass nothing.
+  func left(_ name: String) async throws {
+    for _ in 0..<100 {
+      guard state.withLock({ $0.leaving[name] != nil }) else { return }
+      try await Task.sleep(for: .milliseconds(50))
+    }
+    state.withLock { $0.leaving[name] = nil }
   }
 
   /// Passes a stored response, from byte `offset` of the file on, to `head` and `body`.
@@ -155,10 +159,13 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
   }
 
   /// Keeps the resume data of a request that ended early, for which so many bytes had arrived, unless its response was
-  /// refused; nil: the system has none.
-  func keep(_ data: Data?, bytes: Int64, for name: String) {
+  /// refused; nil: the system has none. `leaving`: the cancelled task, which nobody waits for any more if it comes late.
+  func keep(_ data: Data?, bytes: Int64, for name: String, leaving task: Int? = nil) {
     state.withLock { state in
-      state.leaving[name] = nil
+      if let task {
+        guard state.leaving[name]?.task == task else { return }
+        state.leaving[name] = nil
+      }
       guard let data, !state.refused.contains(name) else { return }
       files.keep(data, bytes: bytes, for: name)
     }
@@ -221,9 +228,9 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
       : TransportHead(response).whole(from: ResponseFiles.offset(name), bytes: fileSize(location) ?? 0)
     state.withLock { state in
       if state.refused.contains(name) || state.isReplaced(downloadTask, name) { return }
+      state.tasks[name] = nil  // it has ended, also if the response cannot be stored
       do {
         try files.store(name, head, body: location)
-        state.tasks[name] = nil
       } catch {
         for events in state.events(name) { events.finish(throwing: error) }
       }
@@ -234,7 +241,7 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
     guard let name = task.taskDescription else { return }
     // The calls are those of this moment: one that joins later starts a task of its own.
     let ended = state.withLock { state -> [Events.Continuation]? in
-      if state.isReplaced(task, name) || state.leaving[name] != nil { return nil }
+      if state.isReplaced(task, name) || state.leaving[name]?.task == task.taskIdentifier { return nil }
       state.tasks[name] = nil
       return state.events(name)
     }
