@@ -5,7 +5,11 @@ Run: python -m pytest tests/onnx/test_onnx_providers.py
 
 from __future__ import annotations
 
+import os
 import platform
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +136,32 @@ class FakeSession:
 
     def get_provider_graph_assignment_info(self) -> list[Subgraph]:
         return list(self._subgraphs)
+
+
+class FakeOptions:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: None
+
+
+def test_plug_ins_compile_one_at_a_time_and_the_output_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed: pip install 'streamfuse[qnn]'")
+    qnn, running, found = PROVIDERS["qnn"], threading.Semaphore(1), []
+
+    def session(*given: Any, **more: Any) -> FakeSession:
+        found.append(running.acquire(blocking=False))
+        time.sleep(0.05)
+        if found[-1]:
+            running.release()
+        return FakeSession(Subgraph(qnn.identifier, ("Add",)))
+
+    device = type("Device", (), {"ep_name": qnn.identifier})
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [device])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    before = os.fstat(1)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: Choice.parse("qnn").open(Path("decode.onnx"), FakeOptions()), range(3)))
+    assert found == [True] * 3
+    assert os.path.samestat(os.fstat(1), before)
 
 
 def test_nodes_on_the_cpu_are_counted_and_refused_where_that_is_asked_for() -> None:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -24,6 +25,7 @@ _NO_CPU = "session.disable_cpu_ep_fallback"
 _PLACE = re.compile(r"^\S+\.(cc|h):\d+ .* was false\. ")
 # What Qualcomm's simulator on a desktop stands for: Snapdragon 8 Gen 3. A device knows its own chip.
 _SIMULATED = {"soc_model": "57", "htp_arch": "75", "enable_htp_fp16_precision": "1"}
+_SILENT = threading.Lock()  # for the process's output and its plug-ins
 _ANYWHERE = ("Linux", "Darwin", "Windows")
 
 
@@ -129,11 +131,11 @@ class Choice:
                 options.add_session_config_entry(key, value)
         arguments: dict[str, Any] = {}
         try:
-            if provider.plug_in:
-                options.add_provider_for_devices(*_plugged_in(onnxruntime, provider, self.options))
-            else:
-                arguments["providers"] = [(provider.identifier, dict(self.options))]
             with _silent() if provider.plug_in else nullcontext():
+                if provider.plug_in:
+                    options.add_provider_for_devices(*_plugged_in(onnxruntime, provider, self.options))
+                else:
+                    arguments["providers"] = [(provider.identifier, dict(self.options))]
                 # Without the last word the package takes the CPU where the provider fails, and prints so.
                 session = onnxruntime.InferenceSession(str(file), options, **arguments, enable_fallback=0)
         except BackendError:
@@ -216,16 +218,20 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Compilers of vendors print their stages on the process's own output, which belongs to the answer."""
-    sys.stdout.flush()
-    before, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        os.dup2(before, 1)
-        os.close(before)
-        os.close(nowhere)
+    """Compilers of vendors print their stages on the process's own output, which belongs to the answer.
+
+    One thread at a time: the second one would find no output, and restore that.
+    """
+    with _SILENT:
+        sys.stdout.flush()
+        before, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        try:
+            yield
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+            os.close(nowhere)
 
 
 def import_onnxruntime() -> ModuleType:
