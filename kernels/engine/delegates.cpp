@@ -112,6 +112,12 @@ std::string open_vendors(const Delegate& delegate, void*& library) {
 
 std::mutex output_lock;  // for the process's two output streams
 
+// Of these two only: fflush(nullptr) waits for every stream that another thread is reading.
+[[maybe_unused]] void flush_output() {
+  std::fflush(stdout);
+  std::fflush(stderr);
+}
+
 }  // namespace
 
 bool is_vendors(const std::string& backend) {
@@ -124,7 +130,7 @@ VendorOutput::VendorOutput(bool collect) {
 #if defined(__linux__) && !defined(__ANDROID__)
   if (!collect || prints_everything()) return;
   lock_ = std::unique_lock<std::mutex>(output_lock);
-  std::fflush(nullptr);
+  flush_output();
   if (std::FILE* const file = std::tmpfile(); file != nullptr) {
     file_ = dup(fileno(file));
     std::fclose(file);
@@ -141,7 +147,7 @@ VendorOutput::VendorOutput(bool collect) {
 VendorOutput::~VendorOutput() {
 #if defined(__linux__) && !defined(__ANDROID__)
   if (!lock_.owns_lock()) return;
-  std::fflush(nullptr);
+  flush_output();
   if (output_ >= 0) dup2(output_, STDOUT_FILENO);
   if (error_ >= 0) dup2(error_, STDERR_FILENO);
   for (const int descriptor : {output_, error_, file_})
@@ -153,7 +159,7 @@ std::string VendorOutput::errors() const {
   std::string found;
 #if defined(__linux__) && !defined(__ANDROID__)
   if (file_ < 0) return found;
-  std::fflush(nullptr);
+  flush_output();
   std::string text(static_cast<size_t>(std::max<off_t>(lseek(file_, 0, SEEK_END), 0)), ' ');
   text.resize(static_cast<size_t>(std::max<ssize_t>(pread(file_, text.data(), text.size(), 0), 0)));
   constexpr const char* kMark = "<E> ";  // marks errors in Qualcomm's log
