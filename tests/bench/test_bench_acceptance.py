@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from streamfuse import engines, load
 from streamfuse.bench.acceptance import AcceptanceSettings, measure_bundle
+from streamfuse.bench.shared.turns import turns
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.runtime.backend import PassOutput
@@ -117,6 +118,17 @@ def test_every_turn_is_asked_after_the_models_own_answer(measure: Measure, tmp_p
     first = open_bundle(tmp_path / "bundle").tokenizer.encode_chat([{"role": "user", "content": "a"}])
     answer = [cache for cache in asked if cache[: len(first)] == first]
     assert any(len(cache) > len(first) + NEW for cache in answer)  # the second turn has the first and its answer
+
+
+def test_the_messages_before_a_question_are_in_its_prompt(tmp_path: Path) -> None:
+    before = [
+        {"role": "system", "content": "c"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+    ]
+    text = open_bundle(write_bundle(tmp_path / "bundle")).tokenizer
+    prompts = [prompt for prompt, _ in turns(Sample(("d",), before=tuple(before)), text)]
+    assert prompts == [text.encode_chat([*before, {"role": "user", "content": "d"}])]
 
 
 def test_samples_that_do_not_fit_are_left_out_and_sources_are_told_apart(measure: Measure) -> None:

@@ -1,4 +1,6 @@
-"""Questions of several turns: every turn is asked with the model's own answers to the turns before it."""
+"""Questions of several turns: every turn is asked with the model's own answers to the turns before it, and with the
+messages that a row of `messages` begins with.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def turns(sample: Sample, text: Tokenizer) -> Iterator[tuple[list[int], Answered
     if sample.ids is not None or not text.can_chat:
         yield encode_prompt(sample, text), lambda token_ids: None
         return
-    conversation = Conversation(text)
+    conversation = Conversation(text, history=sample.before)
     for turn in sample.turns:
         yield conversation.ask(turn), conversation.answer
 
