@@ -116,6 +116,13 @@ def grammar_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "gbnf_of", lambda schema: text)
 
 
+def test_llama_computes_on_the_processor(llama: FakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: list[Any] = []
+    monkeypatch.setattr(llama, "llama_model_load_from_file", lambda path, given: settings.append(given) or "model")
+    llama_system()
+    assert [given.n_gpu_layers for given in settings] == [0]
+
+
 def llama_system() -> llama_cpp.LlamaCpp:
     return llama_cpp.LlamaCpp(Path("some.gguf"), threads=1, capacity=64, stop_ids=[49])
 

@@ -170,6 +170,10 @@ def test_a_call_is_right_where_its_values_are_accepted(arguments: dict[str, Any]
     [
         ({"messages": [user("?")], "tools": []}, "messages and tools"),
         ({"messages": [user("?")], "tools": [TOOL], "ground_truth": []}, "ground_truth"),
+        (
+            {"messages": [user("?")], "tools": [TOOL], "ground_truth": [{"area": {"base": 5}}]},
+            "list of accepted values",
+        ),
         ({"messages": [user("?")], "tools": [{"name": "f"}], "ground_truth": [TRUTH]}, "a tool"),
     ],
 )

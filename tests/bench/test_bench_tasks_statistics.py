@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,13 @@ def test_what_slows_both_systems_cancels_in_their_ratio() -> None:
     assert ratio.value == pytest.approx(2.0)
     assert ratio.interval == pytest.approx([2.0, 2.0])
     assert bootstrap.rate(fast).high > 1.1 * bootstrap.rate(fast).low
+
+
+def test_a_ratio_to_empty_answers_is_no_number() -> None:
+    some = timings([10, 20], [[100], [100]])
+    assert math.isnan(Bootstrap(2, 1).ratio(timings([0, 0], [[5], [5]]), timings([0, 0], [[5], [5]])).value)
+    ratio = Bootstrap(2, 1).ratio(some, timings([0, 20], [[5], [100]]))
+    assert ratio.value == pytest.approx(1000 * 30 / 200 / (1000 * 20 / 105))
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:

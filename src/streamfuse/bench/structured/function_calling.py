@@ -96,6 +96,9 @@ def _question(row: Row, place: str) -> Question:
         raise DataError(f"{place}: needs messages and tools, both lists")
     if not isinstance(truth, list) or len(truth) != 1 or not isinstance(truth[0], dict) or len(truth[0]) != 1:
         raise DataError(f"{place}: ground_truth is not a list of one call, {{name: {{parameter: [values]}}}}")
+    (arguments,) = truth[0].values()
+    if not isinstance(arguments, dict) or not all(isinstance(values, list) for values in arguments.values()):
+        raise DataError(f"{place}: ground_truth has no list of accepted values for each parameter")
     try:
         constraint = Constraint.schema(call_schema(tools))
     except (KeyError, TypeError, AttributeError) as error:
