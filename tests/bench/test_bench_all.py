@@ -79,7 +79,7 @@ def test_what_is_missing_is_named_and_left_out(place: Path, ran: list[str]) -> N
     assert ["e2e", "77", "151", "172", "234"] in rows
 
 
-def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> None:
+def test_only_what_changed_is_measured_again(place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bench_all(place)
     first = list(ran)
     ran.clear()
@@ -90,11 +90,30 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str]) -> Non
     bench_all(place)
     assert ran == [name for name in first if "E2E" in name or "e2e" in name]
     ran.clear()
+    (place / "data" / "gsm8k" / "question.jsonl").write_text("{} \n", encoding="utf-8")
+    bench_all(place)
+    assert ran == [name for name in first if "GSM8K" in name]
+    ran.clear()
+    monkeypatch.setattr(suite, "processor", lambda: "another")
+    bench_all(place)
+    assert ran == first
+    ran.clear()
     bench_all(place, "--limit", "5", "--only", "structured")
     assert ran == [name for name in first if name.startswith("structured")]
     ran.clear()
     bench_all(place, "--limit", "5", "--only", "peak memory")
     assert ran == ["peak memory of demo", "peak memory of e2e"]
+
+
+def test_a_missing_package_is_named_before_the_first_benchmark(
+    place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lark", None)
+    result = bench_all(place)
+    assert result.exit_code == 1
+    assert "bench structured needs lark: pip install 'streamfuse[bench]'" in result.stderr
+    assert ran == []
+    assert bench_all(place, "--only", "passes").exit_code == 0
 
 
 def test_a_failure_keeps_what_was_measured(place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

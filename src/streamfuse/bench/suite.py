@@ -1,7 +1,8 @@
 """All measurements of a release as a list of commands, and one file with what they printed.
 
-A benchmark is a command of this program with `--json`. Its result is stored with a digest of the command, the native
-libraries and the bundle; a later run repeats only the benchmarks whose digest has changed.
+A benchmark is a command of this program with `--json`. Its result is stored with a digest of the command, the
+processor, the native libraries, the bundle and the data; a later run repeats only the benchmarks whose digest has
+changed.
 """
 
 from __future__ import annotations
@@ -106,11 +107,12 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
 
 
 def identity(benchmark: Benchmark) -> str:
-    """SHA-256 of what the result depends on: the command, the native libraries and the bundle (its manifest, which has
-    the hashes of its files)."""
-    digest = hashlib.sha256(benchmark.command.encode())
-    for path in (find_core(), find_text(), find_library(), benchmark.bundle / MANIFEST_NAME):
-        digest.update(path.read_bytes())
+    """SHA-256 of what the result depends on: the command, the processor, the native libraries, the data and the bundle
+    (its manifest, which has the hashes of its files)."""
+    digest = hashlib.sha256(f"{benchmark.command}\n{processor()}\n".encode())
+    for path in (find_core(), find_text(), find_library(), benchmark.bundle / MANIFEST_NAME, benchmark.data):
+        if path is not None:
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -9,6 +9,7 @@ import typer
 
 from streamfuse.cli.shared import tables
 from streamfuse.cli.shared.console import out, print_json, say
+from streamfuse.extras import NEEDS, need
 from streamfuse.options import OptionError
 
 _COLUMNS = ("data set", "prompts", "per pass", "speed-up", "95 %", "cold caches", "streams")
@@ -49,7 +50,8 @@ def all_(
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, its duration, and the load of the
     machine. Run the same command again to resume: results are reused unless
-    the command, the native libraries or the bundle changed.
+    the command, the processor, the native libraries, the bundle or the data
+    changed.
 
     [bold]Examples[/bold]
 
@@ -85,6 +87,9 @@ def all_(
         for one in todo:
             out.print(f"# {one.name}\n{one.command}", markup=False, soft_wrap=True)
         return
+    for kind in dict.fromkeys(one.arguments[1] for one in todo):  # before the first of them, not after half an hour
+        if f"bench-{kind}" in NEEDS:
+            need(f"bench-{kind}")
     try:
         for number, one in enumerate(todo, 1):
             say(f"{number} of {len(todo)}: {one.command}")
