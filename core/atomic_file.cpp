@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "paths.h"
+#include "file_paths.h"
 
 namespace streamfuse {
 namespace {

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "error.h"
+#include "file_paths.h"
 #include "hash.h"
-#include "paths.h"
 
 namespace streamfuse {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "atomic_file.h"
 #include "error.h"
-#include "paths.h"
+#include "file_paths.h"
 
 namespace streamfuse {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "error.h"
-#include "paths.h"
+#include "file_paths.h"
 #include "saved.h"
 
 namespace streamfuse {

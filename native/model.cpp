@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "device.h"
-#include "paths.h"
+#include "file_paths.h"
 #include "progress.h"
 #include "streamfuse_low.h"
 #include "trace.h"

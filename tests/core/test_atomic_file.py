@@ -22,7 +22,7 @@ COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 def test_a_file_is_flushed_then_renamed_then_its_folder_is_flushed(tmp_path: Path) -> None:
     assert COMPILER is not None
     program, core = tmp_path / "test_atomic_file", ROOT / "core"
-    sources = [str(core / name) for name in ("tests/test_atomic_file.cpp", "atomic_file.cpp", "paths.cpp")]
+    sources = [str(core / name) for name in ("tests/test_atomic_file.cpp", "atomic_file.cpp", "file_paths.cpp")]
     subprocess.run([COMPILER, "-std=c++20", *sources, "-o", str(program)], check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,6 @@
 #include "rounding.h"
 
-#include "paths.h"
+#include "file_paths.h"
 
 #include <filesystem>
 #include <system_error>

@@ -1,4 +1,4 @@
-// Paths of files, as callers name them.
+// Paths of files, as callers name them. (A header named paths.h would hide the C library's from Swift.)
 #pragma once
 
 #include <string>
