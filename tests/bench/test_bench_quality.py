@@ -83,7 +83,7 @@ def test_an_aggregate_of_part_of_the_rows_is_not_that_of_all() -> None:
 
 
 @pytest.mark.parametrize("constant", ["99999999999999999999", "9" * 5000, "9223372036854775807", "'Infinity'", "'nan'"])
-def test_a_constant_that_is_no_integer_of_64_bits_is_compared_too(constant: str) -> None:
+def test_constants_beyond_64_bit_integers_are_compared(constant: str) -> None:
     assert same_result(f'SELECT player FROM table_1 WHERE team = "Ajax" AND year > {constant}', GOLD, ONE) is False
 
 

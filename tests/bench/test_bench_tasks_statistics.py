@@ -50,7 +50,7 @@ def test_what_slows_both_systems_cancels_in_their_ratio() -> None:
     assert bootstrap.rate(fast).high > 1.1 * bootstrap.rate(fast).low
 
 
-def test_a_ratio_to_empty_answers_is_no_number() -> None:
+def test_a_ratio_to_empty_answers_is_nan() -> None:
     some = timings([10, 20], [[100], [100]])
     assert math.isnan(Bootstrap(2, 1).ratio(timings([0, 0], [[5], [5]]), timings([0, 0], [[5], [5]])).value)
     ratio = Bootstrap(2, 1).ratio(some, timings([0, 20], [[5], [100]]))

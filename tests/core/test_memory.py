@@ -147,7 +147,7 @@ def test_a_file_keeps_answers_for_the_next_process_and_for_its_owner_alone(tmp_p
     assert ask(model_of(path))[1].widths == alone.widths
 
 
-def test_a_file_that_others_could_read_is_its_owner_s_alone_again(tmp_path: Path) -> None:
+def test_an_existing_file_becomes_readable_by_its_owner_only(tmp_path: Path) -> None:
     """After it was copied, for example. Only answers: another file keeps its mode."""
     path, photo = tmp_path / "memory", tmp_path / "photo"
     ask(model_of(path))
@@ -406,7 +406,7 @@ assert len(answers_in(path)) == 3
 """
 
 
-def test_a_forked_process_is_another_one(tmp_path: Path) -> None:
+def test_a_forked_process_takes_a_lock_of_its_own(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", _FORKED, str(tmp_path / "memory")]
     folder = Path(__file__).parent
     done = subprocess.run(arguments, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60)

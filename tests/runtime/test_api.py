@@ -803,7 +803,7 @@ def test_after_close_everything_is_one_sentence(
 
 
 @pytest.mark.parametrize("during", ["program", "engine", "core", "session"])
-def test_what_is_loaded_while_the_model_is_closed_is_given_back(
+def test_close_during_a_load_releases_what_was_loaded(
     during: str, folder: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, load, kept = streamfuse.load(folder, cost_cache=False), engines.engines_of, list[weakref.ref[Any]]()

@@ -173,7 +173,7 @@ def test_a_stream_that_waits_for_the_one_before_can_be_closed(model: streamfuse.
     asyncio.run(main())
 
 
-def test_a_stream_that_is_cancelled_while_it_waits_for_the_one_before_is_not_overtaken(
+def test_a_stream_cancelled_while_waiting_is_not_overtaken(
     model: streamfuse.Model, made: list[SlowBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_begin = threading.Event()

@@ -355,9 +355,7 @@ def test_thinking_has_a_channel_of_its_own_and_is_no_answer(
             assert re.fullmatch("[d-e]{2}", chat.send("x").text)
 
 
-def test_an_answer_with_a_schema_is_no_thought_though_the_prompt_begins_one(
-    made: list[fakes.ArithmeticBackend], tmp_path: Path
-) -> None:
+def test_an_answer_with_a_schema_is_never_thinking(made: list[fakes.ArithmeticBackend], tmp_path: Path) -> None:
     given: dict[str, Any] = {"properties": {"of": {"enum": ["a", "b"]}}, "required": ["of"]}
     given |= {"type": "object", "additionalProperties": False}
     with streamfuse.load(bundle_of(tmp_path / "thinks", THINKING)) as model:

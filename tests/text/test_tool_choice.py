@@ -227,7 +227,7 @@ def test_json_that_does_not_begin_as_calls_do_is_any_text(answer: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["Sure. ", "[1]\n", "a" + " " * 40])
-def test_a_marked_call_behind_text_is_restricted_though_calls_need_no_mark(words: str) -> None:
+def test_a_marked_call_after_text_is_restricted(words: str) -> None:
     text, conversation = asked(LLAMA)
     mark = text.encode_rendered("<|python_tag|>")
     spelt = [*text.encode_rendered("<|python"), *text.encode_rendered("_tag|>")]
@@ -316,7 +316,7 @@ def test_a_call_that_is_dropped_leaves_the_one_before_as_it_was() -> None:
         {"$ref": "#/$defs/place", "$defs": {"place": {"properties": {"city": {"type": "string"}}}}},
     ],
 )
-def test_arguments_are_an_object_though_the_parameters_do_not_say_so(parameters: dict[str, Any]) -> None:
+def test_arguments_are_an_object_without_a_parameters_type(parameters: dict[str, Any]) -> None:
     text, conversation = asked(HERMES, [{"name": "now", "parameters": parameters}])
     constraint = conversation.call_constraint("required")
     assert takes(constraint, text.encode_rendered('<tool_call>\n{"name": "now", "arguments": '))

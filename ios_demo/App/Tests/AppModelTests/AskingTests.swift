@@ -178,7 +178,7 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(chat.input, "please, refuse")
   }
 
-  func testWhatIsTypedComesBackAfterAnEdit() async throws {
+  func testAnUnsentDraftIsRestoredAfterAnEdit() async throws {
     try use("demo")
     let parts = start(), chat = parts.chat
     _ = try await ask(chat, "Hello")
@@ -244,7 +244,7 @@ final class AskingTests: AppTestCase {
     XCTAssertFalse(FileManager.default.fileExists(atPath: file.path))
   }
 
-  func testAnswersAreNoLongerRememberedWhereThatIsTurnedOffWhileTheModelIsLoadedOrLent() async throws {
+  func testTurningOffRememberAnswersWhileTheModelIsLoadedOrLentTakesEffect() async throws {
     try use("demo")
     let parts = start(), chat = parts.chat
     try await ready(chat)
@@ -270,7 +270,7 @@ final class AskingTests: AppTestCase {
     XCTAssertEqual(chat.state.phase, .ready)
   }
 
-  func testRememberedAnswersAreErasedWhereNoModelIsOpen() async throws {
+  func testRememberedAnswersAreErasedWithoutAnOpenModel() async throws {
     let bundle = try use("demo")
     let parts = start(), chat = parts.chat
     try await ready(chat)

@@ -54,7 +54,7 @@ final class BenchmarkTests: AppTestCase {
     XCTAssertEqual(turns.count, 2)
   }
 
-  func testNothingIsMeasuredWhileAnswersAreRememberedWhichWouldBeCopied() async throws {
+  func testTheBenchmarkIsRefusedWhileAnswersAreRemembered() async throws {
     try use("demo")
     let parts = start()
     try await ready(parts.chat)

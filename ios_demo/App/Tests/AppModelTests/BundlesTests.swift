@@ -77,7 +77,7 @@ final class BundlesTests: AppTestCase {
     XCTAssertEqual(again.offers[0].state, .installed)
   }
 
-  func testADownloadOfAnotherCatalogueThanTheOneThatIsShownHasARow() async throws {
+  func testARunningDownloadKeepsItsRowWhenAnotherCatalogueIsShown() async throws {
     try publisher.publish([("demo", demo)])
     let gate = DispatchSemaphore(value: 0)
     publisher.change { $0.gate = gate }

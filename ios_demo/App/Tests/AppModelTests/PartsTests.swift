@@ -212,7 +212,7 @@ final class PartsTests: AppTestCase {
     XCTAssertEqual(parts.chat.state.turns.map(\.text).first, "And now?")
   }
 
-  func testAQuestionFromOutsideLoadsAModelThatWasPutAway() async throws {
+  func testAnExternalQuestionReloadsAnUnloadedModel() async throws {
     try use("demo")
     let parts = start()
     try await ready(parts.chat)
@@ -224,7 +224,7 @@ final class PartsTests: AppTestCase {
     XCTAssertEqual(library.opened, 2)
   }
 
-  func testAQuestionFromOutsideThatCannotBeAskedIsInTheInputField() async throws {
+  func testAnExternalQuestionThatCannotBeSentStaysInTheInputField() async throws {
     let parts = start()
     parts.chat.type("typed")
     let isAsked = await parts.ask("And now?")

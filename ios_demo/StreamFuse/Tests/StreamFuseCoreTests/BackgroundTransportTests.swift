@@ -87,7 +87,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testAResponseThatAProcessHasReadInPartIsGivenToTheNextOneFromThere() async throws {
+  func testAPartlyReadResponseIsContinuedByTheNextProcess() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), file = try XCTUnwrap(entry.files["model.pte"])
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
@@ -103,7 +103,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testACallThatIsCancelledWhileItReadsGoesOnFromThere() async throws {
+  func testACallCancelledWhileReadingContinuesFromThere() async throws {
     let whole = Self.bytes(2_500_000)
     try publisher.publish([("demo", bundle(["model.pte": whole]))])
     let url = try await entry().address(of: "model.pte"), transport = transport()
@@ -124,7 +124,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testACallThatIsCancelledBeforeItsFirstByteLeavesTheResponseToTheNextOne() async throws {
+  func testACallCancelledBeforeItsFirstByteKeepsTheResponse() async throws {
     try publisher.publish([("demo", demo)])
     let url = try await entry().address(of: "model.pte"), transport = transport()
     let first = Task { try await readBytes(transport, url) { withUnsafeCurrentTask { $0?.cancel() } } }
@@ -136,7 +136,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testWhatTheTransportHasIsPartOfAnInterruptedDownloadAndIsDiscardedWithIt() async throws {
+  func testBytesHeldByTheTransportAreCountedAndDiscarded() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), store = store(transport())
     publisher.change { $0.statuses["demo/model.pte"] = [404] }
@@ -153,7 +153,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testAResponseOfWhichAFileIsOldIsDeletedAndRequestedAgain() async throws {
+  func testAnExpiredResponseIsDeletedAndRequestedAgain() async throws {
     try publisher.publish([("demo", demo)])
     let url = try await entry().address(of: "model.pte")
     let name = startInAnEarlierProcess(url).name
@@ -166,7 +166,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(bytes, demo["model.pte"])
   }
 
-  func testWhatTheTransportHasOfADownloadWhoseFolderIsGoneIsDiscardedToo() async throws {
+  func testDiscardWithoutADownloadFolderReachesTheTransport() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry(), store = store(transport())
     let name = startInAnEarlierProcess(try entry.address(of: "model.pte")).name
@@ -178,7 +178,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(left, [])
   }
 
-  func testARequestThatIsDiscardedEndsAndMayBeMadeAgain() async throws {
+  func testADiscardedRequestIsCancelledAndCanBeRepeated() async throws {
     try publisher.publish([("demo", demo)])
     let gate = DispatchSemaphore(value: 0)
     publisher.change { $0.halfway = { path in if path == "demo/model.pte" { gate.wait() } } }
@@ -195,7 +195,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testWhatCanBeResumedCountsUntilItIsResumedOrDiscarded() async throws {
+  func testResumableBytesCountUntilResumedOrDiscarded() async throws {
     let url = try XCTUnwrap(URL(string: publisher.address)), transport = transport()
     let earlier = StoredResponses(folder), name = ResponseFiles.name(url, from: 5)
     earlier.keep(Data([1, 2]), bytes: 1000, for: name)
@@ -211,7 +211,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testARefusalThatCameWhenNobodyWaitedForItAnswersNoLaterRequest() async throws {
+  func testAStoredErrorResponseIsNotReplayed() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry()
     publisher.change { $0.statuses["demo/model.pte"] = [404] }
@@ -223,7 +223,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testAResponseThatTheSystemHasResumedIsAWholeOne() async throws {
+  func testAResponseResumedByTheSystemIsComplete() async throws {
     try publisher.publish([("demo", demo)])
     publisher.change { $0.resumedAt["demo/model.pte"] = 100_000 }
     let entry = try await entry()
@@ -233,7 +233,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(responses, [])
   }
 
-  func testTheHeadOfAResumedResponseIsThatOfAllBytesThatAreThere() {
+  func testTheHeadOfAResumedResponseCoversAllItsBytes() {
     func whole(_ status: Int, _ range: String?, from offset: Int64, bytes: Int64) -> String {
       let head = TransportHead(status: status, contentLength: 1, contentRange: range).whole(from: offset, bytes: bytes)
       return "\(head.status) \(head.contentLength ?? -1) \(head.contentRange ?? "none")"
@@ -404,7 +404,7 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(called.count.withLock { $0 }, 1)
   }
 
-  func testAHandlerOfTheAppIsCalledOnceAndNotByTheTimerOfAnEarlierOne() async throws {
+  func testACompletionHandlerIsCalledOnceAndNotByAnEarlierTimer() async throws {
     let responses = StoredResponses(folder), first = Counter(), second = Counter(), third = Counter()
     responses.deliveredEvents()
     responses.handleEvents(within: 0.2) { first.count.withLock { $0 += 1 } }

@@ -62,7 +62,7 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(left, ["demo"])
   }
 
-  func testARequestThatEndsBeforeItIsWaitedForIsOver() async throws {
+  func testARequestThatEndsBeforeTheWaitIsReported() async throws {
     let task = URLSession.shared.dataTask(with: try XCTUnwrap(URL(string: publisher.address)))
     let cancelled = Answering(head: { _ in }, body: { _ in }), whole = Answering(head: { _ in }, body: { _ in })
     cancelled.urlSession(.shared, task: task, didCompleteWithError: URLError(.cancelled))

@@ -127,7 +127,7 @@ final class ToolLoopTests: XCTestCase {
     }
   }
 
-  func testWhatKeepsTheConversationEndsNoRoundsWhileAToolRuns() async throws {
+  func testSaveTrimAndPrepareDuringAToolCallKeepTheToolLoopRunning() async throws {
     let keeping: [@Sendable (Chat) async throws -> Void] = [
       { try await $0.save(to: URL(filePath: "/dev/null")) }, { try await $0.trim() }, { try await $0.prepare() },
       { _ = try await $0.messages },

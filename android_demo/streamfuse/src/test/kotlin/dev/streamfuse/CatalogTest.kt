@@ -79,7 +79,7 @@ class CatalogTest : StoreTestCase() {
     }
 
     @Test
-    fun `a host may have an underscore, and what is no host's name is refused`() {
+    fun `a host name may contain an underscore, and an invalid host is refused`() {
         val json = publisher.publish("demo" to demo)
         val entry = Catalog.parse(json, "https://my_models.example:8443/catalog.json").entries.single()
         assertEquals("https://my_models.example:8443/demo/model.pte", "${entry.address("model.pte")}")

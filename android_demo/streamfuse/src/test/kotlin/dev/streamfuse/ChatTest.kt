@@ -189,7 +189,7 @@ class ChatTest {
     }
 
     @Test
-    fun `roles and calls of other languages are restored, and a turn that cannot be read resets the chat`(@TempDir folder: File) {
+    fun `restore accepts roles and calls saved by other languages, and an unreadable turn resets the chat`(@TempDir folder: File) {
         val file = File(folder, "saved")
         Models.demo.chat().use { other ->
             other.answer("Tell me about the sea.", fixed)

@@ -93,7 +93,7 @@ class LongChatTest {
     }
 
     @Test
-    fun `text that cannot be counted fails with the library's sentence`() {
+    fun `countTokens reports the library's error message`() {
         assertEquals(7, tokenCount(7) { error("there is no error") })
         val refused = failureOf<StreamFuseException> { tokenCount(-1) { "the text is not UTF-8" } }
         assertEquals(ErrorCode.BAD_ARGUMENT to "the text is not UTF-8", refused.code to refused.message)

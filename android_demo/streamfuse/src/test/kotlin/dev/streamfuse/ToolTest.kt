@@ -216,7 +216,7 @@ class ToolTest {
     }
 
     @Test
-    fun `saving and trimming while a tool runs leave its result to be answered`(@TempDir folder: File) = runBlocking<Unit> {
+    fun `save and trim during a tool call keep the tool loop running`(@TempDir folder: File) = runBlocking<Unit> {
         for (work in listOf<(Chat) -> Unit>({ it.save(File(folder, "saved")) }, { it.trim() }, { model.trim() })) {
             val held = Held()
             model.chat(tools = listOf(held.tool)).use { chat ->
@@ -234,7 +234,7 @@ class ToolTest {
     }
 
     @Test
-    fun `an answer that is ended after its last token makes no calls, whatever ends it`(@TempDir folder: File) = runBlocking<Unit> {
+    fun `an answer interrupted after its last token calls no tools`(@TempDir folder: File) = runBlocking<Unit> {
         val file = File(folder, "saved")
         val ends = listOf<(Chat) -> Unit>({ it.stop() }, { it.save(file) }, { it.restore(file) }, { it.trim() }, { it.reset() })
         for (end in ends) {

@@ -92,7 +92,7 @@ class ChatActionsTest : ChatScreen() {
         assertEquals(library(GenerationConfig(), "What is the capital of France?" to 8), listOf(screen.conversation()[1]))
     }
 
-    @Test fun `a question that is being edited is edited on when the phone is turned`() {
+    @Test fun `an open edit dialog survives rotation`() {
         install("demo")
         parts.settings.set(Field.MAX_NEW_TOKENS, "8")
         val controller = openChat()
@@ -151,7 +151,7 @@ class ChatActionsTest : ChatScreen() {
         until { parts.chat.state.value.turns.size == 2 && phase == Phase.READY }
     }
 
-    @Test fun `shared text may have spans, and is not taken again where the app comes back from the list of recent ones`() {
+    @Test fun `styled shared text is accepted, and not inserted again when the app is reopened from Recents`() {
         install("demo")
         val shared = Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, SpannableString("Hello"))
         val screen = open(ChatActivity::class.java, shared).get()

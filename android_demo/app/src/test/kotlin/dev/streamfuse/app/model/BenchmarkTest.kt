@@ -64,7 +64,7 @@ class BenchmarkTest {
         assertEquals(3, benchmark.state.first { !it.running }.result!!.plain.size)
     }
 
-    @Test fun `while answers are remembered it measures nothing, and says so`() = runTest {
+    @Test fun `the benchmark is refused while answers are remembered`() = runTest {
         File(folder.newFolder("demo"), "manifest.json").writeText("{}")
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo", "remember" to "true"), scope)

@@ -180,7 +180,7 @@ class BundlesModelTest {
         assertEquals(1, publisher.requests.count { it.first == "demo/model.pte" })
     }
 
-    @Test(timeout = 60_000) fun `a download of another catalogue than the one that is shown has a row, and its job resumes it`() {
+    @Test(timeout = 60_000) fun `a running download keeps its row when another catalogue is shown, and its job resumes it`() {
         publisher.publish("demo" to demo)
         val gate = Semaphore(0)
         publisher.halfway = { if (it == "demo/model.pte") gate.acquire() }

@@ -372,7 +372,7 @@ class ChatModelTest : ChatTest() {
         assertEquals(1, engine.open)
     }
 
-    @Test fun `settings that change while no model is open are those of the next load`() = runTest {
+    @Test fun `settings changed while no model is open apply to the next load`() = runTest {
         use("demo")
         val store = store()
         val chat = chat(store)
@@ -386,7 +386,7 @@ class ChatModelTest : ChatTest() {
         assertNull(chat.applySettings())
     }
 
-    @Test fun `settings that change while the model is lent load the bundle again after that`() = runTest {
+    @Test fun `settings changed while the model is lent reload the bundle afterwards`() = runTest {
         use("demo")
         val store = store()
         val chat = chat(store)
