@@ -278,7 +278,7 @@ SF_EXPORT int sf_session_reset(sf_session*);
 /* Save cache, tokens and conversation to a file, atomically, and restore them with the same bundle and adapter, also in
  * another process or language. SF_BAD_FILE for a damaged file, one of another bundle or adapter, or one from which a
  * chat cannot continue; then the session is unchanged. If the cache cannot be loaded (SF_EXECUTION or the engine's
- * code), the conversation stays, but the next prompt processes it again. Both finish a running answer. */
+ * code), only the cache is lost: the next prompt processes the conversation again. Both finish a running answer. */
 SF_EXPORT int sf_session_save(sf_session*, const char* path);
 SF_EXPORT int sf_session_restore(sf_session*, const char* path);
 

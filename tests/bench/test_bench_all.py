@@ -94,15 +94,30 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str], monkey
     bench_all(place)
     assert ran == [name for name in first if "GSM8K" in name]
     ran.clear()
-    monkeypatch.setattr(suite, "processor", lambda: "another")
-    bench_all(place)
-    assert ran == first
-    ran.clear()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(suite, "processor", lambda: "another")
+        result = bench_all(place)
+    assert (result.exit_code, ran) == (1, [])
+    assert "has results of another processor" in result.stderr
     bench_all(place, "--limit", "5", "--only", "structured")
     assert ran == [name for name in first if name.startswith("structured")]
     ran.clear()
     bench_all(place, "--limit", "5", "--only", "peak memory")
     assert ran == ["peak memory of demo", "peak memory of e2e"]
+
+
+def test_ratios_to_empty_answers_are_left_open(place: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = suite.measure
+
+    def empty(benchmark: suite.Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
+        result, facts = whole(benchmark)
+        gains = {"all": {"without streams": {"speedup": None, "interval": [None, None]}}}
+        return {**result, "gains": gains, "speedup": None, "speedup_interval": [None, None]}, facts
+
+    monkeypatch.setattr(suite, "measure", empty)
+    result = bench_all(place, "--only", "E2E")
+    assert result.exit_code == 0, result.stderr
+    assert ["E2E", "3", "2.00", "-", "---", "-", "-"] in [line.split() for line in result.stdout.splitlines()]
 
 
 def test_a_missing_package_is_named_before_the_first_benchmark(

@@ -65,7 +65,7 @@ def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made:
     ("backend", "reason"),
     [
         ("kernels", "a defect; please report it"),
-        ("xnnpack", "which can happen with xnnpack (not kernels) at near ties"),
+        ("xnnpack", "which xnnpack, unlike kernels, allows at near ties"),
     ],
 )
 def test_texts_that_differ_are_a_failure(

@@ -203,7 +203,7 @@ class Chat:
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Read back what `save` wrote. CoreError or TextError for any other file; if an engine cannot load the cache,
-        CoreError or its own exception. The conversation is unchanged in both cases; after the second, the next question
+        CoreError or its own exception. The conversation never changes then; if the cache failed, the next question
         processes it again."""
         self._end_turn()
         before, taken = self._conversation.note(), False

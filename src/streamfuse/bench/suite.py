@@ -1,8 +1,8 @@
 """All measurements of a release as a list of commands, and one file with what they printed.
 
-A benchmark is a command of this program with `--json`. Its result is stored with a digest of the command, the
-processor, the native libraries, the bundle and the data; a later run repeats only the benchmarks whose digest has
-changed.
+A benchmark is a command of this program with `--json`. Its result is stored with a digest of the command, the native
+libraries, the bundle and the data; a later run repeats only the benchmarks whose digest has changed. A file has the
+results of one processor.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
 
 
 def identity(benchmark: Benchmark) -> str:
-    """SHA-256 of what the result depends on: the command, the processor, the native libraries, the data and the bundle
-    (its manifest, which has the hashes of its files)."""
-    digest = hashlib.sha256(f"{benchmark.command}\n{processor()}\n".encode())
+    """SHA-256 of what the result depends on: the command, the native libraries, the data and the bundle (its manifest,
+    which has the hashes of its files)."""
+    digest = hashlib.sha256(benchmark.command.encode())
     for path in (find_core(), find_text(), find_library(), benchmark.bundle / MANIFEST_NAME, benchmark.data):
         if path is not None:
             digest.update(path.read_bytes())
@@ -123,17 +123,23 @@ class Results:
         rows: by name of a benchmark: command, identity, result (what it printed) and the facts of `measure`.
 
     Raises:
-        SuiteError: the file is damaged.
+        SuiteError: the file is damaged, or was written on another processor.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.rows: dict[str, dict[str, Any]] = {}
         try:
-            self.rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
+            found = json.loads(path.read_text(encoding="utf-8"))
+            self.rows, measured_on = found["benchmarks"], found["processor"]
         except FileNotFoundError:
-            self.rows = {}
+            return
         except (ValueError, KeyError, TypeError):
             raise SuiteError(f"{path} is not a file of results; give another with --output, or delete it") from None
+        if measured_on != processor():
+            raise SuiteError(
+                f"{path} has results of another processor ({measured_on}); give another file with --output"
+            )
 
     def has(self, benchmark: Benchmark) -> bool:
         return self.rows.get(benchmark.name, {}).get("identity") == identity(benchmark)
@@ -184,6 +190,11 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(done.stdout), facts
 
 
+def _ratio(value: float | None) -> str:
+    """None: not measured, or a ratio to empty answers, which JSON has as null."""
+    return "-" if value is None else f"{value:.2f}"
+
+
 def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """A row per data set that was measured: its name, prompts, tokens per pass, speed-up over plain decoding, its 95 %
     interval, the speed-up with weights read from memory, and the gain from streams."""
@@ -198,10 +209,10 @@ def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
             name,
             str(result["prompts"]),
             f"{result['systems']['speculative']['mean_accepted_tokens']:.2f}",
-            f"{result['speedup']:.2f}",
-            f"{low:.2f}-{high:.2f}",
-            f"{cold['speedup']:.2f}" if cold else "-",
-            f"{streams['speedup']:.2f}" if streams else "-",
+            _ratio(result["speedup"]),
+            f"{_ratio(low)}-{_ratio(high)}",
+            _ratio(cold["speedup"] if cold else None),
+            _ratio(streams["speedup"] if streams else None),
         ]
 
 

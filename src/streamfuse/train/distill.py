@@ -81,7 +81,7 @@ def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Tr
 
 
 def _dtype(config: DistillConfig) -> torch.dtype:
-    """The dtype of the model. "auto" is that of the CPU, so who writes on another device chooses one for it before."""
+    """The dtype of the model. "auto" is that of the CPU; for another device, choose one explicitly first."""
     return choose_dtype(config.dtype, "cpu")
 
 

@@ -104,9 +104,9 @@ class LlamaCpp:
         self._api = api = library()
         self._stop_ids = frozenset(stop_ids)
         self._context: Any = None
-        where = api.llama_model_default_params()
-        where.n_gpu_layers = 0  # on the processor, like what it is compared with
-        self._model = api.llama_model_load_from_file(os.fsencode(path), where)
+        loading = api.llama_model_default_params()
+        loading.n_gpu_layers = 0  # on the CPU, as streamfuse runs
+        self._model = api.llama_model_load_from_file(os.fsencode(path), loading)
         if not self._model:
             raise ExternalSystemError(
                 f"{path}: llama.cpp cannot load this file; name a GGUF of the same weights with --gguf"

@@ -23,8 +23,6 @@ _COMPARISON = re.compile(
 )
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
-_DIGITS = 18  # of integers that surely fit 64 bits
-
 _NUMERIC = re.compile("int|real|num|dec|doub|float", re.IGNORECASE)
 
 Value = str | int | float
@@ -65,8 +63,9 @@ def _constants(queries: str) -> dict[str, list[Value]]:
 def _value(constant: str) -> Value:
     if constant[0] in "\"'":
         return constant[1:-1].replace(constant[0] * 2, constant[0])
-    # SQLite reads integers beyond 64 bits as floats.
-    return float(constant) if "." in constant or len(constant) > _DIGITS else int(constant)
+    number = float(constant)
+    # SQLite reads integers beyond 64 bits as floats. 20: digits that these have, with a sign.
+    return int(constant) if "." not in constant and len(constant) <= 20 and abs(number) < 2**63 else number
 
 
 def _tables(schema: str, constants: dict[str, list[Value]], seed: int) -> sqlite3.Connection:
@@ -113,7 +112,7 @@ def _column(
 def _neighbours(value: Value) -> list[Value]:
     try:
         number = int(float(value))
-        return [number - 1, number + 1] if abs(number) < 10**_DIGITS else []
+        return [number - 1, number + 1] if abs(number) < 2**62 else []
     except (ValueError, OverflowError):  # the latter for the text Infinity
         text = str(value).strip("%")
         return [text.lower(), text.upper(), f"{text} II"]

@@ -86,7 +86,7 @@ class Bootstrap:
         return _estimate(timings.tokens_per_second, self._rates(timings))
 
     def ratio(self, timings: Timings, baseline: Timings) -> Estimate:
-        """How many times as fast as `baseline`; NaN where that has no tokens, because its answers are empty."""
+        """How many times as fast as `baseline`; NaN or infinite if that has no tokens."""
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.float64(timings.tokens_per_second) / baseline.tokens_per_second
             return _estimate(float(value), self._rates(timings) / self._rates(baseline))

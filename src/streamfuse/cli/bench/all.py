@@ -50,8 +50,8 @@ def all_(
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, its duration, and the load of the
     machine. Run the same command again to resume: results are reused unless
-    the command, the processor, the native libraries, the bundle or the data
-    changed.
+    the command, the native libraries, the bundle or the data changed. A
+    results file is for one processor.
 
     [bold]Examples[/bold]
 
@@ -87,7 +87,7 @@ def all_(
         for one in todo:
             out.print(f"# {one.name}\n{one.command}", markup=False, soft_wrap=True)
         return
-    for kind in dict.fromkeys(one.arguments[1] for one in todo):  # before the first of them, not after half an hour
+    for kind in dict.fromkeys(one.arguments[1] for one in todo):  # fail before the first benchmark, not midway
         if f"bench-{kind}" in NEEDS:
             need(f"bench-{kind}")
     try:

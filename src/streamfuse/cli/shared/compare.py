@@ -173,6 +173,6 @@ def check_equal(compared: Comparisons, backend: str) -> None:
     if backend == "kernels":
         reason = "which is a defect; please report it."
     else:
-        reason = f"which can happen with {backend} (not kernels) at near ties: see docs/limits.md."
+        reason = f"which {backend}, unlike kernels, allows at near ties: see docs/limits.md."
     say(f"The texts of plain and speculative decoding differ, {reason}", "red")
     raise typer.Exit(EXIT_FAILURE)

@@ -25,7 +25,7 @@ _NO_CPU = "session.disable_cpu_ep_fallback"
 _PLACE = re.compile(r"^\S+\.(cc|h):\d+ .* was false\. ")
 # What Qualcomm's simulator on a desktop stands for: Snapdragon 8 Gen 3. A device knows its own chip.
 _SIMULATED = {"soc_model": "57", "htp_arch": "75", "enable_htp_fp16_precision": "1"}
-_SILENT = threading.Lock()  # for the process's output and its plug-ins
+_SILENT = threading.Lock()  # held while file descriptor 1 is redirected and plug-ins are registered
 _ANYWHERE = ("Linux", "Darwin", "Windows")
 
 
@@ -220,7 +220,7 @@ def first_line(error: Exception) -> str:
 def _silent() -> Iterator[None]:
     """Compilers of vendors print their stages on the process's own output, which belongs to the answer.
 
-    One thread at a time: the second one would find no output, and restore that.
+    One thread at a time: a second one would save the redirected descriptor and restore that.
     """
     with _SILENT:
         sys.stdout.flush()
