@@ -36,6 +36,7 @@ sys.path += HELPERS
 # For the processes that tests start too, also where PYTHONSAFEPATH is set (Makefile).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*HELPERS, os.environ.get("PYTHONPATH")]))
 
+import tiers  # noqa: E402
 from beside import Turns, made_once  # noqa: E402
 
 SLOWEST_FILES = 12
@@ -54,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    tiers.run_in_full(config.getoption("--full"))
     if given := getattr(config, "workerinput", None):
         config.stash[TURNS] = Turns(Path(given["turns"]))
 
