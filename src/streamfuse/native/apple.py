@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import struct
 import sys
 from pathlib import Path
@@ -22,7 +23,11 @@ WHEEL_PLATFORM = "macosx_14_0_arm64"
 ENGINE = "libstreamfuse_engine.dylib"
 PRODUCTS = ("libstreamfuse_core.dylib", ENGINE, "generate")
 DELEGATES = ("backend_xnnpack", "backend_coreml")  # they register themselves, so a linker might leave them out
-_MACH_O, _ARM64 = 0xFEEDFACF, 0x0100000C
+# What the C++ library of macOS gives: std, operators new and delete, the ABI of exceptions and types.
+CXX_LIBRARY = re.compile(
+    r"__Z(T[CISTV])?(N[KV]*)?(St|S[abios]|10__cxxabi)|__Z(n[wa]|d[la]|T[IS][a-z]$)|___(cxa|gxx|dynamic_cast)"
+)
+_MACH_O, _ARM64, _SYMBOL_TABLE = 0xFEEDFACF, 0x0100000C, 2
 
 
 def zig_program() -> Path:
@@ -44,14 +49,36 @@ def build_apple(build_dir: Path | None = None, *, jobs: int | None = None) -> li
     build(build_dir, executorch=executorch, toolchain=SOURCE / "apple" / "toolchain.cmake", targets=targets, jobs=jobs)
     products = [build_dir / name for name in PRODUCTS]
     for product in products:
-        with product.open("rb") as file:
-            if struct.unpack("<II", file.read(8)) != (_MACH_O, _ARM64):
-                raise BuildError(f"{product} is not a Mach-O file for arm64")
+        missing = [name for name in unlinked_symbols(product) if not CXX_LIBRARY.match(name)]
+        if missing:
+            raise BuildError(f"{product.name}: no library defines {', '.join(missing[:3])}")
     engine = (build_dir / ENGINE).read_bytes()
     for delegate in DELEGATES:
         if f"@rpath/libexecutorch_{delegate}.dylib".encode() not in engine:
             raise BuildError(f"{ENGINE} does not load ExecuTorch's {delegate}")
     return products
+
+
+def unlinked_symbols(product: Path) -> list[str]:
+    """The undefined symbols of an arm64 Mach-O file that name no library (dynamic lookup).
+
+    Raises:
+        BuildError: it is no such file.
+    """
+    data = product.read_bytes()
+    if struct.unpack_from("<II", data) != (_MACH_O, _ARM64):
+        raise BuildError(f"{product} is not a Mach-O file for arm64")
+    found, at = [], 32
+    for _ in range(struct.unpack_from("<I", data, 16)[0]):
+        command, size, symbols, count, strings = struct.unpack_from("<5I", data, at)
+        at += size
+        if command != _SYMBOL_TABLE:
+            continue
+        for name, kind, _, description, _ in struct.iter_unpack("<IBBHQ", data[symbols : symbols + 16 * count]):
+            # External and undefined; the number of its library is 0, or 0xFE of other linkers than Zig's.
+            if kind & 0x0F == 1 and description >> 8 in (0, 0xFE):
+                found.append(data[strings + name : data.index(0, strings + name)].decode())
+    return found
 
 
 def main() -> int:
