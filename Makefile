@@ -11,6 +11,7 @@
 #   make native-mobile  build/mobile/libstreamfuse: core, engine and text/ in one library for an app
 #   make android  the Kotlin library and app, built and tested on a desktop JVM (needs JDK 17 and Maven)
 #   make ios      the Swift package, built and tested beside Python; makes itself a Swift where there is none
+#   make ios-threads  the Swift package's sessions under the thread sanitizer
 #   make apple    core, operators and engine compiled and linked for arm64 macOS by Zig
 #   make fuzz     coverage-guided fuzzing of engine and core, chat templates and grammars, FUZZ_SECONDS=300 each (needs
 #                 clang++ with libFuzzer)
@@ -58,7 +59,7 @@ NATIVE_SOURCES := $(wildcard core/*.* native/*.* kernels/*.txt kernels/*/*.cpp k
 BUNDLE_SOURCES := $(wildcard text/*.toml text/*.lock text/src/*.rs text/src/*/*.rs) docs/manifest.schema.json
 EXPORT_SOURCES := $(wildcard $(addprefix $(PACKAGE)/,export/*.py export/*/*.py model/*.py adapters/* bundle/*.py))
 
-.PHONY: help demo test unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios ios-bundles fuzz sanitize wheel native-mobile
+.PHONY: help demo test unit check site format clean distclean traces native bundle bundles no-dialogsum schema apple arm android ios ios-threads ios-bundles fuzz sanitize wheel native-mobile
 .DEFAULT_GOAL := help
 
 help:
@@ -90,7 +91,7 @@ unit: $(VENV)/.dev $(ENGINE_STAMP)
 
 arm: $(VENV)/.dev $(ENGINE_STAMP)
 	$(BIN)/python -m streamfuse.native.arm.build
-	$(BIN)/python -m pytest --slow tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
+	$(BIN)/python -m pytest --slow --full tests/end_to_end/test_arm.py tests/end_to_end/test_arm_java.py
 
 android: $(VENV)/.dev build/mobile/libstreamfuse_jni.so $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json build/tasks/manifest.json
 	mvn --batch-mode --no-transfer-progress --file android_demo/pom.xml verify
@@ -109,12 +110,15 @@ ios: ios-bundles $(MANIFEST) build/e2e/manifest.json build/sql/manifest.json $(M
 	$(BIN)/python tests/helpers/peer.py < ios_demo/StreamFuse/Tests/requests.jsonl > build/ios/answers.jsonl
 	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		$(SWIFT_TEST) --scratch-path build/ios/swift
-	STREAMFUSE_SOURCE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
-		$(SWIFT_TEST) --scratch-path build/ios/swift-thread --sanitize=thread \
-		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
 	rm -rf build/ios/swift/*/debug/App*.build build/ios/swift/*/debug/StreamFuseDemo.build
 	STREAMFUSE_FAKE_APPLE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
 		$(SWIFT_TEST) --package-path ios_demo/App --scratch-path build/ios/swift
+
+# The core is compiled from its sources here, so that the sanitizer sees it.
+ios-threads: ios-bundles $(MANIFEST) $(MOBILE_STAMP)
+	STREAMFUSE_SOURCE=1 STREAMFUSE_LIBRARIES=$(CURDIR)/build/mobile \
+		$(SWIFT_TEST) --scratch-path build/ios/swift-thread --sanitize=thread \
+		--filter 'SessionTests.test(Requests|SessionsThat|Cancelling|Stop|TheEngine)|testCoreMLIsWhereAppleIs'
 
 # What the emulator says of small Core ML packages, for the Swift engine to replay.
 build/ios/coreml/.made: tools/record_coreml.py tests/helpers/coreml_bundles.py $(EXPORT_SOURCES) \

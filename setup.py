@@ -3,6 +3,7 @@
 An editable install builds nothing here: it uses build/native (`python -m streamfuse.native.build`).
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -47,14 +48,18 @@ class BuildEngine(Command):
         requirement = next(line for line in self.distribution.extras_require["export"] if line.startswith("executorch"))
         return native.fetch_executorch(requirement, Path(self.build_temp).resolve() / "executorch")
 
+    def text(self) -> str:
+        """text/ as a static library: STREAMFUSE_BUNDLE_LIBRARY where it is built already, else by cargo."""
+        return os.environ.get("STREAMFUSE_BUNDLE_LIBRARY") or str(cargo.cargo_build(cargo.default_target_dir()))
+
     def run(self) -> None:
         if self.editable_mode:
             return
         build_dir = Path(self.build_temp).resolve() / "engine"
         try:
             executorch = self.executorch()
-            text = {"STREAMFUSE_BUNDLE_LIBRARY": str(cargo.cargo_build(cargo.default_target_dir()))}
             libraries = ["streamfuse_engine", "streamfuse_core", "streamfuse_text"]
+            text = {"STREAMFUSE_BUNDLE_LIBRARY": self.text()}
             native.build(build_dir, executorch=executorch, targets=libraries, options=text)
         except BuildError as error:
             sys.exit(f"error: the native libraries are not built: {error}")

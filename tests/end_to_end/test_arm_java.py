@@ -1,7 +1,7 @@
 """The Kotlin library on 64-bit ARM: cross-compiled by the CMake that Android uses, and run by that processor's Java
 virtual machine under an emulator, token for token what Python gives here.
 
-Run: pytest --slow tests/end_to_end/test_arm_java.py, or `make arm`. Skipped without cross compiler, qemu, cargo, JDK or
+Run: pytest --slow --full tests/end_to_end/test_arm_java.py, or `make arm`. Skipped without cross compiler, qemu, cargo, JDK or
 Maven.
 """
 
@@ -24,7 +24,8 @@ from streamfuse.native.build import default_build_dir
 if missing_for_java():
     pytest.skip(f"not installed: {', '.join(missing_for_java())} ({ARM_TOOLS})", allow_module_level=True)
 
-pytestmark = pytest.mark.slow
+# test_arm.py holds core and operators to the same bits there, test_aar.py runs this library on this machine.
+pytestmark = pytest.mark.full
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0"
 ROOT = Path(__file__).parents[2]
 PROMPTS = ["the keeper climbed the steps", "naïve 🙂 日本語"]

@@ -1,6 +1,6 @@
 """The real model as small Core ML bundles, through the emulator (on a Mac by Core ML): sizes, parity, text.
 
-Run: python -m pytest --slow tests/end_to_end/test_coreml_real.py
+Run: python -m pytest --slow --full tests/end_to_end/test_coreml_real.py
 """
 
 from __future__ import annotations
@@ -34,32 +34,16 @@ FORMS: dict[str, dict[str, Any]] = {
     "ane-pruned": {"layout": "ane", "widths": (8,), "default_width": 8, "prune_keep": 4},
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A form, the tokens that its self-test prefills and decodes, and those of its answer."""
-
-    form: str
-    head: int = selftest.HEAD_TOKENS
-    walk: int = selftest.WALK_TOKENS
-    tokens: int = 16
-
-
-CASES = [
-    # The same passes as in the last case, over more tokens. tests/export/test_export_coreml.py has tiny models of the
-    # plain layout.
-    pytest.param(Case("plain"), marks=pytest.mark.full, id="plain"),
-    pytest.param(Case("ane-pruned"), marks=pytest.mark.full, id="ane-pruned"),
-    pytest.param(Case("ane-pruned", head=4, walk=4, tokens=6), marks=pytest.mark.slow, id="ane-pruned-short"),
-]
+TOKENS = 16
+# tests/export/test_export_coreml.py has tiny models of both layouts.
+pytestmark = pytest.mark.full
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A bundle and its case. The emulator decodes the weights once for all sessions."""
+    """A bundle. The emulator decodes the weights once for all sessions."""
 
     bundle: Bundle
-    case: Case
     predict: Predict
 
     def backend(self) -> CoreMLBackend:
@@ -68,9 +52,8 @@ class Made:
         return backend
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=FORMS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    case: Case = request.param
     folder = tmp_path_factory.mktemp("coreml") / "bundle"
     config = ExportConfig(
         resolve_model(DEFAULT_MODEL),
@@ -79,14 +62,11 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target="coreml",
         max_context_len=128,
         prefill_len=32,
-        **FORMS[case.form],
+        **FORMS[request.param],
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selftest, "HEAD_TOKENS", case.head)
-        patch.setattr(selftest, "WALK_TOKENS", case.walk)
-        run_export(resolve(config))
+    run_export(resolve(config))
     bundle = open_bundle(folder)
-    return Made(bundle, case, open_package(bundle.graph, bundle.spec()).predict)
+    return Made(bundle, open_package(bundle.graph, bundle.spec()).predict)
 
 
 @cache
@@ -125,16 +105,16 @@ def test_a_pass_comes_back_to_the_neural_engine_only_where_it_prunes(made: Made)
 
 
 def test_the_text_is_pytorchs_with_and_without_speculation(made: Made) -> None:
-    bundle, tokens = made.bundle, made.case.tokens
+    bundle = made.bundle
     ids = bundle.tokenizer.encode_chat([{"role": "user", "content": PROMPT}])
     width, found = bundle.manifest.speculation.default_width, {}
     assert bundle.spec().widths[f"verify_{width}"] == (width, 4)  # so the wider one prunes
     for speculative in (False, True):
         session = Session(made.backend(), bundle.tables, bundle.tokenizer)
-        generation = session.generate(ids, GenerationConfig(tokens, speculative=speculative, width=width))
+        generation = session.generate(ids, GenerationConfig(TOKENS, speculative=speculative, width=width))
         generation.finish()
         found[speculative] = generation
-    assert found[False].token_ids == pytorchs(tuple(ids), tuple(bundle.manifest.model.eos_token_ids), tokens)
+    assert found[False].token_ids == pytorchs(tuple(ids), tuple(bundle.manifest.model.eos_token_ids), TOKENS)
     assert found[True].token_ids == found[False].token_ids
     assert found[True].statistics.widths[f"verify_{width}"] > 0
     assert found[True].statistics.draft_tokens_accepted > 0

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from native_samples import output_of
 
 from streamfuse.export.pipeline import run_export
-from streamfuse.native.cargo import default_target_dir
+from streamfuse.native.cargo import CRATE, cargo_build, default_target_dir
 from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
 
 ROOT = Path(__file__).parents[2]
@@ -63,21 +64,37 @@ print(*{path.parent for path in mapped if path.stem == "libexecutorch"})
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
     backend = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
     subprocess.run([sys.executable, "-c", backend], cwd=ROOT, check=True, capture_output=True)
-    (source,) = folder.glob("*.tar.gz")
+    return next(folder.glob("*.tar.gz"))
+
+
+@pytest.fixture(
+    scope="module",
+    # cargo compiles a crate in another folder anew, for a minute; the first test looks whether the source has all of it.
+    params=["text/ as it is built", pytest.param("text/ of the source", marks=pytest.mark.full)],
+)
+def wheel(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     # Not optimized, in a third of the time: other tests run the same code as it ships, and the results are equal.
     compiler = folder / "c++"
     compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX", "c++")} "$@" -O0\n')
     compiler.chmod(0o755)
-    crates = str(default_target_dir())  # where those of text/ are compiled already
+    crates = default_target_dir()  # where those of text/ are compiled already
+    built = str(cargo_build(crates, quiet=True)) if request.param == "text/ as it is built" else ""
     command = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
-    output_of(command, CARGO_TARGET_DIR=crates, CXX=str(compiler))
-    (built,) = folder.glob("*.whl")
-    return built
+    output_of(command, CARGO_TARGET_DIR=str(crates), CXX=str(compiler), STREAMFUSE_BUNDLE_LIBRARY=built)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_source_has_every_file_of_text(source: Path) -> None:
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    crate = {path for pattern in ("*.toml", "*.lock", "src/**/*", "*.h") for path in CRATE.glob(pattern)}
+    assert {str(path.relative_to(ROOT)) for path in crate if path.is_file()} <= names
 
 
 def test_the_wheel_is_of_this_platform_and_holds_every_package(wheel: Path) -> None:

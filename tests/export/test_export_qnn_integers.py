@@ -79,6 +79,7 @@ def test_the_first_row_of_a_verify_pass_has_the_bits_of_decode(bundle: tuple[Pat
     assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
+@pytest.mark.full  # test_the_simulator_agrees_with_pytorch_on_the_same_integers has the weights of 16a8w
 def test_weights_of_four_bits_run_too(tmp_path: Path) -> None:
     report = exported(tmp_path, "16a4w", widths=(4,), default_width=4, prune_keep=4, schedule="deferred")
     parts = open_bundle(tmp_path / "bundle").manifest.quantization
