@@ -43,8 +43,8 @@ extern "C" void ov_version_free(Version*) {}
 def exported(folder: Path, **changes: Any) -> Report:
     torch.manual_seed(0)
     folder.mkdir()
-    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=1)
-    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=1)
+    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return run_export(export_samples.config_for(checkpoint, folder / "bundle", backend="openvino", **changes))
 

@@ -36,8 +36,8 @@ TEMPLATE = (
 def exported(folder: Path, width: int, schedule: str, sharing: str, quantize: str = "none") -> Report:
     torch.manual_seed(0)
     folder.mkdir()
-    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=1)
-    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=1)
+    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     changes: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": sharing}
     changes |= {"widths": (width,), "default_width": width, "prune_keep": min(width, 6)}
