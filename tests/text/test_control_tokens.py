@@ -211,6 +211,14 @@ def test_what_a_template_leaves_of_a_name_completes_no_mark_behind_it(part: str)
     no_mark(template, "<|im_end|x")
 
 
+@pytest.mark.parametrize("part", ["[{}]", "|{}"])
+def test_one_character_of_a_name_completes_no_mark(part: str) -> None:
+    first, last = (part.format(word) for word in (("0", "-1") if "[" in part else ("first", "last")))
+    template = "{{% for m in messages %}}{{{{ {} }}}}{{{{ m.content }}}}{{% endfor %}}"
+    no_mark(template.format(f"(m.role{first}) + '|im_end|>'"), "<x")
+    no_mark(template.format(f"'<|im_end|' + (m.role{last})"), "x>")
+
+
 def test_what_a_step_leaves_of_a_name_completes_no_mark() -> None:
     no_mark("{% for m in messages %}{{ '<' + m.role[1::2] + m.content }}{% endfor %}", "x|xixmx_xexnxdx|x>")
     no_mark("{% for m in messages %}{{ m.role[::2] + '>' + m.content }}{% endfor %}", "<x|xixmx_xexnxdx|x")
