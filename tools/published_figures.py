@@ -5,7 +5,8 @@ python tools/published_figures.py build/figures.json --other   # the same with d
 python tools/published_figures.py                              # writes the tables anew
 python tools/published_figures.py --check                      # exit code 1 if a table differs from the results
 
-docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md.
+docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md. Tables have the rows
+that were measured, and `-` for what a result has as null; benchmarks without results are listed.
 
 It also lists the commits that have changed the measured code since; they fail nothing, as measuring takes half an hour.
 """
@@ -16,12 +17,12 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from streamfuse.bench.shared.marked_text import update
-from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SETS, STRUCTURED, memory_table
+from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SETS, benchmarks, memory_table
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -63,26 +64,38 @@ def table(columns: str, rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.strip() for cell in line)} |" for line in lines)
 
 
+def measured(document: Document, titles: Mapping[str, str], name: str = "{}") -> Iterator[tuple[str, Any]]:
+    """Title and result of the benchmarks that were measured; `name` makes a benchmark's name of a key of `titles`."""
+    for key, title in titles.items():
+        if one := document["benchmarks"].get(name.format(key)):
+            yield title, one["result"]
+
+
+def of_sets(document: Document, names: Iterable[str] = tuple(_TITLES)) -> Iterator[tuple[str, Any, Any]]:
+    """Title and result of the data sets that were measured, with that of weights read from memory, which may be {}."""
+    titles = {name: _TITLES[name] for name in names}
+    cold = dict(measured(document, titles, FROM_MEMORY))
+    for title, warm in measured(document, titles):
+        yield title, warm, cold.get(title, {})
+
+
 def readme(document: Document) -> str:
     """Three rows: the gain where weights come from memory, as on a phone, and with warm caches."""
-    rows = document["benchmarks"]
-    found = []
-    for name in ("E2E", "SQL", "chat"):
-        warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
-        found.append([_TITLES[name], _per_pass(warm), _speedup(cold), _speedup(warm)])
+    found = [
+        [title, _per_pass(warm), _speedup(cold), _speedup(warm)]
+        for title, warm, cold in of_sets(document, ("E2E", "SQL", "chat"))
+    ]
     return table("data set | tokens per pass | speed-up, weights read from memory | speed-up, warm caches", found)
 
 
 def speed(document: Document) -> str:
     """Per data set: speculative over plain decoding, with warm caches and with weights read from memory."""
-    rows = document["benchmarks"]
     found = []
-    for name, title in _TITLES.items():
-        warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
+    for title, warm, cold in of_sets(document):
         found.append([
             title, str(warm["prompts"]), str(warm["systems"]["plain"]["ended"]),
-            f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm), _speedup(cold), _speedup(warm),
-            f"{warm['counted_speedup']:.2f}",
+            _number(warm["systems"]["plain"]["decode_token_per_sec"], 0), _per_pass(warm), _speedup(cold),
+            _speedup(warm), _number(warm["counted_speedup"]),
         ])  # fmt: skip
     columns = "data set | prompts | ended | plain, tokens/s | tokens per pass | over plain, weights read from memory"
     return table(f"{columns} | over plain, warm caches | computed", found)
@@ -90,12 +103,10 @@ def speed(document: Document) -> str:
 
 def other_speed(document: Document) -> str:
     """Per data set on another processor: speculative over plain decoding, and the gain from streams."""
-    rows = document["benchmarks"]
     found = []
-    for name, title in _TITLES.items():
-        warm, cold = rows[name]["result"], rows[FROM_MEMORY.format(name)]["result"]
+    for title, warm, cold in of_sets(document):
         found.append([
-            title, f"{warm['systems']['plain']['decode_token_per_sec']:.0f}", _per_pass(warm), _speedup(cold),
+            title, _number(warm["systems"]["plain"]["decode_token_per_sec"], 0), _per_pass(warm), _speedup(cold),
             _speedup(warm), _gain(warm["gains"]["all"], "streams"),
         ])  # fmt: skip
     columns = "data set | plain, tokens/s | tokens per pass | over plain, weights read from memory"
@@ -104,13 +115,11 @@ def other_speed(document: Document) -> str:
 
 def llama_cpp(document: Document) -> str:
     """Per data set: plain decoding of llama.cpp, and both of ours over it. Data sets without it are left out."""
-    rows = document["benchmarks"]
     found = []
-    for name, title in _TITLES.items():
-        result = rows[name]["result"]
+    for title, result in measured(document, _TITLES):
         if theirs := result["systems"].get("llama.cpp"):
             found.append([
-                title, f"{theirs['decode_token_per_sec']:.0f}", _estimate(result, "plain_over_llama_cpp"),
+                title, _number(theirs["decode_token_per_sec"], 0), _estimate(result, "plain_over_llama_cpp"),
                 _estimate(result, "speedup_over_llama_cpp"),
             ])  # fmt: skip
     return table(
@@ -120,31 +129,29 @@ def llama_cpp(document: Document) -> str:
 
 def times(document: Document) -> str:
     """Per data set: to the first token, reading the prompt, processor time and, where it was measured, energy."""
-    rows = document["benchmarks"]
-    measured = [
-        (title, *(rows[name]["result"]["systems"][system] for system in ("plain", "speculative")))
-        for name, title in _TITLES.items()
+    sets = [
+        (title, *(result["systems"][system] for system in ("plain", "speculative")))
+        for title, result in measured(document, _TITLES)
     ]
     columns = "data set | first token, ms | prompt, tokens/s"
-    found = [[title, f"{ours['first_token_ms']:.0f}", f"{ours['prefill_token_per_sec']:,.0f}"]
-             for title, _, ours in measured]  # fmt: skip
+    found = [[title, _number(ours["first_token_ms"], 0), _number(ours["prefill_token_per_sec"], 0)]
+             for title, _, ours in sets]  # fmt: skip
     for key, title, digits in (
         ("cpu_ms_per_token", "processor time per token, plain, ms", 1),
         ("joules_per_token", "energy per token, plain, J", 3),
     ):
-        if all(one[key] is not None for _, *systems in measured for one in systems):
+        if any(one[key] is not None for _, *systems in sets for one in systems):
             columns += f" | {title} | speculative | ratio"
-            for row, (_, plain, ours) in zip(found, measured, strict=True):
-                row += [f"{plain[key]:.{digits}f}", f"{ours[key]:.{digits}f}", f"{ours[key] / plain[key]:.2f}"]
+            for row, (_, plain, ours) in zip(found, sets, strict=True):
+                ratio = None if None in (plain[key], ours[key]) else ours[key] / plain[key]
+                row += [_number(plain[key], digits), _number(ours[key], digits), _number(ratio)]
     return table(columns, found)
 
 
 def sources(document: Document) -> str:
     """Per data set: the gain from each source of drafts, and what of it was accepted."""
-    rows = document["benchmarks"]
     found = []
-    for name, title in _TITLES.items():
-        result = rows[name]["result"]
+    for title, result in measured(document, _TITLES):
         gains = result["gains"]["all"]
         accepted = result["systems"]["speculative"]["accepted_by_source"]
         counts = ", ".join(str(accepted[source]) for source in ("streams", "lookup", "table"))
@@ -158,12 +165,12 @@ def sources(document: Document) -> str:
 
 def categories(document: Document) -> str:
     """Spec-Bench by category."""
-    rows = document["benchmarks"]
-    gains = {kind: one for kind, one in rows["chat"]["result"]["gains"].items() if kind != "all"}
-    ordered = sorted(gains.items(), key=lambda one: -one[1]["plain"]["speedup"])
+    chat = document["benchmarks"].get("chat", {"result": {"gains": {}}})["result"]
+    gains = {kind: one for kind, one in chat["gains"].items() if kind != "all"}
+    ordered = sorted(gains.items(), key=lambda one: -(one[1]["plain"]["speedup"] or 0))
     found = [
         [kind, _interval(one["plain"]["speedup"], one["plain"]["interval"])]
-        + [f"{one[f'without {source}']['speedup']:.2f}" for source in ("streams", "lookup", "table")]
+        + [_number(one[f"without {source}"]["speedup"]) for source in ("streams", "lookup", "table")]
         for kind, one in ordered
     ]
     return table("category | over plain | gain from streams | gain from look-up | gain from the table", found)
@@ -171,28 +178,21 @@ def categories(document: Document) -> str:
 
 def sampled(document: Document) -> str:
     """Spec-Bench, greedy and at temperature 0.7."""
-    rows = document["benchmarks"]
-    found = [
-        [title, _per_pass(result), _speedup(result)]
-        for title, result in (
-            ("greedy", rows["chat"]["result"]),
-            ("temperature 0.7", rows["chat, temperature 0.7"]["result"]),
-        )
-    ]
+    titles = {"chat": "greedy", "chat, temperature 0.7": "temperature 0.7"}
+    found = [[title, _per_pass(result), _speedup(result)] for title, result in measured(document, titles)]
     return table("Spec-Bench | tokens per pass | over plain", found)
 
 
 def structured(document: Document) -> str:
     """Per task of structured output."""
-    rows = document["benchmarks"]
     found = []
-    for name, title in _TASKS.items():
-        (result,) = rows[f"structured, {name}"]["result"]["tasks"].values()
+    for title, of_task in measured(document, _TASKS, "structured, {}"):
+        (result,) = of_task["tasks"].values()
         match = result["quality"].get("exact_match")
         found.append([
-            title, str(result["answers"]), _speedup(result), f"{result['tokens_per_pass']:.2f}",
+            title, str(result["answers"]), _speedup(result), _number(result["tokens_per_pass"]),
             _percent(result["grammar_share"]),
-            _interval(result["constrained_over_free"], result["constrained_over_free_interval"]),
+            _estimate(result, "constrained_over_free"),
             _percent(result["finished"]), _percent(result["valid"]), "" if match is None else f"{match:.0f} %",
         ])  # fmt: skip
     columns = "task | questions | over plain | tokens per pass | drafted from the grammar"
@@ -201,15 +201,14 @@ def structured(document: Document) -> str:
 
 def others(document: Document) -> str:
     """Per task of structured output: both of ours, and other programs over our constrained plain decoding."""
-    rows = document["benchmarks"]
     found = []
-    for name, title in _TASKS.items():
-        (result,) = rows[f"structured, {name}"]["result"]["tasks"].values()
+    for title, of_task in measured(document, _TASKS, "structured, {}"):
+        (result,) = of_task["tasks"].values()
 
         def row(system: str, ratio: str, facts: Mapping[str, Any], title: str = title) -> list[str]:
             match = facts["quality"].get("exact_match")
             tokens = facts["tokens"] / facts["answers"]
-            return [title, system, f"{facts['decode_token_per_sec']:.0f}", ratio, f"{facts['ms_per_answer']:.0f}",
+            return [title, system, _number(facts["decode_token_per_sec"], 0), ratio, _number(facts["ms_per_answer"], 0),
                     f"{tokens:.0f}", _percent(facts["finished"]), _percent(facts["valid"]),
                     "" if match is None else f"{match:.0f} %"]  # fmt: skip
 
@@ -218,24 +217,22 @@ def others(document: Document) -> str:
             found.append(row(f"streamfuse, {system}", ratio, {**result, **own}))
         for system, facts in result.get("external", {}).items():
             if facts["answers"]:
-                found.append(row(system, _interval(facts["over_plain"], facts["over_plain_interval"]), facts))
+                found.append(row(system, _estimate(facts, "over_plain"), facts))
     columns = "task | system | tokens/s | ratio | ms per answer | tokens per answer | ended | valid | exact match"
     return table(columns, found)
 
 
 def passes(document: Document) -> str:
     """Milliseconds of each method, by bundle, with its cost in plain passes."""
-    rows = document["benchmarks"]
     names = ("decode", "verify_4", "verify_8", "verify_16", "streams", "prefill")
     found = []
-    for bundle in ("demo", "e2e", "sql"):
-        result = rows[f"passes of {bundle}"]["result"]
+    for bundle, result in measured(document, {name: name for name in ("demo", "e2e", "sql")}, "passes of {}"):
         methods = {name: one["ms"] for name, one in result["methods"].items()}
         cells = [
             f"{methods[name]:.2f} ({methods[name] / methods['decode']:.2f})" if name in methods else ""
             for name in names
         ]
-        found.append([bundle, *cells, f"{result['decode_roofline_fraction']:.2f}"])
+        found.append([bundle, *cells, _number(result["decode_roofline_fraction"])])
     return table("bundle | " + " | ".join(names) + " | decode, of the roofline", found)
 
 
@@ -243,25 +240,32 @@ def memory(document: Document) -> str:
     """Peak memory per bundle and system, and its commit: it may be of another run, as other load does not change it.
     Bundles without it are left out."""
     columns, rows = memory_table(document["benchmarks"])
-    measured = [document["benchmarks"][name] for name in _MEMORY if name in document["benchmarks"]]
-    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in measured)) or "none"
+    found = [document["benchmarks"][name] for name in _MEMORY if name in document["benchmarks"]]
+    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in found)) or "none"
     return f"{table(' | '.join(columns), rows)}\n\nMeasured with commit {commits}."
 
 
 def machine(document: Document) -> str:
     """A sentence: where, with what and when everything was measured."""
     rows = [one for name, one in document["benchmarks"].items() if name not in _MEMORY]
-    of_sets = [document["benchmarks"][name]["result"] for one in SETS for name in (one, FROM_MEMORY.format(one))]
+    if not rows:
+        return f"On {document['processor']} nothing was measured but memory."
     commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in rows))
-    bandwidth = [one["read_bandwidth_gb_s"] for one in of_sets]
-    distance = [ns for one in of_sets for ns in one["core_distance_ns"]]
     minutes, day = sum(one["seconds"] for one in rows) / 60, min(one["began"] for one in rows)[:10]
-    return (
+    load = f"oad before a benchmark at most {max(one['load'] for one in rows):.1f}."
+    words = (
         f"Measured in one run of `streamfuse bench all` ({minutes:.0f} minutes, {day}) "
-        f"with commit {commits} on {document['processor']}, {of_sets[0]['threads']} threads, "
-        f"instruction set {of_sets[0]['instruction_set']}. Read bandwidth {min(bandwidth):.0f} to {max(bandwidth):.0f} "
-        f"GB/s, {min(distance):.0f} to {max(distance):.0f} ns from core to core, load before a benchmark at most "
-        f"{max(one['load'] for one in rows):.1f}."
+        f"with commit {commits} on {document['processor']}"
+    )
+    sets = [result for name in ("{}", FROM_MEMORY) for _, result in measured(document, _TITLES, name)]
+    if not sets:
+        return f"{words}. L{load}"
+    bandwidth = [one["read_bandwidth_gb_s"] for one in sets]
+    distance = [ns for one in sets for ns in one["core_distance_ns"]]
+    return (
+        f"{words}, {sets[0]['threads']} threads, "
+        f"instruction set {sets[0]['instruction_set']}. Read bandwidth {min(bandwidth):.0f} to {max(bandwidth):.0f} "
+        f"GB/s, {min(distance):.0f} to {max(distance):.0f} ns from core to core, l{load}"
     )
 
 
@@ -286,22 +290,27 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
 _OF_OTHER = ("other machine", "other speed")  # tables of OTHER
 
 
+def missing(document: Document, figures: Path = FIGURES) -> list[str]:
+    """Benchmarks that have a row in a table of these figures, and no results."""
+    names = [one.name for one in benchmarks(Path(), Path(), 1, 1)]
+    if figures == OTHER:
+        names = [form.format(name) for name in SETS for form in ("{}", FROM_MEMORY)]
+    return [name for name in names if name not in document["benchmarks"]]
+
+
 def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
     """Copy results to `figures`, a file of the docs.
 
     Raises:
-        ValueError: a benchmark is missing or stopped early, or a text differed.
+        ValueError: a benchmark stopped early, or a text differed.
     """
     document = json.loads(results.read_text(encoding="utf-8"))
-    rows = document["benchmarks"]
-    needed = [*SETS, *(FROM_MEMORY.format(name) for name in SETS)]
-    needed += [f"structured, {name}" for name in STRUCTURED] if figures == FIGURES else []
-    if missing := [name for name in needed if name not in rows]:
-        raise ValueError(f"{results}: no results of {', '.join(missing)}; run `streamfuse bench all` to its end")
-    for name, one in rows.items():
+    for name, one in document["benchmarks"].items():
         parts = [one["result"], *one["result"].get("tasks", {}).values()]
         if not all(part.get("complete", True) and part.get("equal", True) for part in parts):
             raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
+    if names := missing(document, figures):
+        print(f"{results}: no results of {'; '.join(names)}; the tables lack them until `streamfuse bench all` has run")
     write_text(root / figures, json.dumps(compact(document), indent=1) + "\n")
 
 
@@ -332,28 +341,34 @@ def later_commits(root: Path, figures: Path = FIGURES) -> list[str]:
 
 
 def _per_pass(result: Mapping[str, Any]) -> str:
-    return f"{result['systems']['speculative']['mean_accepted_tokens']:.2f}"
+    return _number(result["systems"]["speculative"]["mean_accepted_tokens"])
 
 
 def _speedup(result: Mapping[str, Any]) -> str:
-    return _interval(result["speedup"], result["speedup_interval"])
+    return _estimate(result, "speedup")
 
 
 def _estimate(result: Mapping[str, Any], name: str) -> str:
-    return "" if result.get(name) is None else _interval(result[name], result[f"{name}_interval"])
+    return _interval(result.get(name), result.get(f"{name}_interval"))
 
 
 def _gain(gains: Mapping[str, Any], source: str) -> str:
-    found = gains.get(f"without {source}")
-    return "" if found is None else _interval(found["speedup"], found["interval"])
+    found = gains.get(f"without {source}", {})
+    return _interval(found.get("speedup"), found.get("interval"))
 
 
-def _interval(value: float, interval: list[float]) -> str:
-    return f"{value:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
+def _interval(value: float | None, interval: list[float | None] | None) -> str:
+    low, high = interval or (None, None)
+    return "-" if value is None else f"{_number(value)} ({_number(low)} to {_number(high)})"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def _number(value: float | None, digits: int = 2) -> str:
+    """None: not measured, or a ratio to empty answers, which JSON has as null."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 if __name__ == "__main__":

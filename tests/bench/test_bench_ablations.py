@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from streamfuse.runtime.reference.loop import Loop, Round
 from streamfuse.train.config import DistillConfig, TrainConfig
 from streamfuse.train.dtype import name_of
 from streamfuse.train.evaluate import draft_tables, proposals, replay, replay_proposals
-from streamfuse.train.formats import Example
+from streamfuse.train.formats import DataError, Example
 from streamfuse.train.generate import generate_batch
 from streamfuse.train.main import TrainResult, run
 
@@ -116,6 +117,40 @@ def test_every_row_is_measured_once_and_kept(tmp_path: Path) -> None:
         write_table(tmp_path / "other.md", text)
     plot(rows, ["base setting", "k"], tmp_path / "ablations.png")
     assert (tmp_path / "ablations.png").stat().st_size > 5_000
+
+
+def test_a_folder_is_of_one_base_one_file_of_answers_and_one_size(tmp_path: Path) -> None:
+    def stopping(config: TrainConfig) -> TrainResult:
+        return TrainResult(0, config.max_steps, {})
+
+    def rows(work: Ablations) -> None:
+        with pytest.raises(KeyboardInterrupt):  # it came to the first training run
+            list(work.run())
+
+    work = ablations(tmp_path, stopping)
+    rows(work)
+    answers = (tmp_path / "own.jsonl").read_text()
+    lines = answers.splitlines(keepends=True)
+    (tmp_path / "own.jsonl").write_text(answers + lines[0])
+    rows(work)  # answers were added
+    for flag, size in (
+        ("--steps", replace(work.size, steps=7)),
+        ("--batch-size", replace(work.size, batch_size=1)),
+        ("--examples", replace(work.size, examples=9)),
+        ("--held-out", replace(work.size, held_out=3)),
+    ):
+        with pytest.raises(DataError, match=f"another {flag}; give another --output-dir"):
+            list(replace(work, size=size).run())
+    (tmp_path / "own.jsonl").write_text("".join(reversed(lines)))
+    with pytest.raises(DataError, match="another --data; give"):
+        list(work.run())
+    (tmp_path / "own.jsonl").write_text(answers)
+    other = tiny.write_base(tmp_path / "other", tiny.base(eos_token_id=None), eos_token_id=None)
+    with pytest.raises(DataError, match="another --model; give"):
+        list(replace(work, model=other).run())
+    (work.folder / "run.json").unlink()
+    with pytest.raises(DataError, match=r"has models but no run\.json"):
+        list(work.run())
 
 
 def test_a_pruned_replay_counts_what_the_loop_accepts_with_the_graphs_pruner() -> None:

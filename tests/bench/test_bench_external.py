@@ -119,8 +119,11 @@ def grammar_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_llama_computes_on_the_processor(llama: FakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: list[Any] = []
     monkeypatch.setattr(llama, "llama_model_load_from_file", lambda path, given: settings.append(given) or "model")
+    monkeypatch.setattr(llama, "llama_init_from_model", lambda model, given: settings.append(given) or "context")
     llama_system()
-    assert [given.n_gpu_layers for given in settings] == [0]
+    loading, context = settings
+    assert loading.n_gpu_layers == 0
+    assert context.op_offload is False, "prompts too"
 
 
 def llama_system() -> llama_cpp.LlamaCpp:

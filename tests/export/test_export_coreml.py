@@ -6,11 +6,12 @@ Run: python -m pytest tests/export/test_export_coreml.py
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from coreml_bundles import CHUNK, KINDS, Made
+from coreml_bundles import CHUNK, KINDS, WIDE, Made
 from export_samples import TEXT, VOCAB_SIZE, decode_rows, prefill, verify_rows
 from typer.testing import CliRunner
 
@@ -145,6 +146,18 @@ def test_gate_and_up_are_two_products_where_one_would_be_too_wide(made: Made) ->
     for method in package.functions:
         results = [kind for operation in package.function(method).operations for _, kind in operation.outputs]
         assert any(both in kind.shape for kind in results) == (not made.channels)
+
+
+def test_gate_up_and_down_are_in_pieces_where_each_would_be_too_wide(tmp_path: Path) -> None:
+    made = Made(WIDE, tmp_path)  # whose export compares it with PyTorch
+    size, package = made.model.base.config.intermediate_size, Package(made.bundle.graph)
+    assert size > 2 * CHUNK
+    for method in package.functions:
+        operations = package.function(method).operations
+        assert not any(size in kind.shape for operation in operations for _, kind in operation.outputs)
+        products = [operation for operation in operations if operation.kind == "conv"]
+        assert 96 in {kind.shape[1] for operation in products for _, kind in operation.outputs}, "whole groups of 32"
+    assert text(made, TEXT[:5]).tokens == text(made, TEXT[:5], speculative=False).tokens
 
 
 def test_the_report_says_which_operations_leave_the_neural_engine_and_where_a_pass_comes_back(made: Made) -> None:

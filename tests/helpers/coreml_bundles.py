@@ -34,6 +34,10 @@ RINGS_MODEL: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "max_position_embeddings": 352,
 }
+# Not of KINDS either: gate and up of an MLP are each wider than CHUNK, which is no multiple of a scale's group.
+WIDE = "ane-float16-wide"
+WIDE_PLAN: dict[str, Any] = {"layout": "ane", "widths": (4,), "default_width": 4}
+WIDE_MODEL: dict[str, Any] = {"intermediate_size": 224}
 CHUNK = 100  # the widest dimension of the layout `ane` here: the vocabulary of 258 tokens is in three pieces
 
 
@@ -42,10 +46,10 @@ class Made:
 
     def __init__(self, kind: str, folder: Path) -> None:
         torch.manual_seed(1)
-        sizes = RINGS_MODEL if kind == RINGS else {}
+        sizes = {RINGS: RINGS_MODEL, WIDE: WIDE_MODEL}.get(kind, {})
         self.kind, self.model = kind, tiny_model({"value_rotation": 0.3} if kind == "ane-float32" else None, **sizes)
         checkpoint = write_checkpoint(folder / "checkpoint", self.model, **sizes)
-        plan = RINGS_PLAN if kind == RINGS else KINDS[kind]
+        plan = {**KINDS, RINGS: RINGS_PLAN, WIDE: WIDE_PLAN}[kind]
         self.config = config_for(checkpoint, folder / kind, **{**PLAN, **plan})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ane, "WIDEST", CHUNK)

@@ -17,7 +17,10 @@ from typing import Any
 
 VOCAB, PASS_MS, PROMPT_TOKEN_MS = 61, 5.0, 0.5
 DRAFTED_PER_PASS = 1  # with a draft model: each pass but the first accepts one
-HELP = "--spec-type [none|draft-simple|ngram-simple] --spec-draft-n-max N --spec-ngram-simple-size-n N --cache-ram N"
+HELP = (
+    "--spec-type [none|draft-simple|ngram-simple] --spec-draft-n-max N --spec-ngram-simple-size-n N --cache-ram N "
+    "--no-op-offload"
+)
 
 
 def following(token: int) -> int:
@@ -83,6 +86,8 @@ def main() -> None:
     parser.add_argument("-md", type=Path)
     parser.add_argument("--port", type=int)
     flags, _ = parser.parse_known_args()
+    if "--no-op-offload" not in sys.argv:
+        sys.exit("error: a GPU would compute prompts")
     Slot.fault = json.loads(flags.m.read_text()).get("fault", "")
     Slot.drafted = flags.md is not None
     if Slot.fault == "start":

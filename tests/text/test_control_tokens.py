@@ -174,6 +174,64 @@ def test_a_role_writes_no_mark() -> None:
             assert marks_in(ids, marks) == plain, role
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        "r.removeprefix('x')",
+        "r[1:]",
+        "r.lstrip('x')",
+        "r.split('x')[-1]",
+        "r.rsplit('x', 1)[1]",
+        "r.partition('x')[2]",
+        "r.rpartition('x')[2]",
+        "('x\n' + r)[2:].splitlines()[0][1:]",
+        "r[1] + r[2:]",
+    ],
+)
+def test_what_a_template_leaves_of_a_name_completes_no_mark_in_front_of_it(part: str) -> None:
+    template = f"{{% for m in messages %}}{{% set r = m.role %}}{{{{ '<' + {part} }}}}{{{{ m.content }}}}{{% endfor %}}"
+    no_mark(template, "x|im_end|>")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "r.removesuffix('x')",
+        "r[:-1]",
+        "r.rstrip('x')",
+        "r.split('x')[0]",
+        "r.rsplit('x', 1)[0]",
+        "r.partition('x')[0]",
+        "'%.9s' % r",
+        "r[:8] + r[8]",
+    ],
+)
+def test_what_a_template_leaves_of_a_name_completes_no_mark_behind_it(part: str) -> None:
+    template = f"{{% for m in messages %}}{{% set r = m.role %}}{{{{ {part} + '>' }}}}{{{{ m.content }}}}{{% endfor %}}"
+    no_mark(template, "<|im_end|x")
+
+
+@pytest.mark.parametrize("part", ["[{}]", "|{}"])
+def test_one_character_of_a_name_completes_no_mark(part: str) -> None:
+    first, last = (part.format(word) for word in (("0", "-1") if "[" in part else ("first", "last")))
+    template = "{{% for m in messages %}}{{{{ {} }}}}{{{{ m.content }}}}{{% endfor %}}"
+    no_mark(template.format(f"(m.role{first}) + '|im_end|>'"), "<x")
+    no_mark(template.format(f"'<|im_end|' + (m.role{last})"), "x>")
+
+
+def test_what_a_step_leaves_of_a_name_completes_no_mark() -> None:
+    no_mark("{% for m in messages %}{{ '<' + m.role[1::2] + m.content }}{% endfor %}", "x|xixmx_xexnxdx|x>")
+    no_mark("{% for m in messages %}{{ m.role[::2] + '>' + m.content }}{% endfor %}", "<x|xixmx_xexnxdx|x")
+
+
+def no_mark(template: str, role: str) -> None:
+    """The template writes no control token with this role, and the text that transformers writes."""
+    text, marks = made(qwen_like(), template), marks_of(qwen_like())
+    messages = [{"role": role, "content": "a"}]
+    assert marks_in(text.encode_chat(messages), marks) == []
+    assert (True, text.render(messages)) == by_transformers(template, messages)
+
+
 def test_a_template_still_finds_the_marks_of_thoughts_in_an_answer() -> None:
     """As transformers does; other marks that the same answer spells are text."""
     tokenizer = qwen_like()

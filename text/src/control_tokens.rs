@@ -220,6 +220,31 @@ pub fn characters(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Takes parts of a text. A cut in what a part leaves out stays at that side of the part, since what a template writes
+/// there may complete a control token.
+pub struct Parts<'a> {
+    text: &'a str,
+    first: usize, // where the first cut begins, and the last one ends
+    last: usize,
+}
+
+impl<'a> Parts<'a> {
+    pub fn of(text: &'a str) -> Parts<'a> {
+        let first = text.find(CUT).unwrap_or(text.len());
+        Parts { text, first, last: text.rfind(CUT).map_or(0, |at| at + CUT.len_utf8()) }
+    }
+
+    /// The part in a range of bytes; an empty one has no cuts, as a template may ask whether it is empty.
+    pub fn part(&self, range: Range<usize>) -> String {
+        let part = &self.text[range.clone()];
+        if uncut(part).next().is_none() {
+            return String::new();
+        }
+        let cut = |is_cut| if is_cut { CUT.to_string() } else { String::new() };
+        [cut(self.first < range.start).as_str(), part, cut(range.end < self.last).as_str()].concat()
+    }
+}
+
 /// The positions of a text's cuts in the text without cuts.
 fn places(text: &str) -> BTreeSet<usize> {
     text.match_indices(CUT).enumerate().map(|(earlier, (place, _))| place - earlier * CUT.len_utf8()).collect()

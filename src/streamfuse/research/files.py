@@ -22,6 +22,11 @@ def sublayers_left_out() -> list[str]:
     return skip
 
 
+def trained() -> list[Path]:
+    """All files of the adapters that are here, in the order of their names."""
+    return sorted(path for path in ADAPTERS.glob("*") if path.suffix in (".safetensors", ".json"))
+
+
 def recipe(name_or_path: str) -> str:
     """The path of a recipe of this folder, or the path itself."""
     own = RECIPES / f"{name_or_path}.toml"

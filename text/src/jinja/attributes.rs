@@ -1,12 +1,13 @@
 //! `value.name`, `value[item]` and `value[from:to:step]`.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::methods::{is_method, is_refused};
 use super::render::Render;
 use super::value::{List, Value};
 use super::{fault, Result};
-use crate::control_tokens::{characters, uncut};
+use crate::control_tokens::{characters, uncut, Parts, CUT};
 
 impl Render {
     /// getattr in the sandbox; None if there is no such attribute.
@@ -60,7 +61,7 @@ impl Render {
             (Value::Text(text), _) if item.whole().is_some() => {
                 self.spend_text(text)?;
                 let place = at(item.whole().unwrap_or(0), uncut(text).count() as i64);
-                place.and_then(|i| characters(text).nth(i as usize)).map(Value::text)
+                place.map(|i| Value::text(Parts::of(text).part(bytes(text, i, 1))))
             }
             (Value::List(list) | Value::Tuple(list), _) if item.whole().is_some() => {
                 at(item.whole().unwrap_or(0), list.items.len() as i64).map(|i| list.items[i as usize].clone())
@@ -94,19 +95,26 @@ impl Render {
         let (start, step, count) = indices;
         let places = (0..count).map(|i| start + step * i);
         Ok(match value {
-            Value::Text(text) if step == 1 => {
-                Value::text(characters(text).skip(start as usize).take(count as usize).collect::<String>())
-            }
+            Value::Text(text) if step == 1 => Value::text(Parts::of(text).part(bytes(text, start, count))),
             Value::Text(text) => {
                 self.spend_bytes(16 * text.len())?;
                 let characters: Vec<&str> = characters(text).collect();
-                Value::text(places.map(|i| characters[i as usize]).collect::<String>())
+                let edge = if text.contains(CUT) { CUT.to_string() } else { String::new() };
+                let part: String = places.map(|i| characters[i as usize]).collect();
+                Value::text(if part.is_empty() { part } else { [edge.as_str(), &part, &edge].concat() })
             }
             Value::List(list) => Value::List(List::new(places.map(|i| list.items[i as usize].clone()).collect())?),
             Value::Tuple(list) => Value::Tuple(List::new(places.map(|i| list.items[i as usize].clone()).collect())?),
             _ => Value::None,
         })
     }
+}
+
+/// The bytes of `count` characters from `start` on.
+fn bytes(text: &str, start: i64, count: i64) -> Range<usize> {
+    let mut lengths = characters(text).map(str::len);
+    let first = lengths.by_ref().take(start as usize).sum::<usize>();
+    first..first + lengths.take(count as usize).sum::<usize>()
 }
 
 fn nothing(value: &Value, name: &str) -> Value {

@@ -4,7 +4,7 @@ use super::arguments::Given;
 use super::render::Render;
 use super::value::Value;
 use super::{fault, Result};
-use crate::control_tokens::{characters, uncut};
+use crate::control_tokens::{characters, uncut, Parts};
 
 /// The format of a value.
 #[derive(Default)]
@@ -184,9 +184,9 @@ impl Render {
 
     fn write_padded(&self, text: &str, spec: &Spec, out: &mut String) -> Result<()> {
         self.spend_text(text)?;
-        let text = match spec.precision {
-            Some(most) => &text[..characters(text).take(most).map(str::len).sum()],
-            None => text,
+        let text = &match spec.precision {
+            Some(most) => Parts::of(text).part(0..characters(text).take(most).map(str::len).sum()),
+            None => text.to_owned(),
         };
         let missing = spec.width.saturating_sub(uncut(text).count());
         self.spend_bytes(text.len().saturating_add(missing.saturating_mul(4)))?;

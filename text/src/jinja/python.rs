@@ -17,7 +17,7 @@ pub fn lines(text: &str) -> Vec<&str> {
             if tail[end..].starts_with("\r\n") { 2 } else { tail[end..].chars().next().map_or(0, char::len_utf8) };
         tail = &tail[end + length..];
     }
-    if !tail.is_empty() {
+    if !tail.trim_matches(CUT).is_empty() {
         found.push(tail);
     }
     found

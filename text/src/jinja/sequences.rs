@@ -8,7 +8,7 @@ use super::render::Render;
 use super::streams::{Getter, Source, Stream};
 use super::value::{List, Value};
 use super::{fault, Result};
-use crate::control_tokens::{characters, uncut};
+use crate::control_tokens::{characters, uncut, Parts};
 
 impl Render {
     pub fn filter_of_lists(&self, name: &str, value: &Value, given: &Given) -> Result<Value> {
@@ -25,12 +25,20 @@ impl Render {
             "first" => {
                 none()?;
                 let first = self.next(&mut self.iterate(value)?)?;
-                Ok(first.unwrap_or_else(|| Value::undefined("No first item, sequence was empty.")))
+                Ok(match (value, first) {
+                    (Value::Text(text), Some(Value::Text(first))) => Value::text(Parts::of(text).part(0..first.len())),
+                    (_, first) => first.unwrap_or_else(|| Value::undefined("No first item, sequence was empty.")),
+                })
             }
             "last" => {
                 none()?;
                 let last = self.next(&mut self.backwards(value)?)?;
-                Ok(last.unwrap_or_else(|| Value::undefined("No last item, sequence was empty.")))
+                Ok(match (value, last) {
+                    (Value::Text(text), Some(Value::Text(last))) => {
+                        Value::text(Parts::of(text).part(text.len() - last.len()..text.len()))
+                    }
+                    (_, last) => last.unwrap_or_else(|| Value::undefined("No last item, sequence was empty.")),
+                })
             }
             "reverse" => {
                 none()?;

@@ -7,7 +7,7 @@ use super::python::{is_space, lines, title};
 use super::render::Render;
 use super::value::{List, Value};
 use super::{fault, Result};
-use crate::control_tokens::{characters, uncut, CUT};
+use crate::control_tokens::{characters, uncut, Parts, CUT};
 
 pub const NAMES: [&str; 37] = [
     "capitalize",
@@ -87,7 +87,7 @@ impl Render {
                 if ends.is_some_and(|ends| ends.is_true()) {
                     return fault("splitlines with ends is not supported");
                 }
-                self.texts(lines(text))?
+                self.texts(text, lines(text))?
             }
             "join" => {
                 let [items] = given.bind(name, ["iterable"], 1)?;
@@ -149,10 +149,11 @@ impl Render {
                 }
                 self.spend_bytes(text.len() + mark.len())?;
                 let is_last = name == "rpartition";
-                let parts = match if is_last { text.rsplit_once(&*mark) } else { text.split_once(&*mark) } {
-                    Some((before, after)) => [before, &mark, after],
-                    None if is_last => ["", "", text],
-                    None => [text, "", ""],
+                let cuts = Parts::of(text);
+                let parts = match if is_last { text.rfind(&*mark) } else { text.find(&*mark) } {
+                    Some(at) => [0..at, at..at + mark.len(), at + mark.len()..text.len()].map(|part| cuts.part(part)),
+                    None if is_last => [String::new(), String::new(), text.to_string()],
+                    None => [text.to_string(), String::new(), String::new()],
                 };
                 Value::Tuple(List::new(parts.into_iter().map(Value::text).collect())?)
             }
@@ -161,11 +162,11 @@ impl Render {
                 let part = self.needed_text(name, part)?;
                 let part = part.trim_matches(CUT);
                 let rest = if name == "removeprefix" {
-                    text.trim_start_matches(CUT).strip_prefix(part)
+                    text.trim_start_matches(CUT).strip_prefix(part).map(|rest| text.len() - rest.len()..text.len())
                 } else {
-                    text.trim_end_matches(CUT).strip_suffix(part)
+                    text.trim_end_matches(CUT).strip_suffix(part).map(|rest| 0..rest.len())
                 };
-                Value::text(rest.unwrap_or(text))
+                rest.map_or_else(|| Value::text(text.clone()), |rest| Value::text(Parts::of(text).part(rest)))
             }
             "center" | "ljust" | "rjust" | "zfill" => self.padded(text, name, given)?,
             _ => {
@@ -201,11 +202,13 @@ impl Render {
         }
     }
 
-    fn texts<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Result<Value> {
-        let mut found = Vec::new();
+    /// Parts of a text, which lie in it in their order.
+    fn texts<'a>(&self, text: &str, parts: impl IntoIterator<Item = &'a str>) -> Result<Value> {
+        let (cuts, mut found) = (Parts::of(text), Vec::new());
         for part in parts {
             self.spend(1)?;
-            found.push(Value::text(part));
+            let start = part.as_ptr() as usize - text.as_ptr() as usize;
+            found.push(Value::text(cuts.part(start..start + part.len())));
         }
         Ok(Value::List(List::new(found)?))
     }
@@ -242,12 +245,8 @@ impl Render {
         let goes = |c: char| c == CUT || characters.map_or_else(|| is_space(c), |characters| characters.contains(c));
         let behind = if left { text.trim_start_matches(goes) } else { text };
         let core = if right { behind.trim_end_matches(goes) } else { behind };
-        if core.is_empty() {
-            return Ok(Value::text(""));
-        }
         let start = text.len() - behind.len();
-        let cut = |part: &str| if part.contains(CUT) { CUT.to_string() } else { String::new() };
-        Ok(Value::text([&cut(&text[..start]), core, &cut(&text[start + core.len()..])].concat()))
+        Ok(Value::text(Parts::of(text).part(start..start + core.len())))
     }
 
     fn split(&self, text: &str, from_the_right: bool, given: &Given) -> Result<Value> {
@@ -260,7 +259,7 @@ impl Render {
             return fault("empty separator");
         }
         if !from_the_right {
-            return self.texts(text.splitn(most + 1, &*mark));
+            return self.texts(text, text.splitn(most + 1, &*mark));
         }
         let mut parts = Vec::new();
         for part in text.rsplitn(most + 1, &*mark) {
@@ -268,14 +267,14 @@ impl Render {
             parts.push(part);
         }
         parts.reverse();
-        self.texts(parts)
+        self.texts(text, parts)
     }
 
     fn split_at_spaces(&self, text: &str, from_the_right: bool, most: usize) -> Result<Value> {
-        let (mut parts, mut rest) = (Vec::new(), text);
+        let (mut parts, mut rest, goes) = (Vec::new(), text, |c: char| c == CUT || is_space(c));
         loop {
             self.spend(1)?;
-            rest = if from_the_right { rest.trim_end_matches(is_space) } else { rest.trim_start_matches(is_space) };
+            rest = if from_the_right { rest.trim_end_matches(goes) } else { rest.trim_start_matches(goes) };
             let end = if from_the_right { rest.rfind(is_space) } else { rest.find(is_space) };
             if rest.is_empty() {
                 break;
@@ -297,7 +296,7 @@ impl Render {
         if from_the_right {
             parts.reverse();
         }
-        self.texts(parts)
+        self.texts(text, parts)
     }
 
     pub fn join(&self, between: &str, items: &[Value]) -> Result<Value> {

@@ -1,9 +1,10 @@
 """Ablations: small models that differ in one setting, trained on the same steps and measured on the same texts.
 
-All in lossless mode on the base's own answers. One row of JSON is written as it is found; existing rows are reused,
-and a training run that was stopped continues. Measures are exact replays, of greedy texts and of texts that the
-base sampled at temperature 1: sample-and-match accepts a drafted token where it is the one that the sampling says. The
-trees here do not depend on the temperature; the runtime also ranks drafts of sampled text with the noise of sampling.
+All in lossless mode on the base's own answers. One row of JSON is written as it is found; existing rows are reused, and
+a training run that was stopped continues. A folder is of one base, one file of answers and one size. Measures are exact
+replays, of greedy texts and of texts that the base sampled at temperature 1: sample-and-match accepts a drafted token
+where it is the one that the sampling says. The trees here do not depend on the temperature; the runtime also ranks
+drafts of sampled text with the noise of sampling.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import torch
 
 from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import load_base, load_stream_fused
-from streamfuse.model.config import StreamConfig
+from streamfuse.model.config import StreamConfig, read_object
+from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.backend import IntArray
 from streamfuse.runtime.reference.draft import DraftTables, grow
 from streamfuse.train.config import DistillConfig, TrainConfig, default_streams
-from streamfuse.train.data import FrozenStates, choose_stream_vocab, split_held_out
+from streamfuse.train.data import FrozenStates, choose_stream_vocab, digest_of, split_held_out
 from streamfuse.train.distill import appending
 from streamfuse.train.dtype import fastest_dtype, name_of
 from streamfuse.train.evaluate import Proposals, Replay, draft_tables, proposals, replay_proposals
@@ -45,13 +47,17 @@ _MOST_CANDIDATES = 32  # per stream
 _DEPTH = 4  # of trees without streams
 _WIDEST_ALONE = 16  # their candidates are the whole vocabulary
 _TIMED = 200  # trees that are grown for the host's time
+_FLAGS = {
+    "model": "--model", "data": "--data", "steps": "--steps", "batch_size": "--batch-size", "examples": "--examples",
+    "held_out": "--held-out",
+}  # fmt: skip
 
 Trainer = Callable[[TrainConfig], TrainResult]
 
 
 @dataclass(frozen=True)
 class Ablations:
-    """A folder of models and rows (`rows.jsonl`).
+    """A folder of models and rows (`rows.jsonl`), and what all of them were made of (`run.json`).
 
     Args:
         model: checkpoint folder of the base.
@@ -70,7 +76,7 @@ class Ablations:
         """Train and measure what is missing; yields each new row after it is written.
 
         Raises:
-            DataError: the data are no answers of the base, or too few.
+            DataError: the data are no answers of the base, or too few, or the folder is of another run.
             KeyboardInterrupt: a training run was stopped.
         """
         self._prepare()
@@ -108,11 +114,11 @@ class Ablations:
 
     def _prepare(self) -> None:
         """Choose the examples once, so that data which grow meanwhile change nothing; let the base sample."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        samples, wanted = read_samples(self.data), self.size.examples + self.size.held_out
+        if any(sample.ids is None for sample in samples) or len(samples) < wanted:
+            raise DataError(f"{self.data}: {wanted} answers of `streamfuse data distill` are needed")
+        self._claim([sample.ids for sample in samples if sample.ids])
         if not (self.folder / "train.jsonl").is_file():
-            samples, wanted = read_samples(self.data), self.size.examples + self.size.held_out
-            if any(sample.ids is None for sample in samples) or len(samples) < wanted:
-                raise DataError(f"{self.data}: {wanted} answers of `streamfuse data distill` are needed")
             model = self.base.config
             usable = [sample for sample in samples if sample.ids and len(sample.ids.input_ids) - sample.ids.start >= 16]
             examples = to_examples(
@@ -129,6 +135,26 @@ class Ablations:
             answers = generate_batch(self.base, prompts, config, range(len(prompts)))
             sampled = [Example([*p, *a], len(p)) for p, a in zip(prompts, answers, strict=True)]
             _write(self.folder / "sampled.jsonl", sampled)
+
+    def _claim(self, answers: list[Example]) -> None:
+        """Record what the folder is made of, or compare it with what was recorded. Answers may have been added."""
+        path = self.folder / "run.json"
+        before = read_object(path)
+        if not before and any((self.folder / name).exists() for name in ("train.jsonl", "rows.jsonl")):
+            raise DataError(f"{self.folder}: has models but no {path.name}; give another --output-dir")
+        count = before.get("answers", len(answers))
+        made_of = {
+            "model": checkpoint_digest(self.model),
+            **asdict(self.size),
+            "answers": count,
+            "data": digest_of(answers[:count]),
+        }
+        if changed := [
+            _FLAGS.get(name, name) for name, value in made_of.items() if before and before.get(name) != value
+        ]:
+            raise DataError(f"{self.folder}: was made with another {', '.join(changed)}; give another --output-dir")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(made_of, indent=1) + "\n")
 
     def _of(self, name: str, settings: dict[str, Any], todo: list[Row]) -> Iterator[dict[str, Any]]:
         """A model with streams, trained and measured."""
@@ -233,7 +259,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What is measured, whatever it is called."""
+    """What is measured, whatever it is called; all rows of a folder are of the same base, data and size."""
     return tuple(row[name] for name in ("model", "top_k", "num_streams", "vocab_size", "parent", "keep"))
 
 

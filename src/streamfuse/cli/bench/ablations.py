@@ -45,7 +45,8 @@ def ablations(
 
     All variants train for the same number of steps. Each row is saved when it
     is measured: if interrupted, the same command continues, and once all rows
-    are there it only prints the table.
+    are there it only prints the table. Another model, data or size needs
+    another folder.
 
     [bold]Examples[/bold]
 

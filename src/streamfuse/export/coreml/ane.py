@@ -6,7 +6,9 @@ The rules are Apple's (docs/targets.md): four axes, attention per key head with 
 
 from __future__ import annotations
 
-from typing import cast
+from functools import reduce
+from itertools import accumulate
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +47,24 @@ class Form(plain.TracedForm):
     def adapted(
         self, part: Part, layers: tuple[nn.Linear, ...], adapters: StreamAdapters | None, *names: str
     ) -> nn.Module:
+        if layers[0].in_features > WIDEST:
+            (layer,) = layers
+            return self.summed(part, layer, adapters, *names)
         return Adapted(Convolution(cast("Product", self.product(part, *layers)), self.traced), adapters, *names)
+
+    def summed(self, part: Part, layer: nn.Linear, adapters: StreamAdapters | None, *names: str) -> nn.Module:
+        """A product of the pieces of `channels`, one product for each."""
+        products = self.convolutions(self.store.columns(part, self.channels(part, layer.in_features), layer.weight))
+        products[0].bias = layer.bias
+        sizes = [product.stored.data.shape[1] for product in products]
+        return Summed([
+            Adapted(product, adapters, *names, inputs=slice(start, start + size))
+            for product, size, start in zip(products, sizes, accumulate(sizes, initial=0), strict=False)
+        ])  # fmt: skip
+
+    def channels(self, part: Part, size: int) -> int:
+        """The most channels in a piece of `size`: all, or as many whole groups of a scale as `WIDEST` takes."""
+        return size if size <= WIDEST else WIDEST - WIDEST % (self.store.config.part_scheme(part).group_size or 1)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
         return self.convolutions(self.store.pieces(part, WIDEST, weight))
@@ -57,15 +76,24 @@ class Form(plain.TracedForm):
         size = mlp.up_proj.out_features
         if 2 * size <= WIDEST:
             return super().gate_up(mlp, adapters)
-        gate, up = self.convolutions(self.store.pieces("mlp", size, mlp.gate_proj.weight, mlp.up_proj.weight))
-        return GateUp(Adapted(gate, adapters, "gate_proj"), Adapted(up, adapters, "up_proj"))
+        most = self.channels("mlp", size)
+        products = self.convolutions(self.store.pieces("mlp", most, mlp.gate_proj.weight, mlp.up_proj.weight))
+        half = len(products) // 2
+        gates, ups = (
+            [
+                Adapted(product, adapters, name, outputs=slice(place * most, place * most + product.size))
+                for place, product in enumerate(pieces)
+            ]
+            for name, pieces in (("gate_proj", products[:half]), ("up_proj", products[half:]))
+        )
+        return GateUp(gates, ups)
 
-    def gated(self, gate_up: Tensor | tuple[Tensor, Tensor], size: int, activation: nn.Module) -> Tensor:
-        if not isinstance(gate_up, tuple):
+    def gated(self, gate_up: Any, size: int, activation: nn.Module) -> Any:
+        """The pieces of a `GateUp` stay apart where there are several: `Summed` takes them."""
+        if isinstance(gate_up, Tensor):
             return super().gated(gate_up, size, activation)
-        gate, up = gate_up
-        gated: Tensor = activation(gate) * up
-        return gated
+        gated = [activation(gate) * up for gate, up in zip(*gate_up, strict=True)]
+        return gated if len(gated) > 1 else gated[0]
 
     def embedding(self, weight: Tensor) -> nn.Module:
         return Embedding(self.chunks("embedding", weight))
@@ -114,12 +142,26 @@ class Embedding(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A convolution with low-rank adapters: in all rows if `first` is 0, else in none."""
+    """A convolution with low-rank adapters: in all rows if `first` is 0, else in none.
 
-    def __init__(self, product: Convolution, adapters: StreamAdapters | None, *names: str) -> None:
+    Args:
+        inputs, outputs: what the convolution has of the adapters' channels; None: all.
+    """
+
+    def __init__(
+        self,
+        product: Convolution,
+        adapters: StreamAdapters | None,
+        *names: str,
+        inputs: slice = slice(None),
+        outputs: slice = slice(None),
+    ) -> None:
         super().__init__()
         self.product = product
         self.adapter = None if adapters is None else FusedAdapter(adapters, *names)
+        if self.adapter is not None:
+            self.adapter.down = layers.linear_of(self.adapter.down.weight[:, inputs].contiguous())
+            self.adapter.up = layers.linear_of(self.adapter.up.weight[outputs].contiguous())
 
     def forward(self, x: Tensor, first: int) -> Tensor:
         y: Tensor = self.product(x)
@@ -131,14 +173,26 @@ class Adapted(nn.Module):
 
 
 class GateUp(nn.Module):
-    """gate and up of an MLP as two products, where one would exceed `WIDEST`."""
+    """gate and up of an MLP as two products where one would exceed `WIDEST`, and in pieces where each does."""
 
-    def __init__(self, gate: Adapted, up: Adapted) -> None:
+    def __init__(self, gates: list[Adapted], ups: list[Adapted]) -> None:
         super().__init__()
-        self.gate, self.up = gate, up
+        self.gates, self.ups = nn.ModuleList(gates), nn.ModuleList(ups)
 
-    def forward(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        return self.gate(x, first), self.up(x, first)
+    def forward(self, x: Tensor, first: int) -> tuple[list[Tensor], list[Tensor]]:
+        return [gate(x, first) for gate in self.gates], [up(x, first) for up in self.ups]
+
+
+class Summed(nn.Module):
+    """A product of inputs in several pieces, [1, K_i, 1, R] each -> [1, N, 1, R]."""
+
+    def __init__(self, pieces: list[Adapted]) -> None:
+        super().__init__()
+        self.pieces = nn.ModuleList(pieces)
+
+    def forward(self, inputs: list[Tensor], first: int) -> Tensor:
+        found = [piece(x, first) for piece, x in zip(self.pieces, inputs, strict=True)]
+        return cast("Tensor", reduce(torch.add, found))
 
 
 class Opening(layers.Opening):

@@ -49,6 +49,16 @@ class Stored:
         scale, offset = (None if array is None else array[start:end] for array in (self.scale, self.offset))
         return Stored(self.part, self.data[start:end], scale, offset)
 
+    def columns(self, start: int, end: int) -> Stored:
+        """Some of the columns, whole groups of a scale each."""
+        size = self.data.shape[1]
+        scale, offset = (
+            array if array is None or array.shape[1] == 1
+            else array[:, start * array.shape[1] // size : end * array.shape[1] // size]
+            for array in (self.scale, self.offset)
+        )  # fmt: skip
+        return Stored(self.part, self.data[:, start:end], scale, offset)
+
     def dense(self) -> Tensor:
         """float32 [N, K], decoded as Core ML defines it and rounded to the package's float type."""
         if self.scale is None:
@@ -72,7 +82,7 @@ class Store:
     config: ExportConfig
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
-    _pieces: dict[tuple[int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole weight, most rows
+    _pieces: dict[tuple[int, int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole, axis, most
 
     def of(self, part: Part, *weights: Tensor) -> Stored:
         """The stored form of weights [N_i, K], concatenated.
@@ -88,12 +98,24 @@ class Store:
         return self._made[key][0]
 
     def pieces(self, part: Part, most_rows: int, *weights: Tensor) -> list[Stored]:
-        """The stored form of weights as of `of`, in pieces of at most `most_rows` rows; cached."""
-        whole = self.of(part, *weights)
-        key = id(whole), most_rows
+        """The stored form of weights as of `of`, each in pieces of at most `most_rows` rows; cached."""
+        whole, end = self.of(part, *weights), 0
+        key = id(whole), 0, most_rows
         if key not in self._pieces:
-            starts = range(0, len(whole.data), most_rows)
-            self._pieces[key] = [whole.rows(start, start + most_rows) for start in starts]
+            self._pieces[key] = []
+            for weight in weights:
+                begin, end = end, end + len(weight)
+                starts = range(begin, end, most_rows)
+                self._pieces[key] += [whole.rows(start, min(start + most_rows, end)) for start in starts]
+        return self._pieces[key]
+
+    def columns(self, part: Part, most: int, weight: Tensor) -> list[Stored]:
+        """The stored form of a weight in pieces of at most `most` columns, whole groups of a scale each; cached."""
+        whole = self.of(part, weight)
+        key = id(whole), 1, most
+        if key not in self._pieces:
+            starts = range(0, whole.data.shape[1], most)
+            self._pieces[key] = [whole.columns(start, start + most) for start in starts]
         return self._pieces[key]
 
     def _make(self, part: Part, weight: Tensor, scheme: PartScheme) -> Stored:

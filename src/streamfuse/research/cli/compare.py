@@ -105,7 +105,7 @@ def compare(
     from streamfuse.export.calibrate import questions
     from streamfuse.research.compare import peers as programs
     from streamfuse.research.compare.answers import write_answers
-    from streamfuse.research.compare.bundles import missing, opened, prepare
+    from streamfuse.research.compare.bundles import folder_for, missing, opened, prepare
     from streamfuse.research.compare.calibrate import shapes
     from streamfuse.research.compare.core import CORE_OURS, CORE_PLAIN, CoreSystem
     from streamfuse.research.compare.costs import measured
@@ -129,6 +129,7 @@ def compare(
         from streamfuse.research.compare.learners import able
 
         learning = [name for name in learning if name in able(model.bundle)]
+    bundles = folder_for(model.bundle, bundles)
     with err.status("opening") as status, loaded(model, text=False) as session:
         plain, ours = CoreSystem(CORE_PLAIN, session, False), CoreSystem(CORE_OURS, session, True)
         status.update("answering first turns")

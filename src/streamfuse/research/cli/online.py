@@ -45,7 +45,7 @@ def online(
     """
     need("export")
     from streamfuse.bench.shared.comparison import TaskSettings
-    from streamfuse.research.compare.bundles import missing, opened, prepare
+    from streamfuse.research.compare.bundles import folder_for, missing, opened, prepare
     from streamfuse.research.compare.core import CORE_PLAIN, CoreSystem
     from streamfuse.research.compare.costs import everywhere, measured
     from streamfuse.research.compare.learners import able, rows
@@ -58,6 +58,7 @@ def online(
     if not names:
         raise typer.BadParameter(f"{bundle}: streams learn online with --backend kernels alone")
     read = [samples_of(source, limit if place else 2 * limit) for place, source in enumerate(data)]
+    bundles = folder_for(model.bundle, bundles)
     with err.status("opening") as status, loaded(model, text=False) as session:
         plain = CoreSystem(CORE_PLAIN, session, False)
         status.update("answering first turns")

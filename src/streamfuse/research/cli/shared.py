@@ -22,7 +22,10 @@ DataSets = Annotated[
     ),
 ]
 BundlesFolder = Annotated[
-    Path, typer.Option(metavar="FOLDER", help="Bundles of the other methods; missing ones are exported there, once.")
+    Path,
+    typer.Option(
+        metavar="FOLDER", help="Bundles of the other methods; missing ones are exported there, once for each target."
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The bundles that the methods run on: the given one, and those of other methods on the same target, exported once."""
+"""The bundles that the methods run on: the target, and those of other methods, exported once for each target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bundle import Bundle, open_bundle
+from streamfuse.bundle.manifest import MANIFEST_NAME
+from streamfuse.digest import sha256_of
 from streamfuse.engines import engines_of
+from streamfuse.paths import own_name
 from streamfuse.research import files
 from streamfuse.research.drafters.model import DraftModel, SelfModel
 from streamfuse.runtime.reference.draft import DraftTables
@@ -32,8 +35,18 @@ class Opened:
     folders: Mapping[str, Path]
 
 
+def folder_for(target: Bundle, folder: Path) -> Path:
+    """Where below `folder` is kept what is made for this target, so that nothing of another target is reused.
+
+    Its name has a digest of what those files depend on: the target's manifest, which has its model, its sizes and the
+    hashes of its files, and the trained adapters of the other methods.
+    """
+    made_of = [target.folder / MANIFEST_NAME, *files.trained()]
+    return folder / f"{own_name(target.folder)}-{sha256_of(made_of)[:16]}"
+
+
 def missing(folder: Path, names: Sequence[str] | None = None) -> list[str]:
-    """Bundles of other methods that are not in `folder` yet; of the methods `names` only, where given."""
+    """Bundles of other methods that are not in the target's `folder` yet; of the methods `names` only, where given."""
     wanted = {part for method in named(names) for part in (method.bundle, *method.needs)}
     return [name for name in OTHERS if name in wanted and not (folder / name / "manifest.json").is_file()]
 

@@ -40,7 +40,7 @@ class Workshop:
     """Files and programs that peers share, made when the first asks; what is opened is closed with `stack`.
 
     Args:
-        folder: files that are made once; each takes its name when it is complete.
+        folder: files that are made once, for this target alone; each takes its name when it is complete.
         threads: of each peer.
     """
 
@@ -234,7 +234,7 @@ def opened(
     """The peers that run here, by name, until the end of the block.
 
     Args:
-        folder: where files that they need are made, once.
+        folder: where files that they need are made, once, for this target alone.
         required: one that is not here is an error; one whose process dies is left out all the same.
         without: gets a sentence per reason why some are left out.
 

@@ -1,6 +1,5 @@
 package dev.streamfuse.app
 
-import android.app.AlertDialog
 import android.content.Intent
 import android.graphics.Color
 import android.os.Build
@@ -31,7 +30,6 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     private val input get() = view<EditText>(R.id.input)
     private val list get() = findViewById<ChatListView>(R.id.chats) // null on a phone
     private var writing = false
-    private var editing: Pair<Int, AlertDialog>? = null // the index of the question, and where its text is edited
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
@@ -47,24 +45,6 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         view<ScrollView>(R.id.scroll).setOnScrollChangeListener { _, _, _, _, _ -> showToEnd() }
         view<View>(R.id.to_end).setOnClickListener { view<ScrollView>(R.id.scroll).fullScroll(View.FOCUS_DOWN) }
         if (savedInstanceState == null) takeShared(intent)
-    }
-
-    /** With the question that is being edited, which is edited on when the screen has turned. */
-    override fun onSaveInstanceState(outState: Bundle) {
-        super.onSaveInstanceState(outState)
-        val (index, dialog) = editing?.takeIf { it.second.isShowing } ?: return
-        outState.putInt(EDITED_INDEX, index)
-        outState.putString(EDITED_TEXT, dialog.findViewById<EditText>(R.id.field)!!.text.toString())
-    }
-
-    override fun onRestoreInstanceState(savedInstanceState: Bundle) {
-        super.onRestoreInstanceState(savedInstanceState)
-        savedInstanceState.getString(EDITED_TEXT)?.let { askToEdit(savedInstanceState.getInt(EDITED_INDEX), it) }
-    }
-
-    override fun onDestroy() {
-        editing?.second?.dismiss()
-        super.onDestroy()
     }
 
     override fun onNewIntent(intent: Intent) {
@@ -90,7 +70,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         view<ImageButton>(R.id.send).setOnClickListener { if (writing) stop() else send() }
         input.setOnKeyListener { _, _, event -> onEnter(event) }
         input.onTyped { if (it.isEmpty()) giveBack() }
-        list?.use(parts.chats) {}
+        list?.use(parts.chats, ::askForTitle) {}
     }
 
     /** Enter of a keyboard with keys sends; with Shift, or of one on the screen, it begins a line. */
@@ -165,8 +145,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         if (parts.chat.send(input.text.toString())) input.text.clear()
     }
 
-    private fun askToEdit(index: Int, words: String) {
-        editing = index to askForText(R.string.edit, words, R.string.send, R.string.edit_help) { edit(index, it) }
+    private fun askToEdit(index: Int, words: String) =
+        askFor(R.string.edit, "$index", words, R.string.send, R.string.edit_help) { edit(index, it) }
+
+    override fun askAgain(title: Int, about: String, text: String) {
+        if (title == R.string.edit) askToEdit(about.toInt(), text) else super.askAgain(title, about, text)
     }
 
     /** Asks [text] in place of an earlier question. If the model is busy by now, the text waits in the field. */
@@ -249,9 +232,4 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     }
 
     private fun go(screen: Class<*>) = startActivity(Intent(this, screen))
-
-    private companion object {
-        const val EDITED_INDEX = "edited_index"
-        const val EDITED_TEXT = "edited_text"
-    }
 }

@@ -20,6 +20,7 @@ import dev.streamfuse.app.model.ChatListState
 class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(context, attributes) {
     private var state = ChatListState()
     private var model: ChatListModel? = null
+    private var rename: (String, String) -> Unit = { _, _ -> }
     private var onOpen: () -> Unit = {}
     private val rows = Rows()
 
@@ -29,9 +30,13 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
         child<ListView>(R.id.chat_list).adapter = rows
     }
 
-    /** @param onOpen called after a chat was chosen. */
-    fun use(model: ChatListModel, onOpen: () -> Unit) {
+    /**
+     * @param rename asks for another title of the chat with this id and title.
+     * @param onOpen called after a chat was chosen.
+     */
+    fun use(model: ChatListModel, rename: (String, String) -> Unit, onOpen: () -> Unit) {
         this.model = model
+        this.rename = rename
         this.onOpen = onOpen
         val search = child<EditText>(R.id.search)
         search.setText(model.state.value.query)
@@ -56,11 +61,7 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
     private fun menuOf(chat: ChatEntry, button: View) = PopupMenu(context, button).run {
         inflate(R.menu.saved_chat)
         setOnMenuItemClickListener {
-            if (it.itemId == R.id.rename) {
-                context.askForText(R.string.title, chat.title, R.string.save) { title -> model?.rename(chat.id, title) }
-            } else {
-                model?.delete(chat.id)
-            }
+            if (it.itemId == R.id.rename) rename(chat.id, chat.title) else model?.delete(chat.id)
             true
         }
         show()

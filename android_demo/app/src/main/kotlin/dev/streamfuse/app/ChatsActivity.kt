@@ -6,7 +6,7 @@ import dev.streamfuse.app.model.ChatListState
 class ChatsActivity : Screen<ChatListState>(R.layout.chats) {
     override val state get() = parts.chats.state
 
-    override fun onReady() = view<ChatListView>(R.id.chats).use(parts.chats, ::finish)
+    override fun onReady() = view<ChatListView>(R.id.chats).use(parts.chats, ::askForTitle, ::finish)
 
     override fun show(state: ChatListState) = view<ChatListView>(R.id.chats).show(state)
 }

@@ -18,9 +18,15 @@ import java.math.BigDecimal
  * A number of the settings: a slider for the usual range, a button with the value that opens a field for any other, and
  * an explanation that unfolds.
  *
+ * @param ask opens a field with this text, for [take].
  * @param set stores what was typed; throws AppException if it is invalid.
  */
-class FieldRow(private val field: Field, parent: LinearLayout, private val set: (Field, String) -> Unit) {
+class FieldRow(
+    val field: Field,
+    parent: LinearLayout,
+    ask: (FieldRow, String) -> Unit,
+    private val set: (Field, String) -> Unit,
+) {
     private val context: Context = parent.context
     private val view = LayoutInflater.from(context).inflate(R.layout.field, parent, false)!!.also(parent::addView)
     private val value = view.findViewById<Button>(R.id.value)!!
@@ -38,9 +44,7 @@ class FieldRow(private val field: Field, parent: LinearLayout, private val set: 
             setOnClickListener { help.visibility = if (help.isShown) View.GONE else View.VISIBLE }
         }
         wrong.visibility = View.GONE
-        value.setOnClickListener {
-            context.askForText(field.label, number?.toPlainString().orEmpty(), R.string.save, field.help, ::take)
-        }
+        value.setOnClickListener { ask(this, number?.toPlainString().orEmpty()) }
         bar.isSaveEnabled = false // what counts is in the settings
         bar.contentDescription = name
         val slider = field.slider
@@ -72,7 +76,8 @@ class FieldRow(private val field: Field, parent: LinearLayout, private val set: 
         bar.stateDescriptionOf(value.text)
     }
 
-    private fun take(text: String) {
+    /** Stores what was typed, or shows why it cannot be. */
+    fun take(text: String) {
         val sentence = try {
             set(field, text)
             null

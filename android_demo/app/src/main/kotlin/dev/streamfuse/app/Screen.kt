@@ -1,6 +1,7 @@
 package dev.streamfuse.app
 
 import android.app.Activity
+import android.app.AlertDialog
 import android.os.Bundle
 import android.text.Editable
 import android.text.TextWatcher
@@ -34,6 +35,10 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
     private var started = false
     private var showing: Job? = null
     private var made: Parts? = null
+    private var saved: Bundle? = null // by this screen before it was turned
+    private var asked: Asked? = null
+
+    private class Asked(val title: Int, val about: String, val dialog: AlertDialog)
 
     /** There from [onReady] on. */
     protected val parts: Parts get() = made!!
@@ -48,6 +53,24 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
 
     protected abstract fun show(state: State)
 
+    /**
+     * Asks for a text in a dialog. If the screen is turned meanwhile, [askAgain] goes on with what was typed.
+     *
+     * @param about what the text is for, where several things have the same [title].
+     */
+    protected fun askFor(title: Int, about: String, text: String, done: Int, help: Int? = null, take: (String) -> Unit) {
+        asked = Asked(title, about, askForText(title, text, done, help, take))
+    }
+
+    /** Asks for another title of a chat. */
+    protected fun askForTitle(chat: String, title: String) =
+        askFor(R.string.title, chat, title, R.string.save) { parts.chats.rename(chat, it) }
+
+    /** The screen was turned while [askFor] asked for a text, of which [text] was typed; the parts are there. */
+    protected open fun askAgain(title: Int, about: String, text: String) {
+        if (title == R.string.title) askForTitle(about, text)
+    }
+
     /** Now, or as soon as the parts are there. */
     protected fun whenReady(work: suspend (Parts) -> Unit) {
         alive.launch { work((application as App).parts()) }
@@ -55,6 +78,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
+        saved = savedInstanceState
         setContentView(layout)
         window.keepClear(view<ViewGroup>(android.R.id.content).getChildAt(0), list?.let { view(it) })
         setActionBar(view<Toolbar>(R.id.bar))
@@ -70,8 +94,25 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         whenReady {
             made = it
             onReady()
+            askAgain()
             if (started) beginShowing()
         }
+    }
+
+    private fun askAgain() {
+        val before = saved ?: return
+        saved = null
+        val text = before.getString(ASKED_TEXT) ?: return
+        askAgain(before.getInt(ASKED_TITLE), before.getString(ASKED_ABOUT).orEmpty(), text)
+    }
+
+    /** With the text that is being typed into a dialog. */
+    override fun onSaveInstanceState(outState: Bundle) {
+        super.onSaveInstanceState(outState)
+        val open = asked?.takeIf { it.dialog.isShowing } ?: return
+        outState.putInt(ASKED_TITLE, open.title)
+        outState.putString(ASKED_ABOUT, open.about)
+        outState.putString(ASKED_TEXT, open.dialog.findViewById<EditText>(R.id.field)!!.text.toString())
     }
 
     override fun onStart() {
@@ -107,6 +148,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
 
     override fun onDestroy() {
         alive.cancel()
+        asked?.dialog?.dismiss()
         super.onDestroy()
     }
 
@@ -129,6 +171,12 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
 
     protected fun View.shown(shown: Boolean) {
         visibility = if (shown) View.VISIBLE else View.GONE
+    }
+
+    private companion object {
+        const val ASKED_TITLE = "asked_title"
+        const val ASKED_ABOUT = "asked_about"
+        const val ASKED_TEXT = "asked_text"
     }
 }
 

@@ -38,7 +38,7 @@ class SettingsActivity : Screen<Settings>(R.layout.settings, list = R.id.scroll)
     override fun onReady() {
         rows = Field.entries.map { field ->
             val box = view<LinearLayout>(if (field in FIRST) R.id.fields else R.id.more_fields)
-            FieldRow(field, box) { of, text -> parts.settings.set(of, text) }
+            FieldRow(field, box, ::askForNumber) { of, text -> parts.settings.set(of, text) }
         }
         view<EditText>(R.id.system_prompt).run {
             setText(state.value.systemPrompt)
@@ -76,6 +76,13 @@ class SettingsActivity : Screen<Settings>(R.layout.settings, list = R.id.scroll)
     private fun toggle(id: Int, set: (Boolean) -> Unit) = view<CompoundButton>(id).run {
         isSaveEnabled = false
         setOnCheckedChangeListener { _, on -> set(on) }
+    }
+
+    private fun askForNumber(row: FieldRow, text: String) =
+        askFor(row.field.label, row.field.name, text, R.string.save, row.field.help, row::take)
+
+    override fun askAgain(title: Int, about: String, text: String) {
+        rows.firstOrNull { it.field.name == about }?.let { askForNumber(it, text) }
     }
 
     private fun askToErase() {

@@ -13,10 +13,8 @@ import dev.streamfuse.GenerationConfig
 import dev.streamfuse.app.model.Field
 import dev.streamfuse.app.model.Phase
 import org.junit.Assert.assertEquals
-import org.junit.Assert.assertNotSame
 import org.junit.Assert.assertTrue
 import org.junit.Test
-import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.shadows.ShadowAlertDialog
@@ -99,18 +97,23 @@ class ChatActionsTest : ChatScreen() {
         controller.get().answerTo("Hello")
         controller.get().press(R.id.question)
         chooseFromMenu(R.id.edit)
-        val before = ShadowAlertDialog.getLatestAlertDialog()!!
-        before.findViewById<EditText>(R.id.field)!!.setText("What is the capital of France?")
-        RuntimeEnvironment.setQualifiers("+land")
-        controller.configurationChange()
-        idle()
-        val after = ShadowAlertDialog.getLatestAlertDialog()!!
-        assertNotSame("a dialog of the screen that is gone", before, after)
-        assertEquals(false to true, before.isShowing to after.isShowing)
-        assertEquals("What is the capital of France?", after.findViewById<EditText>(R.id.field)!!.text.toString())
+        typeAndTurn(controller, "What is the capital of France?")
         pressInDialog(AlertDialog.BUTTON_POSITIVE)
         until { controller.get().conversation().firstOrNull() == "What is the capital of France?" && phase == Phase.READY }
         assertEquals(2, controller.get().conversation().size)
+    }
+
+    @Test fun `an open dialog for a title survives rotation`() {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        openChat().get().answerTo("Hello")
+        val controller = open(ChatsActivity::class.java)
+        until { controller.get().titles() == listOf("Hello") }
+        controller.get().row("Hello").findViewById<View>(R.id.chat_more)!!.performClick()
+        chooseFromMenu(R.id.rename)
+        typeAndTurn(controller, "Greetings")
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        until { controller.get().titles() == listOf("Greetings") }
     }
 
     @Test fun `an edited question that cannot be asked now stands in the field, before what is there`() {

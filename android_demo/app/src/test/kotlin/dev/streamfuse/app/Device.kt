@@ -21,6 +21,7 @@ import java.nio.file.Files
 import java.time.Duration
 import kotlinx.coroutines.runBlocking
 import org.junit.After
+import org.junit.Assert.assertEquals
 import org.junit.runner.RunWith
 import org.robolectric.Robolectric
 import org.robolectric.RobolectricTestRunner
@@ -87,6 +88,18 @@ abstract class Device {
         endedParts += parts
         app.replace(Parts(app))
         return Robolectric.buildActivity(screen).setup(state).also { controllers += it }.also { ready() }
+    }
+
+    /** Types a text into the open dialog and turns the screen, whose new dialog has the text. */
+    protected fun typeAndTurn(controller: ActivityController<*>, text: String) {
+        val before = ShadowAlertDialog.getLatestAlertDialog()!!
+        before.findViewById<EditText>(R.id.field)!!.setText(text)
+        RuntimeEnvironment.setQualifiers("+land")
+        controller.configurationChange()
+        until { ShadowAlertDialog.getLatestAlertDialog() !== before }
+        val after = ShadowAlertDialog.getLatestAlertDialog()!!
+        assertEquals(false to true, before.isShowing to after.isShowing)
+        assertEquals(text, after.findViewById<EditText>(R.id.field)!!.text.toString())
     }
 
     /** Lets the main thread work until something is so. */

@@ -109,6 +109,16 @@ class OtherScreensTest : Device() {
         assertEquals("it is empty", 0L, remembered.length())
     }
 
+    @Test fun `an open dialog for a number survives rotation`() {
+        val controller = open(SettingsActivity::class.java)
+        controller.get().value(Field.TEMPERATURE).performClick()
+        typeAndTurn(controller, "0.7")
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        idle()
+        idle()
+        assertEquals("0.7", controller.get().value(Field.TEMPERATURE).text.toString())
+    }
+
     @Test @Config(qualifiers = Device.PHONE_NIGHT) fun `settings at night`() {
         picture(open(SettingsActivity::class.java).get(), "settings-dark")
     }
