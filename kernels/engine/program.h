@@ -30,7 +30,8 @@ class Program {
   const std::map<std::string, Signature>& signatures() const { return signatures_; }
   const Signature& signature(const std::string& name) const;  // throws Failure, which lists the methods
   const Shapes& shapes() const { return shapes_; }
-  int threads() const { return threads_; }
+  // Of this library's pool during a pass; 1 if no method calls this library's operators, which alone use the pool.
+  int team_threads() const { return team_threads_; }
   bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
   // Number of top layers whose rows are in the order of `kept`; -1 if the program does not define it.
@@ -38,7 +39,7 @@ class Program {
   std::string describe() const;
 
  private:
-  void verify(const std::string& path) const;
+  bool verify(const std::string& path) const;  // whether a method calls this library's operators
   void read_methods(const std::string& path);
   executorch::runtime::MethodMeta meta_of(const std::string& method) const;
   void load_constant(const std::string& name);
@@ -47,6 +48,7 @@ class Program {
   void check_backends(const std::string& name);
 
   int threads_;
+  int team_threads_ = 1;
   std::string prefix_;               // of the names of an adapter's methods in the file
   std::unique_ptr<PoolLease> pool_;  // only if a delegate uses ExecuTorch's thread pool
   std::shared_ptr<Loader> loader_;

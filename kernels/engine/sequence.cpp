@@ -91,7 +91,7 @@ void Sequence::run(const std::string& method, int n, const int64_t* ids, const i
   check_rows(program_->shapes(), signature, n, ids, positions, ancestors);
   can_commit_ = false;
   ran_ = streamed_ = nullptr;
-  const TeamPass pass(program_->threads());
+  const TeamPass pass(program_->team_threads());
   fill_inputs(target, n, ids, positions, ancestors, length_, want_logits);
   {
     // Streams are computed next to kept rows, which may include padding, so such methods compute all rows.
@@ -137,7 +137,7 @@ void Sequence::streams(int index, int64_t next_token) {
       bad_argument("token " + std::to_string(next_token) + " is none of the model's");
     *method.input<int64_t>(3) = next_token;
   }
-  const TeamPass pass(program_->threads());
+  const TeamPass pass(program_->team_threads());
   streamed_ = nullptr;
   method.execute();
   streamed_ = &method;

@@ -14,7 +14,7 @@
  *   - Calls on one engine are serialised by a lock; different engines are independent. sf_engine_free and
  *     sf_program_close must not race with other calls on the same handle. Engines keep their program's memory alive.
  *   - The process has one thread pool for all engines; an engine that finds it busy computes on the calling thread
- *     alone.
+ *     alone. Only programs that call this library's operators start and wake it.
  */
 #ifndef STREAMFUSE_ENGINE_H
 #define STREAMFUSE_ENGINE_H

@@ -158,6 +158,7 @@ def write_program(
     methods: Mapping[str, nn.Module],
     *,
     inputs: Callable[[Any], tuple[Tensor, ...]] = inputs_of,
+    delegate: bool = True,
     planned_inputs: bool = False,
     **constants: int,
 ) -> None:
@@ -168,7 +169,7 @@ def write_program(
     programs = {name: torch.export.export(m.eval(), inputs(m), strict=False) for name, m in methods.items()}
     edge = to_edge_transform_and_lower(
         programs,
-        partitioner={name: [XnnpackPartitioner()] for name in programs},
+        partitioner={name: [XnnpackPartitioner()] if delegate else [] for name in programs},
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
         constant_methods={"get_max_context_len": CAPACITY, "get_n_msa_layers": 1, **constants},
     )
@@ -600,6 +601,51 @@ def test_an_idle_engine_sleeps(backend) -> None:
     start = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - start < 0.1
+
+
+class PlainModel(TinyModel):
+    """Without an operator of this project, as a graph that is all on a vendor's delegate."""
+
+    def layer(
+        self, index: int, x: Tensor, visible: Tensor, length: Tensor, caches: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows = x.shape[0]
+        q, k, v = self.qkv[index](x).split([HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM], dim=1)
+        seen = (caches[2 * index] + caches[2 * index + 1]).sum() + visible.sum() + length
+        return x + self.out[index](q) + seen, k.reshape(rows, KV_HEADS, DIM), v.reshape(rows, KV_HEADS, DIM)
+
+
+def inputs_with_float_caches(method: Method) -> tuple[Tensor, ...]:
+    return (*inputs_of(method)[:5], *(torch.zeros(CAPACITY, KV_HEADS, DIM) for _ in range(2 * LAYERS)))
+
+
+THREADS_OF_AN_ENGINE = """
+import os, sys
+import numpy as np
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+with ExecuTorchBackend(sys.argv[1], num_threads=int(sys.argv[2])) as backend:
+    backend.run("decode", np.array([1]), np.array([0]), np.array([[True]]))
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list a process's threads")
+def test_only_programs_that_call_our_operators_start_our_threads(tiny: TinyModel, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    plain, ours = (
+        {name: method for name, method in methods_of(model.eval()).items() if name in ("prefill", "decode")}
+        for model in (PlainModel(), tiny)
+    )
+    write_program(tmp_path / "plain.pte", plain, inputs=inputs_with_float_caches, delegate=False)
+    write_program(tmp_path / "ours.pte", ours, delegate=False)
+
+    def threads(file: str, num_threads: int) -> int:
+        command = [sys.executable, "-c", THREADS_OF_AN_ENGINE, tmp_path / file, str(num_threads)]
+        return int(output_of(command))
+
+    # Other libraries of the process have threads too, as many in each of these.
+    assert threads("ours.pte", 60) - threads("ours.pte", 2) > 40
+    assert threads("plain.pte", 60) - threads("plain.pte", 2) < 20
 
 
 def test_bandwidth_of_too_many_threads_is_refused() -> None:
