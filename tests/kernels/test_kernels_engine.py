@@ -603,6 +603,30 @@ def test_an_idle_engine_sleeps(backend) -> None:
     assert time.process_time() - start < 0.1
 
 
+def test_a_profile_that_cannot_be_started_leaves_the_engine_as_it_was(program, tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    path, whole = tmp_path / "model.pte", program[0].read_bytes()
+    path.write_bytes(whole)
+    with ExecuTorchBackend(path, num_threads=2) as backend:
+        backend.run("prefill", *chain([1, 2], 0))
+        backend.commit([0, 1])
+        expected = backend.run("decode", *chain([3], 2), want_logits=True).logits
+        with path.open("r+b") as file:  # the engine has the file mapped, so its methods cannot be loaded again
+            file.write(whole.replace(b"streamfuse::tree_attention", b"streamfuse::tree_attentiom"))
+        with pytest.raises(BackendError, match=r"profile cannot be started.*as before: method .*tree_attentiom"):
+            backend.profile(True)
+        backend.commit([0])
+        backend.truncate(2)
+        assert (backend.run("decode", *chain([3], 2), want_logits=True).logits == expected).all()
+        with pytest.raises(BackendError, match="no profile"):
+            backend.profile_data()
+        with path.open("r+b") as file:
+            file.write(whole)
+        backend.profile(True)
+        assert (backend.run("decode", *chain([3], 2), want_logits=True).logits == expected).all()
+
+
 class PlainModel(TinyModel):
     """Without an operator of this project, as a graph that is all on a vendor's delegate."""
 

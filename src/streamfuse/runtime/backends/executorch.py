@@ -193,7 +193,8 @@ class ExecuTorchBackend:
         return longest.value
 
     def profile(self, on: bool) -> None:
-        """Start or end a profile of every operator. Forgets the last run; the caches stay."""
+        """Start or end a profile of every operator. Forgets the last run; the caches stay. Where it fails with a
+        BackendError, the engine is as before."""
         self._call("sf_engine_profile", on)
 
     def profile_data(self) -> bytes:
