@@ -72,7 +72,7 @@ Program::Program(const std::string& path, int num_threads) : threads_(team_size(
   PlatformScope scope;
   loader_ = std::make_unique<Loader>(path);
   read_ahead(path);
-  if (verify(path)) team_threads_ = reserve_team(threads_);
+  calls_own_operators_ = verify(path);
   using ExecuTorchProgram = executorch::runtime::Program;
   Result<ExecuTorchProgram> program =
       ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);
@@ -84,7 +84,7 @@ Program::Program(const std::string& path, int num_threads) : threads_(team_size(
 
 Program::Program(const Program& whole, const std::string& adapter)
     : threads_(whole.threads_),
-      team_threads_(whole.team_threads_),
+      calls_own_operators_(whole.calls_own_operators_),
       prefix_(adapter + kAfterAdapter),
       loader_(whole.loader_),
       program_(whole.program_) {
@@ -133,7 +133,9 @@ void Program::read_methods(const std::string& path) {
   else if (const auto streams = signatures_.find(kStreams); streams != signatures_.end())
     num_msa_layers_ = shapes_.layers - static_cast<int64_t>(streams->second.skipped_caches) / 2;
   for (const std::string& name : passes)
-    if (pool_ == nullptr && meta_of(name).num_backends() > 0) pool_ = std::make_unique<PoolLease>(threads_);
+    if (pool_ == nullptr && meta_of(name).uses_backend(kXnnpack)) pool_ = std::make_unique<PoolLease>(threads_);
+  if (pool_ != nullptr && pool_->threads() > 0) threads_ = pool_->threads();
+  if (calls_own_operators_) reserve_team(threads_);
 }
 
 std::optional<int64_t> Program::constant(const std::string& name) const {

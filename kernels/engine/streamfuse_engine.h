@@ -45,6 +45,10 @@ SF_EXPORT int sf_program_adapter(sf_program*, const char* name, sf_program** out
  *  "cache_bytes"} */
 SF_EXPORT int sf_program_describe(sf_program*, const char** json);
 
+/* The number of threads that passes of this program use, also "threads" in its description. XNNPACK has one thread pool
+ * per process, with at most a thread per core; the first open program that uses it decides on their number. */
+SF_EXPORT int sf_program_threads(sf_program*, int32_t* threads);
+
 /* The program's specification for sf_core_model_open, without stop tokens and identity. Its pointers are valid as long
  * as the program. */
 SF_EXPORT int sf_program_spec(sf_program*, sf_spec* out);

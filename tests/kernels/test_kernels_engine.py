@@ -825,6 +825,24 @@ def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) ->
     assert output_of([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"
 
 
+SHARED_POOL = """
+import sys, warnings
+from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    with ExecuTorchProgram(sys.argv[1], num_threads=1) as first:
+        print(first.description["threads"], len(said))
+        with ExecuTorchProgram(sys.argv[1], num_threads=3) as second:
+            print(second.description["threads"], *(warning.message for warning in said))
+"""
+
+
+def test_the_number_of_threads_that_is_reported_is_the_one_of_xnnpacks_pool(program) -> None:
+    first, second = output_of([sys.executable, "-c", SHARED_POOL, program[0]]).splitlines()
+    assert first == "1 0"
+    assert second.startswith(f"1 the number of threads of {program[0]} is 1, not 3: XNNPACK's threads are shared")
+
+
 def test_a_program_opens_under_a_name_that_is_no_utf_8(program, tmp_path: Path) -> None:
     from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 
