@@ -5,6 +5,7 @@ Run: pytest tests/kernels/test_kernels_engine.py. It builds build/native if need
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -823,6 +824,34 @@ print(get() == pool, count(pool) - before)
 
 def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) -> None:
     assert output_of([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="vendors' packages are for Linux only")
+def test_a_wheels_copies_of_executorch_find_the_vendors_packages_beside_the_wheel(
+    engine_library: Path, tmp_path: Path
+) -> None:
+    """The engine takes these copies if the installed executorch is of another release."""
+    from streamfuse.native.library import RUNTIME_LIBRARIES, VERSION_FILE, file_name, installed_executorch
+
+    own, wheel = tmp_path / "streamfuse" / "native" / "lib", installed_executorch()
+    own.mkdir(parents=True)
+    for stem in RUNTIME_LIBRARIES:
+        shutil.copy(wheel / file_name(stem), own)
+    shutil.copy(engine_library, own)
+    (own / VERSION_FILE).write_text("1.4.0+cpu\n", encoding="utf-8")
+    core = engine_library.with_name(file_name("streamfuse_core"))  # stands for any library
+    for vendor, names in (("onnxruntime_qnn", ["QnnSystem", "QnnHtp"]), ("openvino/libs", ["openvino_c"])):
+        (tmp_path / vendor).mkdir(parents=True)
+        for name in names:
+            shutil.copy(core, tmp_path / vendor / file_name(name))
+    for name in ("executorch_backend_qnn", "qnn_executorch_backend"):
+        (own / file_name(name)).write_text("of another release, as good as missing\n", encoding="utf-8")
+    script = "import json; from streamfuse.native.library import list_backends; print(json.dumps(list_backends()))"
+    places = {"STREAMFUSE_ENGINE": str(own / engine_library.name), "LD_LIBRARY_PATH": str(own), "QNN_SDK_ROOT": ""}
+    found = json.loads(output_of([sys.executable, "-c", script], OPENVINO_LIB_PATH="", **places))
+    assert found["openvino"].startswith(f"{own}/../../../openvino/libs/libopenvino_c.so is not OpenVINO's C library")
+    assert found["qnn"].startswith("libexecutorch_backend_qnn.so cannot be loaded")
+    assert found["qnn"].endswith("`pip install executorch==1.4.0`")
 
 
 SHARED_POOL = """
