@@ -122,6 +122,9 @@ void Model::load_program(int32_t threads, const sf_watch* watch) {
   const int code = sf_program_open(graph.data(), threads, watch, Made(program_));
   program_needs(code);
   program_needs(sf_program_check(program_.get(), &spec_));
+  int32_t used = 0;
+  program_needs(sf_program_threads(program_.get(), &used));
+  threads_ = std::to_string(used);
 }
 
 // The core empties the files of all adapters; those that are loaded have their answers in RAM too.

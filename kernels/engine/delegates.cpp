@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -74,6 +75,27 @@ std::string with_version(const std::string& folder, const std::string& name) {
   return found;
 }
 
+// The release of ExecuTorch's libraries if they are the copies that a wheel of streamfuse has beside the engine, as
+// native/library.py records it there; empty if they are those of the package executorch, or linked.
+std::string packaged_executorch() {
+  std::ifstream file(executorch_folder() + "executorch-version.txt");
+  std::string version;
+  std::getline(file, version);
+  return version.substr(0, version.find('+'));  // without the name of the build, as in 1.5.1+cpu
+}
+
+// site-packages, ending with a slash. ExecuTorch's libraries are in executorch/lib there, their copies in
+// streamfuse/native/lib.
+std::string packages_folder() { return executorch_folder() + (packaged_executorch().empty() ? "../../" : "../../../"); }
+
+// Where to get a delegate's own library, which only the package executorch has.
+std::string delegate_advice(const Delegate& delegate) {
+  const std::string version = packaged_executorch();
+  if (version.empty()) return delegate.advice;
+  return "it is part of the package executorch, of which this engine needs release " + version +
+         ": `pip install executorch==" + version + "`";
+}
+
 void* opened(const std::string& path, std::string& why) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
@@ -96,7 +118,7 @@ std::string open_vendors(const Delegate& delegate, void*& library) {
   const bool is_set = set != nullptr && *set != 0, names_library = is_set && delegate.sdk_folder == nullptr;
   std::vector<std::string> folders = {""};  // "": the system's search, which also finds loaded libraries
   if (is_set && !names_library) folders.insert(folders.begin(), std::string(set) + delegate.sdk_folder);
-  folders.push_back(executorch_folder() + "../../" + delegate.package);  // both are in site-packages
+  folders.push_back(packages_folder() + delegate.package);
   for (const char* const name : delegate.vendor) {
     std::string path = names_library ? set : "", why;
     library = names_library ? opened(path, why) : open_any(name, folders, path, why);
@@ -185,7 +207,8 @@ std::string load_delegate(const std::string& name) {
     std::string path, why;
     for (const char* const library : delegate.libraries)
       if (open_any(library, {executorch_folder(), ""}, path, why) != nullptr) return "";
-    return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " + delegate.advice;
+    return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " +
+           delegate_advice(delegate);
   }
   return "the engine has no library to load for it";
 }

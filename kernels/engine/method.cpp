@@ -20,8 +20,6 @@ using executorch::runtime::Method;
 using executorch::runtime::MethodMeta;
 using executorch::runtime::Result;
 
-constexpr const char* kXnnpack = "XnnpackBackend";
-
 // XNNPACK's options: one copy of packed weights for all methods, one workspace for all delegates of a program.
 class XnnpackOptions {
  public:

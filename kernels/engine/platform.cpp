@@ -128,9 +128,13 @@ size_t pool_threads = 0;  // before the first lease
 PoolLease::PoolLease(int num_threads) {
   const std::lock_guard<std::mutex> guard(pool_lock);
   pthreadpool* const pool = executorch::extension::threadpool::get_pthreadpool();
-  if (pool_leases++ > 0 || pool == nullptr) return;
-  pool_threads = pthreadpool_get_threads_count(pool);
-  pthreadpool_set_threads_count(pool, static_cast<size_t>(num_threads));
+  const bool is_first = pool_leases++ == 0;
+  if (pool == nullptr) return;
+  if (is_first) {
+    pool_threads = pthreadpool_get_threads_count(pool);
+    pthreadpool_set_threads_count(pool, static_cast<size_t>(num_threads));
+  }
+  threads_ = static_cast<int>(pthreadpool_get_threads_count(pool));
 }
 
 PoolLease::~PoolLease() {

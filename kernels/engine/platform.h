@@ -29,13 +29,19 @@ struct Aborted {};
 bool prints_everything();  // STREAMFUSE_LOG
 
 // Limits the number of threads in ExecuTorch's process-wide pool while a lease exists; the first of several leases
-// decides. The pool itself is never recreated, since delegates of every model in the process point to it.
+// decides, and the pool has at most a thread per core. The pool itself is never recreated, since delegates of every
+// model in the process point to it.
 class PoolLease {
  public:
   explicit PoolLease(int num_threads);
   ~PoolLease();
   PoolLease(const PoolLease&) = delete;
   PoolLease& operator=(const PoolLease&) = delete;
+
+  int threads() const { return threads_; }  // of the pool while this lease exists; 0 if that cannot be found out
+
+ private:
+  int threads_ = 0;
 };
 
 #if defined(__APPLE__)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -48,6 +49,7 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 constexpr char kAfterAdapter = '.';  // between the names of an adapter and its method
+constexpr const char* kOwnOperators = "streamfuse::";
 
 // The adapters that a program has methods for.
 std::vector<std::string> adapters_of(const executorch::runtime::Program& program) {
@@ -64,13 +66,13 @@ std::vector<std::string> adapters_of(const executorch::runtime::Program& program
 
 }  // namespace
 
-Program::Program(const std::string& path, int num_threads) : threads_(reserve_team(num_threads)) {
+Program::Program(const std::string& path, int num_threads) : threads_(team_size(num_threads)) {
   if (lane_kernels().fuses_products()) throw Failure(SF_BROKEN, kFusesProducts);
   register_operators();
   PlatformScope scope;
   loader_ = std::make_unique<Loader>(path);
   read_ahead(path);
-  verify(path);
+  calls_own_operators_ = verify(path);
   using ExecuTorchProgram = executorch::runtime::Program;
   Result<ExecuTorchProgram> program =
       ExecuTorchProgram::load(loader_.get(), ExecuTorchProgram::Verification::InternalConsistency);
@@ -81,7 +83,11 @@ Program::Program(const std::string& path, int num_threads) : threads_(reserve_te
 }
 
 Program::Program(const Program& whole, const std::string& adapter)
-    : threads_(whole.threads_), prefix_(adapter + kAfterAdapter), loader_(whole.loader_), program_(whole.program_) {
+    : threads_(whole.threads_),
+      calls_own_operators_(whole.calls_own_operators_),
+      prefix_(adapter + kAfterAdapter),
+      loader_(whole.loader_),
+      program_(whole.program_) {
   const std::vector<std::string> names = adapters_of(*program_);
   if (std::find(names.begin(), names.end(), adapter) == names.end())
     throw Failure(SF_BAD_ARGUMENT,
@@ -127,7 +133,9 @@ void Program::read_methods(const std::string& path) {
   else if (const auto streams = signatures_.find(kStreams); streams != signatures_.end())
     num_msa_layers_ = shapes_.layers - static_cast<int64_t>(streams->second.skipped_caches) / 2;
   for (const std::string& name : passes)
-    if (pool_ == nullptr && meta_of(name).num_backends() > 0) pool_ = std::make_unique<PoolLease>(threads_);
+    if (pool_ == nullptr && meta_of(name).uses_backend(kXnnpack)) pool_ = std::make_unique<PoolLease>(threads_);
+  if (pool_ != nullptr && pool_->threads() > 0) threads_ = pool_->threads();
+  if (calls_own_operators_) reserve_team(threads_);
 }
 
 std::optional<int64_t> Program::constant(const std::string& name) const {
@@ -151,13 +159,15 @@ MethodMeta Program::meta_of(const std::string& method) const {
   return program_->method_meta(name_in_file(method).c_str()).get();
 }
 
-void Program::verify(const std::string& path) const {
+bool Program::verify(const std::string& path) const {
   using executorch::runtime::DataLoader;
   const size_t size = loader_->size().get();
   const Result<executorch::runtime::FreeableBuffer> file =
       loader_->load(0, size, DataLoader::SegmentInfo(DataLoader::SegmentInfo::Type::Program));
   if (!file.ok()) throw Failure(SF_BAD_PROGRAM, "cannot map " + path);
-  verify_program(path, {static_cast<const uint8_t*>(file->data()), file->size()});
+  const std::span<const uint8_t> bytes(static_cast<const uint8_t*>(file->data()), file->size());
+  verify_program(path, bytes);
+  return calls_operators(bytes, kOwnOperators);
 }
 
 void Program::check_backends(const std::string& name) {

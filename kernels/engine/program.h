@@ -16,6 +16,8 @@
 
 namespace streamfuse {
 
+inline constexpr const char* kXnnpack = "XnnpackBackend";  // the delegate that computes in ExecuTorch's thread pool
+
 class Program {
  public:
   // Throws Failure.
@@ -30,7 +32,9 @@ class Program {
   const std::map<std::string, Signature>& signatures() const { return signatures_; }
   const Signature& signature(const std::string& name) const;  // throws Failure, which lists the methods
   const Shapes& shapes() const { return shapes_; }
-  int threads() const { return threads_; }
+  int threads() const { return threads_; }  // in use, which with XNNPACK may be others than were asked for
+  // Of this library's pool during a pass; 1 if no method calls this library's operators, which alone use the pool.
+  int team_threads() const { return calls_own_operators_ ? threads_ : 1; }
   bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
   // Number of top layers whose rows are in the order of `kept`; -1 if the program does not define it.
@@ -38,7 +42,7 @@ class Program {
   std::string describe() const;
 
  private:
-  void verify(const std::string& path) const;
+  bool verify(const std::string& path) const;  // whether a method calls this library's operators
   void read_methods(const std::string& path);
   executorch::runtime::MethodMeta meta_of(const std::string& method) const;
   void load_constant(const std::string& name);
@@ -47,8 +51,9 @@ class Program {
   void check_backends(const std::string& name);
 
   int threads_;
+  bool calls_own_operators_ = false;
   std::string prefix_;               // of the names of an adapter's methods in the file
-  std::unique_ptr<PoolLease> pool_;  // only if a delegate uses ExecuTorch's thread pool
+  std::unique_ptr<PoolLease> pool_;  // only with XNNPACK
   std::shared_ptr<Loader> loader_;
   std::shared_ptr<executorch::runtime::Program> program_;
   Shapes shapes_;

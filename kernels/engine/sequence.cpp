@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "delegates.h"
 #include "error.h"
@@ -61,7 +62,7 @@ Sequence::Sequence(std::shared_ptr<const Program> program, const sf_watch* watch
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
     caches_.emplace_back(static_cast<size_t>(shapes.cache_bytes(i)));
-  load_methods(watch);
+  methods_ = load_methods(nullptr, watch);
 }
 
 Sequence::~Sequence() { free_methods(); }
@@ -71,16 +72,15 @@ void Sequence::free_methods() {
   methods_.clear();
 }
 
-void Sequence::load_methods(const sf_watch* watch) {
-  free_methods();
-  ran_ = streamed_ = nullptr;
-  can_commit_ = false;
+Sequence::Methods Sequence::load_methods(Tracer* tracer, const sf_watch* watch) const {
+  Methods methods;
   for (const auto& [name, signature] : program_->signatures()) {
-    if (watch != nullptr && watch->step(watch->context, methods_.size(), program_->signatures().size()) != 0)
+    if (watch != nullptr && watch->step(watch->context, methods.size(), program_->signatures().size()) != 0)
       throw Failure(SF_CANCELLED, "loading was cancelled");
-    methods_[name] = std::make_unique<GraphMethod>(
-        *program_, signature, signature.is_streams() ? streams_arena_ : arena_, caches_, tracer_.get());
+    methods[name] = std::make_unique<GraphMethod>(*program_, signature,
+                                                  signature.is_streams() ? streams_arena_ : arena_, caches_, tracer);
   }
+  return methods;
 }
 
 void Sequence::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
@@ -91,7 +91,7 @@ void Sequence::run(const std::string& method, int n, const int64_t* ids, const i
   check_rows(program_->shapes(), signature, n, ids, positions, ancestors);
   can_commit_ = false;
   ran_ = streamed_ = nullptr;
-  const TeamPass pass(program_->threads());
+  const TeamPass pass(program_->team_threads());
   fill_inputs(target, n, ids, positions, ancestors, length_, want_logits);
   {
     // Streams are computed next to kept rows, which may include padding, so such methods compute all rows.
@@ -137,7 +137,7 @@ void Sequence::streams(int index, int64_t next_token) {
       bad_argument("token " + std::to_string(next_token) + " is none of the model's");
     *method.input<int64_t>(3) = next_token;
   }
-  const TeamPass pass(program_->threads());
+  const TeamPass pass(program_->team_threads());
   streamed_ = nullptr;
   method.execute();
   streamed_ = &method;
@@ -329,9 +329,19 @@ const std::vector<uint8_t>& Sequence::profile_data() { bad_argument("no profile 
 #else
 void Sequence::profile(bool on) {
   if (on == (tracer_ != nullptr)) return;
+  auto tracer = on ? std::make_unique<Tracer>() : nullptr;
+  Methods methods;
+  try {
+    methods = load_methods(tracer.get(), nullptr);  // the present ones stay until all of these are loaded
+  } catch (const Failure& failure) {
+    throw Failure(failure.code, std::string("the profile cannot be ") + (on ? "started" : "ended") +
+                                    ", and the engine goes on as before: " + failure.what());
+  }
+  ran_ = streamed_ = nullptr;
+  can_commit_ = false;
   free_methods();
-  tracer_ = on ? std::make_unique<Tracer>() : nullptr;
-  load_methods();
+  methods_ = std::move(methods);
+  tracer_ = std::move(tracer);
 }
 
 const std::vector<uint8_t>& Sequence::profile_data() {

@@ -55,7 +55,9 @@ class Sequence {
   const std::vector<uint8_t>& profile_data();
 
  private:
-  void load_methods(const sf_watch* watch = nullptr);
+  using Methods = std::map<std::string, std::unique_ptr<GraphMethod>>;
+  // All methods of the program, bound to this sequence's memory. `tracer` and `watch` may be null.
+  Methods load_methods(Tracer* tracer, const sf_watch* watch) const;
   void free_methods();
   void read_survivors(const GraphMethod& method, int n);
   const uint8_t* new_rows(size_t cache, bool& by_place) const;
@@ -69,7 +71,7 @@ class Sequence {
   Block streams_arena_;  // so that `streams` does not overwrite the outputs of the previous pass
   std::vector<Block> caches_;
   std::unique_ptr<Tracer> tracer_;  // while profiling
-  std::map<std::string, std::unique_ptr<GraphMethod>> methods_;
+  Methods methods_;
   std::vector<uint8_t> profile_data_;
   int64_t length_ = 0;
   int64_t oldest_ = 0;  // the caches have all positions from this one on; rings may have lost those before it

@@ -181,6 +181,13 @@ int sf_program_describe(sf_program* handle, const char** json) {
   });
 }
 
+int sf_program_threads(sf_program* handle, int32_t* threads) {
+  return of_program(handle, [&] {
+    if (threads == nullptr) bad_argument("threads needs a place for its number");
+    *threads = handle->program->threads();
+  });
+}
+
 int sf_program_spec(sf_program* handle, sf_spec* out) {
   return of_program(handle, [&] {
     if (out == nullptr) bad_argument("spec needs a place for its numbers");

@@ -14,7 +14,7 @@
  *   - Calls on one engine are serialised by a lock; different engines are independent. sf_engine_free and
  *     sf_program_close must not race with other calls on the same handle. Engines keep their program's memory alive.
  *   - The process has one thread pool for all engines; an engine that finds it busy computes on the calling thread
- *     alone.
+ *     alone. Only programs that call this library's operators start and wake it.
  */
 #ifndef STREAMFUSE_ENGINE_H
 #define STREAMFUSE_ENGINE_H
@@ -44,6 +44,10 @@ SF_EXPORT int sf_program_adapter(sf_program*, const char* name, sf_program** out
  *  "capacity", "vocab_size", "num_streams", "top_k", "constants": {name: number or text}, "threads", "instruction_set",
  *  "cache_bytes"} */
 SF_EXPORT int sf_program_describe(sf_program*, const char** json);
+
+/* The number of threads that passes of this program use, also "threads" in its description. XNNPACK has one thread pool
+ * per process, with at most a thread per core; the first open program that uses it decides on their number. */
+SF_EXPORT int sf_program_threads(sf_program*, int32_t* threads);
 
 /* The program's specification for sf_core_model_open, without stop tokens and identity. Its pointers are valid as long
  * as the program. */
@@ -88,8 +92,8 @@ SF_EXPORT int sf_engine_truncatable(sf_engine*, int64_t length, int64_t* longest
 SF_EXPORT int sf_engine_length(sf_engine*, int64_t* length);
 
 /* Starts or ends profiling of every operator. This reloads the engine's methods, which discards the last run but keeps
- * the cache. sf_engine_profile_data returns what was recorded since the start or since its last call, as an ETDump for
- * ExecuTorch's Inspector; the bytes are valid until the next call. */
+ * the cache; if it fails, the engine is as before. sf_engine_profile_data returns what was recorded since the start or
+ * since its last call, as an ETDump for ExecuTorch's Inspector; the bytes are valid until the next call. */
 SF_EXPORT int sf_engine_profile(sf_engine*, int on);
 SF_EXPORT int sf_engine_profile_data(sf_engine*, const void** data, size_t* size);
 

@@ -321,4 +321,14 @@ void verify_program(const std::string& path, std::span<const uint8_t> file) {
   }
 }
 
+bool calls_operators(std::span<const uint8_t> file, std::string_view prefix) {
+  const Vector<uint32_t> plans = Table::root(file).list<uint32_t>(field::kProgramPlans);
+  for (uint32_t i = 0; i < plans.size(); ++i) {
+    const Vector<uint32_t> operators = plans.table(i).list<uint32_t>(field::kPlanOperators);
+    for (uint32_t j = 0; j < operators.size(); ++j)
+      if (operators.table(j).text(field::kOperatorName).value_or("").starts_with(prefix)) return true;
+  }
+  return false;
+}
+
 }  // namespace streamfuse

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace streamfuse {
 
@@ -13,5 +14,9 @@ namespace streamfuse {
 // fields that ExecuTorch assumes must be present, and outputs must not be constants. Throws Failure(SF_BAD_PROGRAM)
 // that names `path`, the method and the location.
 void verify_program(const std::string& path, std::span<const uint8_t> file);
+
+// Whether a method of a verified program calls an operator whose name begins with `prefix`, such as "aten::". Operators
+// inside a delegate's part do not count.
+bool calls_operators(std::span<const uint8_t> file, std::string_view prefix);
 
 }  // namespace streamfuse

@@ -123,7 +123,7 @@ class Team {
   }
 
   int reserve(int threads) {
-    threads = std::min(threads <= 0 ? default_threads() : threads, kMostThreads);
+    threads = team_size(threads);
     const std::lock_guard<std::mutex> guard(lock_);
     start(threads);
     return threads;
@@ -281,6 +281,8 @@ std::atomic<Team*> Team::of_process_{nullptr};
 thread_local int limit_of_this_thread = 1;
 
 }  // namespace
+
+int team_size(int threads) { return std::min(threads <= 0 ? default_threads() : threads, kMostThreads); }
 
 int reserve_team(int threads) { return Team::instance().reserve(threads); }
 

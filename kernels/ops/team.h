@@ -22,8 +22,11 @@ namespace streamfuse {
 
 constexpr int kMostThreads = 64;
 
-// Makes sure that the pool has `threads` threads, including the caller; 0 selects the default (cores.h). Returns the
-// number. Throws std::bad_alloc or std::system_error if threads cannot be created.
+// The number of threads that `threads` selects, at most kMostThreads; 0 selects the default (cores.h).
+int team_size(int threads);
+
+// Makes sure that the pool has team_size(threads) threads, including the caller. Returns the number. Throws
+// std::bad_alloc or std::system_error if threads cannot be created.
 int reserve_team(int threads);
 
 // The maximum number of threads for jobs of the calling thread.

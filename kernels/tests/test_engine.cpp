@@ -448,6 +448,13 @@ void a_manifest_that_is_not_the_programs_is_refused(const Program& program) {
   expect_refused(other, "verify_999");
 }
 
+void the_number_of_threads_is_the_described_one(const Program& program) {
+  int32_t threads = 0;
+  check(sf_program_threads(program.handle, &threads), program.handle);
+  expect(threads >= 1 && threads == number_of(program.description, "threads"), "another number is described");
+  expect(sf_program_threads(program.handle, nullptr) == SF_BAD_ARGUMENT, "no place for the number was taken");
+}
+
 // FNV-1a over the bits of a drafted pass, and of the streams after it if they have a pass of their own. Equal on every
 // machine for graphs of this project's operators.
 uint64_t digest(const Program& program) {
@@ -504,6 +511,7 @@ int main(int argc, char** argv) {
     a_trimmed_engine_gives_the_results_of_a_new_one(program);
     damaged_files_are_refused(program);
     a_manifest_that_is_not_the_programs_is_refused(program);
+    the_number_of_threads_is_the_described_one(program);
     std::printf("digest: %016llx\n", static_cast<unsigned long long>(digest(program)));
   } catch (const std::exception& error) {
     expect(false, error.what());

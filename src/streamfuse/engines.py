@@ -149,8 +149,15 @@ def processor() -> str:
     return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
+def threads_in_use(backend: Backend, threads: int | None) -> int | None:
+    """The number that the engine reports, as the native one does; else `threads`, which was asked for."""
+    found: int | None = getattr(backend, "description", {}).get("threads", threads)
+    return found
+
+
 def device_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> str:
-    """Everything that affects latency: processor, cores, threads, the engine's version or build, its provider."""
+    """Everything that affects latency: processor, cores, `threads` in use, the engine's version or build, its
+    provider."""
     forced = os.environ.get("STREAMFUSE_ISA", "")
     return (
         f"{platform.system()} {platform.machine()}, {processor()}, {cores()} cores, threads {threads or 'default'}, "

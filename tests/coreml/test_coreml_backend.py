@@ -5,6 +5,7 @@ pytest tests/coreml/test_coreml_backend.py
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,6 +82,31 @@ def test_a_truncated_cache_is_as_if_its_tail_had_never_been(channels_first: bool
     backend.commit([0, 1, 2, 3])
     backend.truncate(3)
     np.testing.assert_array_equal(before, _chain(backend, "decode", [7]).logits)
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["plain", "channels_first"])
+def test_a_trimmed_backend_has_no_caches_and_gives_the_same_logits(channels_first: bool) -> None:
+    backend, caches = _backend(channels_first), list[weakref.ref[Any]]()
+    predict = backend.predict
+
+    def watched(method: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        caches.extend(weakref.ref(array) for name, array in inputs.items() if "_cache_" in name)
+        return predict(method, inputs)
+
+    def logits() -> Any:
+        _chain(backend, "prefill", TOKENS[:3])
+        backend.commit([0, 1, 2])
+        return _chain(backend, "decode", [7]).logits
+
+    backend.predict = watched
+    expected = logits()
+    with pytest.raises(BackendError, match="the cache is not empty: truncate it to 0 first"):
+        backend.trim()
+    backend.truncate(0)
+    backend.trim()
+    assert caches
+    assert all(cache() is None for cache in caches)
+    np.testing.assert_array_equal(logits(), expected)
 
 
 def test_the_mask_is_finite_and_padding_sees_nothing() -> None:

@@ -5,6 +5,7 @@ Run: pytest tests/kernels/test_kernels_engine.py. It builds build/native if need
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -158,6 +159,7 @@ def write_program(
     methods: Mapping[str, nn.Module],
     *,
     inputs: Callable[[Any], tuple[Tensor, ...]] = inputs_of,
+    delegate: bool = True,
     planned_inputs: bool = False,
     **constants: int,
 ) -> None:
@@ -168,7 +170,7 @@ def write_program(
     programs = {name: torch.export.export(m.eval(), inputs(m), strict=False) for name, m in methods.items()}
     edge = to_edge_transform_and_lower(
         programs,
-        partitioner={name: [XnnpackPartitioner()] for name in programs},
+        partitioner={name: [XnnpackPartitioner()] if delegate else [] for name in programs},
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
         constant_methods={"get_max_context_len": CAPACITY, "get_n_msa_layers": 1, **constants},
     )
@@ -602,6 +604,75 @@ def test_an_idle_engine_sleeps(backend) -> None:
     assert time.process_time() - start < 0.1
 
 
+def test_a_profile_that_cannot_be_started_leaves_the_engine_as_it_was(program, tmp_path: Path) -> None:
+    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+
+    path, whole = tmp_path / "model.pte", program[0].read_bytes()
+    path.write_bytes(whole)
+    with ExecuTorchBackend(path, num_threads=2) as backend:
+        backend.run("prefill", *chain([1, 2], 0))
+        backend.commit([0, 1])
+        expected = backend.run("decode", *chain([3], 2), want_logits=True).logits
+        with path.open("r+b") as file:  # the engine has the file mapped, so its methods cannot be loaded again
+            file.write(whole.replace(b"streamfuse::tree_attention", b"streamfuse::tree_attentiom"))
+        with pytest.raises(BackendError, match=r"profile cannot be started.*as before: method .*tree_attentiom"):
+            backend.profile(True)
+        backend.commit([0])
+        backend.truncate(2)
+        assert (backend.run("decode", *chain([3], 2), want_logits=True).logits == expected).all()
+        with pytest.raises(BackendError, match="no profile"):
+            backend.profile_data()
+        with path.open("r+b") as file:
+            file.write(whole)
+        backend.profile(True)
+        assert (backend.run("decode", *chain([3], 2), want_logits=True).logits == expected).all()
+
+
+class PlainModel(TinyModel):
+    """Without an operator of this project, as a graph that is all on a vendor's delegate."""
+
+    def layer(
+        self, index: int, x: Tensor, visible: Tensor, length: Tensor, caches: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows = x.shape[0]
+        q, k, v = self.qkv[index](x).split([HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM], dim=1)
+        seen = (caches[2 * index] + caches[2 * index + 1]).sum() + visible.sum() + length
+        return x + self.out[index](q) + seen, k.reshape(rows, KV_HEADS, DIM), v.reshape(rows, KV_HEADS, DIM)
+
+
+def inputs_with_float_caches(method: Method) -> tuple[Tensor, ...]:
+    return (*inputs_of(method)[:5], *(torch.zeros(CAPACITY, KV_HEADS, DIM) for _ in range(2 * LAYERS)))
+
+
+THREADS_OF_AN_ENGINE = """
+import os, sys
+import numpy as np
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend
+with ExecuTorchBackend(sys.argv[1], num_threads=int(sys.argv[2])) as backend:
+    backend.run("decode", np.array([1]), np.array([0]), np.array([[True]]))
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list a process's threads")
+def test_only_programs_that_call_our_operators_start_our_threads(tiny: TinyModel, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    plain, ours = (
+        {name: method for name, method in methods_of(model.eval()).items() if name in ("prefill", "decode")}
+        for model in (PlainModel(), tiny)
+    )
+    write_program(tmp_path / "plain.pte", plain, inputs=inputs_with_float_caches, delegate=False)
+    write_program(tmp_path / "ours.pte", ours, delegate=False)
+
+    def threads(file: str, num_threads: int) -> int:
+        command = [sys.executable, "-c", THREADS_OF_AN_ENGINE, tmp_path / file, str(num_threads)]
+        return int(output_of(command))
+
+    # Other libraries of the process have threads too, as many in each of these.
+    assert threads("ours.pte", 60) - threads("ours.pte", 2) > 40
+    assert threads("plain.pte", 60) - threads("plain.pte", 2) < 20
+
+
 def test_bandwidth_of_too_many_threads_is_refused() -> None:
     from streamfuse.runtime.backends.executorch import read_bandwidth
 
@@ -753,6 +824,52 @@ print(get() == pool, count(pool) - before)
 
 def test_executorchs_own_pool_stays_as_others_of_the_process_know_it(program) -> None:
     assert output_of([sys.executable, "-c", OTHERS_POOL, program[0]]) == "True 1\nTrue 0\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="vendors' packages are for Linux only")
+def test_a_wheels_copies_of_executorch_find_the_vendors_packages_beside_the_wheel(
+    engine_library: Path, tmp_path: Path
+) -> None:
+    """The engine takes these copies if the installed executorch is of another release."""
+    from streamfuse.native.library import RUNTIME_LIBRARIES, VERSION_FILE, file_name, installed_executorch
+
+    own, wheel = tmp_path / "streamfuse" / "native" / "lib", installed_executorch()
+    own.mkdir(parents=True)
+    for stem in RUNTIME_LIBRARIES:
+        shutil.copy(wheel / file_name(stem), own)
+    shutil.copy(engine_library, own)
+    (own / VERSION_FILE).write_text("1.4.0+cpu\n", encoding="utf-8")
+    core = engine_library.with_name(file_name("streamfuse_core"))  # stands for any library
+    for vendor, names in (("onnxruntime_qnn", ["QnnSystem", "QnnHtp"]), ("openvino/libs", ["openvino_c"])):
+        (tmp_path / vendor).mkdir(parents=True)
+        for name in names:
+            shutil.copy(core, tmp_path / vendor / file_name(name))
+    for name in ("executorch_backend_qnn", "qnn_executorch_backend"):
+        (own / file_name(name)).write_text("of another release, as good as missing\n", encoding="utf-8")
+    script = "import json; from streamfuse.native.library import list_backends; print(json.dumps(list_backends()))"
+    places = {"STREAMFUSE_ENGINE": str(own / engine_library.name), "LD_LIBRARY_PATH": str(own), "QNN_SDK_ROOT": ""}
+    found = json.loads(output_of([sys.executable, "-c", script], OPENVINO_LIB_PATH="", **places))
+    assert found["openvino"].startswith(f"{own}/../../../openvino/libs/libopenvino_c.so is not OpenVINO's C library")
+    assert found["qnn"].startswith("libexecutorch_backend_qnn.so cannot be loaded")
+    assert found["qnn"].endswith("`pip install executorch==1.4.0`")
+
+
+SHARED_POOL = """
+import sys, warnings
+from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    with ExecuTorchProgram(sys.argv[1], num_threads=1) as first:
+        print(first.description["threads"], len(said))
+        with ExecuTorchProgram(sys.argv[1], num_threads=3) as second:
+            print(second.description["threads"], *(warning.message for warning in said))
+"""
+
+
+def test_the_number_of_threads_that_is_reported_is_the_one_of_xnnpacks_pool(program) -> None:
+    first, second = output_of([sys.executable, "-c", SHARED_POOL, program[0]]).splitlines()
+    assert first == "1 0"
+    assert second.startswith(f"1 the number of threads of {program[0]} is 1, not 3: XNNPACK's threads are shared")
 
 
 def test_a_program_opens_under_a_name_that_is_no_utf_8(program, tmp_path: Path) -> None:

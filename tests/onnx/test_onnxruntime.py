@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -145,6 +146,54 @@ def test_a_frugal_program_gives_the_same_from_one_graph_at_a_time(written: Writt
     assert found[0] == found[1]
 
 
+class RecordedSession:
+    """A session that keeps what its runs ask of the memory arena."""
+
+    def __init__(self, session: Any, asked: list[str]) -> None:
+        self._session, self._asked = session, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+        if options is not None:
+            self._asked.append(options.get_run_config_entry("memory.enable_memory_arena_shrinkage"))
+        self._session.run_with_iobinding(binding, options)
+
+
+def test_a_trimmed_backend_has_given_back_its_memory_and_gives_the_same_logits(written: Written) -> None:
+    class Recorder(Choice):
+        def open(self, file: Path, options: Any) -> Any:
+            session, assignment = super().open(file, options)
+            return RecordedSession(session, asked), assignment
+
+    def logits() -> np.ndarray:
+        prefill(backend, TEXT[:20])
+        return verify_rows(backend, "verify_12", TEXT[20:40], start=20)
+
+    asked: list[str] = []
+    tracemalloc.start()
+    try:
+        program = OnnxProgram(written.folder, 1, provider=Recorder())
+        shapes = [tensor.shape for tensor in program.session("decode").get_inputs() if "key_values" in tensor.name]
+        backend = OnnxBackend(program, written.spec)
+        expected = logits()
+        with pytest.raises(BackendError, match="the cache is not empty: truncate it to 0 first"):
+            backend.trim()
+        backend.truncate(0)
+        before, _ = tracemalloc.get_traced_memory()
+        backend.trim()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert before - after > sum(4 * np.prod(shape) for shape in shapes) > 0
+    assert asked == ["cpu:0"] * 3, "ONNX Runtime's own memory, of decode, prefill and verify_12"
+    np.testing.assert_array_equal(logits(), expected)
+    assert asked == ["cpu:0"] * 3
+    backend.close()
+    backend.trim()
+
+
 # A window of 7 positions: caches of 288 positions in one of two layers.
 WINDOWS: dict[str, Any] = {
     "architectures": ["MinistralForCausalLM"],
@@ -170,6 +219,8 @@ def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tm
     for choice in (None, own):
         with OnnxBackend(OnnxProgram(tmp_path, 1, provider=choice), written.spec) as backend:
             rows = verify_rows(backend, "verify_4", text)
+            backend.truncate(0)
+            backend.trim()
             prefill(backend, text[:400])
             found.append(np.concatenate([rows, decode_rows(backend, text[400:], 400)]))
     np.testing.assert_array_equal(*found)

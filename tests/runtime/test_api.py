@@ -368,6 +368,33 @@ def test_a_number_of_threads_is_an_integer_of_any_kind(threads: Any) -> None:
     assert (found, type(found)) == (threads, type(None) if threads is None else int)
 
 
+def test_costs_are_kept_for_the_number_of_threads_in_use(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XNNPACK's may be another one than was asked for, because all models of a process share them."""
+
+    class Described(fakes.ArithmeticBackend):
+        description: dict[str, Any]
+
+    def costs(asked: int | None, reported: dict[str, int]) -> set[str]:
+        """Names of the files that a generation leaves."""
+
+        def make(*_: Any) -> Any:
+            backend = Described(open_bundle(folder).spec())
+            backend.description = reported
+            return lambda bundle=None: backend
+
+        kept = tmp_path / f"{asked} {reported}"
+        monkeypatch.setattr(engines, "cost_folder", lambda: kept)
+        monkeypatch.setattr(engines, "engines_of", make)
+        with streamfuse.load(folder, threads=asked) as model, model.session(text=False) as session:
+            session.prepare()
+        return {path.name for path in kept.iterdir()}
+
+    assert costs(1, {"threads": 2}) == costs(2, {"threads": 2}) == costs(None, {"threads": 2})
+    assert costs(2, {"threads": 1}) != costs(2, {"threads": 2}) == costs(2, {})
+
+
 def test_an_argument_that_has_another_type_is_named(
     model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
 ) -> None:

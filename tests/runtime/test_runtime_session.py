@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -176,6 +177,30 @@ def words() -> Tokenizer:
 
 def spelt(token: int) -> str:
     return f"<{token}>" if token % 2 else ""
+
+
+def test_trim_reaches_an_engine_that_has_it_and_its_cache_is_empty_then() -> None:
+    class Trimmed(ArithmeticBackend):
+        def run(self, *arguments: Any, **options: Any) -> Any:
+            output = super().run(*arguments, **options)
+            if len(output.best):
+                bests.append(weakref.ref(output.best))
+            return output
+
+        def trim(self) -> None:
+            trimmed.append(self.length)
+
+    trimmed: list[int] = []
+    bests: list[weakref.ref[Any]] = []
+    with Session(Trimmed(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(9)).finish()
+        tokens = session.tokens
+        session.trim()
+        assert (trimmed, session.tokens) == ([0], tokens)
+        assert bests
+        assert all(best() is None for best in bests), "results are memory too"
+        session.generate([1, 2, 3], GenerationConfig(9)).finish()
+        assert session.tokens == tokens
 
 
 def test_the_text_of_a_raw_prompt_continues_it() -> None:

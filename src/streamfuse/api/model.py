@@ -220,7 +220,7 @@ class Model:
         Without `text` it gives no text, only ids. `clock` (monotonic seconds; None: the system's) measures its passes,
         and what it finds is not remembered on this device. CoreError where the model is closed.
         """
-        from streamfuse.engines import cost_folder, device_of
+        from streamfuse.engines import cost_folder, device_of, threads_in_use
         from streamfuse.runtime.session import Session
 
         self._check_open()
@@ -232,7 +232,7 @@ class Model:
                 tokenizer=self.tokenizer if text else None,
                 model=self._core_model(),
                 cost_folder=cost_folder() if self._cost_cache and clock is None else None,
-                device=device_of(self.bundle, self._threads, self._provider),
+                device=device_of(self.bundle, threads_in_use(backend, self._threads), self._provider),
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
                 clock=clock,
                 stops=StopCount(self._stops),

@@ -71,6 +71,8 @@ class _Callbacks:
             functions["load"] = ROWS(guard(self._load))
         if hasattr(engine, "truncatable"):
             functions["truncatable"] = TRUNCATABLE(guard(self._truncatable))
+        if hasattr(engine, "trim"):
+            functions["trim"] = RELEASE(guard(self._trim))
         for name, function in functions.items():
             setattr(self.table.struct, name, function)
         self.table.held.append(functions)
@@ -109,6 +111,10 @@ class _Callbacks:
 
     def _truncatable(self, length: int, out: Any) -> None:
         out[0] = self._engine.truncatable(length)  # type: ignore[attr-defined]  # asked for above
+
+    def _trim(self) -> None:
+        self._held.clear()
+        self._engine.trim()  # type: ignore[attr-defined]  # asked for above
 
     def _bytes_of(self, length: int, out: Any) -> None:
         out[0] = self._engine.cache_bytes(length)  # type: ignore[attr-defined]  # asked for above

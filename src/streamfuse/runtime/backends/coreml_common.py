@@ -89,7 +89,8 @@ class CoreMLBackend(HostBackend):
         self._layout, self.predict = layout, predict
         self._lower = 2 * (layout.num_layers - layout.num_msa_layers)  # caches of the layers below the top ones
         pairs = [(kind, layer) for layer in range(layout.num_layers) for kind in ("key", "value")]
-        self._caches = {f"{kind}_cache_{layer}": layout.empty(positions[layer]) for kind, layer in pairs}
+        self._positions = {f"{kind}_cache_{layer}": positions[layer] for kind, layer in pairs}
+        self._caches: dict[str, _Array] = {}  # made by the first run
         self._new_names = [f"new_{kind}_{layer}" for kind, layer in pairs]
         self._hidden: _Array | None = None  # of the last run's survivors, if the schedule is deferred
         self._new: list[_Array] = []  # new keys and values of the last run, in the order of the caches
@@ -108,6 +109,7 @@ class CoreMLBackend(HostBackend):
         ids, positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
+        self._caches = self._caches or {name: self._layout.empty(count) for name, count in self._positions.items()}
         inputs = {"input_ids": ids, "position_ids": positions, **self._seen(visible), **self._caches}
         outputs = self.predict(method, inputs)
         missing = [name for name in self._new_names if name not in outputs]
@@ -165,9 +167,12 @@ class CoreMLBackend(HostBackend):
             taken = np.take(new, rows if index < self._lower else places, axis)
             np.moveaxis(cache, axis, 0)[in_cache(positions, cache.shape[axis])] = np.moveaxis(taken, axis, 0)
 
+    def _release(self) -> None:
+        self._caches, self._new, self._hidden = {}, [], None
+
     def close(self) -> None:
         super().close()
-        self._caches, self._new, self._hidden = {}, [], None
+        self._release()
 
 
 def _logits(outputs: Mapping[str, _Array]) -> npt.NDArray[np.float32]:

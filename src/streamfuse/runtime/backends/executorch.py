@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -68,7 +69,8 @@ class ExecuTorchProgram:
     """A loaded .pte, for any number of backends in any threads; they share its weights and nothing else.
 
     `path` is a bundle folder or a .pte file. `num_threads` None lets the engine choose. BackendError says what is wrong
-    with the file. Backends that were made from it stay usable after `close`.
+    with the file. Backends that were made from it stay usable after `close`. `description["threads"]` is the number in
+    use; a warning says so if it is another one than `num_threads`, which only happens with XNNPACK.
     """
 
     def __init__(self, path: str | Path, num_threads: int | None = None) -> None:
@@ -76,6 +78,13 @@ class ExecuTorchProgram:
         pte = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
         code = library.sf_program_open(path_argument(pte), num_threads or 0, None, ctypes.byref(pointer))
         self._take(library, pointer, code)
+        used = self.description["threads"]
+        if num_threads not in (None, 0, used):
+            warnings.warn(
+                f"the number of threads of {pte} is {used}, not {num_threads}: XNNPACK's threads are shared by the "
+                "whole process, at most one per core, and the first open model that uses them decides; close it before",
+                stacklevel=2,
+            )
 
     def adapter(self, name: str) -> ExecuTorchProgram:
         """The methods of an adapter in the same file, which share its mapped weights; BackendError where there are
@@ -193,7 +202,8 @@ class ExecuTorchBackend:
         return longest.value
 
     def profile(self, on: bool) -> None:
-        """Start or end a profile of every operator. Forgets the last run; the caches stay."""
+        """Start or end a profile of every operator. Forgets the last run; the caches stay. Where it fails with a
+        BackendError, the engine is as before."""
         self._call("sf_engine_profile", on)
 
     def profile_data(self) -> bytes:

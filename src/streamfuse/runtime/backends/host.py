@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +23,7 @@ class Ring:
 
 
 class HostBackend:
-    """The base of a runtime.backend.Backend; a subclass adds `run`, `streams` and `_write`.
+    """The base of a runtime.backend.Backend; a subclass adds `run`, `streams`, `_write` and `_release`.
 
     `ring` is None if all caches have positions for the whole context.
     """
@@ -70,6 +71,18 @@ class HostBackend:
         length = max(0, min(length, self._length))
         return length if self._ring is None or self._oldest <= max(0, length - self._ring.window) else 0
 
+    def trim(self) -> None:
+        """Return the memory of an empty cache, and of inputs and outputs, to the system; the next run makes it again.
+        What the engine itself has loaded stays."""
+        if self._length:
+            raise BackendError("the cache is not empty: truncate it to 0 first")
+        self._places = {}
+        self._release()
+        # The C library keeps freed memory for later; glibc gives it to the system when it is asked.
+        give_back = getattr(ctypes.pythonapi, "malloc_trim", None)
+        if give_back is not None:
+            give_back(ctypes.c_size_t(0))
+
     def close(self) -> None:
         self._length, self._places, self._oldest = 0, {}, 0
 
@@ -82,6 +95,10 @@ class HostBackend:
     def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
         """Copy new rows to cache positions (`in_cache`): below the top layers they lie by `rows`, in these by
         `places`."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Let go of the caches, and of the inputs and outputs of passes."""
         raise NotImplementedError
 
     def _begin(self, method: str, count: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +146,20 @@ class _Pass:
         fetched: Array = self._binding.get_outputs()[self._remote].numpy()
         return fetched
 
-    def run(self) -> None:
+    def run(self, options: Any = None) -> None:
         try:
             if self._copies:
                 self._bind_inputs()
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding, options)
         except Exception as error:  # ONNX Runtime's own classes, which have no common base
             raise BackendError(f"ONNX Runtime: {first_line(error)}") from error
+
+    def shrink(self) -> None:
+        """Return what ONNX Runtime keeps for activations, which it does at the end of a run only, so this is one."""
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        with suppress(BackendError):  # a build of ONNX Runtime that keeps nothing refuses this
+            self.run(options)
 
 
 class OnnxBackend(HostBackend):
@@ -184,7 +192,8 @@ class OnnxBackend(HostBackend):
             if count != spec.capacity and (ring is None or not 0 < ring.window <= count < spec.capacity):
                 raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {count}")
         super().__init__(spec, ring)
-        self._caches = self._program.caches(Layout(positions, top, kv_heads, head_dim, DTYPES[keys[0].type]))
+        self._layout = Layout(positions, top, kv_heads, head_dim, DTYPES[keys[0].type])
+        self._caches: Caches | None = None  # made with the first pass
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None
         self._pass(DECODE)
@@ -242,12 +251,24 @@ class OnnxBackend(HostBackend):
 
     def _write(self, positions: slice, rows: list[int], places: list[int]) -> None:
         assert self._last is not None
+        assert self._caches is not None
         self._caches.write(self._last.new, positions, rows, places)
+
+    def trim(self) -> None:
+        if self._length == 0:
+            for bound in self._passes.values():
+                bound.shrink()
+        super().trim()
+
+    def _release(self) -> None:
+        self._passes, self._last = {}, None
+        if self._caches is not None:
+            self._caches.close()
+        self._caches = None
 
     def close(self) -> None:
         super().close()
-        self._passes, self._last = {}, None
-        self._caches.close()  # before the sessions that made its memory
+        self._release()  # before the sessions that made the caches' memory
         self._program = None
 
     def _pass(self, method: str) -> _Pass:
@@ -257,6 +278,8 @@ class OnnxBackend(HostBackend):
             if self._program.frugal:
                 self._passes.clear()
                 self._program.forget()
+            if self._caches is None:
+                self._caches = self._program.caches(self._layout)
             try:
                 bound = _Pass(self._program.session(method), self._caches, self._program.copies)
             except (KeyError, IndexError) as error:
