@@ -43,7 +43,10 @@ class Made:
     def __init__(self, kind: str, folder: Path) -> None:
         torch.manual_seed(1)
         sizes = RINGS_MODEL if kind == RINGS else {}
-        self.kind, self.model = kind, tiny_model({"value_rotation": 0.3} if kind == "ane-float32" else None, **sizes)
+        self.kind, self.model = (
+            kind,
+            tiny_model({"value_rotation": 0.3} if kind == "ane-float16-int8" else None, **sizes),
+        )
         checkpoint = write_checkpoint(folder / "checkpoint", self.model, **sizes)
         plan = RINGS_PLAN if kind == RINGS else KINDS[kind]
         self.config = config_for(checkpoint, folder / kind, **{**PLAN, **plan})
