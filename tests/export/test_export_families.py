@@ -82,7 +82,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 FORMS: dict[str, dict[str, Any]] = {
     "kernels": {"target": "executorch", "backend": "kernels"},
-    "xnnpack": {"target": "executorch", "backend": "xnnpack"},
+    # Its delegates are compiled for a number of rows: those of verify_4 serve prefill too.
+    "xnnpack": {"target": "executorch", "backend": "xnnpack", "prefill_len": 4},
     "core ml delegate": {"target": "executorch", "backend": "coreml", "quantize": "int4"},
     "vulkan": {"target": "executorch", "backend": "vulkan", "quantize": "int8"},
     "qnn": {"target": "executorch", "backend": "qnn", "weight_sharing": "off"},
