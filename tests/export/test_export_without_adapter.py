@@ -42,7 +42,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "coreml": {"target": "coreml", "quantize": "none", "dtype": "float32"},
     "ane": {"target": "coreml", "layout": "ane", "quantize": "none", "dtype": "float32"},
 }
-FULL = ("8da4w", "onnx int4")
+# Whole exports by default: our operators, PyTorch's (ONNX's graphs, which XNNPACK's are too), and Core ML. That weights
+# are rounded and that the layout `ane` computes the same, does not depend on streams: test_export_families.py.
+FULL = ("xnnpack", "8da4w", "onnx int4", "ane")
 
 
 @pytest.fixture(scope="module")
