@@ -45,11 +45,13 @@ from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.session import Session
 
+STREAMS = {"num_msa_layers": 1}
+LAYERS = {"num_hidden_layers": 2}
 METHODS = ["prefill", "decode", "verify_4", "verify_12"]
 KINDS: dict[str, dict[str, Any]] = {
     "kernels": {"schedule": "both"},
     "float32": {"backend": "xnnpack", "quantize": "none", "schedule": "both"},
-    "8da4w": {"backend": "xnnpack"},
+    "8da4w": {"backend": "xnnpack", "prefill_len": 12},  # delegates of as many rows as verify_12's are compiled once
 }
 
 
@@ -65,12 +67,12 @@ class Exported:
 @pytest.fixture(scope="module")
 def model() -> StreamFused:
     torch.manual_seed(1)
-    return tiny_model()
+    return tiny_model(STREAMS, **LAYERS)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint", model)
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint", model, **LAYERS)
 
 
 FLOAT32 = pytest.param("float32", marks=pytest.mark.full)  # the engine's own tests run XNNPACK's float32 by default
@@ -100,14 +102,14 @@ def test_the_manifest_says_what_was_exported(exported: Exported, model: StreamFu
     manifest, config = exported.bundle.manifest, exported.config
     assert list(manifest.methods) == methods_of(exported)
     rows = [(m.rows, m.keep, m.stream_nodes) for m in manifest.methods.values()]
-    assert rows[:4] == [(8, None, None), (1, None, None), (4, 4, 4), (12, 6, 3)]
+    assert rows[:4] == [(config.prefill_len, None, None), (1, None, None), (4, 4, 4), (12, 6, 3)]
     assert speculation_schedule(exported) == config.schedule
     assert (manifest.kernels, manifest.backend) == (config.kernels, config.backend)
-    assert (manifest.model.num_layers, manifest.model.vocab_size) == (3, 258)
+    assert (manifest.model.num_layers, manifest.model.vocab_size) == (2, 258)
     assert manifest.model.parameters == sum(p.numel() for p in model.base.parameters())
     assert (manifest.model.bos_token_id, manifest.model.eos_token_ids) == (1, (3, 257))
     speculation = manifest.speculation
-    assert (speculation.num_streams, speculation.top_k, speculation.num_msa_layers) == (3, 5, 2)
+    assert (speculation.num_streams, speculation.top_k, speculation.num_msa_layers) == (3, 5, 1)
     assert (speculation.prune_layer, speculation.default_width, speculation.adapter) == (1, 12, "tiny")
     assert speculation.stream_vocab_size == len(STREAM_VOCAB)
     assert manifest.cache.capacity == config.max_context_len
@@ -206,7 +208,7 @@ def test_stock_executorch_runs_a_bundle_without_kernels(
         "executorch.runtime", reason="executorch is not installed: pip install 'streamfuse[export]'"
     ).Runtime.get()
     program = runtime.load_program(str(exported.bundle.graph))
-    caches = [torch.zeros(128, 2, 16) for _ in range(6)]
+    caches = [torch.zeros(128, 2, 16) for _ in range(4)]
     inputs = [torch.tensor([TEXT[0]]), torch.tensor([0]), torch.ones(1, 1, dtype=torch.bool), torch.tensor([0])]
     logits, best, *_ = program.load_method("decode").execute([*inputs, torch.tensor([True]), *caches])
     torch.testing.assert_close(logits, torch.from_numpy(decode_rows(engine, TEXT[:1])), atol=1e-4, rtol=1e-4)
@@ -224,7 +226,7 @@ def test_the_outputs_in_the_manifest_are_those_of_the_graphs(exported: Exported)
     assert shapes["best"] == shapes["kept"] == (6,)
     assert shapes["stream_ids"] == shapes["stream_log_probs"] == (3, 3, 5)
     assert ("hidden" in shapes) == exported.config.shapes.deferred
-    assert [shapes[f"new_key_{i}"][0] for i in range(3)] == [12, 6, 6]
+    assert [shapes[f"new_key_{i}"][0] for i in range(2)] == [12, 6]
 
 
 def test_the_weights_lie_in_the_file_once(exported: Exported, model: StreamFused) -> None:
@@ -432,8 +434,8 @@ def test_overwriting_needs_a_bundle_to_replace(checkpoint: tuple[Path, Path], tm
 @pytest.fixture(scope="module")
 def deferred(checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The default schedule: verify methods without streams, of which the engine computes the real rows alone."""
-    one_tree = {"widths": (1, 4), "default_width": 4, "prune_keep": 4}
-    config = config_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule="deferred", **one_tree)
+    trees = {"widths": (1, 4, 6), "default_width": 4, "prune_keep": {6: 2}}
+    config = config_for(checkpoint, tmp_path_factory.mktemp("deferred") / "bundle", schedule="deferred", **trees)
     run_export(config)
     return open_bundle(config.output_dir)
 
@@ -460,26 +462,19 @@ def test_a_pass_of_fewer_nodes_says_the_same_bits(deferred: Bundle, nodes: int) 
         np.testing.assert_array_equal(decode_rows(backend, TEXT[8 + nodes : 13], 8 + nodes), whole[nodes - 1 :])
 
 
-def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(
-    checkpoint: tuple[Path, Path], tmp_path: Path
-) -> None:
-    pruned = {"widths": (4,), "default_width": 4, "prune_keep": 2}
-    config = config_for(checkpoint, tmp_path / "bundle", schedule="deferred", **pruned)
-    run_export(config)
-    bundle = open_bundle(config.output_dir)
-
+def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(deferred: Bundle) -> None:
     def star(backend: ExecuTorchBackend, tokens: list[int]) -> Any:
         """A root with children, which the pruner chooses from."""
         count = len(tokens)
         ancestors = np.eye(count, dtype=np.bool_)
         ancestors[:, 0] = True
-        out = backend.run("verify_4", np.array(tokens), backend.length + ancestors.sum(1) - 1, ancestors, True)
+        out = backend.run("verify_6", np.array(tokens), backend.length + ancestors.sum(1) - 1, ancestors, True)
         return out.kept.tolist(), np.array(out.logits)
 
-    with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
+    with ExecuTorchBackend(deferred.graph, deferred.spec()) as backend:
         prefill(backend, TEXT[:9])
         found = []
-        for before in ([TEXT[9]], TEXT[1:5], TEXT[4:8]):  # what earlier passes leave in the other rows
+        for before in ([TEXT[9]], TEXT[1:7], TEXT[4:10]):  # what earlier passes leave in the other rows
             star(backend, before)
             found.append(star(backend, TEXT[9:12]))
         assert len(found[0][0]) == 2
@@ -491,7 +486,9 @@ def test_a_pruner_s_choice_does_not_depend_on_what_padding_rows_held(
 def test_a_softmax_pruner_with_a_threshold_drops_nodes_and_changes_no_token(tmp_path: Path) -> None:
     """The paper's pruner in a bundle of its one pass; the export compares the graphs with PyTorch."""
     torch.manual_seed(6)
-    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model({"pruner_score": "softmax"}))
+    checkpoint = write_checkpoint(
+        tmp_path / "checkpoint", tiny_model({**STREAMS, "pruner_score": "softmax"}, **LAYERS), **LAYERS
+    )
     changes = {"widths": (12,), "default_width": 12, "prune_keep": 11, "stream_nodes": "all", "prune_threshold": 0.02}
     plan = config_for(checkpoint, tmp_path / "bundle", **changes)
     report = run_export(plan)
@@ -523,6 +520,7 @@ def test_a_plain_pass_that_carries_streams_has_the_bits_of_both(deferred: Bundle
     assert [(m.rows, m.keep, m.stream_nodes) for m in deferred.manifest.verify_methods.values()] == [
         (1, 1, 1),
         (4, 4, 0),
+        (6, 2, 0),
     ]
     with ExecuTorchBackend(deferred.graph, deferred.spec()) as backend:
         prefill(backend, TEXT[:9])

@@ -30,7 +30,12 @@ from streamfuse.runtime.reference.loop import Loop
 pytest.importorskip("coremltools", reason="coremltools is not installed: pip install 'streamfuse[coreml]'")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# By default both layouts, types and schedules. The default's weights of four bits run in test_export_families.py, a
+# plan that prunes nothing in test_export_windows_float.py.
+DEFAULT = ("plain-float32", "ane-float16-int8")
+
+
+@pytest.fixture(scope="module", params=[k if k in DEFAULT else pytest.param(k, marks=pytest.mark.full) for k in KINDS])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(request.param, tmp_path_factory.mktemp("coreml"))
 

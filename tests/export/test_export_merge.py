@@ -118,7 +118,8 @@ def test_both_kinds_beside_the_weights_are_the_same_function(both: StreamFused) 
 
 
 def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, tmp_path: Path) -> None:
-    config = config_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED)
+    one_tree = {"widths": (4,), "default_width": 4, "prune_keep": 4}
+    config = config_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED, **one_tree)
     report = run_export(config)  # below its parity floors it raises
     assert report.parity["lowering"]["streams"]["snr_db"] > 60
     for part in ("attention", "mlp"):

@@ -5,6 +5,7 @@ Run: python -m pytest tests/export/test_export_merge_streams.py
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from streamfuse.model.config import CheckpointError
 from streamfuse.options import OptionError
 
 DEFERRED: dict[str, Any] = {"schedule": "deferred"}
+ONE_WIDTH: dict[str, Any] = {**DEFERRED, "widths": (12,)}
 RANKS = {"small": {"adapter_rank": 2}, "large": {"adapter_rank": 48}}
 KINDS: dict[str, dict[str, int]] = {**RANKS, "tuned": {"adapter_rank": 48, "base_rank": 2, "base_layers": 1}}
 GRAPHS = 60_000  # at most, of a model's methods without their weights
@@ -95,10 +97,11 @@ def test_streams_are_merged_if_that_makes_them_smaller(tmp_path: Path) -> None:
                 config_for(checkpoint, tmp_path / "none", **DEFERRED, **more, merge_streams=choice)
                 for choice in ("off", "on", "auto")
             )
-            smaller = preview(on).parts["streams"].bytes < preview(off).parts["streams"].bytes
+            parts = {choice: preview(config).parts for choice, config in (("off", off), ("on", on), ("auto", auto))}
+            smaller = parts["on"]["streams"].bytes < parts["off"]["streams"].bytes
             assert auto.merges_streams is smaller, (rank, more)
             found[rank, str(more)] = smaller
-            assert preview(auto).parts == preview(on if smaller else off).parts
+            assert parts["auto"] == parts["on" if smaller else "off"]
     assert set(found.values()) == {True, False}
 
 
@@ -116,17 +119,20 @@ class Made:
     def __init__(self, folder: Path, checkpoints: dict[str, Checkpoint]) -> None:
         self.folder, self.checkpoints = folder, checkpoints
         self.reports: dict[str, Report] = {}
-        self.bundles = {name: self.export(name, name.split("-")[0], **how) for name, how in BUNDLES.items()}
+        # One of BUNDLES, exported for the first test that asks.
+        self.bundle = cache(lambda name: self.export(name, name.split("-")[0], **BUNDLES[name]))
 
     def export(self, name: str, adapter: str | None, **options: Any) -> Bundle:
         checkpoint = self.checkpoints[adapter or "large"][0], adapter and self.checkpoints[adapter][1]
-        config = config_for(checkpoint, self.folder / name, **DEFERRED, **options)  # type: ignore[arg-type]
+        config = config_for(checkpoint, self.folder / name, **ONE_WIDTH, **options)  # type: ignore[arg-type]
         self.reports[name] = run_export(config)
         return open_bundle(config.output_dir)
 
 
 BUNDLES: dict[str, dict[str, str]] = {"large": {}, "large-off": {"merge_streams": "off"}}
 BUNDLES |= {"tuned": {}, "tuned-off": {"merge_streams": "off"}}
+# By default the tuned one is compared with PyTorch, its own products counted, and its bits in a bundle of tasks.
+MERGED = ["large", pytest.param("tuned", marks=pytest.mark.full)]
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +153,9 @@ def passes(bundle: Bundle, chosen: Bundle) -> tuple[list[Logits], list[np.ndarra
     return rows, streams
 
 
-@pytest.mark.parametrize("kind", ["large", "tuned"])
+@pytest.mark.parametrize("kind", MERGED)
 def test_the_base_keeps_its_bits_and_the_streams_agree_with_pytorch(made: Made, kind: str) -> None:
-    merged, beside = made.bundles[kind], made.bundles[f"{kind}-off"]
+    merged, beside = made.bundle(kind), made.bundle(f"{kind}-off")
     assert made.reports[kind].config["merge_streams"] == "on"
     (rows, streams), (others, other_streams) = passes(merged, merged), passes(beside, beside)
     for one, other in zip(rows, others, strict=True):
@@ -162,26 +168,27 @@ def test_the_base_keeps_its_bits_and_the_streams_agree_with_pytorch(made: Made, 
     assert made.reports[kind].target["grid"]["streams"]["exact_share"] < 1.0
 
 
-@pytest.mark.parametrize("kind", ["large", "tuned"])
+@pytest.mark.parametrize("kind", MERGED)
 def test_a_preview_has_the_sizes_of_the_file(made: Made, kind: str) -> None:
     expected = [
-        preview(config_for(made.checkpoints[kind], made.folder / "none", **DEFERRED, **BUNDLES[name]))
+        preview(config_for(made.checkpoints[kind], made.folder / "none", **ONE_WIDTH, **BUNDLES[name]))
         for name in (kind, f"{kind}-off")
     ]
+    bundles = [made.bundle(name) for name in (kind, f"{kind}-off")]
     real = [made.reports[name].bytes["model.pte"] for name in (kind, f"{kind}-off")]
     files = [found.files["model.pte"] for found in expected]
     assert real[1] - real[0] == pytest.approx(files[1] - files[0], abs=DIFFERENCE)
     assert files[1] - files[0] > 4 * DIFFERENCE
     assert "in the top 2 layers with matrices of their own" in expected[0].adapter
     assert "own" not in expected[1].adapter
-    for name, found in zip((kind, f"{kind}-off"), expected, strict=True):
-        assert made.bundles[name].manifest.quantization.streams.bytes == found.parts["streams"].bytes
-        assert made.bundles[name].manifest.quantization.mlp.bytes == found.parts["mlp"].bytes
+    for bundle, found in zip(bundles, expected, strict=True):
+        assert bundle.manifest.quantization.streams.bytes == found.parts["streams"].bytes
+        assert bundle.manifest.quantization.mlp.bytes == found.parts["mlp"].bytes
 
 
 def test_a_merged_pass_reads_its_own_matrices_alone(made: Made) -> None:
     for name, own in (("large", True), ("large-off", False)):
-        manifest = made.bundles[name].manifest
+        manifest = made.bundle(name).manifest
         assert manifest.speculation.merged_streams is own
         read = sum(part.bytes for part in work_of(manifest, "streams", context=0).values())
         stored, base = manifest.quantization.streams.bytes, manifest.quantization.mlp.bytes
@@ -207,18 +214,19 @@ def test_a_merged_pass_has_no_low_rank_products(checkpoints: dict[str, Checkpoin
 
 def test_tasks_have_matrices_of_their_own(made: Made) -> None:
     files = {name: checkpoint[1] for name, checkpoint in made.checkpoints.items()}
-    whole = made.export("whole", None, task=files)
-    config = config_for((made.checkpoints["large"][0], None), made.folder / "none", **DEFERRED, task=files)
+    config = config_for((made.checkpoints["large"][0], None), made.folder / "none", **ONE_WIDTH, task=files)
     assert {name: task.merges_streams for name, task in config.tasks.items()} == {
         "small": False, "large": True, "tuned": True,
     }  # fmt: skip
+    del files["large"]  # the others are one of each kind
+    whole = made.export("whole", None, task=files)
+    config = config_for((made.checkpoints["large"][0], None), made.folder / "none", **ONE_WIDTH, task=files)
     expected, real = preview(config).files["model.pte"], made.reports["whole"].bytes["model.pte"]
     assert expected < real < expected + 4 * GRAPHS
-    for name in ("large", "tuned"):
-        alone = made.bundles[name]
-        for ours, theirs in zip(passes(whole, whole.adapter(name)), passes(alone, alone), strict=True):
-            for one, other in zip(ours, theirs, strict=True):
-                np.testing.assert_array_equal(one, other)
+    alone = made.bundle("tuned")
+    for ours, theirs in zip(passes(whole, whole.adapter("tuned")), passes(alone, alone), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,20 @@ _EXPORT = """
 import sys
 from pathlib import Path
 from export_samples import config_for
+from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import run_export
+from streamfuse.export.resolve import resolve
 
 model, adapter, folder, *backends = sys.argv[1:]
-one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": "deferred"}
 for backend in backends:
-    run_export(config_for((Path(model), Path(adapter)), Path(folder) / backend, backend=backend, **one_width))
+    out, one_width = Path(folder) / backend, {"widths": (4,), "default_width": 4}
+    if backend == "kernels":
+        streams = {"prune_keep": 4, "schedule": "deferred"}
+        plan = config_for((Path(model), Path(adapter)), out, backend=backend, **one_width, **streams)
+    else:  # XNNPACK takes seconds for each method, so there are no streams
+        sizes = {"max_context_len": 32, "prefill_len": 4}
+        plan = resolve(ExportConfig(Path(model), None, out, backend=backend, **one_width, **sizes))
+    run_export(plan)
     print(*sys.modules)
 """
 XNNPACK = {"executorch.backends.xnnpack", "streamfuse.export.executorch.xnnpack"}

@@ -49,7 +49,11 @@ def checkpoint(model: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> 
     return write_checkpoint(tmp_path_factory.mktemp("told"), model, **LAYERS)
 
 
-@pytest.fixture(scope="module", params=BUNDLES)
+# ONNX has the same graphs of PyTorch's operators by default.
+XNNPACK = pytest.param("xnnpack", marks=pytest.mark.full)
+
+
+@pytest.fixture(scope="module", params=[XNNPACK if name == "xnnpack" else name for name in BUNDLES])
 def bundle(
     checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Bundle:

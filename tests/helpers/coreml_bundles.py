@@ -47,7 +47,8 @@ class Made:
     def __init__(self, kind: str, folder: Path) -> None:
         torch.manual_seed(1)
         sizes = {RINGS: RINGS_MODEL, WIDE: WIDE_MODEL}.get(kind, {})
-        self.kind, self.model = kind, tiny_model({"value_rotation": 0.3} if kind == "ane-float32" else None, **sizes)
+        rotated = {"value_rotation": 0.3} if kind == "ane-float16-int8" else None
+        self.kind, self.model = kind, tiny_model(rotated, **sizes)
         checkpoint = write_checkpoint(folder / "checkpoint", self.model, **sizes)
         plan = {**KINDS, RINGS: RINGS_PLAN, WIDE: WIDE_PLAN}[kind]
         self.config = config_for(checkpoint, folder / kind, **{**PLAN, **plan})

@@ -37,7 +37,19 @@ NOISE = {
     ("float16", "none"): 0.1,
     ("float16", "int4"): 0.4,
 }
-SCHEDULES = ["fused", "deferred"]
+# By default each kind of graph once, and each schedule with and without integers and in both types.
+SCHEDULES = {
+    ("float32", "none"): "fused",
+    ("float32", "int8"): "fused",
+    ("float32", "int4"): "deferred",
+    ("float16", "none"): "deferred",
+    ("float16", "int4"): "fused",
+}
+CASES = [
+    pytest.param(*kind, schedule, marks=[] if schedule == usual else pytest.mark.full)
+    for kind, usual in SCHEDULES.items()
+    for schedule in ("fused", "deferred")
+]
 SAMPLINGS = [SamplingConfig(), SamplingConfig(temperature=0.8, top_p=0.9, seed=7)]
 
 
@@ -71,8 +83,7 @@ def test_a_limited_process_has_no_more_threads_than_cores(
     assert opened == [threads]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize(("dtype", "quantize"), NOISE)
+@pytest.mark.parametrize(("dtype", "quantize", "schedule"), CASES)
 def test_speculation_changes_no_token_but_in_a_near_tie(
     tmp_path: Path, dtype: str, quantize: str, schedule: str
 ) -> None:
