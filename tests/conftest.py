@@ -6,6 +6,7 @@ test does (tests/README.md). The tiny bundle of the native tests is made once.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -26,6 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+import typer.testing
 
 TESTS = Path(__file__).parent
 HELPERS = [
@@ -38,6 +40,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*HELPERS, os.environ.ge
 
 import tiers  # noqa: E402
 from beside import Turns, made_once  # noqa: E402
+
+# CliRunner would build the tree of all commands anew for each command that a test runs: most of its time.
+setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))  # noqa: B010
 
 SLOWEST_FILES = 12
 TIERS = {

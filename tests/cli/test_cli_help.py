@@ -5,6 +5,7 @@ Run: python -m pytest tests/cli/test_cli_help.py
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ SHORTENED = [path for path, command in EVERY.items() if getattr(command, "left_o
 LEAVES = [path for path, command in EVERY.items() if not hasattr(command, "commands")]
 
 
+@functools.cache
 def shown(*arguments: str, columns: int = 100) -> str:
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.output

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,27 @@ CHANGES: dict[str, Any] = {"max_position_embeddings": 256, "num_hidden_layers": 
 TOKENS = 600
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+def written_to(folder: Path) -> Path:
     torch.manual_seed(1)
-    folder, _ = write_checkpoint(tmp_path / "mine", tiny_model({"num_msa_layers": 1}, **CHANGES), **CHANGES)
+    folder, _ = write_checkpoint(folder, tiny_model({"num_msa_layers": 1}, **CHANGES), **CHANGES)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _even_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return written_to(tmp_path / "mine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _even_costs() -> Iterator[None]:
     """All passes cost the same, so that drafts are worth a pass on every machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        _set_even_costs(patch)
+        yield
+
+
+def _set_even_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = Model.session
 
     def even(model: Model, **options: Any) -> Session:
@@ -77,11 +88,29 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_whole_way_and_a_second_run_skips_what_is_whole(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    facts = found(model, out)
+@dataclass(frozen=True)
+class Made:
+    """A model, the folder of a whole run, and what it said. For tests that only read them."""
+
+    model: Path
+    out: Path
+    facts: dict[str, Any]
+
+    def copied(self, folder: Path) -> Path:
+        return shutil.copytree(self.out, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STREAMFUSE_HOME", str(folder / "home"))
+        model = written_to(folder / "mine")
+        return Made(model, folder / "out", found(model, folder / "out"))
+
+
+def test_the_whole_way_and_a_second_run_skips_what_is_whole(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, out, facts = made.model, made.out, made.facts
     assert facts["skipped"] == []
     assert facts["tokens"] == sum(len(row["completion_ids"]) for row in rows(out)) >= TOKENS
     assert facts["table"]["tokens"] <= facts["tokens"]
@@ -105,12 +134,11 @@ def test_the_whole_way_and_a_second_run_skips_what_is_whole(
         assert again[key] == facts[key]
 
 
-def test_more_tokens_continue_the_text_and_renew_what_follows_from_it(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    first = found(model, out)
+def test_more_tokens_continue_the_text_and_renew_what_follows_from_it(made: Made, tmp_path: Path) -> None:
+    model, out, first = made.model, made.copied(tmp_path), made.facts
     written = rows(out)
-    more = found(model, out, "--tokens", 6000)
-    assert more["tokens"] >= 6000 > first["tokens"]
+    more = found(model, out, "--tokens", 2000)
+    assert more["tokens"] >= 2000 > first["tokens"]
     assert rows(out)[: len(written)] == written
     assert more["skipped"] == []
     tables = open_bundle(out / "bundle").tables
@@ -125,7 +153,7 @@ def test_an_interrupted_run_continues_with_the_same_text(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    found(model, whole, "--tokens", 6000)
+    found(model, whole, "--tokens", 4200)  # more than a batch of 32 answers can have
     real = distillation.distill
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -135,7 +163,7 @@ def test_an_interrupted_run_continues_with_the_same_text(
 
     with monkeypatch.context() as patch:
         patch.setattr(distillation, "distill", interrupted)
-        result = quickstart(model, out, "--tokens", 6000)
+        result = quickstart(model, out, "--tokens", 4200)
     assert result.exit_code == 130
     assert "the same command continues" in result.stderr
     written = rows(out)
@@ -143,13 +171,12 @@ def test_an_interrupted_run_continues_with_the_same_text(
     assert not (out / "bundle").exists()
     with (out / "answers.jsonl").open("a") as file:
         file.write('{"id": 99')  # what a killed process leaves
-    assert found(model, out, "--tokens", 6000)["comparison"]["equal"]
+    assert found(model, out, "--tokens", 4200)["comparison"]["equal"]
     assert rows(out) == rows(whole)
 
 
-def test_a_damaged_table_or_bundle_is_made_again(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    facts = found(model, out)
+def test_a_damaged_table_or_bundle_is_made_again(made: Made, tmp_path: Path) -> None:
+    model, out, facts = made.model, made.copied(tmp_path), made.facts
     (out / "ngrams.safetensors").write_bytes(b"\0" * 20)
     (out / "bundle" / "draft.safetensors").unlink()
     again = found(model, out)
@@ -197,9 +224,8 @@ def test_what_cannot_be_done_is_said_before_any_text_is_generated(model: Path, t
     assert not out.exists()
 
 
-def test_a_folder_of_another_model_is_refused_and_kept(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    found(model, out)
+def test_a_folder_of_another_model_is_refused_and_kept(made: Made, tmp_path: Path) -> None:
+    model, out = made.model, made.copied(tmp_path)
     other = shutil.copytree(model, tmp_path / "other")
     line = refused(other, out)
     assert f"--output-dir {out} was made with another model ({model}" in line
@@ -210,12 +236,10 @@ def test_a_folder_of_another_model_is_refused_and_kept(model: Path, tmp_path: Pa
     assert rows(out)
 
 
-def test_a_table_without_streams_is_an_adapter_of_export_too(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    made = found(model, out)["table"]
-    table = out / "ngrams.safetensors"
+def test_a_table_without_streams_is_an_adapter_of_export_too(made: Made, tmp_path: Path) -> None:
+    model, table = made.model, made.out / "ngrams.safetensors"
     streams, state, facts = read_adapter(table)
-    assert (streams.num_streams, facts["tokens"]) == (0, str(made["tokens"]))
+    assert (streams.num_streams, facts["tokens"]) == (0, str(made.facts["table"]["tokens"]))
     assert load_stream_fused(load_base(model), table).ngrams["ids"].equal(state["ngrams.ids"])
     command = ["export", "--model", str(model), "--adapter", str(table), "--max-context-len", "128", "-o"]
     small = CliRunner().invoke(app, [*command, str(tmp_path / "b"), "--ngram-table-mb", "0.001"])

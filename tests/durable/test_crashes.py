@@ -211,7 +211,10 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@ALL
+# full: the test above tests their sentence with a limit of files, on every system
+@pytest.mark.parametrize(
+    "name", ["pull", "distill", *(pytest.param(name, marks=pytest.mark.full) for name in ("train", "export"))]
+)
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
 def test_a_full_disk_is_one_sentence(name: str, samples: Path, gguf_file: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=128k") as small:

@@ -6,6 +6,7 @@ Run: python -m pytest tests/end_to_end/test_real_model.py
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,17 +36,21 @@ def base(folder: Path) -> Transformer:
     return load_base(folder)
 
 
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Any:
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
+    )
+    return transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 def prompt_ids(folder: Path) -> list[list[int]]:
     text = open_text(folder)
     return [text.encode_chat([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
 
 
 @torch.no_grad()
-def test_logits_equal_those_of_transformers(folder: Path, base: Transformer) -> None:
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
-    )
-    reference = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def test_logits_equal_those_of_transformers(folder: Path, base: Transformer, reference: Any) -> None:
     long = open_text(folder).encode((Path(__file__).parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8"))
     for ids in [*prompt_ids(folder), long[:700]]:
         difference = (reference(torch.tensor([ids])).logits - base(torch.tensor([ids]))).abs()
@@ -71,11 +76,7 @@ def test_the_chat_template_reads_as_the_model_was_trained(folder: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_batch_of_answers_is_what_transformers_generates(folder: Path, base: Transformer) -> None:
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
-    )
-    reference = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def test_a_batch_of_answers_is_what_transformers_generates(folder: Path, base: Transformer, reference: Any) -> None:
     prompts = prompt_ids(folder)
     found = generate_batch(base, prompts, DistillConfig(max_new_tokens=24))
     for ids, tokens in zip(prompts, found, strict=True):

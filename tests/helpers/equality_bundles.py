@@ -27,12 +27,13 @@ def tiny_engine(name: str, folder: Path, prompts: Sequence[str], threads: Sequen
     )
 
 
-def _export(folder: Path, seed: int, merges: int, tasks: bool = False, **changes: Any) -> Path:
+def _export(folder: Path, seed: int, merges: int, tasks: bool = False, layers: int = 3, **changes: Any) -> Path:
     """A bundle; tokens are bytes, and `merges` frequent strings of JSON."""
     torch.manual_seed(seed)
     tokenizer = json_tokenizer(merges)
     size = tokenizer.get_vocab_size()
     sizes = {"vocab_size": size, "eos_token_id": [3, size - 1], "max_position_embeddings": 512}
+    sizes["num_hidden_layers"] = layers
     model = tiny_model(**sizes)
     checkpoint = write_checkpoint(folder / "checkpoint", model, **sizes)
     tokenizer.save(str(folder / "checkpoint" / "tokenizer.json"))
@@ -80,7 +81,8 @@ TINY: dict[str, Callable[[Path], Path]] = {
     "tiny-fused": lambda folder: _export(folder, 5, 0, schedule="fused", max_context_len=256),
     "tiny-deferred": lambda folder: _export(folder, 8, 500, schedule="deferred", max_context_len=512),
     "tiny-both": lambda folder: _export(folder, 9, 200, schedule="both", max_context_len=384),
-    "tiny-tasks": lambda folder: _export(folder, 7, 0, tasks=True, schedule="deferred", max_context_len=320),
+    # Each task has graphs of its own, so fewer layers.
+    "tiny-tasks": lambda folder: _export(folder, 7, 0, tasks=True, layers=2, schedule="deferred", max_context_len=320),
     "tiny-onnx": lambda folder: _export(
         folder, 6, 0, schedule="deferred", max_context_len=256, target="onnx", dtype="float32", quantize="int4"
     ),

@@ -5,11 +5,10 @@ Run: pytest tests/runtime/test_runtime_law.py
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from fakes import ArithmeticBackend, spec
+from tiers import cases
 
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
@@ -17,6 +16,9 @@ from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop
 
 PROMPTS = ([1], [9, 2, 6, 5, 3, 5], list(range(40)))
+SEEDS = (0, 1, 2**64 - 1)
+# Each prompt and each seed once, then the other pairs.
+PAIRS = [(prompt, SEEDS[(i + shift) % 3]) for shift in range(3) for i, prompt in enumerate(PROMPTS)]
 SAMPLINGS = (
     {"temperature": 0.0},
     {"temperature": 0.0, "repetition_penalty": 1.3},
@@ -41,7 +43,7 @@ def loop_of(model: ModelSpec, prompt: list[int], config: GenerationConfig, accur
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda setting: ",".join(f"{k}={v}" for k, v in setting.items()))
 def test_speculation_never_changes_a_token(sampling: dict[str, float]) -> None:
     model = spec()
-    for prompt, seed in itertools.product(PROMPTS, (0, 1, 2**64 - 1)):
+    for prompt, seed in PAIRS[: cases(3, 9) if sampling["temperature"] else 3]:  # greedy decoding takes no seed
         choice = SamplingConfig(**sampling, seed=seed)
         plain = loop_of(model, prompt, GenerationConfig(40, choice, speculative=False))
         for width, accuracy in ((2, 16), (4, 0), (4, 12), (8, 12)):

@@ -5,9 +5,14 @@ Run: pytest tests/runtime/test_runtime_plan.py
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from fakes import ArithmeticBackend, spec
+from tiers import cases
 
 import plan_simulation
 from plan_simulation import DEVICES, REGIMES, Device, session_on, simulate, tables_knowing
@@ -27,6 +32,18 @@ SAMPLINGS = (
 )
 
 
+def rotated(*options: Sequence[object], every: int | None = None) -> list[ParameterSet]:
+    """Every device with each combination of the options; those beyond one in `every` (as many as the last option has)
+    run with --full alone. Each device and each option stay in a case, as they take turns."""
+    found, every = [], every or len(options[-1])
+    for number, device in enumerate(DEVICES):
+        for values in itertools.product(*options):
+            turn = number + sum(options[i].index(value) for i, value in enumerate(values))
+            marks = [] if turn % every == 0 else [pytest.mark.full]
+            found.append(pytest.param(device, *values, marks=marks))
+    return found
+
+
 def plain_text(prompt: list[int], config: GenerationConfig) -> list[int]:
     with Session(ArithmeticBackend(spec())) as session:
         generation = session.generate(prompt, GenerationConfig(60, config.sampling, speculative=False))
@@ -41,7 +58,7 @@ def test_the_adaptive_plan_changes_no_token_whatever_passes_cost(
 ) -> None:
     config = GenerationConfig(60, sampling)
     text = plain_text([3, 1, 4], config)
-    for _ in range(8):
+    for _ in range(cases(2, 8)):
         deferred = bool(rng.integers(2))
         nodes = {"verify_8": int(rng.integers(0, 7)), "verify_4": int(rng.integers(0, 5))}
         model = spec(deferred=deferred, stream_nodes=nodes)
@@ -72,9 +89,7 @@ def test_a_pruned_pass_is_worth_what_it_can_keep() -> None:
     assert half_kept.widths["verify_8"] > 0
 
 
-@pytest.mark.parametrize("tokens", [64, 128, 400])
-@pytest.mark.parametrize("regime", ["adversarial", "boasting"])
-@pytest.mark.parametrize("device", list(DEVICES))
+@pytest.mark.parametrize(("device", "regime", "tokens"), rotated(("adversarial", "boasting"), (64, 128, 400)))
 def test_adversarial_text_costs_at_most_three_percent_of_plain_speed(device: str, regime: str, tokens: int) -> None:
     plain_ms = plan_ms = 0.0
     for seed in range(4 if DEVICES[device].noise else 1):  # one pass of five times its time is a tenth of a short text
@@ -87,16 +102,16 @@ def test_adversarial_text_costs_at_most_three_percent_of_plain_speed(device: str
     assert plain_ms / plan_ms > 0.97
 
 
-@pytest.mark.parametrize("regime", ["adversarial", "boasting"])
-@pytest.mark.parametrize("device", list(DEVICES))
+@pytest.mark.parametrize(("device", "regime"), rotated(("adversarial", "boasting")))
 def test_six_short_adversarial_answers_cost_less(device: str, regime: str) -> None:
     plain = simulate(DEVICES[device], REGIMES[regime], None, 64, plain=True, generations=6)
     plan = simulate(DEVICES[device], REGIMES[regime], None, 64, generations=6)
     assert plain.ms_per_token / plan.ms_per_token > 0.975
 
 
-@pytest.mark.parametrize("regime", ["poor", "fair", "good", "excellent", "modest", "changing"])
-@pytest.mark.parametrize("device", list(DEVICES))
+@pytest.mark.parametrize(
+    ("device", "regime"), rotated(("poor", "fair", "good", "excellent", "modest", "changing"), every=2)
+)
 def test_elsewhere_the_plan_is_near_the_best_fixed_width(device: str, regime: str) -> None:
     best_ms = plan_ms = 0.0
     for seed in range(4 if (device, regime) in UNLUCKY else 1):

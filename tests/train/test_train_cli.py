@@ -6,11 +6,8 @@ Run: python -m pytest tests/train/test_train_cli.py
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +25,19 @@ from streamfuse.train.distill import generate_batch
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 
+from streamfuse.train import report
 from streamfuse.train.config import TrainConfig
 from streamfuse.train.recipe import change, load, names, stages
+from streamfuse.train.report import MetricsFile
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 SMALL = ["--num-msa-layers", "2", "--num-streams", "2", "--held-out", "4", "--evaluate-every", "5", "--epochs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the time of such a run; tests/train/test_train_run.py plots."""
+    monkeypatch.setattr(report, "plot_metrics", lambda *_: None)
 
 
 @pytest.fixture
@@ -310,7 +315,7 @@ about = "Prompts that nobody wrote."
 [[stage]]
 name = "prompts"
 kind = "synthesize"
-count = 12
+count = 6
 begin = ["Say ", "Why"]
 batch_size = 16
 max_new_tokens = 90
@@ -395,7 +400,7 @@ def test_no_resume_keeps_answers_that_stay_valid_and_deletes_none_before_the_inp
 def test_prompts_with_another_provenance_are_refused_before_the_model_is_loaded(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
+    command = ("data", "synthesize", tmp_path / "p.jsonl", "--count", 1, "--model", model, "--max-new-tokens", 90)
     assert invoke(*command).exit_code == 0
     monkeypatch.setattr(distillation, "load_writer", lambda *arguments: pytest.fail("the model is loaded"))
     assert "written without --system, so it cannot be continued" in refused(*command, "--system", "Be brief.")
@@ -420,23 +425,23 @@ def test_a_recipe_may_synthesize_its_prompts(model: Path, tmp_path: Path) -> Non
         result = invoke(*command)
         assert result.exit_code == 0, result.stderr
         rows = [json.loads(line) for line in (tmp_path / "run" / "prompts.jsonl").read_text().splitlines()]
-        assert len(rows) == 12
+        assert len(rows) == 6
         assert {row["prompt"][:3] for row in rows} == {"Say", "Why"}
-        assert (tmp_path / "run" / "own.jsonl").read_text().count("\n") == 12
+        assert (tmp_path / "run" / "own.jsonl").read_text().count("\n") == 6
     assert "needs the key 'count'" in refused(*command[:2], write_without_count(tmp_path), *command[3:])
 
 
 def write_without_count(folder: Path) -> Path:
     path = folder / "no-count.toml"
-    path.write_text(SYNTHESIZING.replace("count = 12\n", ""))
+    path.write_text(SYNTHESIZING.replace("count = 6\n", ""))
     return path
 
 
 def test_synthesize_writes_as_many_as_asked(model: Path, tmp_path: Path) -> None:
-    result = invoke("data", "synthesize", tmp_path / "p.jsonl", "--count", 5, "--model", model, "--max-new-tokens", 90)
+    result = invoke("data", "synthesize", tmp_path / "p.jsonl", "--count", 3, "--model", model, "--max-new-tokens", 90)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == str(tmp_path / "p.jsonl")
-    assert (tmp_path / "p.jsonl").read_text().count("\n") == 5
+    assert (tmp_path / "p.jsonl").read_text().count("\n") == 3
     assert "--temperature must be above 0" in refused(
         "data", "synthesize", tmp_path / "q.jsonl", "--temperature", 0, "--model", model
     )
@@ -547,22 +552,28 @@ def test_a_run_that_cannot_be_resumed_names_the_file_and_what_to_do(model: Path,
     assert "config.json: not valid JSON" in refused(*arguments, "--model", model)
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(model: Path, prompts: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(
+    model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers(model, prompts, tmp_path / "d.jsonl")
+    metrics, log = tmp_path / "run" / "metrics.jsonl", MetricsFile.on_log
+
+    def log_and_interrupt(self: MetricsFile, args: Any, state: Any, *more: Any, **kwargs: Any) -> None:
+        log(self, args, state, *more, **kwargs)
+        if state.global_step == 3:
+            signal.raise_signal(signal.SIGINT)
+
     arguments = ["train", "--data", tmp_path / "d.jsonl", "-o", tmp_path / "run", "--model", model]
     arguments += [*SMALL, "--epochs", "400", "--log-every", "1", "--evaluate-every", "100000"]
-    command = [sys.executable, "-c", "from streamfuse.cli import main; main()", *map(str, arguments)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
-    while not (metrics.is_file() and metrics.read_text().count("\n") > 2) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    assert "the same command continues there" in stderr
-    assert "Traceback" not in stderr
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsFile, "on_log", log_and_interrupt)
+        result = invoke(*arguments)
+    assert result.exit_code == 130, result.stderr
+    assert "the same command continues there" in result.stderr
+    assert "Traceback" not in result.stderr
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     step = int(checkpoint.name.split("-")[1])
+    assert 3 <= step <= 4
     result = invoke(*arguments, "--epochs", (step + 3) // 3 + 1)
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
