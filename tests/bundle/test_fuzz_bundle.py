@@ -60,7 +60,7 @@ def contents(folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [75, pytest.param(10_000, marks=pytest.mark.full)])
 def test_random_damage_ends_in_one_sentence(count: int) -> None:
     def part(first: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(TESTS / "helpers" / "fuzz_bundle.py"), str(first), str(min(PER_PROCESS, count))]

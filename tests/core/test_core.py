@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import ArithmeticBackend, StubbornBackend, greedy_after, plainly, spec
+from tiers import cases
 
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec, PassOutput
@@ -125,7 +126,7 @@ def assert_same_bits(found: Tree, expected: Tree) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rank", [0, 1, 8, 13, 32])
 def test_two_thousand_random_trees_are_equal_to_the_bit(rng: np.random.Generator, rank: int, tied: bool) -> None:
-    for _ in range(20):
+    for _ in range(cases(5, 20)):
         left = (rng.normal(size=(VOCAB, rank)) * 10.0 ** rng.integers(-8, 1)).astype(np.float16)  # subnormal ones too
         right, gate = rng.normal(size=(SLOTS, rank)).astype(np.float16), rng.normal(size=(4, rank)).astype(np.float32)
         vocab, k = np.arange(SLOTS, dtype=np.int32), int(rng.integers(1, 17))
@@ -209,7 +210,7 @@ def table_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def test_trees_of_the_n_gram_table_are_equal_to_the_bit(rng: np.random.Generator) -> None:
-    for _ in range(20):
+    for _ in range(cases(5, 20)):
         arrays = table_of(rng)
         model = CoreModel(ModelSpec(64, VOCAB, 0, 0, 8, {"verify_18": (18, 18)}), arrays)
         table = NgramTable.of(VOCAB, *arrays.values())
@@ -240,7 +241,7 @@ def _known_text(rng: np.random.Generator, keys: np.ndarray) -> np.ndarray:
 def test_sampled_tokens_are_those_of_the_reference(rng: np.random.Generator, number: int) -> None:
     """Wide and flat rows, many equal scores, masked tokens. The core computes the noise of few tokens only, the
     reference that of all."""
-    for round_ in range(60):
+    for round_ in range(cases(15, 60)):
         vocab = int(rng.integers(1, 1500))
         logits = (rng.normal(size=vocab) * 10 ** rng.uniform(-2, 1.3)).astype(np.float32)
         if round_ % 3 == 0:
@@ -322,13 +323,12 @@ def both(backend: ArithmeticBackend, twin: ArithmeticBackend, prompt: list[int],
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "hot", "top-p", "filters", "penalty"])
 @pytest.mark.parametrize("deferred", [False, True], ids=["fused", "deferred"])
-@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.full)])
 def test_the_core_and_the_readable_loop_do_the_same_pass_by_pass(
-    rng: np.random.Generator, sampling: SamplingConfig, deferred: bool, count: int
+    rng: np.random.Generator, sampling: SamplingConfig, deferred: bool
 ) -> None:
     """So many generations each, ten times as many in all; half of the models have a `verify_1`."""
     nodes = {"verify_8": 2, "verify_4": 0} if deferred else {}
-    for number in range(count):
+    for number in range(cases(10, 100)):
         widths = {"verify_2": (2, 2), "verify_4": (4, 4), "verify_8": (8, 6)}
         widths |= {"verify_1": (1, 1)} if number % 2 else {}
         model = spec(widths=widths, deferred=deferred, stream_nodes=nodes, capacity=int(rng.integers(12, 60)))
@@ -346,7 +346,7 @@ def test_the_core_and_the_readable_loop_do_the_same_pass_by_pass(
 def test_without_streams_the_core_drafts_by_look_up_as_the_readable_loop_does(
     rng: np.random.Generator, sampling: SamplingConfig
 ) -> None:
-    for _ in range(25):
+    for _ in range(cases(8, 25)):
         model = spec(num_streams=0, top_k=0, capacity=int(rng.integers(12, 90)))
         prompt = rng.integers(0, int(rng.integers(2, 64)), int(rng.integers(1, 10))).tolist()
         config = GenerationConfig(
@@ -383,12 +383,11 @@ def test_without_streams_planned_text_is_the_plain_one_and_drafts_are_look_ups(
     assert accepted > 0 or sampling.temperature >= 1  # hot text repeats nothing
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(500, marks=pytest.mark.full)])
 def test_turns_stops_saves_and_restores_at_random_leave_the_text_as_it_would_be(
-    count: int, rng: np.random.Generator, tmp_path: Path
+    rng: np.random.Generator, tmp_path: Path
 ) -> None:
     """Random sequences: whatever happens between tokens, each token is the model's own after what is there."""
-    for number in range(count):
+    for number in range(cases(75, 500)):
         model = spec(deferred=bool(number % 2), stream_nodes={"verify_8": 3, "verify_4": 1} if number % 2 else None)
         backend = ArithmeticBackend(model, int(rng.integers(0, 17)), mixed=True)
         session = Session(backend, costs=costs_of(model), identity="x")
@@ -1277,7 +1276,7 @@ def test_a_draft_that_leads_behind_the_text_s_end_never_ends_it_otherwise(
 ) -> None:
     """After some token the model's logits are no numbers: a failure, a stop token or the length ends the text there."""
     ends = set()
-    for _ in range(40):
+    for _ in range(cases(10, 40)):
         prompt = rng.integers(0, 64, 3).tolist()
         plain = GenerationConfig(24, replace(sampling, seed=int(rng.integers(2**60))), speculative=False)
         whole, _ = told(ArithmeticBackend(spec(), 16), prompt, plain)

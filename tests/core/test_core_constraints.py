@@ -141,13 +141,20 @@ def assert_in_grammar(automaton: Automaton, tokens: list[int], ending: str) -> N
         assert not automaton.state()
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+# Each schedule with every second sampling, so that each of them has two; the others repeat these with other draws.
+SITUATIONS = [
+    pytest.param(schedule, sampling, id=f"{schedule}-{name}", marks=[] if (i + j) % 2 == 0 else pytest.mark.full)
+    for i, schedule in enumerate(SCHEDULES)
+    for j, (name, sampling) in enumerate(SAMPLINGS.items())
+]
+
+
+@pytest.mark.parametrize(("schedule", "sampling"), SITUATIONS)
 @pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.full)])
 def test_core_and_readable_loop_do_the_same_and_drafts_change_nothing(
     rng: np.random.Generator, sampling: SamplingConfig, schedule: str, count: int
 ) -> None:
-    """Random automata, seeds and widths; three hundred and sixty in all. Plain and planned texts are the same too."""
+    """Random automata, seeds and widths. Plain and planned texts are the same too."""
     endings, drafted, refused, from_grammar = set(), 0, 0, 0
     for number in range(count):
         model, automaton = model_of(schedule, rng), random_automaton(rng)
@@ -177,9 +184,17 @@ def test_core_and_readable_loop_do_the_same_and_drafts_change_nothing(
     assert refused > 0
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "hot"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("function", ["accept", "state", "allows", "mask", "forced"])
+FUNCTIONS = ["accept", "state", "allows", "mask", "forced"]
+# Where a function fails under a schedule with one sampling, greedy and hot in turn, the other one tests no more.
+FAILING = [
+    pytest.param(function, schedule, sampling, marks=[] if (i + j + k) % 2 == 0 else pytest.mark.full)
+    for i, function in enumerate(FUNCTIONS)
+    for j, schedule in enumerate(SCHEDULES)
+    for k, sampling in enumerate(["greedy", "hot"])
+]
+
+
+@pytest.mark.parametrize(("function", "schedule", "sampling"), FAILING)
 def test_a_constraint_that_raises_ends_the_text_at_the_same_token_with_drafts_and_without(
     rng: np.random.Generator, function: str, schedule: str, sampling: str
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,13 @@ def context_hash(tokens: Sequence[int]) -> int:
     """Unsigned 32-bit, order matters."""
     value = 0
     for token in tokens:
-        value = (value * 31 + token + 7) % 2**32
+        value = (value * 31 + token + 7) % 2**32  # longer_hash, which would be a call for each token
     return value
+
+
+def longer_hash(value: int, token: int) -> int:
+    """The hash of a context with one more token."""
+    return (value * 31 + token + 7) % 2**32
 
 
 def mix(value: int, salt: IntArray) -> IntArray:
@@ -62,15 +68,32 @@ def mix(value: int, salt: IntArray) -> IntArray:
     return (x ^ (x >> np.uint64(16))).astype(np.int64)
 
 
+def mix_one(value: int, salt: int) -> int:
+    """`mix` of one salt, without the cost of an array."""
+    x = value ^ (salt * 2654435761 & 0xFFFFFFFF)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> shift)) * factor & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
 def logits_after(tokens: Sequence[int], vocab_size: int) -> FloatArray:
     """float32 [V], multiples of 1/16 in [0, 8); the successor (31 t + 7) mod V of the last token t gets 4 more."""
-    logits = (mix(context_hash(tokens), np.arange(vocab_size)) >> 25).astype(np.float32) / np.float32(16)
-    logits[(31 * tokens[-1] + 7) % vocab_size] += np.float32(SUCCESSOR_BONUS)
+    return _logits(context_hash(tokens), tokens[-1], vocab_size)
+
+
+def _logits(context: int, last: int, vocab_size: int) -> FloatArray:
+    logits = (mix(context, np.arange(vocab_size)) >> 25).astype(np.float32) / np.float32(16)
+    logits[(31 * last + 7) % vocab_size] += np.float32(SUCCESSOR_BONUS)
     return logits
 
 
 def greedy_after(tokens: Sequence[int], vocab_size: int) -> int:
-    return int(np.argmax(logits_after(tokens, vocab_size)))
+    return _greedy(context_hash(tokens), tokens[-1], vocab_size)
+
+
+@lru_cache(maxsize=4096)  # the streams of a context ask for the same tokens, and so do the core and the reference loop
+def _greedy(context: int, last: int, vocab_size: int) -> int:
+    return int(np.argmax(_logits(context, last, vocab_size)))
 
 
 def plainly(prompt: Sequence[int], count: int, vocab_size: int = 64) -> list[int]:
@@ -133,7 +156,7 @@ class ArithmeticBackend:
             return PassOutput.of_prefill()
         kept = self._kept(paths, ancestors, 1 if method == DECODE else self.spec.widths[method][1])
         if self.mixed:
-            kept.sort(key=lambda row: int(mix(context_hash(paths[row]), np.array([2]))[0]))
+            kept.sort(key=lambda row: mix_one(context_hash(paths[row]), 2))
         self._paths = {row: paths[row] for row in kept}
         self._survivors = kept
         logits = np.stack([logits_after(paths[row], self.spec.vocab_size) for row in kept])
@@ -162,7 +185,7 @@ class ArithmeticBackend:
 
     def _kept(self, paths: list[list[int]], ancestors: BoolArray, keep: int) -> list[int]:
         """The best `keep` rows by path score, best first: the least hash along the path, the root's being highest."""
-        own = [2**32] + [int(mix(context_hash(path), np.array([1]))[0]) for path in paths[1:]]
+        own = [2**32] + [mix_one(context_hash(path), 1) for path in paths[1:]]
         scores = [min(own[j] for j in np.flatnonzero(row)) for row in ancestors]
         return sorted(range(len(paths)), key=lambda row: (-scores[row], row))[:keep]
 
@@ -172,11 +195,12 @@ class ArithmeticBackend:
             place = len(path) + stream  # the position that this stream predicts
             first = self.script[place] if place < len(self.script) else 0
             return [(first + rank) % vocab for rank in range(k)]
-        future = list(path)
+        value, last = context_hash(path), path[-1]
+        lucky = mix_one(value, 100 + stream) % 16 < self.accuracy
         for _ in range(stream + 1):
-            future.append(greedy_after(future, vocab))
-        lucky = int(mix(context_hash(path), np.array([100 + stream]))[0]) % 16 < self.accuracy
-        return [(future[-1] + rank + (not lucky)) % vocab for rank in range(k)]
+            last = _greedy(value, last, vocab)
+            value = longer_hash(value, last)
+        return [(last + rank + (not lucky)) % vocab for rank in range(k)]
 
     def commit(self, rows: Sequence[int]) -> None:
         for row in rows:

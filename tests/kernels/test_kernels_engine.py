@@ -468,15 +468,6 @@ def test_description_gives_the_facts_and_a_wrong_manifest_is_refused(program, ba
         ExecuTorchBackend(program[0], ModelSpec(capacity=CAPACITY + 1, **facts))
 
 
-@pytest.fixture(scope="module")
-def windowed(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A program that says that its layers have a window."""
-    path = tmp_path_factory.mktemp("windowed") / "model.pte"
-    methods = {name: method for name, method in methods_of(tiny).items() if name in ("prefill", "decode")}
-    write_program(path, methods, get_sliding_window=1)
-    return path.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("window", "context", "sentence"),
     [
@@ -487,16 +478,22 @@ def windowed(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> bytes
     ],
 )
 def test_a_window_that_does_not_fit_the_caches_is_refused(
-    windowed: bytes, tmp_path: Path, window: int, context: int, sentence: str
+    program, tmp_path: Path, window: int, context: int, sentence: str
 ) -> None:
+    """The program, changed to say that its layers have a window."""
+    import copy
+
     from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
 
     from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 
-    whole = deserialize_pte_binary(windowed)
-    constants = {plan.name: plan.values[0].val for plan in whole.program.execution_plan}
-    constants["get_sliding_window"].int_val = window
-    constants["get_max_context_len"].int_val = context
+    whole = deserialize_pte_binary(program[0].read_bytes())
+    plans = {plan.name: plan for plan in whole.program.execution_plan}
+    added = copy.deepcopy(plans["get_n_msa_layers"])
+    added.name = "get_sliding_window"
+    added.values[0].val.int_val = window
+    whole.program.execution_plan.append(added)
+    plans["get_max_context_len"].values[0].val.int_val = context
     (tmp_path / "model.pte").write_bytes(bytes(serialize_pte_binary(whole)))
     with pytest.raises(BackendError, match=sentence):
         ExecuTorchProgram(tmp_path / "model.pte")
@@ -776,11 +773,10 @@ def test_planned_inputs_are_refused_with_the_remedy(tiny: TinyModel, tmp_path: P
         ExecuTorchBackend(tmp_path / "planned.pte")
 
 
-def test_an_unknown_operator_is_named(tiny: TinyModel, tmp_path: Path) -> None:
+def test_an_unknown_operator_is_named(program, tmp_path: Path) -> None:
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
-    write_program(tmp_path / "whole.pte", {"decode": methods_of(tiny)["decode"]})
-    content = (tmp_path / "whole.pte").read_bytes()
+    content = program[0].read_bytes()
     assert b"streamfuse::tree_attention" in content
     (tmp_path / "strange.pte").write_bytes(
         content.replace(b"streamfuse::tree_attention", b"streamfuse::tree_attentiom")

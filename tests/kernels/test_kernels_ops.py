@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiers import cases
 
 import streamfuse.export.operators.aot  # registers torch.ops.streamfuse
 from streamfuse.export.operators import reference
@@ -52,7 +53,7 @@ def run_on(instruction_set: str, *arguments: str) -> str:
 @needs_compiler
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_operators_are_right_and_row_invariant_on_every_instruction_set(instruction_set: str) -> None:
-    run_on(instruction_set, "300")
+    run_on(instruction_set, str(cases(75, 300)))
 
 
 @needs_compiler

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,9 +230,9 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
     assert {piece.channel for piece in restricted_by_own if piece.text} == {"answer"}, "nor has a caller's constraint"
 
 
-def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(tmp_path: Path) -> None:
+def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(bundle: Path, tmp_path: Path) -> None:
     """Llama 3 writes calls as JSON that begins with a name."""
-    made = tiny_bundle(tmp_path, max_context_len=512)
+    made = shutil.copytree(bundle, tmp_path / "bundle")
     template = "{# ipython #}{% if tools %}t{% endif %}" + CHAT_TEMPLATE
     edit_manifest(made, lambda manifest: manifest["model"].update(chat_template=template))
     given = {"properties": {"name": {"enum": ["now"]}, "parameters": {"const": {}}}, "required": ["name", "parameters"]}

@@ -14,6 +14,7 @@ from hostile_templates import HOSTILE
 from template_grammar import template
 from template_renders import CHAT, MARKS, by_streamfuse, by_transformers
 from text_samples import TEMPLATES, chats
+from tiers import cases
 
 from streamfuse.runtime.text import Message
 
@@ -90,9 +91,9 @@ def holds(found: tuple[bool, str], source: str, messages: list[Message]) -> bool
 
 
 def test_random_templates_give_the_text_of_transformers_or_an_error() -> None:
-    sources = [template(random.Random(number)) for number in range(400)]
+    sources = [template(random.Random(number)) for number in range(cases(100, 400))]
     same = sum(holds(by_streamfuse(source, CHAT), source, CHAT) for source in sources)
-    assert same > 380  # what is not supported is rare
+    assert same > 0.95 * len(sources)  # what is not supported is rare
 
 
 def ended(source: str) -> str:
