@@ -1,8 +1,8 @@
 """The Kotlin library on 64-bit ARM: cross-compiled by the CMake that Android uses, and run by that processor's Java
 virtual machine under an emulator, token for token what Python gives here.
 
-Run: pytest --slow --full tests/end_to_end/test_arm_java.py, or `make arm`. Skipped without cross compiler, qemu, cargo, JDK or
-Maven.
+Run: pytest --slow --full tests/end_to_end/test_arm_java.py, or `make arm`. Skipped without cross compiler, qemu,
+cargo, JDK or Maven.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    # cargo compiles a crate in another folder anew, for a minute; the first test looks whether the source has all of it.
+    # cargo compiles a crate in another folder anew, for a minute.
     params=["text/ as it is built", pytest.param("text/ of the source", marks=pytest.mark.full)],
 )
 def wheel(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
