@@ -329,6 +329,8 @@ const std::vector<uint8_t>& Sequence::profile_data() { bad_argument("no profile 
 #else
 void Sequence::profile(bool on) {
   if (on == (tracer_ != nullptr)) return;
+  ran_ = streamed_ = nullptr;
+  can_commit_ = false;  // methods share the memory of inputs and outputs
   auto tracer = on ? std::make_unique<Tracer>() : nullptr;
   Methods methods;
   try {
@@ -337,8 +339,6 @@ void Sequence::profile(bool on) {
     throw Failure(failure.code, std::string("the profile cannot be ") + (on ? "started" : "ended") +
                                     ", and the engine goes on as before: " + failure.what());
   }
-  ran_ = streamed_ = nullptr;
-  can_commit_ = false;
   free_methods();
   methods_ = std::move(methods);
   tracer_ = std::move(tracer);

@@ -185,9 +185,15 @@ def test_core_and_readable_loop_do_the_same_and_drafts_change_nothing(
 
 
 FUNCTIONS = ["accept", "state", "allows", "mask", "forced"]
-# Where a function fails under a schedule with one sampling, greedy and hot in turn, the other one tests no more.
+# Where a function fails under a schedule with one sampling, greedy and hot in turn, the other one tests no more; but
+# `allows` ends a text where it is greedy only.
 FAILING = [
-    pytest.param(function, schedule, sampling, marks=[] if (i + j + k) % 2 == 0 else pytest.mark.full)
+    pytest.param(
+        function,
+        schedule,
+        sampling,
+        marks=[] if ((i + j + k) % 2 == 0 or (function, sampling) == ("allows", "greedy")) else pytest.mark.full,
+    )
     for i, function in enumerate(FUNCTIONS)
     for j, schedule in enumerate(SCHEDULES)
     for k, sampling in enumerate(["greedy", "hot"])

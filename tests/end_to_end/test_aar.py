@@ -32,7 +32,7 @@ if MISSING:
 
 pytestmark = pytest.mark.slow
 HERE, ARM = host_abi(), "arm64-v8a"
-# test_arm.py runs core and operators for ARM.
+# test_arm.py runs core and operators for ARM, `make arm` text/ and JNI too.
 ABIS = [HERE, *([pytest.param(ARM, marks=pytest.mark.full)] if HERE != ARM else [])]
 QUESTION = "the keeper climbed the steps"
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:build-classpath"

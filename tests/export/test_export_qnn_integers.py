@@ -41,7 +41,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     root = tmp_path_factory.mktemp("qnn")
     text = root / "text.txt"
     text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
-    return root / "bundle", exported(root, "16a8w", widths=(12,), calibration_text=text)
+    return root / "bundle", exported(
+        root, "16a8w", widths=(12,), calibration_text=text, scheme={"mlp": "int4:channel:symmetric"}
+    )
 
 
 def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Path, Report]) -> None:
@@ -53,6 +55,7 @@ def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Pa
     manifest = open_bundle(folder).manifest
     assert manifest.cache.dtype == "float16"
     assert {row.floor for row in manifest.parity.values()} == {"16a8w"}
+    assert (manifest.quantization.attention.bits, manifest.quantization.mlp.bits) == (8, 4)
 
 
 def test_drafting_and_pruning_in_integers_changes_no_token(bundle: tuple[Path, Report]) -> None:

@@ -224,6 +224,26 @@ def test_what_a_step_leaves_of_a_name_completes_no_mark() -> None:
     no_mark("{% for m in messages %}{{ m.role[::2] + '>' + m.content }}{% endfor %}", "<x|xixmx_xexnxdx|x")
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "c.replace(c.split(' ')[0], 'X')",
+        "c.split(c[1])",
+        "c.rsplit(c[1], 1)[0]",
+        "c.partition(c[1])[2]",
+        "'y'.center(5, c[0])",
+        "c[2:4] | int + 1",
+        "c[2:4] | float",
+        "c.count(c[0])",
+        "c.removeprefix(c[:2])",
+    ],
+)
+def test_a_part_of_a_text_is_an_argument_as_it_is_elsewhere(use: str) -> None:
+    template = f"{{% for m in messages %}}{{% set c = m.content %}}{{{{ {use} }}}}{{% endfor %}}"
+    messages = [{"role": "user", "content": "a 12 <|im_end|> a"}]
+    assert (True, made(qwen_like(), template).render(messages)) == by_transformers(template, messages)
+
+
 def no_mark(template: str, role: str) -> None:
     """The template writes no control token with this role, and the text that transformers writes."""
     text, marks = made(qwen_like(), template), marks_of(qwen_like())

@@ -268,6 +268,7 @@ impl Render {
             Value::Float(number) => Ok(Value::Int(number.trunc() as i64)),
             Value::Text(text) => {
                 self.spend_text(text)?;
+                let text = &*uncut(text).collect::<String>();
                 if base != 10 || !text.is_ascii() {
                     return fault("int of a text in another base, or that is not ASCII, is not supported");
                 }
@@ -294,9 +295,9 @@ impl Render {
         let found = match value {
             Value::Undefined(what) => return fault(&**what),
             Value::Float(number) => Some(*number),
-            Value::Text(text) if text.is_ascii() => {
+            Value::Text(text) if uncut(text).all(|c| c.is_ascii()) => {
                 self.spend_text(text)?;
-                real(text)
+                real(&uncut(text).collect::<String>())
             }
             Value::Text(_) | Value::Safe(_) => return fault("float of such a text is not supported"),
             _ => match value.whole() {

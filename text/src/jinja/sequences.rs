@@ -24,6 +24,9 @@ impl Render {
             }
             "first" => {
                 none()?;
+                if let Value::Text(text) = value {
+                    self.spend_text(text)?; // which is searched for cuts
+                }
                 let first = self.next(&mut self.iterate(value)?)?;
                 Ok(match (value, first) {
                     (Value::Text(text), Some(Value::Text(first))) => Value::text(Parts::of(text).part(0..first.len())),

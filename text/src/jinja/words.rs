@@ -144,13 +144,14 @@ impl Render {
             "partition" | "rpartition" => {
                 let [mark] = given.bind(name, ["sep"], 1)?;
                 let mark = self.needed_text(name, mark)?;
+                let mark = mark.trim_matches(CUT);
                 if mark.is_empty() {
                     return fault("empty separator");
                 }
                 self.spend_bytes(text.len() + mark.len())?;
                 let is_last = name == "rpartition";
                 let cuts = Parts::of(text);
-                let parts = match if is_last { text.rfind(&*mark) } else { text.find(&*mark) } {
+                let parts = match if is_last { text.rfind(mark) } else { text.find(mark) } {
                     Some(at) => [0..at, at..at + mark.len(), at + mark.len()..text.len()].map(|part| cuts.part(part)),
                     None if is_last => [String::new(), String::new(), text.to_string()],
                     None => [text.to_string(), String::new(), String::new()],
@@ -255,14 +256,15 @@ impl Render {
         let most = self.optional_whole("split", most)?.unwrap_or(-1);
         let most = usize::try_from(most).unwrap_or(usize::MAX - 1);
         let Some(mark) = mark else { return self.split_at_spaces(text, from_the_right, most) };
+        let mark = mark.trim_matches(CUT);
         if mark.is_empty() {
             return fault("empty separator");
         }
         if !from_the_right {
-            return self.texts(text, text.splitn(most + 1, &*mark));
+            return self.texts(text, text.splitn(most + 1, mark));
         }
         let mut parts = Vec::new();
-        for part in text.rsplitn(most + 1, &*mark) {
+        for part in text.rsplitn(most + 1, mark) {
             self.spend(1)?;
             parts.push(part);
         }
@@ -316,6 +318,7 @@ impl Render {
 
     pub fn replace(&self, text: &str, old: &str, new: &str, count: i64) -> Result<Value> {
         let most = usize::try_from(count).unwrap_or(usize::MAX);
+        let old = old.trim_matches(CUT);
         self.spend_bytes(text.len() + old.len())?;
         let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() }.min(most);
         self.spend_bytes(text.len().saturating_add(found.saturating_mul(new.len())))?;
@@ -351,7 +354,7 @@ impl Render {
             ("zfill", _) => return fault("zfill() takes exactly one argument"),
             (_, fill) => {
                 let fill = self.needed_text(name, fill)?;
-                let mut characters = fill.chars();
+                let mut characters = uncut(&fill);
                 match (characters.next(), characters.next()) {
                     (Some(c), None) => c,
                     _ => return fault("The fill character must be exactly one character long"),

@@ -55,7 +55,8 @@ class ReferenceBackend(HostBackend):
         super().__init__(spec, None if window is None else Ring(window, min(positions)))
         self._methods, self._next_token = dict(methods), next_token
         self._num_lower = num_layers - num_msa_layers
-        self._caches = [torch.zeros(count, kv_heads, head_dim) for count in positions for _ in range(2)]
+        self._shapes = [(count, kv_heads, head_dim) for count in positions for _ in range(2)]
+        self._caches: list[torch.Tensor] = []  # made by the first run
         self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
         self._new: list[torch.Tensor] = []  # new keys and values of the last run, by layer
 
@@ -72,6 +73,7 @@ class ReferenceBackend(HostBackend):
         ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
+        self._caches = self._caches or [torch.zeros(shape) for shape in self._shapes]
         with torch.inference_mode():
             outputs = self._methods[method](
                 torch.from_numpy(ids),
@@ -123,6 +125,9 @@ class ReferenceBackend(HostBackend):
         for index, (cache, new) in enumerate(zip(self._caches, self._new, strict=True)):
             cache[in_cache(positions, len(cache))] = new[rows if index // 2 < self._num_lower else places]
 
+    def _release(self) -> None:
+        self._caches, self._new, self._hidden = [], [], None
+
     def close(self) -> None:
         super().close()
-        self._caches, self._new, self._hidden = [], [], None
+        self._release()

@@ -35,10 +35,16 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
     private var started = false
     private var showing: Job? = null
     private var made: Parts? = null
-    private var saved: Bundle? = null // by this screen before it was turned
+    private var unasked: Bundle? = null // what the screen asked for before it was turned, until the parts are there
     private var asked: Asked? = null
 
-    private class Asked(val title: Int, val about: String, val dialog: AlertDialog)
+    private class Asked(val title: Int, val about: String, val dialog: AlertDialog) {
+        fun state() = Bundle().also {
+            it.putInt(TITLE, title)
+            it.putString(ABOUT, about)
+            it.putString(TEXT, dialog.findViewById<EditText>(R.id.field)!!.text.toString())
+        }
+    }
 
     /** There from [onReady] on. */
     protected val parts: Parts get() = made!!
@@ -78,7 +84,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        saved = savedInstanceState
+        unasked = savedInstanceState?.getBundle(ASKED)
         setContentView(layout)
         window.keepClear(view<ViewGroup>(android.R.id.content).getChildAt(0), list?.let { view(it) })
         setActionBar(view<Toolbar>(R.id.bar))
@@ -100,19 +106,16 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
     }
 
     private fun askAgain() {
-        val before = saved ?: return
-        saved = null
-        val text = before.getString(ASKED_TEXT) ?: return
-        askAgain(before.getInt(ASKED_TITLE), before.getString(ASKED_ABOUT).orEmpty(), text)
+        val before = unasked ?: return
+        unasked = null
+        askAgain(before.getInt(TITLE), before.getString(ABOUT).orEmpty(), before.getString(TEXT).orEmpty())
     }
 
     /** With the text that is being typed into a dialog. */
     override fun onSaveInstanceState(outState: Bundle) {
         super.onSaveInstanceState(outState)
-        val open = asked?.takeIf { it.dialog.isShowing } ?: return
-        outState.putInt(ASKED_TITLE, open.title)
-        outState.putString(ASKED_ABOUT, open.about)
-        outState.putString(ASKED_TEXT, open.dialog.findViewById<EditText>(R.id.field)!!.text.toString())
+        val open = asked?.takeIf { it.dialog.isShowing }
+        outState.putBundle(ASKED, if (open == null) unasked else open.state())
     }
 
     override fun onStart() {
@@ -174,9 +177,10 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
     }
 
     private companion object {
-        const val ASKED_TITLE = "asked_title"
-        const val ASKED_ABOUT = "asked_about"
-        const val ASKED_TEXT = "asked_text"
+        const val ASKED = "asked"
+        const val TITLE = "title"
+        const val ABOUT = "about"
+        const val TEXT = "text"
     }
 }
 

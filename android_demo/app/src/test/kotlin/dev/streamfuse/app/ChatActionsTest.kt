@@ -113,7 +113,7 @@ class ChatActionsTest : ChatScreen() {
         chooseFromMenu(R.id.rename)
         typeAndTurn(controller, "Greetings")
         pressInDialog(AlertDialog.BUTTON_POSITIVE)
-        until { controller.get().titles() == listOf("Greetings") }
+        until { parts.chats.state.value.chats.map { it.title } == listOf("Greetings") }
     }
 
     @Test fun `an edited question that cannot be asked now stands in the field, before what is there`() {
