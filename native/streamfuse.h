@@ -70,8 +70,9 @@ SF_EXPORT void sf_progress_cancel(sf_progress*);
 
 typedef struct sf_model_options {
   size_t size;
-  int32_t threads;         /* of the native engine; 0: chosen for this machine. sf_model_engine has the number in use,
-                              another one if a bundle on XNNPACK, whose threads all models share, is already open */
+  int32_t threads;         /* of the native engine; 0: chosen for this machine. sf_model_engine reports the number in
+                              use. It may differ for an XNNPACK bundle: all of them share one thread pool, sized by
+                              the first that is open */
   int32_t skip_hashes;     /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
   int32_t own_engine;      /* 1: load no graphs; each session has an engine of the caller (sf_session_options.backend);
                               2: the same, but only if the bundle is for Core ML or ONNX Runtime. A .pte that

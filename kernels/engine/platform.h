@@ -38,7 +38,7 @@ class PoolLease {
   PoolLease(const PoolLease&) = delete;
   PoolLease& operator=(const PoolLease&) = delete;
 
-  int threads() const { return threads_; }  // of the pool while this lease exists; 0 if that cannot be found out
+  int threads() const { return threads_; }  // of the pool while this lease exists; 0 if unknown
 
  private:
   int threads_ = 0;

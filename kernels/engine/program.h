@@ -32,8 +32,9 @@ class Program {
   const std::map<std::string, Signature>& signatures() const { return signatures_; }
   const Signature& signature(const std::string& name) const;  // throws Failure, which lists the methods
   const Shapes& shapes() const { return shapes_; }
-  int threads() const { return threads_; }  // in use, which with XNNPACK may be others than were asked for
-  // Of this library's pool during a pass; 1 if no method calls this library's operators, which alone use the pool.
+  int threads() const { return threads_; }  // in use; with XNNPACK, may differ from the requested number
+  // Threads of this library's own pool that a pass may use; 1 if no method calls this library's operators, its only
+  // users.
   int team_threads() const { return calls_own_operators_ ? threads_ : 1; }
   bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method

@@ -337,7 +337,7 @@ void Sequence::profile(bool on) {
     methods = load_methods(tracer.get(), nullptr);  // the present ones stay until all of these are loaded
   } catch (const Failure& failure) {
     throw Failure(failure.code, std::string("the profile cannot be ") + (on ? "started" : "ended") +
-                                    ", and the engine goes on as before: " + failure.what());
+                                    "; the methods stay as they are: " + failure.what());
   }
   free_methods();
   methods_ = std::move(methods);

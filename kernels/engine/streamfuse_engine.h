@@ -46,8 +46,8 @@ SF_EXPORT int sf_program_adapter(sf_program*, const char* name, sf_program** out
 SF_EXPORT int sf_program_describe(sf_program*, const char** json);
 
 /* The number of threads that passes of this program use, also "threads" in its description. XNNPACK has one thread pool
- * per process, with at most a thread per core; the first open program that uses it decides on their number. With
- * the libraries of executorch's wheel for macOS the pool cannot be asked, and the number is the one that was given. */
+ * per process, with at most one thread per core; the first open program that uses it sets its size. On macOS, the
+ * executorch wheel does not export the pool's functions, so this is the requested number. */
 SF_EXPORT int sf_program_threads(sf_program*, int32_t* threads);
 
 /* The program's specification for sf_core_model_open, without stop tokens and identity. Its pointers are valid as long
@@ -93,7 +93,7 @@ SF_EXPORT int sf_engine_truncatable(sf_engine*, int64_t length, int64_t* longest
 SF_EXPORT int sf_engine_length(sf_engine*, int64_t* length);
 
 /* Starts or ends profiling of every operator. This reloads the engine's methods, which discards the last run but keeps
- * the cache; if it fails, the methods are as before. sf_engine_profile_data returns what was recorded since the start or
+ * the cache; on failure, the previous methods stay loaded. sf_engine_profile_data returns what was recorded since the start or
  * since its last call, as an ETDump for ExecuTorch's Inspector; the bytes are valid until the next call. */
 SF_EXPORT int sf_engine_profile(sf_engine*, int on);
 SF_EXPORT int sf_engine_profile_data(sf_engine*, const void** data, size_t* size);

@@ -16,7 +16,7 @@ namespace streamfuse {
 void verify_program(const std::string& path, std::span<const uint8_t> file);
 
 // Whether a method of a verified program calls an operator whose name begins with `prefix`, such as "aten::". Operators
-// inside a delegate's part do not count.
+// inside delegated subgraphs do not count.
 bool calls_operators(std::span<const uint8_t> file, std::string_view prefix);
 
 }  // namespace streamfuse

@@ -22,7 +22,7 @@ namespace streamfuse {
 
 constexpr int kMostThreads = 64;
 
-// The number of threads that `threads` selects, at most kMostThreads; 0 selects the default (cores.h).
+// The pool size for a requested number of threads: 0 means the default (cores.h); at most kMostThreads.
 int team_size(int threads);
 
 // Makes sure that the pool has team_size(threads) threads, including the caller. Returns the number. Throws

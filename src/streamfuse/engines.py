@@ -150,7 +150,7 @@ def processor() -> str:
 
 
 def threads_in_use(backend: Backend, threads: int | None) -> int | None:
-    """The number that the engine reports, as the native one does; else `threads`, which was asked for."""
+    """The number of threads that the engine reports (the native one does), else the requested `threads`."""
     found: int | None = getattr(backend, "description", {}).get("threads", threads)
     return found
 

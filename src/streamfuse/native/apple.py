@@ -23,7 +23,7 @@ WHEEL_PLATFORM = "macosx_14_0_arm64"
 ENGINE = "libstreamfuse_engine.dylib"
 PRODUCTS = ("libstreamfuse_core.dylib", ENGINE, "generate")
 DELEGATES = ("backend_xnnpack", "backend_coreml")  # they register themselves, so a linker might leave them out
-# What the C++ library of macOS gives: std, operators new and delete, the ABI of exceptions and types.
+# Symbols that macOS's libc++ and libc++abi define: namespace std, operators new and delete, exceptions, RTTI.
 CXX_LIBRARY = re.compile(
     r"__Z(T[CISTV])?(N[KV]*)?(St|S[abios]|10__cxxabi)|__Z(n[wa]|d[la]|T[IS][a-z]$)|___(cxa|gxx|dynamic_cast)"
 )
@@ -60,7 +60,7 @@ def build_apple(build_dir: Path | None = None, *, jobs: int | None = None) -> li
 
 
 def unlinked_symbols(product: Path) -> list[str]:
-    """The undefined symbols of an arm64 Mach-O file that name no library (dynamic lookup).
+    """The undefined symbols of an arm64 Mach-O file that are bound to no library (dynamic lookup).
 
     Raises:
         BuildError: it is no such file.
@@ -75,7 +75,7 @@ def unlinked_symbols(product: Path) -> list[str]:
         if command != _SYMBOL_TABLE:
             continue
         for name, kind, _, description, _ in struct.iter_unpack("<IBBHQ", data[symbols : symbols + 16 * count]):
-            # External and undefined; the number of its library is 0, or 0xFE of other linkers than Zig's.
+            # External and undefined; the library ordinal is 0 from Zig's linker, 0xFE from others.
             if kind & 0x0F == 1 and description >> 8 in (0, 0xFE):
                 found.append(data[strings + name : data.index(0, strings + name)].decode())
     return found

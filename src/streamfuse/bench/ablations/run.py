@@ -1,7 +1,7 @@
 """Ablations: small models that differ in one setting, trained on the same steps and measured on the same texts.
 
 All in lossless mode on the base's own answers. One row of JSON is written as it is found; existing rows are reused, and
-a training run that was stopped continues. A folder is of one base, one file of answers and one size. Measures are exact
+a training run that was stopped continues. A folder belongs to one base, one file of answers and one size. Measures are exact
 replays, of greedy texts and of texts that the base sampled at temperature 1: sample-and-match accepts a drafted token
 where it is the one that the sampling says. The trees here do not depend on the temperature; the runtime also ranks
 drafts of sampled text with the noise of sampling.
@@ -57,7 +57,7 @@ Trainer = Callable[[TrainConfig], TrainResult]
 
 @dataclass(frozen=True)
 class Ablations:
-    """A folder of models and rows (`rows.jsonl`), and what all of them were made of (`run.json`).
+    """A folder of models and rows (`rows.jsonl`), with a record of their inputs (`run.json`).
 
     Args:
         model: checkpoint folder of the base.
@@ -76,7 +76,7 @@ class Ablations:
         """Train and measure what is missing; yields each new row after it is written.
 
         Raises:
-            DataError: the data are no answers of the base, or too few, or the folder is of another run.
+            DataError: the data are no answers of the base, or too few, or the folder belongs to another run.
             KeyboardInterrupt: a training run was stopped.
         """
         self._prepare()

@@ -115,7 +115,7 @@ class LlamaCpp:
         settings = api.llama_context_default_params()
         settings.n_ctx = settings.n_batch = capacity
         settings.n_threads = settings.n_threads_batch = threads
-        settings.op_offload = False  # or a GPU computes prompts, though all weights are in the CPU's memory
+        settings.op_offload = False  # else a GPU processes prompts, even with all weights in CPU memory
         self._context = api.llama_init_from_model(self._model, settings)
         if not self._context:
             self.close()

@@ -53,7 +53,7 @@ class Form(plain.TracedForm):
         return Adapted(Convolution(cast("Product", self.product(part, *layers)), self.traced), adapters, *names)
 
     def summed(self, part: Part, layer: nn.Linear, adapters: StreamAdapters | None, *names: str) -> nn.Module:
-        """A product of the pieces of `channels`, one product for each."""
+        """A product whose inputs are split into pieces of at most `channels`; the results are added."""
         products = self.convolutions(self.store.columns(part, self.channels(part, layer.in_features), layer.weight))
         products[0].bias = layer.bias
         sizes = [product.stored.data.shape[1] for product in products]
@@ -63,7 +63,7 @@ class Form(plain.TracedForm):
         ])  # fmt: skip
 
     def channels(self, part: Part, size: int) -> int:
-        """The most channels in a piece of `size`: all, or as many whole groups of a scale as `WIDEST` takes."""
+        """The most channels per piece: `size` if `WIDEST` takes it, else the largest fitting multiple of the group size."""
         return size if size <= WIDEST else WIDEST - WIDEST % (self.store.config.part_scheme(part).group_size or 1)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:
@@ -89,7 +89,7 @@ class Form(plain.TracedForm):
         return GateUp(gates, ups)
 
     def gated(self, gate_up: Any, size: int, activation: nn.Module) -> Any:
-        """The pieces of a `GateUp` stay apart where there are several: `Summed` takes them."""
+        """A list of one result per piece, the input of `Summed`, if `GateUp` has several pieces."""
         if isinstance(gate_up, Tensor):
             return super().gated(gate_up, size, activation)
         gated = [activation(gate) * up for gate, up in zip(*gate_up, strict=True)]
@@ -145,7 +145,7 @@ class Adapted(nn.Module):
     """A convolution with low-rank adapters: in all rows if `first` is 0, else in none.
 
     Args:
-        inputs, outputs: what the convolution has of the adapters' channels; None: all.
+        inputs, outputs: the adapters' channels that this convolution covers; all by default.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Adapted(nn.Module):
 
 
 class GateUp(nn.Module):
-    """gate and up of an MLP as two products where one would exceed `WIDEST`, and in pieces where each does."""
+    """gate and up of an MLP as two products, because one would exceed `WIDEST`; in pieces if each exceeds it."""
 
     def __init__(self, gates: list[Adapted], ups: list[Adapted]) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class GateUp(nn.Module):
 
 
 class Summed(nn.Module):
-    """A product of inputs in several pieces, [1, K_i, 1, R] each -> [1, N, 1, R]."""
+    """The sum of the products of several input pieces, [1, K_i, 1, R] each -> [1, N, 1, R]."""
 
     def __init__(self, pieces: list[Adapted]) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Stored:
         return Stored(self.part, self.data[start:end], scale, offset)
 
     def columns(self, start: int, end: int) -> Stored:
-        """Some of the columns, whole groups of a scale each."""
+        """Columns `start` to `end`, which must not split a quantization group."""
         size = self.data.shape[1]
         scale, offset = (
             array if array is None or array.shape[1] == 1
@@ -82,7 +82,7 @@ class Store:
     config: ExportConfig
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
-    _pieces: dict[tuple[int, int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole, axis, most
+    _pieces: dict[tuple[int, int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole weight, axis, most
 
     def of(self, part: Part, *weights: Tensor) -> Stored:
         """The stored form of weights [N_i, K], concatenated.
@@ -98,7 +98,7 @@ class Store:
         return self._made[key][0]
 
     def pieces(self, part: Part, most_rows: int, *weights: Tensor) -> list[Stored]:
-        """The stored form of weights as of `of`, each in pieces of at most `most_rows` rows; cached."""
+        """The stored form of weights, as `of` returns it, each in pieces of at most `most_rows` rows; cached."""
         whole, end = self.of(part, *weights), 0
         key = id(whole), 0, most_rows
         if key not in self._pieces:
@@ -110,7 +110,7 @@ class Store:
         return self._pieces[key]
 
     def columns(self, part: Part, most: int, weight: Tensor) -> list[Stored]:
-        """The stored form of a weight in pieces of at most `most` columns, whole groups of a scale each; cached."""
+        """The stored form of a weight in pieces of at most `most` columns, a multiple of the group size; cached."""
         whole = self.of(part, weight)
         key = id(whole), 1, most
         if key not in self._pieces:

@@ -24,7 +24,7 @@ DataSets = Annotated[
 BundlesFolder = Annotated[
     Path,
     typer.Option(
-        metavar="FOLDER", help="Bundles of the other methods; missing ones are exported there, once for each target."
+        metavar="FOLDER", help="Bundles of the other methods; missing ones are exported there, once for each BUNDLE."
     ),
 ]
 

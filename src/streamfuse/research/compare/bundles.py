@@ -1,4 +1,4 @@
-"""The bundles that the methods run on: the target, and those of other methods, exported once for each target."""
+"""The bundles that the methods run on: the target, and those of other methods, exported once per target bundle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Opened:
 
 
 def folder_for(target: Bundle, folder: Path) -> Path:
-    """Where below `folder` is kept what is made for this target, so that nothing of another target is reused.
+    """The subfolder of `folder` for files of this target bundle, so that those of another are never reused.
 
     Its name has a digest of what those files depend on: the target's manifest, which has its model, its sizes and the
     hashes of its files, and the trained adapters of the other methods.

@@ -119,7 +119,7 @@ class LlamaServer:
         ]  # fmt: skip
         if "--cache-ram" in words:  # a copy of every prompt would be kept between two requests
             self._command += ["--cache-ram", "0"]
-        if "--no-op-offload" in words:  # a GPU would compute prompts, though all weights are in the CPU's memory
+        if "--no-op-offload" in words:  # else prompts are processed on a GPU, even with all weights in CPU memory
             self._command += ["--no-op-offload"]
         self._process: subprocess.Popen[bytes] | None = None
         self._said: Any = None

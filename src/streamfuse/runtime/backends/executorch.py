@@ -81,8 +81,9 @@ class ExecuTorchProgram:
         used = self.description["threads"]
         if num_threads not in (None, 0, used):
             warnings.warn(
-                f"the number of threads of {pte} is {used}, not {num_threads}: XNNPACK's threads are shared by the "
-                "whole process, at most one per core, and the first open model that uses them decides; close it before",
+                f"{pte} runs with threads={used}, not {num_threads}: a process has one XNNPACK thread pool, with at "
+                "most one thread per core, and the first open model that uses it sets its size; to change it, close "
+                "that model first",
                 stacklevel=2,
             )
 
@@ -202,8 +203,8 @@ class ExecuTorchBackend:
         return longest.value
 
     def profile(self, on: bool) -> None:
-        """Start or end a profile of every operator. Forgets the last run; the caches stay. Where it fails with a
-        BackendError, the engine is as before."""
+        """Start or end a profile of every operator. Forgets the last run; the caches stay. If it raises
+        BackendError, the loaded methods stay too."""
         self._call("sf_engine_profile", on)
 
     def profile_data(self) -> bytes:

@@ -72,13 +72,13 @@ class HostBackend:
         return length if self._ring is None or self._oldest <= max(0, length - self._ring.window) else 0
 
     def trim(self) -> None:
-        """Return the memory of an empty cache, and of inputs and outputs, to the system; the next run makes it again.
-        What the engine itself has loaded stays."""
+        """Free the memory of an empty cache and of inputs and outputs; the next run allocates it again. Graphs and
+        weights stay loaded."""
         if self._length:
             raise BackendError("the cache is not empty: truncate it to 0 first")
         self._places = {}
         self._release()
-        # The C library keeps freed memory for later; glibc gives it to the system when it is asked.
+        # The C library keeps freed memory for reuse; glibc's malloc_trim returns it to the system.
         give_back = getattr(ctypes.pythonapi, "malloc_trim", None)
         if give_back is not None:
             give_back(ctypes.c_size_t(0))

@@ -155,10 +155,10 @@ class _Pass:
             raise BackendError(f"ONNX Runtime: {first_line(error)}") from error
 
     def shrink(self) -> None:
-        """Return what ONNX Runtime keeps for activations, which it does at the end of a run only, so this is one."""
+        """Shrink ONNX Runtime's arena of activations; it does so only at the end of a run, so this runs the method."""
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        with suppress(BackendError):  # a build of ONNX Runtime that keeps nothing refuses this
+        with suppress(BackendError):  # builds of ONNX Runtime without an arena reject this option
             self.run(options)
 
 
