@@ -93,8 +93,8 @@ SF_EXPORT int sf_engine_truncatable(sf_engine*, int64_t length, int64_t* longest
 SF_EXPORT int sf_engine_length(sf_engine*, int64_t* length);
 
 /* Starts or ends profiling of every operator. This reloads the engine's methods, which discards the last run but keeps
- * the cache; on failure, the previous methods stay loaded. sf_engine_profile_data returns what was recorded since the start or
- * since its last call, as an ETDump for ExecuTorch's Inspector; the bytes are valid until the next call. */
+ * the cache; on failure, the previous methods stay loaded. sf_engine_profile_data returns what was recorded since the
+ * start or since its last call, as an ETDump for ExecuTorch's Inspector; the bytes are valid until the next call. */
 SF_EXPORT int sf_engine_profile(sf_engine*, int on);
 SF_EXPORT int sf_engine_profile_data(sf_engine*, const void** data, size_t* size);
 

@@ -63,7 +63,7 @@ class Form(plain.TracedForm):
         ])  # fmt: skip
 
     def channels(self, part: Part, size: int) -> int:
-        """The most channels per piece: `size` if `WIDEST` takes it, else the largest fitting multiple of the group size."""
+        """The most channels per piece: `size` if it fits `WIDEST`, else the largest multiple of the group size."""
         return size if size <= WIDEST else WIDEST - WIDEST % (self.store.config.part_scheme(part).group_size or 1)
 
     def chunks(self, part: Part, weight: Tensor) -> list[Convolution]:

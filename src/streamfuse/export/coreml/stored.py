@@ -82,7 +82,7 @@ class Store:
     config: ExportConfig
     grid: dict[str, GridReport] = field(default_factory=dict)
     _made: dict[Any, tuple[Stored, tuple[Tensor, ...]]] = field(default_factory=dict)
-    _pieces: dict[tuple[int, int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole weight, axis, most
+    _pieces: dict[tuple[int, int, int], list[Stored]] = field(default_factory=dict)  # by id of the whole, axis, most
 
     def of(self, part: Part, *weights: Tensor) -> Stored:
         """The stored form of weights [N_i, K], concatenated.
