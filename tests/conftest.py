@@ -42,7 +42,7 @@ import tiers  # noqa: E402
 from beside import Turns, made_once  # noqa: E402
 
 # CliRunner would build the tree of all commands anew for each command that a test runs: most of its time.
-setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))  # noqa: B010
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 SLOWEST_FILES = 12
 TIERS = {

@@ -15,8 +15,9 @@ import pytest
 TESTS = Path(__file__).parents[1]
 TREES = {path.relative_to(TESTS): ast.parse(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py")}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Of others, who have no public name for it: a process that ends as a crash would, a parser of programs.
-OTHERS = {"os._exit", "executorch.exir._serialize._program"}
+# Of others, who have no public name for it: a process that ends as a crash would, a parser of programs, the tree of an
+# app's commands.
+OTHERS = {"os._exit", "executorch.exir._serialize._program", "typer.testing._get_command"}
 
 
 def functions(tree: ast.Module) -> dict[str, Function]:

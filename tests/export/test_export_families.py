@@ -105,8 +105,8 @@ COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth
 # By default each family runs with our operators or on ONNX Runtime, where its tables of positions are as everywhere.
 # Our operators run biases behind a norm (Qwen 3), norms over all heads (OLMo 2), tied embeddings and multipliers
 # (Granite), a layer without positions (SmolLM3), partial ones (Phi 3), windows, norms of each head and after products,
-# and GELU (Gemma 3): these are the parts of the families left out too. On XNNPACK and in both forms of Core ML, Qwen 2 or OLMo 2 runs biases, and
-# Gemma 3 the rest in test_export_windows_float.py.
+# and GELU (Gemma 3): these are the parts of the families left out too. On XNNPACK and in both forms of Core ML, Qwen 2
+# or OLMo 2 runs biases, and Gemma 3 the rest in test_export_windows_float.py.
 OPERATORS = (
     "Qwen3ForCausalLM",
     "SmolLM3ForCausalLM",

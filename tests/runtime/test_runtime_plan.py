@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
 from fakes import ArithmeticBackend, spec
 from tiers import cases
 
@@ -32,7 +32,7 @@ SAMPLINGS = (
 )
 
 
-def rotated(*options: Sequence[object], every: int | None = None) -> list[ParameterSet]:
+def rotated(*options: Sequence[object], every: int | None = None) -> list[Any]:
     """Every device with each combination of the options; those beyond one in `every` (as many as the last option has)
     run with --full alone. Each device and each option stay in a case, as they take turns."""
     found, every = [], every or len(options[-1])

@@ -57,7 +57,8 @@ def _next(context: list[int]) -> int:
     if len(starts) < 2:
         return 0  # a pass that is only timed
     question = BYTES.decode(context[starts[-2] : starts[-1]]).removeprefix("user\n").strip()
-    text, done = BYTES.encode(TEXTS[question]).ids, len(context) - 1 - starts[-1] - AFTER_START
+    # A drafted token may begin a turn too, whose question is none of these.
+    text, done = BYTES.encode(TEXTS.get(question, "")).ids, len(context) - 1 - starts[-1] - AFTER_START
     return text[done] if done < len(text) else IM_END
 
 

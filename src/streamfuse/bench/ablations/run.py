@@ -2,9 +2,9 @@
 
 All in lossless mode on the base's own answers. One row of JSON is written as it is found; existing rows are reused, and
 a training run that was stopped continues. A folder belongs to one base, one file of answers and one size. Measures are
-exact replays, of greedy texts and of texts that the base sampled at temperature 1: sample-and-match accepts a drafted token
-where it is the one that the sampling says. The trees here do not depend on the temperature; the runtime also ranks
-drafts of sampled text with the noise of sampling.
+exact replays, of greedy texts and of texts that the base sampled at temperature 1: sample-and-match accepts a drafted
+token where it is the one that the sampling says. The trees here do not depend on the temperature; the runtime also
+ranks drafts of sampled text with the noise of sampling.
 """
 
 from __future__ import annotations
