@@ -23,7 +23,7 @@ BUNDLE = ROOT / "build" / "demo"
 SWIFT = ROOT / "ios_demo" / "tools" / "swift"
 LIBRARIES = default_build_dir().with_name("mobile")
 # A build of the app compiles the same modules of the package with the same options, so `make ios` has done most of it.
-SCRATCH = ROOT / "build" / "ios" / "app"
+SCRATCH = ROOT / "build" / "ios" / "swift"
 MODULES = ["-Xswiftc", "-index-ignore-system-modules", "-Xswiftc", "-index-ignore-clang-modules"]  # as in the Makefile
 QUESTION = "Why is the sky blue?"
 TOKENS = 12
