@@ -27,7 +27,9 @@ from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
 FIGURES, OTHER = Path("docs/figures.json"), Path("docs/figures-other.json")
-MEASURED = ("core", "kernels", "src/streamfuse/export", "src/streamfuse/adapters")  # the code that figures depend on
+# The code that figures depend on.
+PACKAGES = ("export", "runtime", "adapters")
+MEASURED = ("core", "kernels", "native", "text/src", *(f"src/streamfuse/{package}" for package in PACKAGES))
 _BEGIN = "<!-- table: {}, written by tools/published_figures.py -->"
 _TITLES = {
     "chat": "Spec-Bench, base model",
