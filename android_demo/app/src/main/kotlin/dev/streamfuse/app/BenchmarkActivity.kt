@@ -113,7 +113,10 @@ class BenchmarkActivity : Screen<BenchmarkState>(R.layout.benchmark, list = R.id
             val prompt = view<EditText>(R.id.prompt).text.toString().ifBlank { getString(R.string.benchmark_prompt) }
             parts.benchmark.run(prompt, tokens)
         } catch (error: AppException) {
-            view<TextView>(R.id.message).show(error.sentence)
+            view<TextView>(R.id.message).run {
+                setTextColor(getColor(R.color.text_secondary))
+                show(error.sentence)
+            }
         }
     }
 

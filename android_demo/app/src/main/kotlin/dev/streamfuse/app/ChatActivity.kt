@@ -30,9 +30,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     private val input get() = view<EditText>(R.id.input)
     private val list get() = findViewById<ChatListView>(R.id.chats) // null on a phone
     private var writing = false
+    private var wasAtEnd = true // before the screen was turned
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
+        wasAtEnd = savedInstanceState?.getBoolean(AT_END) ?: true
         turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::askToEdit)
         showLegend()
         showSuggestions()
@@ -45,6 +47,11 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         view<ScrollView>(R.id.scroll).setOnScrollChangeListener { _, _, _, _, _ -> showToEnd() }
         view<View>(R.id.to_end).setOnClickListener { view<ScrollView>(R.id.scroll).fullScroll(View.FOCUS_DOWN) }
         if (savedInstanceState == null) takeShared(intent)
+    }
+
+    override fun onSaveInstanceState(outState: Bundle) {
+        super.onSaveInstanceState(outState)
+        outState.putBoolean(AT_END, !view<ScrollView>(R.id.scroll).canScrollVertically(1))
     }
 
     override fun onNewIntent(intent: Intent) {
@@ -120,10 +127,10 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         val scroll = view<ScrollView>(R.id.scroll)
         scroll.keepScreenOn = writing
         actionBar!!.subtitle = state.bundle
-        val atEnd = !scroll.canScrollVertically(1)
+        val atEnd = if (scroll.isLaidOut) !scroll.canScrollVertically(1) else wasAtEnd
         val showsDrafts = parts.settings.settings.value.showsDrafts
         turns.show(state.turns, state.phase == Phase.READY, showsDrafts)
-        if (atEnd) scroll.post { scroll.scrollTo(0, view<View>(R.id.turns).bottom) } else showToEnd()
+        if (atEnd) scroll.post { scroll.scrollTo(0, view<View>(R.id.turns).bottom) } else scroll.post(::showToEnd)
         view<View>(R.id.legend).shown(showsDrafts)
         showNote(state)
         view<TextView>(R.id.error).show(state.error)
@@ -145,16 +152,20 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         if (parts.chat.send(input.text.toString())) input.text.clear()
     }
 
-    private fun askToEdit(index: Int, words: String) =
-        askFor(R.string.edit, "$index", words, R.string.send, R.string.edit_help) { edit(index, it) }
+    private fun askToEdit(index: Int, words: String, chat: String = state.value.chat.orEmpty()) =
+        askFor(R.string.edit, "$index $chat", words, R.string.send, R.string.edit_help) { edit(index, it, chat) }
 
     override fun askAgain(title: Int, about: String, text: String) {
-        if (title == R.string.edit) askToEdit(about.toInt(), text) else super.askAgain(title, about, text)
+        if (title != R.string.edit) return super.askAgain(title, about, text)
+        askToEdit(about.substringBefore(' ').toInt(), text, about.substringAfter(' '))
     }
 
-    /** Asks [text] in place of an earlier question. If the model is busy by now, the text waits in the field. */
-    private fun edit(index: Int, text: String) = whenReady {
-        if (!it.chat.edit(index, text)) putFirst(text)
+    /**
+     * Asks [text] in place of an earlier question of [chat]. If another chat is open or the model is busy by now, the
+     * text waits in the field.
+     */
+    private fun edit(index: Int, text: String, chat: String) = whenReady {
+        if (it.chat.state.value.chat != chat || !it.chat.edit(index, text)) putFirst(text)
     }
 
     private fun stop() {
@@ -232,4 +243,8 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     }
 
     private fun go(screen: Class<*>) = startActivity(Intent(this, screen))
+
+    private companion object {
+        const val AT_END = "at_end"
+    }
 }

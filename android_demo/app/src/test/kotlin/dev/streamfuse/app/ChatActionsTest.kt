@@ -136,6 +136,27 @@ class ChatActionsTest : ChatScreen() {
         until { screen.conversation() == before }
     }
 
+    @Test fun `an edited question is not asked in another chat`() {
+        install("demo")
+        parts.settings.set(Field.MAX_NEW_TOKENS, "8")
+        val screen = openChat().get()
+        screen.answerTo("Hello")
+        val first = parts.chat.state.value.chat!!
+        screen.onOptionsItemSelected(menuItem(R.id.new_chat))
+        until { screen.conversation().isEmpty() }
+        val second = listOf("Something else", screen.answerTo("Something else"))
+        val id = parts.chat.state.value.chat!!
+        parts.chat.openChat(first)
+        until { screen.conversation().firstOrNull() == "Hello" && phase == Phase.READY }
+        screen.press(R.id.question)
+        chooseFromMenu(R.id.edit)
+        parts.chat.openChat(id) // as where the process ends meanwhile, and the next one opens the latest chat
+        until { screen.conversation() == second && phase == Phase.READY }
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        until { screen.text(R.id.input).text.toString() == "Hello" }
+        assertEquals(second, screen.conversation())
+    }
+
     @Test fun `what another app shares stands in the field, and Enter of a keyboard sends it`() {
         install("demo")
         parts.settings.set(Field.MAX_NEW_TOKENS, "4")

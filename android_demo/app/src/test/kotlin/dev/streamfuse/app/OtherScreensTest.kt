@@ -176,6 +176,7 @@ class OtherScreensTest : Device() {
         screen.type(R.id.tokens, "0")
         screen.press(R.id.run)
         assertTrue(screen.text(R.id.message).text.startsWith("It must be from 1 to "))
+        assertEquals(screen.getColor(R.color.text_secondary), screen.text(R.id.message).currentTextColor)
         until { parts.chat.state.value.phase == Phase.READY }
         screen.type(R.id.tokens, "400")
         screen.press(R.id.run)

@@ -97,6 +97,7 @@ class ChatModel(
     /** Takes a chat out of the list, where it can be restored for a while; a new one takes the place of the open one. */
     fun delete(id: String): Job = change(if (id == chat?.id) End.STOPPED else null) {
         val isOpen = id == chat?.id
+        if (!isOpen && saved.entries.value.none { it.id == id }) return@change // deleted while this waited
         if (isOpen) save()
         saved.sweep()
         saved.delete(id)

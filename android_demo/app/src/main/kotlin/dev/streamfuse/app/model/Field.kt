@@ -68,7 +68,7 @@ enum class Field(
         val number = plain.toBigDecimalOrNull() ?: throw AppException(words(R.string.not_a_number, plain))
         val tooLow = number < BigDecimal(low) || !lowAllowed && number.signum() == 0
         val tooHigh = high != null && number > BigDecimal(high)
-        val fraction = whole && number.stripTrailingZeros().scale() > 0
+        val fraction = whole && number.scale() > 0 // 1,000 is no 1: it may be a thousand
         if (!tooLow && !tooHigh && !fraction) return number
         throw AppException(
             when {

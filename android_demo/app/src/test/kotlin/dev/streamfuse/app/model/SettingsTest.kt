@@ -61,6 +61,7 @@ class SettingsTest {
         assertEquals(R.string.range_between, refused(Field.MAX_NEW_TOKENS, "0"))
         assertEquals(R.string.range_between, refused(Field.SEED, "9223372036854775808"))
         assertEquals(R.string.not_whole, refused(Field.TOP_K, "1.5"))
+        assertEquals("a thousand, or one", R.string.not_whole, refused(Field.MAX_NEW_TOKENS, "1,000"))
         assertEquals(0.9, store.settings.value.config().topP!!, 0.0)
     }
 
