@@ -113,8 +113,10 @@
 
   /// Text as it is.
   private func plain(_ runs: [Run], _ showsDrafts: Bool) -> AttributedString {
-    var drawn = AttributedString(runs.map(\.text).joined())
-    if showsDrafts { tint(&drawn, runs) }
+    let text = runs.map(\.text).joined()
+    var drawn = AttributedString(text)
+    // A character may have parts of two runs, and `tint` counts characters.
+    if showsDrafts { tint(&drawn, sources(of: text, in: runs)) }
     return drawn
   }
 

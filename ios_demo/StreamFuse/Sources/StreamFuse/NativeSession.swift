@@ -186,10 +186,13 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   }
 }
 
-/// A value as JSON text. Throws `StreamFuseError` for a number that is not finite.
+/// A value as JSON text, the keys of objects in order, because that of a Swift dictionary differs from launch to launch.
+/// Throws `StreamFuseError` for a number that is not finite.
 private func json(_ value: some Encodable) throws -> String {
+  let encoder = JSONEncoder()
+  encoder.outputFormatting = .sortedKeys
   do {
-    return String(decoding: try JSONEncoder().encode(value), as: UTF8.self)
+    return String(decoding: try encoder.encode(value), as: UTF8.self)
   } catch {
     throw StreamFuseError(.badArgument, "this value cannot be written as JSON: \(error)")
   }

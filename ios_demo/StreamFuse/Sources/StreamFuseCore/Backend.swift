@@ -26,6 +26,8 @@ public protocol Backend: AnyObject {
   func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws
   /// Reads `length` positions into an empty cache, in parts of any size; `read` fills the buffer that it gets.
   func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws
+  /// Frees the memory of the cache, which is empty, and of inputs and outputs; the next `run` or `load` allocates it again.
+  func trim()
 }
 
 /// Default implementations of the optional functions.
@@ -42,6 +44,8 @@ extension Backend {
   public func save(length: Int, write: (UnsafeRawBufferPointer) throws -> Void) throws {}
   /// Never called if `byteCount` is nil.
   public func load(length: Int, read: (UnsafeMutableRawBufferPointer) throws -> Void) throws {}
+  /// Frees nothing.
+  public func trim() {}
 }
 
 /// Loaded graphs: makes an engine for each sequence. It may be used by any thread.
@@ -110,6 +114,7 @@ public struct EngineTable {
     table.truncatable = { context, length, longest in
       Callee.of(context).calls { longest!.pointee = Int64(try $0.truncatable(Int(length))) }
     }
+    table.trim = { Callee.of($0).trim() }
     table.error = { Callee.of($0).sentence }
     table.release = { Unmanaged<Callee>.fromOpaque($0!).release() }
     if (try? backend.byteCount(length: 0)) != nil {
@@ -154,6 +159,9 @@ private final class Callee {
   static func of(_ context: UnsafeMutableRawPointer?) -> Callee {
     Unmanaged<Callee>.fromOpaque(context!).takeUnretainedValue()
   }
+
+  /// Frees the engine's memory.
+  func trim() { backend.trim() }
 
   /// Calls the engine and turns a thrown error into a code and a message.
   func calls(_ body: (any Backend) throws -> Void) -> Int32 {

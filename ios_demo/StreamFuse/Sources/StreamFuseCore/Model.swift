@@ -106,9 +106,15 @@ public final class Model: Sendable {
   }
 
   /// Drops the caches of all chats and completions that are not answering, and gives their memory back to the system:
-  /// `Session.trim`. The weights are mapped files, which the system drops by itself. Throws `StreamFuseError`.
+  /// `Session.trim`. The weights are mapped files, which the system drops by itself. Throws the first `StreamFuseError`
+  /// after the other caches are dropped.
   public func trim() async throws {
-    for session in sessions.withLock({ $0.compactMap(\.session) }) { try await session.trimIfIdle() }
+    var failure: (any Error)?
+    // One that answers would be waited for, a long prompt's prefill for seconds.
+    for session in sessions.withLock({ $0.compactMap(\.session) }) where !session.isAnswering {
+      do { try await session.trimIfIdle() } catch { failure = failure ?? error }
+    }
+    if let failure { throw failure }
   }
 
   /// Maximum number of tokens of prompt and answer together.

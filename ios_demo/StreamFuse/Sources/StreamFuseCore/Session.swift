@@ -122,6 +122,9 @@ public actor Session {
     try writer?.trim()
   }
 
+  /// Whether a request is being answered that somebody reads.
+  nonisolated var isAnswering: Bool { running.withLock { $0.turn.map { !$0.isLeft } ?? false } }
+
   /// Calls `trim`, unless an answer is in progress.
   func trimIfIdle() throws {
     endLeftTurn()

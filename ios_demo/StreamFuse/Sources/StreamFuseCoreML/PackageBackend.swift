@@ -11,8 +11,8 @@ final class PackageBackend: Backend {
   private let spec: ModelSpec
   /// How the package lays out its tensors.
   private let layout: PackageLayout
-  /// `key_cache_0`, `value_cache_0`, `key_cache_1`, ...
-  private let caches: [(name: String, output: String, tensor: any Tensor)]
+  /// `key_cache_0`, `value_cache_0`, `key_cache_1`, ...; none after `trim`.
+  private var caches: [(name: String, output: String, tensor: any Tensor)] = []
   /// Ids, positions and mask of each function that has run, reused by its next pass.
   private var inputs: [String: [String: any Tensor]] = [:]
   /// Output memory of this sequence for each function that has run, where the rows of a pass wait to be committed.
@@ -33,6 +33,12 @@ final class PackageBackend: Backend {
     self.runner = runner
     self.spec = spec
     self.layout = layout
+    try makeCaches()
+  }
+
+  /// Allocates the caches, unless they are there.
+  private func makeCaches() throws {
+    guard caches.isEmpty else { return }
     caches = try (0..<layout.numLayers).flatMap { layer in
       try ["key", "value"].map { kind in
         try (
@@ -55,6 +61,7 @@ final class PackageBackend: Backend {
     guard (1...max(rows, 1)).contains(n), layout.methods.contains(method) else {
       throw StreamFuseError(.badArgument, "\(method) takes from 1 to \(rows) rows, not \(n)")
     }
+    try makeCaches()
     let own = try tensors(method, rows: rows)
     own["input_ids"]!.fill(padded(ids, rows))
     own["position_ids"]!.fill(padded(positions, rows))
@@ -169,12 +176,22 @@ final class PackageBackend: Backend {
     guard (0...Int64(max(0, length - layout.window))).contains(oldest) else {
       throw StreamFuseError(.badArgument, "these cache rows do not fit this engine: the first one is \(oldest)")
     }
+    try makeCaches()
     try withRows(length) { cache, count, rows in
       try read(rows)
       layout.loadRows(count, of: cache, from: rows.baseAddress!)
     }
     self.length = length
     self.oldest = max(Int(oldest), length - ring)
+  }
+
+  /// Frees caches, inputs and outputs.
+  func trim() {
+    caches = []
+    inputs = [:]
+    room = [:]
+    outputs = [:]
+    places = [:]
   }
 
   /// Calls `body` with each cache, how many of the first `length` positions it has, and memory for their rows.

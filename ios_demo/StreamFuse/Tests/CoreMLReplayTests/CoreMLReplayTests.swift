@@ -42,6 +42,17 @@ final class CoreMLReplayTests: XCTestCase {
     XCTAssertEqual(response.tokens, text.tokens)
   }
 
+  func testATrimmedSessionHasNewCachesAndPythonsTextAgain() async throws {
+    let recording = try Recording("ane-float16-int8"), text = recording.texts[0]
+    let session = try await model(recording).session()
+    for _ in 0..<2 {
+      let response = try await session.stream(.tokens(text.prompt)) { $0 = text.config }.response()
+      XCTAssertEqual(response.tokens, text.tokens)
+      try await session.trim()
+      recording.calls.rewind()
+    }
+  }
+
   private func replay(_ kind: String) async throws {
     let recording = try Recording(kind)
     let loaded = try await model(recording)

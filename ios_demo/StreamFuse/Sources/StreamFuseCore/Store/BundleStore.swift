@@ -318,9 +318,14 @@ public actor BundleStore {
   }
 }
 
-/// The free bytes of the disk that contains a folder, which is created if it is missing.
+/// The free bytes of the disk that contains a folder, which is created if it is missing. On Apple's systems with those
+/// that the system frees for what the user asks for.
 @Sendable private func availableBytes(_ folder: URL) throws -> Int64 {
   try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+  #if canImport(Darwin)
+    let values = try? folder.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])
+    if let bytes = values?.volumeAvailableCapacityForImportantUsage, bytes > 0 { return bytes }
+  #endif
   let attributes = try FileManager.default.attributesOfFileSystem(forPath: folder.path)
   return (attributes[.systemFreeSize] as? NSNumber)?.int64Value ?? .max
 }
