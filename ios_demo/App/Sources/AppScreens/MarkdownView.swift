@@ -113,10 +113,8 @@
 
   /// Text as it is.
   private func plain(_ runs: [Run], _ showsDrafts: Bool) -> AttributedString {
-    let text = runs.map(\.text).joined()
-    var drawn = AttributedString(text)
-    // A character may have parts of two runs, and `tint` counts characters.
-    if showsDrafts { tint(&drawn, sources(of: text, in: runs)) }
+    var drawn = AttributedString(runs.map(\.text).joined())
+    if showsDrafts { tint(&drawn, runs) }
     return drawn
   }
 
@@ -124,7 +122,8 @@
   private func tint(_ text: inout AttributedString, _ runs: [Run]) {
     var place = text.startIndex
     for run in runs {
-      let end = text.index(place, offsetByCharacters: run.text.count)
+      // A character may have parts of two runs.
+      let end = text.unicodeScalars.index(place, offsetBy: run.text.unicodeScalars.count)
       if let mark = Mark(run.source) { text[place..<end].backgroundColor = mark.tint }
       place = end
     }

@@ -323,7 +323,9 @@ public actor BundleStore {
 @Sendable private func availableBytes(_ folder: URL) throws -> Int64 {
   try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
   #if canImport(Darwin)
-    let values = try? folder.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])
+    var fresh = folder
+    fresh.removeAllCachedResourceValues()
+    let values = try? fresh.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])
     if let bytes = values?.volumeAvailableCapacityForImportantUsage, bytes > 0 { return bytes }
   #endif
   let attributes = try FileManager.default.attributesOfFileSystem(forPath: folder.path)

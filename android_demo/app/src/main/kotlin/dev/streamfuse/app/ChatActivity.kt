@@ -34,7 +34,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        wasAtEnd = savedInstanceState?.getBoolean(AT_END) ?: true
+        wasAtEnd = savedInstanceState?.getBoolean(AT_END, true) ?: true
         turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::askToEdit)
         showLegend()
         showSuggestions()
@@ -51,8 +51,10 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
 
     override fun onSaveInstanceState(outState: Bundle) {
         super.onSaveInstanceState(outState)
-        outState.putBoolean(AT_END, !view<ScrollView>(R.id.scroll).canScrollVertically(1))
+        outState.putBoolean(AT_END, isAtEnd())
     }
+
+    private fun isAtEnd() = view<ScrollView>(R.id.scroll).run { if (isLaidOut) !canScrollVertically(1) else wasAtEnd }
 
     override fun onNewIntent(intent: Intent) {
         super.onNewIntent(intent)
@@ -127,9 +129,9 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         val scroll = view<ScrollView>(R.id.scroll)
         scroll.keepScreenOn = writing
         actionBar!!.subtitle = state.bundle
-        val atEnd = if (scroll.isLaidOut) !scroll.canScrollVertically(1) else wasAtEnd
+        val atEnd = isAtEnd()
         val showsDrafts = parts.settings.settings.value.showsDrafts
-        turns.show(state.turns, state.phase == Phase.READY, showsDrafts)
+        turns.show(state.chat.orEmpty(), state.turns, state.phase == Phase.READY, showsDrafts)
         if (atEnd) scroll.post { scroll.scrollTo(0, view<View>(R.id.turns).bottom) } else scroll.post(::showToEnd)
         view<View>(R.id.legend).shown(showsDrafts)
         showNote(state)
@@ -152,7 +154,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
         if (parts.chat.send(input.text.toString())) input.text.clear()
     }
 
-    private fun askToEdit(index: Int, words: String, chat: String = state.value.chat.orEmpty()) =
+    private fun askToEdit(index: Int, words: String, chat: String) =
         askFor(R.string.edit, "$index $chat", words, R.string.send, R.string.edit_help) { edit(index, it, chat) }
 
     override fun askAgain(title: Int, about: String, text: String) {

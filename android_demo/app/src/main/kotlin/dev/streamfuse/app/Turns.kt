@@ -21,18 +21,27 @@ import dev.streamfuse.app.model.Turn
 class Turns(
     private val container: LinearLayout,
     private val retry: () -> Unit,
-    private val edit: (index: Int, words: String) -> Unit,
+    private val edit: (index: Int, words: String, chat: String) -> Unit,
 ) {
-    private data class Row(val turn: Turn, val isLast: Boolean, val isFree: Boolean, val showsDrafts: Boolean)
+    private data class Row(
+        val turn: Turn,
+        val isLast: Boolean,
+        val isFree: Boolean,
+        val showsDrafts: Boolean,
+        val chat: String,
+    )
 
     private val context: Context = container.context
     private val rows = mutableListOf<Row>()
 
-    /** @param isFree the model can be asked now. */
-    fun show(turns: List<Turn>, isFree: Boolean, showsDrafts: Boolean) {
+    /**
+     * @param chat the id of the chat of these turns.
+     * @param isFree the model can be asked now.
+     */
+    fun show(chat: String, turns: List<Turn>, isFree: Boolean, showsDrafts: Boolean) {
         while (rows.size > turns.size) removeFrom(rows.lastIndex)
         turns.forEachIndexed { index, turn ->
-            val row = Row(turn, index == turns.lastIndex, isFree, showsDrafts)
+            val row = Row(turn, index == turns.lastIndex, isFree, showsDrafts, chat)
             val isOther = index < rows.size && rows[index].turn.role != turn.role
             if (isOther) while (rows.size > index) removeFrom(rows.lastIndex)
             val isNew = index == rows.size
@@ -58,17 +67,18 @@ class Turns(
         val words = row.turn.text
         text = words
         contentDescription = context.textOf(R.string.you_said, words)
-        setOnClickListener { menuOf(this, index, words, row.isFree) }
+        setOnClickListener { menuOf(this, index, row) }
     }
 
-    private fun menuOf(question: View, index: Int, words: String, isFree: Boolean) = PopupMenu(context, question).run {
+    private fun menuOf(question: View, index: Int, row: Row) = PopupMenu(context, question).run {
+        val words = row.turn.text
         inflate(R.menu.question)
-        menu.findItem(R.id.edit)!!.isEnabled = isFree
+        menu.findItem(R.id.edit)!!.isEnabled = row.isFree
         setOnMenuItemClickListener { item ->
             when (item.itemId) {
                 R.id.copy_question -> context.copy(words)
                 R.id.share_question -> context.share(words)
-                else -> edit(index, words)
+                else -> edit(index, words, row.chat)
             }
             true
         }
