@@ -172,7 +172,7 @@ def categories(document: Document) -> str:
     ordered = sorted(gains.items(), key=lambda one: -(one[1]["plain"]["speedup"] or 0))
     found = [
         [kind, _interval(one["plain"]["speedup"], one["plain"]["interval"])]
-        + [_number(one[f"without {source}"]["speedup"]) for source in ("streams", "lookup", "table")]
+        + [_gain(one, source) for source in ("streams", "lookup", "table")]
         for kind, one in ordered
     ]
     return table("category | over plain | gain from streams | gain from look-up | gain from the table", found)
