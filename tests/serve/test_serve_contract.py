@@ -59,7 +59,7 @@ def _next(context: list[int]) -> int:
     question = BYTES.decode(context[starts[-2] : starts[-1]]).removeprefix("user\n").strip()
     # A drafted token may begin a turn too, whose question is none of these.
     text, done = BYTES.encode(TEXTS.get(question, "")).ids, len(context) - 1 - starts[-1] - AFTER_START
-    return text[done] if done < len(text) else IM_END
+    return text[done] if 0 <= done < len(text) else IM_END
 
 
 @pytest.fixture(scope="module")
