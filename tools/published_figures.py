@@ -312,7 +312,9 @@ def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
         if not all(part.get("complete", True) and part.get("equal", True) for part in parts):
             raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
     if names := missing(document, figures):
-        print(f"{results}: no results of {'; '.join(names)}; the tables lack them until `streamfuse bench all` has run")
+        print(
+            f"{results}: no results for {'; '.join(names)}; the tables lack them until `streamfuse bench all` has run"
+        )
     write_text(root / figures, json.dumps(compact(document), indent=1) + "\n")
 
 

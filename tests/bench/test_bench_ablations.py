@@ -139,14 +139,14 @@ def test_a_folder_is_of_one_base_one_file_of_answers_and_one_size(tmp_path: Path
         ("--examples", replace(work.size, examples=9)),
         ("--held-out", replace(work.size, held_out=3)),
     ):
-        with pytest.raises(DataError, match=f"another {flag}; give another --output-dir"):
+        with pytest.raises(DataError, match=f"a different {flag}; choose another --output-dir"):
             list(replace(work, size=size).run())
     (tmp_path / "own.jsonl").write_text("".join(reversed(lines)))
-    with pytest.raises(DataError, match="another --data; give"):
+    with pytest.raises(DataError, match="a different --data; choose"):
         list(work.run())
     (tmp_path / "own.jsonl").write_text(answers)
     other = tiny.write_base(tmp_path / "other", tiny.base(eos_token_id=None), eos_token_id=None)
-    with pytest.raises(DataError, match="another --model; give"):
+    with pytest.raises(DataError, match="a different --model; choose"):
         list(replace(work, model=other).run())
     (work.folder / "run.json").unlink()
     with pytest.raises(DataError, match=r"has models but no run\.json"):

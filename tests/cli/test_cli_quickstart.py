@@ -90,7 +90,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Made:
-    """A model, the folder of a whole run, and what it said. For tests that only read them."""
+    """A checkpoint, the output folder of a complete run, and its JSON report. Tests must not modify them."""
 
     model: Path
     out: Path

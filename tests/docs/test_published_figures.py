@@ -111,9 +111,9 @@ def test_a_part_of_the_results_gives_its_rows_and_a_list_of_the_others(
         del document["benchmarks"][name]
     (copy / "new.json").write_text(json.dumps(document), encoding="utf-8")
     published.take_over(copy / "new.json", copy)
-    said = capsys.readouterr().out
-    assert "E2E, weights from memory; structured, sql; passes of e2e" in said
-    assert "no results of chat, temperature 0.7; GSM8K; " in said
+    output = capsys.readouterr().out
+    assert "E2E, weights from memory; structured, sql; passes of e2e" in output
+    assert "no results for chat, temperature 0.7; GSM8K; " in output
     assert published.main(copy, check=False) == 0
     assert "GSM8K" not in published.speed(document)
     (fine_tuned,) = (line for line in published.readme(document).splitlines() if "E2E" in line)

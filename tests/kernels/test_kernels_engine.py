@@ -851,12 +851,12 @@ def test_a_wheels_copies_of_executorch_find_the_vendors_packages_beside_the_whee
 SHARED_POOL = """
 import sys, warnings
 from streamfuse.runtime.backends.executorch import ExecuTorchProgram
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     with ExecuTorchProgram(sys.argv[1], num_threads=1) as first:
-        print(first.description["threads"], len(said))
+        print(first.description["threads"], len(caught))
         with ExecuTorchProgram(sys.argv[1], num_threads=3) as second:
-            print(second.description["threads"], *(warning.message for warning in said))
+            print(second.description["threads"], *(warning.message for warning in caught))
 """
 
 

@@ -295,11 +295,15 @@ impl Render {
         let found = match value {
             Value::Undefined(what) => return fault(&**what),
             Value::Float(number) => Some(*number),
-            Value::Text(text) if uncut(text).all(|c| c.is_ascii()) => {
+            Value::Text(text) => {
                 self.spend_text(text)?;
-                real(&uncut(text).collect::<String>())
+                let text = uncut(text).collect::<String>();
+                if !text.is_ascii() {
+                    return fault("float of such a text is not supported");
+                }
+                real(&text)
             }
-            Value::Text(_) | Value::Safe(_) => return fault("float of such a text is not supported"),
+            Value::Safe(_) => return fault("float of such a text is not supported"),
             _ => match value.whole() {
                 Some(whole) if whole.unsigned_abs() > MOST_EXACT => return fault("a number is too large for this"),
                 whole => whole.map(|whole| whole as f64),

@@ -1,5 +1,7 @@
 //! `text % values`, `text.format(values)`: strings, integers and decimals with width and precision.
 
+use std::borrow::Cow;
+
 use super::arguments::Given;
 use super::render::Render;
 use super::value::Value;
@@ -185,8 +187,8 @@ impl Render {
     fn write_padded(&self, text: &str, spec: &Spec, out: &mut String) -> Result<()> {
         self.spend_text(text)?;
         let text = &match spec.precision {
-            Some(most) => Parts::of(text).part(0..characters(text).take(most).map(str::len).sum()),
-            None => text.to_owned(),
+            Some(most) => Cow::from(Parts::of(text).part(0..characters(text).take(most).map(str::len).sum())),
+            None => Cow::from(text),
         };
         let missing = spec.width.saturating_sub(uncut(text).count());
         self.spend_bytes(text.len().saturating_add(missing.saturating_mul(4)))?;

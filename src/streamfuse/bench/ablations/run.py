@@ -47,10 +47,6 @@ _MOST_CANDIDATES = 32  # per stream
 _DEPTH = 4  # of trees without streams
 _WIDEST_ALONE = 16  # their candidates are the whole vocabulary
 _TIMED = 200  # trees that are grown for the host's time
-_FLAGS = {
-    "model": "--model", "data": "--data", "steps": "--steps", "batch_size": "--batch-size", "examples": "--examples",
-    "held_out": "--held-out",
-}  # fmt: skip
 
 Trainer = Callable[[TrainConfig], TrainResult]
 
@@ -141,7 +137,7 @@ class Ablations:
         path = self.folder / "run.json"
         before = read_object(path)
         if not before and any((self.folder / name).exists() for name in ("train.jsonl", "rows.jsonl")):
-            raise DataError(f"{self.folder}: has models but no {path.name}; give another --output-dir")
+            raise DataError(f"{self.folder}: has models but no {path.name}; choose another --output-dir")
         count = before.get("answers", len(answers))
         made_of = {
             "model": checkpoint_digest(self.model),
@@ -150,9 +146,11 @@ class Ablations:
             "data": digest_of(answers[:count]),
         }
         if changed := [
-            _FLAGS.get(name, name) for name, value in made_of.items() if before and before.get(name) != value
+            f"--{name.replace('_', '-')}" for name, value in made_of.items() if before and before.get(name) != value
         ]:
-            raise DataError(f"{self.folder}: was made with another {', '.join(changed)}; give another --output-dir")
+            raise DataError(
+                f"{self.folder}: was made with a different {', '.join(changed)}; choose another --output-dir"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(made_of, indent=1) + "\n")
 

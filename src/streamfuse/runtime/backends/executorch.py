@@ -70,7 +70,7 @@ class ExecuTorchProgram:
 
     `path` is a bundle folder or a .pte file. `num_threads` None lets the engine choose. BackendError says what is wrong
     with the file. Backends that were made from it stay usable after `close`. `description["threads"]` is the number in
-    use; a warning says so if it is another one than `num_threads`, which only happens with XNNPACK.
+    use; if it differs from `num_threads`, which happens only with XNNPACK, a warning is issued.
     """
 
     def __init__(self, path: str | Path, num_threads: int | None = None) -> None:

@@ -200,7 +200,7 @@ class OnnxBackend(HostBackend):
 
     @property
     def description(self) -> dict[str, Any]:
-        """The execution provider, and for another one than the CPU's what it runs of the graphs that were loaded."""
+        """The execution provider and, unless it is the CPU's, what it runs of the graphs that were loaded."""
         if self._program is None:
             return {}
         return {"provider": self._program.provider.provider.name, **assigned(self._program.assignments)}
