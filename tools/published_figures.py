@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bench.shared.marked_text import update
-from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SETS, benchmarks, memory_table
+from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SAMPLED, SETS, benchmarks, memory_table
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +44,7 @@ _TASKS = {
     "objects": "free JSON (`objects`)",
     "sql": "SQL, fine-tuned model",
 }
+SOURCES = ("streams", "lookup", "table")
 _MEMORY = [PEAK_MEMORY.format(bundle) for bundle in MEMORY]
 _DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
 
@@ -115,18 +116,17 @@ def other_speed(document: Document) -> str:
     return table(f"{columns} | over plain, warm caches | gain from streams", found)
 
 
-def llama_cpp(document: Document) -> str:
-    """Per data set: plain decoding of llama.cpp, and both of ours over it. Data sets without it are left out."""
+def other_runtimes(document: Document) -> str:
+    """Per data set and other program: its plain decoding, and both of ours over it."""
     found = []
     for title, result in measured(document, _TITLES):
-        if theirs := result["systems"].get("llama.cpp"):
-            found.append([
-                title, _number(theirs["decode_token_per_sec"], 0), _estimate(result, "plain_over_llama_cpp"),
-                _estimate(result, "speedup_over_llama_cpp"),
-            ])  # fmt: skip
-    return table(
-        "data set | llama.cpp, tokens/s | streamfuse, plain, over it | streamfuse, speculative, over it", found
-    )
+        for program, ratios in result["over"].items():
+            theirs = result["systems"][program]["decode_token_per_sec"]
+            found.append(
+                [title, program, _number(theirs, 0), *(_over(ratios, ours) for ours in ("plain", "speculative"))]
+            )
+    columns = "data set | program | tokens/s | streamfuse, plain, over it | streamfuse, speculative, over it"
+    return table(columns, found)
 
 
 def times(document: Document) -> str:
@@ -153,14 +153,15 @@ def times(document: Document) -> str:
 def sources(document: Document) -> str:
     """Per data set: the gain from each source of drafts, and what of it was accepted."""
     found = []
-    for title, result in measured(document, _TITLES):
+    for title, result, cold in of_sets(document):
         gains = result["gains"]["all"]
         accepted = result["systems"]["speculative"]["accepted_by_source"]
-        counts = ", ".join(str(accepted[source]) for source in ("streams", "lookup", "table"))
-        found.append([title, *(_gain(gains, source) for source in ("streams", "lookup", "table")), counts])
+        counts = ", ".join(str(accepted[source]) for source in SOURCES)
+        from_memory = _gain(cold.get("gains", {}).get("all", {}), "streams")
+        found.append([title, *(_gain(gains, source) for source in SOURCES), from_memory, counts])
     return table(
         "data set | gain from streams | gain from look-up | gain from the table "
-        "| accepted drafts from streams, look-up, table",
+        "| gain from streams, weights read from memory | accepted drafts from streams, look-up, table",
         found,
     )
 
@@ -172,17 +173,22 @@ def categories(document: Document) -> str:
     ordered = sorted(gains.items(), key=lambda one: -(one[1]["plain"]["speedup"] or 0))
     found = [
         [kind, _interval(one["plain"]["speedup"], one["plain"]["interval"])]
-        + [_gain(one, source) for source in ("streams", "lookup", "table")]
+        + [_gain(one, source) for source in SOURCES]
         for kind, one in ordered
     ]
     return table("category | over plain | gain from streams | gain from look-up | gain from the table", found)
 
 
 def sampled(document: Document) -> str:
-    """Spec-Bench, greedy and at temperature 0.7."""
-    titles = {"chat": "greedy", "chat, temperature 0.7": "temperature 0.7"}
-    found = [[title, _per_pass(result), _speedup(result)] for title, result in measured(document, titles)]
-    return table("Spec-Bench | tokens per pass | over plain", found)
+    """Per data set, greedy and at temperature 0.7: tokens per pass and the speed-up."""
+    hot = dict(measured(document, _TITLES, SAMPLED))
+    found = [
+        [title, _per_pass(greedy), _speedup(greedy), _per_pass(hot[title]), _speedup(hot[title])]
+        for title, greedy in measured(document, _TITLES)
+        if title in hot
+    ]
+    columns = "data set | tokens per pass, greedy | over plain, greedy | tokens per pass, temperature 0.7"
+    return table(f"{columns} | over plain, temperature 0.7", found)
 
 
 def structured(document: Document) -> str:
@@ -276,7 +282,7 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
     "docs/figures.md": {
         "machine": machine,
         "speed": speed,
-        "llama.cpp": llama_cpp,
+        "other runtimes": other_runtimes,
         "times": times,
         "sources": sources,
         "categories": categories,
@@ -356,9 +362,13 @@ def _estimate(result: Mapping[str, Any], name: str) -> str:
     return _interval(result.get(name), result.get(f"{name}_interval"))
 
 
-def _gain(gains: Mapping[str, Any], source: str) -> str:
-    found = gains.get(f"without {source}", {})
+def _over(ratios: Mapping[str, Any], system: str) -> str:
+    found = ratios.get(system, {})
     return _interval(found.get("speedup"), found.get("interval"))
+
+
+def _gain(gains: Mapping[str, Any], source: str) -> str:
+    return _over(gains, f"without {source}")
 
 
 def _interval(value: float | None, interval: list[float | None] | None) -> str:

@@ -219,7 +219,8 @@ def test_installed_programs_answer_from_processes_of_their_own(
     def opened(child: Child, *_: object, name: str = LLAMA_CPP, **__: object) -> System:
         return child.open(name, f"{external_systems.__name__}:open_system", name=name)
 
-    def genai(stack: Any, folder: Path, threads: int, manifest: object) -> Sequence[System]:
+    def genai(stack: Any, folder: Path, threads: int, manifest: object, forced_tokens: bool) -> Sequence[System]:
+        assert forced_tokens, "the constraint forces tokens"
         return [opened(stack.enter_context(Child(ONNX_GENAI)), name=ONNX_GENAI)]
 
     monkeypatch.setattr(llama_cpp, "open_child", opened)

@@ -78,7 +78,8 @@ def test_ratios_are_those_of_the_rates() -> None:
     assert facts["systems"][PLAIN]["decode_token_per_sec"] == pytest.approx(1000 / 6)
     assert facts["systems"][PLAIN]["decode_token_per_sec_interval"] == pytest.approx([1000 / 6] * 2)
     assert facts["speedup"] == pytest.approx(3.0)
-    assert facts["speedup_over_llama_cpp"] == pytest.approx(4.0)
+    assert facts["over"]["llama.cpp"][SPECULATIVE]["speedup"] == pytest.approx(4.0)
+    assert facts["over"]["llama.cpp"][PLAIN]["interval"] == pytest.approx([4 / 3] * 2)
     assert facts["roofline_token_per_sec"] == pytest.approx(200.0)
     assert facts["speculative_over_roofline"] == pytest.approx(2.5)
     assert facts["equal"] is True
@@ -133,8 +134,9 @@ def test_a_source_of_drafts_brings_what_is_lost_without_it() -> None:
 
 def test_what_did_not_run_is_null() -> None:
     facts = run(Scripted(PLAIN, 6.0, [])).to_dict()
-    for key in ("speedup", "speedup_over_llama_cpp", "speculative_over_roofline", "equal"):
+    for key in ("speedup", "speculative_over_roofline", "equal"):
         assert facts[key] is None
+    assert facts["over"] == {}
 
 
 def test_counted_passes_do_not_hear_the_clock() -> None:

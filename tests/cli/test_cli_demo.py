@@ -16,6 +16,7 @@ from bundle_samples import PrintableBackend, write_bundle
 from engine_fixtures import made_engines
 from typer.testing import CliRunner, Result
 
+from streamfuse.bench.shared import cold_caches
 from streamfuse.cli import app
 from streamfuse.cli.commands import demo as command
 from streamfuse.cli.shared.compare import Comparison, compare
@@ -29,11 +30,14 @@ PROMPTS = {kind: (kind, restriction) for kind, (_, restriction) in command.PROMP
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(command, "PROMPTS", PROMPTS)
+    monkeypatch.setattr(cold_caches, "largest_caches_bytes", lambda: 2**20)  # a server's take seconds to evict
     return write_bundle(tmp_path / "demo")
 
 
 def demo(bundle: Path, *flags: str) -> Result:
-    return CliRunner().invoke(app, ["demo", str(bundle), "--repeats", "1", "--max-new-tokens", "40", *flags])
+    return CliRunner().invoke(
+        app, ["demo", str(bundle), "--repeats", "1", "--max-new-tokens", "40", *flags], env={"COLUMNS": "120"}
+    )
 
 
 def test_three_answers_and_what_they_gained(bundle: Path, made: list[fakes.ArithmeticBackend]) -> None:
@@ -45,6 +49,8 @@ def test_three_answers_and_what_they_gained(bundle: Path, made: list[fakes.Arith
     assert [row["answer"] for row in facts["answers"]] == list(PROMPTS)
     assert facts["tokens_per_pass"] >= 1
     assert facts["speedup"] > 0
+    assert facts["speedup_from_memory"] > 0
+    assert all(row["speedup_from_memory"] > 0 for row in facts["answers"])
     assert facts["answers"][-1]["text"].startswith("{")
 
 
@@ -56,7 +62,7 @@ def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made:
     facts = json.loads(demo(bundle, "--json").stdout)
     for row in facts["answers"]:
         assert row["text"] in result.stdout
-    for words in ("tokens per", "speed-up", "equal, token for token", "accepted drafts"):
+    for words in ("tokens per pass", "speed-up", "from memory", "equal, token for token", "accepted drafts"):
         assert words in result.stdout
     assert "upper limit of the speed-up" in result.stderr
 

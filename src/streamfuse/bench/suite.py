@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamfuse.bench.shared.processes import ending
+from streamfuse.bench.shared.systems import WITHOUT
 from streamfuse.bundle.manifest import MANIFEST_NAME
 from streamfuse.durable import write_text
 from streamfuse.engines import processor
@@ -42,6 +43,7 @@ STRUCTURED: Final = {  # task: (bundle, data)
 MEMORY: Final = {"demo": "chat", "e2e": "E2E", "sql": "SQL"}  # bundle: the set whose longest prompt it answers
 PEAK_MEMORY: Final = "peak memory of {}"  # the name of a bundle's benchmark of memory
 FROM_MEMORY: Final = "{}, weights from memory"  # the name of a data set's benchmark with evicted caches
+SAMPLED: Final = "{}, temperature 0.7"  # the name of a data set's benchmark with sampled answers
 
 
 class SuiteError(RuntimeError):
@@ -89,10 +91,10 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
         sized = ("--data", data / file, "--limit", prompts, "--max-new-tokens", tokens)
         often = ("--repetitions", repetitions)
         add(name, "tasks", bundle, file, *sized, *often, "--sources")
-        own = ("--systems", "plain,speculative", "--repetitions", 1)
-        add(FROM_MEMORY.format(name), "tasks", bundle, file, *sized, *own, "--cold-caches")
-        if name == "chat":
-            add(f"{name}, temperature 0.7", "tasks", bundle, file, *sized, *own, "--temperature", 0.7)
+        own, once = "plain,speculative", ("--repetitions", 1)
+        add(FROM_MEMORY.format(name), "tasks", bundle, file, *sized, "--systems", f"{own},{WITHOUT['streams']}", *once,
+            "--cold-caches")  # fmt: skip
+        add(SAMPLED.format(name), "tasks", bundle, file, *sized, "--systems", own, *once, "--temperature", 0.7)
     for name, (bundle, of) in STRUCTURED.items():
         task = name if of is None else f"{name}={data / of}"
         add(f"structured, {name}", "structured", bundle, of, "--task", task, "--limit", prompts,

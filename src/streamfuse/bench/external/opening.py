@@ -155,8 +155,13 @@ def onnx_genai_model(manifest: Manifest, adapter: Path | None) -> Path:
     return out
 
 
-def open_onnx_genai(stack: ExitStack, folder: Path, threads: int, manifest: Manifest) -> list[System]:
-    """ONNX Runtime GenAI without and with its `ff_tokens`, in one child, which ends with `stack`.
+def open_onnx_genai(
+    stack: ExitStack, folder: Path, threads: int, manifest: Manifest, forced_tokens: bool
+) -> list[System]:
+    """ONNX Runtime GenAI in a child process, which ends with `stack`.
+
+    Args:
+        forced_tokens: also with its `ff_tokens`, in the same process.
 
     Raises:
         ExternalSystemError, ExternalSystemDied: it cannot load the folder.
@@ -168,7 +173,7 @@ def open_onnx_genai(stack: ExitStack, folder: Path, threads: int, manifest: Mani
             capacity=manifest.cache.capacity, stop_ids=list(manifest.model.eos_token_ids),
             ff_tokens=name == ONNX_GENAI_FF,
         )
-        for name in (ONNX_GENAI, ONNX_GENAI_FF)
+        for name in (ONNX_GENAI, *([ONNX_GENAI_FF] if forced_tokens else []))
     ]  # fmt: skip
 
 

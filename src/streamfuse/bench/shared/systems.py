@@ -19,7 +19,7 @@ from streamfuse.runtime.session import Session
 PLAIN, SPECULATIVE, LLAMA_CPP = "plain", "speculative", "llama.cpp"
 ONNX_GENAI, ONNX_GENAI_FF = "onnx-genai", "onnx-genai ff"
 LOOP_PHASES = ("draft", "accept", "sample")  # of our runtime's time: what is neither a pass nor a commit
-SYSTEMS = (PLAIN, SPECULATIVE, LLAMA_CPP)
+PROGRAMS = (LLAMA_CPP, ONNX_GENAI)  # other programs
 MEMORY = "with memory"  # speculative, with look-up in the answers to earlier prompts of the data
 # Sampling options of a bundle that a comparison leaves out; its temperature and seed are those of the comparison.
 NO_DEFAULTS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}

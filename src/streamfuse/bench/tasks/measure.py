@@ -18,10 +18,10 @@ import numpy.typing as npt
 from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_speedup, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Spread, Timings
 from streamfuse.bench.shared.systems import (
-    LLAMA_CPP,
     LOOP_PHASES,
     MEMORY,
     PLAIN,
+    PROGRAMS,
     SPECULATIVE,
     WITHOUT,
     Answer,
@@ -164,6 +164,15 @@ class TaskResult:
         chosen = {"all": np.arange(self.prompts), **(chosen if len(chosen) > 1 else {})}
         return {kind: {name: self._ratio_of(name, places) for name in baselines} for kind, places in chosen.items()}
 
+    @property
+    def over(self) -> dict[str, dict[str, Estimate]]:
+        """How many times as fast plain and speculative are as each other program that ran."""
+        found = {}
+        for program in PROGRAMS:
+            ratios = {name: self.ratio(name, program) for name in (PLAIN, SPECULATIVE)}
+            found[program] = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        return {program: ratios for program, ratios in found.items() if ratios}
+
     def _ratio_of(self, baseline: str, places: npt.NDArray[np.intp]) -> Estimate:
         speculative, other = (self.systems[name].timings.of(places) for name in (SPECULATIVE, baseline))
         return Bootstrap(*speculative.ms.shape).ratio(speculative, other)
@@ -179,22 +188,16 @@ class TaskResult:
 
     def to_dict(self) -> dict[str, Any]:
         rates, bandwidth = self.rates, self.read_bandwidth_gb_s
-        speedup, over_llama_cpp = self.ratio(SPECULATIVE, PLAIN), self.ratio(SPECULATIVE, LLAMA_CPP)
-        plain_over_llama_cpp = self.ratio(PLAIN, LLAMA_CPP)
         roofline = self.roofline_token_per_sec
         return {
             "systems": {name: self._system(name, rate) for name, rate in rates.items()},
-            **_with_interval("speedup", speedup),
+            **_with_interval("speedup", self.ratio(SPECULATIVE, PLAIN)),
             **_with_interval("memory_speedup", self.ratio(MEMORY, PLAIN)),
             "counted_speedup": self.counted_speedup,
-            **_with_interval("speedup_over_llama_cpp", over_llama_cpp),
-            **_with_interval("plain_over_llama_cpp", plain_over_llama_cpp),
             "speculative_over_roofline": rates[SPECULATIVE].value / roofline if SPECULATIVE in rates else None,
             "plain_over_roofline": rates[PLAIN].value / roofline if PLAIN in rates else None,
-            "gains": {
-                kind: {name: {"speedup": found.value, "interval": found.interval} for name, found in row.items()}
-                for kind, row in self.gains.items()
-            },
+            "gains": {kind: _speedups(row) for kind, row in self.gains.items()},
+            "over": {name: _speedups(row) for name, row in self.over.items()},
             "equal": self.equal,
             "roofline_token_per_sec": roofline,
             "read_bandwidth_gb_s": bandwidth.median,
@@ -299,6 +302,10 @@ def _complete(answers: Mapping[str, Sequence[Sequence[Answer]]]) -> tuple[int, i
         return min(counts), len(counts)
     first = sum(count > 0 for count in counts)  # prompts are answered in order
     return (1, first) if first else None
+
+
+def _speedups(ratios: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    return {name: {"speedup": found.value, "interval": found.interval} for name, found in ratios.items()}
 
 
 def _with_interval(name: str, estimate: Estimate | None) -> dict[str, Any]:

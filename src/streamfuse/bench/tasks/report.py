@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+
 from streamfuse.bench.external.opening import trial_text
 from streamfuse.bench.shared.comparison import equality_line
 from streamfuse.bench.shared.machine import distance_text
 from streamfuse.bench.shared.report import Report, interval_bars
 from streamfuse.bench.shared.statistics import Estimate
-from streamfuse.bench.shared.systems import LLAMA_CPP, MEMORY, PLAIN, SPECULATIVE, SYSTEMS
+from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT
 
 from .measure import TaskResult
 
-_RATIOS = ((SPECULATIVE, PLAIN), (MEMORY, SPECULATIVE), (MEMORY, PLAIN), (SPECULATIVE, LLAMA_CPP), (PLAIN, LLAMA_CPP))
+_RATIOS = ((SPECULATIVE, PLAIN), (MEMORY, SPECULATIVE), (MEMORY, PLAIN))
 
 
 def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
@@ -48,6 +50,8 @@ def summary(result: TaskResult) -> list[str]:
         ratio = result.ratio(system, baseline)
         if ratio is not None:
             lines.append(f"{system} over {baseline}: {_times(ratio)}")
+    for program, ratios in result.over.items():
+        lines += [f"{system} over {program}: {_times(ratio)}" for system, ratio in ratios.items()]
     bandwidth = result.read_bandwidth_gb_s
     lines.append(
         f"roofline of plain decoding {result.roofline_token_per_sec:.0f} tokens/s: "
@@ -94,11 +98,13 @@ def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Repo
         report.heading("What each source of drafts brings")
         report.table(*gain_rows(result))
     settings = result.settings
-    systems = ",".join(name for name in result.systems if name in SYSTEMS)
+    sources = set(WITHOUT.values()) <= result.systems.keys()
+    asked = (PLAIN, SPECULATIVE, *PROGRAMS, *(() if sources else WITHOUT.values()))
+    systems = shlex.quote(",".join(name for name in result.systems if name in asked))
     adapter = f"--adapter {result.facts['adapter']} " if result.facts.get("adapter") else ""
     report.code(
         f"streamfuse bench tasks {bundle} {adapter}--data {data} --systems {systems} "
-        f"{'--sources ' if result.gains else ''}"
+        f"{'--sources ' if sources else ''}"
         f"--max-new-tokens {settings.max_new_tokens} --repetitions {settings.repetitions} "
         f"--temperature {settings.temperature} --seed {settings.seed}"
     )

@@ -39,13 +39,14 @@ def all_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the commands that would run; run none.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Run the benchmarks behind the published figures; about 50 minutes on two cores.
+    """Run the benchmarks behind the published figures; about an hour on two cores.
 
     Measures chat, E2E and SQL, and GSM8K and HumanEval if --data has their
     files: speed-up over plain decoding, greedy and at temperature 0.7; the
-    gain from each drafter; and the speed-up with CPU caches evicted before
-    each pass. Also measures structured output, the latency of passes and peak
-    memory.
+    gain from each drafter; the speed-up and the gain from streams with CPU
+    caches evicted before each pass; and the speed of llama.cpp and ONNX
+    Runtime GenAI if installed. Also measures structured output, the latency
+    of passes and peak memory.
 
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, its duration, and the load of the

@@ -9,10 +9,10 @@ import typer
 
 from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
-from streamfuse.cli.shared.console import err, out, print_json, say
+from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import system_names
+from streamfuse.cli.shared.systems import system_names, without
 from streamfuse.extras import MissingExtra
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def memory(
     """
     from streamfuse.bench.memory import measure, own_systems, rows, summary
     from streamfuse.bench.shared.machine import engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemError, Request
+    from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, ExternalSystemError, Request
     from streamfuse.model.config import CheckpointError
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
-    names = system_names(systems)
+    names = system_names(systems, (PLAIN, SPECULATIVE, LLAMA_CPP))
     trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     with load(bundle, threads=threads, provider=provider, cost_cache=False) as whole:
         opened = options.with_adapter(whole, adapter)
@@ -83,9 +83,9 @@ def memory(
             if systems is not None:
                 raise
             left_out[LLAMA_CPP] = str(error)
-            _without(f"Without {LLAMA_CPP}: {error}")
+            without(f"Without {LLAMA_CPP}: {error}")
     with err.status("starting") as status:
-        result = measure(openers, Request(longest, max_new_tokens), facts, left_out, status.update, _without)
+        result = measure(openers, Request(longest, max_new_tokens), facts, left_out, status.update, without)
     if json_:
         print_json(result.to_dict())
         return
@@ -99,7 +99,3 @@ def _llama_cpp(manifest: Manifest, gguf: Path | None, trained: Path | None, thre
     from streamfuse.bench.memory import llama_cpp_systems
 
     return llama_cpp_systems(llama_cpp_weights(manifest, gguf, trained), threads, manifest)
-
-
-def _without(line: str) -> None:
-    say(line, "yellow")

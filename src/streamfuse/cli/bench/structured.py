@@ -3,28 +3,24 @@ other programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfuse.api import Model, load
+from streamfuse.api import load
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.extras import MissingExtra, need
+from streamfuse.cli.shared.systems import Programs, without
+from streamfuse.extras import need
 
 if TYPE_CHECKING:
-    from streamfuse.bench.shared.comparison import TaskSettings
-    from streamfuse.bench.shared.systems import System
     from streamfuse.bench.structured.tasks import Task
 
-T = TypeVar("T")
 _NAMES = ("function-calling", "extraction", "sql", "objects")
 _LLAMA_CPP, _ONNX_GENAI, _NO_PROGRAM = "llama.cpp", "onnx-genai", "none"  # of --systems
 _PROGRAMS = (_LLAMA_CPP, _ONNX_GENAI)
@@ -107,14 +103,12 @@ def structured(
     need("bench-structured")
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import ExternalSystemDied, ExternalSystemError
     from streamfuse.bench.structured.external import Externals
     from streamfuse.bench.structured.measure import measure
     from streamfuse.bench.structured.report import summary, system_rows, task_rows
     from streamfuse.bench.structured.tasks import encode_questions
-    from streamfuse.model.config import CheckpointError
 
-    programs = _programs(systems)
+    names = _programs(systems)
     trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     sources = [_task(one) for one in task or ["objects"]]
@@ -131,24 +125,8 @@ def structured(
                 f"none of the {skipped} questions of {name} with {max_new_tokens} new tokens fits into "
                 f"{model.manifest.cache.capacity} of context; lower --max-new-tokens"
             )
-    left_out: dict[str, str] = {}
-
-    def attempt(name: str, make: Callable[[], T]) -> T | None:
-        """None where a program cannot run, which is an error only if it was asked for."""
-        try:
-            return make()
-        except (ExternalSystemError, MissingExtra, CheckpointError, FileNotFoundError) as error:
-            if systems is not None and not isinstance(error, ExternalSystemDied):
-                raise
-            left_out[name] = str(error)
-            _without(f"Without {name}: {error}")
-            return None
-
-    weights = {}
-    for name in programs:
-        path = attempt(name, partial(_weights, name, model, gguf, trained))
-        if path is not None:
-            weights[name] = path
+    programs = Programs(names, required=systems is not None)
+    programs.prepare(model.manifest, gguf, trained)
     with whole, ExitStack() as stack:
         rest = range(repetitions - 1)
         again = (load(whole.bundle, threads=threads, provider=provider, cost_cache=False) for _ in rest)
@@ -161,15 +139,14 @@ def structured(
             "data": {found.name: source for found, source in sources},
         }
         used, first = engine_threads(model.backend), next(iter(todo.values()))[0][0].prompt_ids
-        opened: list[System] = []
-        for name, path in weights.items():
-            opened += attempt(name, partial(_open, stack, name, path, used, model, first, settings, facts)) or []
-        externals = Externals(opened, _without)
+        opened = programs.open(stack, used, model.manifest, first, settings, forced_tokens=True)
+        externals = Externals(opened, without)
         with _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
             result = measure(
-                [one.stream for one in models], todo, settings, model.tokenizer.decode, facts, advance, externals
-            )
-    result = replace(result, left_out={**left_out, **result.left_out})
+                [one.stream for one in models], todo, settings, model.tokenizer.decode, {**facts, **programs.facts},
+                advance, externals,
+            )  # fmt: skip
+    result = replace(result, left_out={**programs.left_out, **result.left_out})
     if json_:
         print_json(result.to_dict())
     else:
@@ -195,50 +172,6 @@ def _programs(systems: str | None) -> list[str]:
     if not names or len(set(names)) != len(names) or set(names) - set(_PROGRAMS):
         raise typer.BadParameter(f"--systems names some of {', '.join(_PROGRAMS)}, each once, or {_NO_PROGRAM}")
     return names
-
-
-def _weights(name: str, model: Model, gguf: Path | None, adapter: Path | None) -> Path:
-    """What a program reads, made of the bundle's weights where it is not there yet.
-
-    Raises:
-        ExternalSystemError, MissingExtra, CheckpointError, FileNotFoundError: why there is none.
-    """
-    from streamfuse.bench.external import opening
-
-    with err.status(f"weights for {name}"):
-        if name == _LLAMA_CPP:
-            return opening.llama_cpp_weights(model.manifest, gguf, adapter)
-        return opening.onnx_genai_model(model.manifest, adapter)
-
-
-def _open(
-    stack: ExitStack,
-    name: str,
-    weights: Path,
-    threads: int,
-    model: Model,
-    prompt_ids: Sequence[int],
-    settings: TaskSettings,
-    facts: dict[str, Any],
-) -> list[System]:
-    """The ways to answer of a program, until the end of `stack`; `facts` gets what a choice between them found.
-
-    Raises:
-        ExternalSystemError: it cannot run.
-    """
-    from streamfuse.bench.external import opening
-
-    with err.status(f"opening {name}"):
-        if name == _LLAMA_CPP:
-            fastest, facts["llama_cpp_trial_token_per_sec"] = opening.fastest_llama_cpp(
-                stack, weights, threads, model.manifest, prompt_ids, settings, _without
-            )
-            return [fastest]
-        return opening.open_onnx_genai(stack, weights, threads, model.manifest)
-
-
-def _without(line: str) -> None:
-    say(line, "yellow")
 
 
 def _task(text: str) -> tuple[Task, str]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamfuse.api import Model, load
-from streamfuse.cli.shared import options, tables
+from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import system_names
-from streamfuse.extras import MissingExtra
+from streamfuse.cli.shared.systems import Programs, system_names, without
 
 if TYPE_CHECKING:
     from streamfuse.bench.shared.systems import System
@@ -44,7 +42,16 @@ def tasks(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer."), COMMON] = 128,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each system per prompt."), COMMON] = 5,
-    systems: Annotated[options.Systems, COMMON] = None,
+    systems: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Any of plain, speculative, without streams, without lookup, without table, llama.cpp, onnx-genai.",
+            show_default="all installed ones",
+            autocompletion=complete.listed("plain", "speculative", "llama.cpp", "onnx-genai"),
+        ),
+        COMMON,
+    ] = None,
     sources: Annotated[
         bool,
         typer.Option(
@@ -74,9 +81,12 @@ def tasks(
 ) -> None:
     """Measure tokens per second of each system, with 95 % intervals.
 
-    Also prints the memory roofline of plain decoding. The systems alternate on every prompt. llama.cpp runs the same
-    weights on as many threads, in the fastest of Q4_0, Q4_1, Q8_0 and the GGUF's own type; it needs pip install
-    'streamfuse\\[llama-cpp]'. It runs in separate processes; one that crashes is left out. Ctrl-C ends the run and
+    Also prints the memory roofline of plain decoding. The systems alternate on
+    every prompt. llama.cpp runs the same weights on as many threads, in the
+    fastest of Q4_0, Q4_1, Q8_0 and the GGUF's own type; ONNX Runtime GenAI
+    runs the four-bit weights of its own builder. They need pip install
+    'streamfuse\\[llama-cpp]' and 'streamfuse\\[onnx-genai]', and run in
+    separate processes; one that crashes is left out. Ctrl-C ends the run and
     reports what is complete.
 
     --sources measures the gain from each source of drafts, for each category
@@ -84,8 +94,8 @@ def tasks(
     --memory measures the gain from `run --memory`, which depends on how much
     answers resemble each other. The memory is emptied before each repetition.
     With --cold-caches each pass reads its weights from memory, as on a device
-    whose caches are much smaller than the weights, such as a phone. llama.cpp
-    cannot be measured in this way and is left out.
+    whose caches are much smaller than the weights, such as a phone. Other
+    programs cannot be measured in this way and are left out.
 
     [bold]Examples[/bold]
 
@@ -97,26 +107,31 @@ def tasks(
 
     streamfuse bench tasks build/demo --data question.jsonl --sources
 
+    streamfuse bench tasks build/demo --data question.jsonl --cold-caches --systems "plain,speculative,without streams"
+
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
     options.check_report(report)
-    from streamfuse.bench.external.opening import fastest_llama_cpp
     from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import LLAMA_CPP, MEMORY, ExternalSystemDied, ExternalSystemError, OwnRuntime
+    from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT, OwnRuntime
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words
     from streamfuse.bench.tasks.report import tasks_report
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
-    names = system_names(systems)
-    if cold_caches and LLAMA_CPP in names:
+    names = system_names(systems, (PLAIN, SPECULATIVE, *PROGRAMS, *WITHOUT.values()))
+    others = [name for name in names if name in PROGRAMS]
+    if cold_caches and others:
         if systems is not None:
-            raise typer.BadParameter("leave llama.cpp out of --systems: --cold-caches cannot interrupt its passes")
-        names.remove(LLAMA_CPP)
-    if (sources or memory) and "speculative" not in names:
+            raise typer.BadParameter(
+                f"leave {' and '.join(others)} out of --systems: --cold-caches cannot interrupt the passes of other "
+                "programs"
+            )
+        others = []
+    if (sources or memory) and SPECULATIVE not in names:
         raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
     trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     hot = ADVERSARIAL_TEMPERATURE if data == ADVERSARIAL else 0.0
@@ -133,7 +148,8 @@ def tasks(
         kinds = [sample.source for sample in samples]
     fits = fitting(asked, manifest, max_new_tokens)
     prompts, kinds = [asked[place] for place in fits], [kinds[place] for place in fits]
-    weights = _llama_cpp_weights(names, gguf, trained, opened, asked_for=systems is not None)
+    programs = Programs(others, required=systems is not None)
+    programs.prepare(manifest, gguf, trained)
     with whole, ExitStack() as stack, err.status("warming up") as status:
         clock = ColdCaches() if cold_caches else None
 
@@ -156,27 +172,22 @@ def tasks(
         used = engine_threads(backend)
         machine = ReadBandwidth(used)
         facts["core_distance_ns"] = machine.core_distance_ns
-        running, left_out = _own(names, sources, opened, session), dict[str, str]()
+        own = [name for name in names if name not in PROGRAMS]
+        if sources:
+            own += [name for name in WITHOUT.values() if name not in own]
+        if not manifest.speculation.num_streams and WITHOUT["streams"] in own:
+            own.remove(WITHOUT["streams"])
+        running: list[System] = [OwnRuntime(opened, name, session) for name in own]
         if memory:
             again = load(whole.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
             remembering = options.with_adapter(stack.enter_context(again), adapter)
             running.append(OwnRuntime(remembering, MEMORY, session_of(remembering)))
-        if weights is not None:
-            try:
-                fastest, rates = fastest_llama_cpp(
-                    stack, weights, used, manifest, prompts[0], settings, _without
-                )  # fmt: skip
-                running.append(fastest)
-                facts["llama_cpp_trial_token_per_sec"] = rates
-            except ExternalSystemError as error:
-                if systems is not None and not isinstance(error, ExternalSystemDied):
-                    raise
-                left_out[LLAMA_CPP] = str(error)
-                _without(f"Without {LLAMA_CPP}: {error}")
+        running += programs.open(stack, used, manifest, prompts[0], settings)
+        facts |= programs.facts
         result = compare(
-            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, _without, kinds
+            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, without, kinds
         )  # fmt: skip
-    result = replace(result, left_out={**left_out, **result.left_out})
+    result = replace(result, left_out={**programs.left_out, **result.left_out})
     if json_:
         print_json(result.to_dict())
     else:
@@ -190,39 +201,6 @@ def tasks(
             "yellow",
         )
         raise result.stopped_by
-
-
-def _without(line: str) -> None:
-    say(line, "yellow")
-
-
-def _own(names: list[str], sources: bool, opened: Model, session: Session | None) -> list[System]:
-    from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, WITHOUT, OwnRuntime
-
-    own = [name for name in names if name in (PLAIN, SPECULATIVE)]
-    without = [
-        name for source, name in WITHOUT.items() if source != "streams" or opened.manifest.speculation.num_streams
-    ]
-    return [OwnRuntime(opened, name, session) for name in (*own, *(without if sources else ()))]
-
-
-def _llama_cpp_weights(
-    names: list[str], gguf: Path | None, adapter: Path | None, opened: Model, asked_for: bool
-) -> Path | None:
-    """The weights for llama.cpp; None if it cannot run, which is an error only if it was asked for."""
-    from streamfuse.bench.external.opening import llama_cpp_weights
-    from streamfuse.bench.shared.systems import LLAMA_CPP, ExternalSystemError
-    from streamfuse.model.config import CheckpointError
-
-    if LLAMA_CPP not in names:
-        return None
-    try:
-        return llama_cpp_weights(opened.manifest, gguf, adapter)
-    except (ExternalSystemError, CheckpointError, FileNotFoundError, MissingExtra) as error:
-        if asked_for:
-            raise
-        _without(f"Without llama.cpp: {error}")
-        return None
 
 
 def _print(result: TaskResult) -> None:

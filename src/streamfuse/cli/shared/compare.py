@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from streamfuse.cli.shared.answer import answer
 from streamfuse.cli.shared.console import say
 from streamfuse.cli.shared.errors import EXIT_FAILURE
 from streamfuse.cli.shared.interrupt import stop_on_interrupt
+
+if TYPE_CHECKING:
+    from streamfuse.bench.shared.systems import Answer
 
 _WARM_UP_TOKENS = 8
 
@@ -37,15 +40,25 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The median run of each kind. `equal`: every run of both kinds gave the same tokens."""
+    """The median run of each kind.
+
+    Attributes:
+        equal: every run of both kinds gave the same tokens.
+        from_memory: plain and speculative with weights read from memory (`FromMemory`); None: not measured.
+    """
 
     plain: Run
     speculative: Run
     equal: bool
+    from_memory: tuple[Answer, Answer] | None = None
 
     @property
     def speedup(self) -> float:
         return self.speculative.speed / self.plain.speed if self.plain.speed else 0.0
+
+    @property
+    def speedup_from_memory(self) -> float | None:
+        return _ratio_of([self])
 
     @property
     def text(self) -> str:
@@ -84,6 +97,11 @@ class Comparisons:
         return speculative / plain if plain else 0.0
 
     @property
+    def speedup_from_memory(self) -> float | None:
+        """With weights read from memory, over all prompts; None: not measured."""
+        return _ratio_of([row for _, row in self.rows])
+
+    @property
     def tokens(self) -> int:
         return sum(row.speculative.statistics.generated_tokens for _, row in self.rows)
 
@@ -108,6 +126,7 @@ class Comparisons:
             "plain_token_per_sec": plain,
             "speculative_token_per_sec": speculative,
             "speedup": self.speedup,
+            "speedup_from_memory": self.speedup_from_memory,
             "tokens_per_pass": self.per_pass,
             "generated_tokens": self.tokens,
             "accepted_by_source": dict(self.sources),
@@ -116,6 +135,7 @@ class Comparisons:
                 {
                     label: name,
                     "speedup": row.speedup,
+                    "speedup_from_memory": row.speedup_from_memory,
                     "tokens_per_pass": row.speculative.statistics.mean_accepted_tokens,
                     "equal": row.equal,
                     "text": row.text,
@@ -130,6 +150,13 @@ def _speed(runs: list[Statistics]) -> float:
     timed = [run for run in runs if run.decode_token_per_sec > 0]
     seconds = sum(run.generated_tokens / run.decode_token_per_sec for run in timed)
     return sum(run.generated_tokens for run in timed) / seconds if seconds else 0.0
+
+
+def _ratio_of(rows: Sequence[Comparison]) -> float | None:
+    """Time of plain over that of speculative decoding, with weights read from memory, of the same answers."""
+    measured = [row.from_memory for row in rows if row.from_memory is not None]
+    plain, speculative = (sum(one[way].decode_ms for one in measured) for way in (0, 1))
+    return plain / speculative if speculative else None
 
 
 def compare(model: Model, ask: Callable[..., Generation], repeats: int, console: Console) -> Comparison:
