@@ -90,12 +90,11 @@ def test_tokens_appear_when_they_came(picture: ModuleType, trace) -> None:  # ty
         assert times == sorted(set(times))
         assert (times[0], animation.get("calcMode")) == (0.0, "discrete")
     first = picture.PAUSE_SECONDS * 2 + picture.KEY_SECONDS * len(trace.prompt)
-    begin = first + 0.04 * picture.slowed(trace)
+    begin = first + 0.04  # in real time
     clip = root.find(f".//{SVG}clipPath[@id='w1']/{SVG}rect/{SVG}animate")
     assert clip is not None
     appears = float(clip.get("keyTimes", "").split(";")[1]) * float(seconds.rstrip("s"))
     assert appears == pytest.approx(begin, abs=0.01)
-    assert picture.slowed(trace) == 70  # 127.5 ms of plain decoding in about nine seconds
 
 
 def test_the_statistics_are_the_runs_own(picture: ModuleType, trace) -> None:  # type: ignore[no-untyped-def]
@@ -110,4 +109,4 @@ def test_the_statistics_are_the_runs_own(picture: ModuleType, trace) -> None:  #
     assert {"streams 9", "look-up 9", "table 9", "plain 9"} <= set(still)
     assert {"700 tokens/s", "400 tokens/s", "the same text, 1.75 times as fast"} <= set(still)
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert "2 cores of a test, shown 70 times slower" in texts
+    assert "2 cores of a test, weights read from memory, real time" in texts
