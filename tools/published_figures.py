@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.bench.shared.marked_text import update
-from streamfuse.bench.suite import FROM_MEMORY, MEMORY, PEAK_MEMORY, SAMPLED, SETS, benchmarks, memory_table
+from streamfuse.bench.suite import (
+    FROM_MEMORY,
+    PEAK_MEMORY,
+    REMEMBERED,
+    SAMPLED,
+    SETS,
+    STREAMS_ALONE,
+    TRAINED,
+    WITH_MEMORY,
+    benchmarks,
+    memory_table,
+)
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +56,7 @@ _TASKS = {
     "sql": "SQL, fine-tuned model",
 }
 SOURCES = ("streams", "lookup", "table")
-_MEMORY = [PEAK_MEMORY.format(bundle) for bundle in MEMORY]
+_MEMORY = [PEAK_MEMORY.format(bundle) for bundle in TRAINED]
 _DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
 
 Document = Mapping[str, Any]  # a file of results: `processor`, and `benchmarks` by name
@@ -166,6 +177,28 @@ def sources(document: Document) -> str:
     )
 
 
+def streams_alone(document: Document) -> str:
+    """Per data set that streams are trained for, with streams as the only source of drafts."""
+    titles = {name: _TITLES[name] for name in TRAINED.values()}
+    found = [
+        [title, str(result["answers"]), _number(result["call_reduction_ratio"]),
+         " ".join(_number(share) for share in result["acceptance_per_depth"])]
+        for title, result in measured(document, titles, STREAMS_ALONE)
+    ]  # fmt: skip
+    return table("data set | answers | call-reduction ratio | accepted per depth", found)
+
+
+def remembered(document: Document) -> str:
+    """Per kind of answer, without and with a memory of the answers to earlier prompts."""
+    found = []
+    for title, result in measured(document, {kind: kind for kind in REMEMBERED}, WITH_MEMORY):
+        memory = result["systems"]["with memory"]["mean_accepted_tokens"]
+        found.append([title, _number(result["systems"]["plain"]["decode_token_per_sec"], 0), _speedup(result),
+                      _per_pass(result), _estimate(result, "memory_speedup"), _number(memory)])  # fmt: skip
+    columns = "answers | plain, tokens/s | over plain | tokens per pass | with a memory, over plain"
+    return table(f"{columns} | tokens per pass", found)
+
+
 def categories(document: Document) -> str:
     """Spec-Bench by category."""
     chat = document["benchmarks"].get("chat", {"result": {"gains": {}}})["result"]
@@ -234,7 +267,7 @@ def passes(document: Document) -> str:
     """Milliseconds of each method, by bundle, with its cost in plain passes."""
     names = ("decode", "verify_4", "verify_8", "verify_16", "streams", "prefill")
     found = []
-    for bundle, result in measured(document, {name: name for name in ("demo", "e2e", "sql")}, "passes of {}"):
+    for bundle, result in measured(document, {name: name for name in TRAINED}, "passes of {}"):
         methods = {name: one["ms"] for name, one in result["methods"].items()}
         cells = [
             f"{methods[name]:.2f} ({methods[name] / methods['decode']:.2f})" if name in methods else ""
@@ -285,6 +318,8 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "other runtimes": other_runtimes,
         "times": times,
         "sources": sources,
+        "streams alone": streams_alone,
+        "memory of answers": remembered,
         "categories": categories,
         "sampled": sampled,
         "structured": structured,
@@ -315,7 +350,7 @@ def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
     document = json.loads(results.read_text(encoding="utf-8"))
     for name, one in document["benchmarks"].items():
         parts = [one["result"], *one["result"].get("tasks", {}).values()]
-        if not all(part.get("complete", True) and part.get("equal", True) for part in parts):
+        if not all(part.get("complete", True) and part.get("equal", True) == 1 for part in parts):
             raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
     if names := missing(document, figures):
         print(

@@ -60,7 +60,7 @@ def test_every_command_that_it_runs_is_one(place: Path) -> None:
     result = bench_all(place, "--dry-run")
     assert result.exit_code == 0, result.stderr
     commands = [line.split() for line in result.stdout.splitlines() if not line.startswith("#")]
-    for kind in ("tasks", "structured", "latency", "memory"):
+    for kind in ("tasks", "acceptance", "structured", "latency", "memory"):
         flags = {flag for command in commands if command[2] == kind for flag in command if flag.startswith("--")}
         help_text = CliRunner().invoke(app, ["bench", kind, "--help-all"], env={"COLUMNS": "300"}).stdout
         assert {flag for flag in (*flags, "--json") if flag not in help_text} == set()
@@ -89,6 +89,7 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str], monkey
     manifest.write_bytes(manifest.read_bytes() + b"\n")
     bench_all(place)
     assert ran == [name for name in first if "E2E" in name or "e2e" in name]
+    assert "E2E, streams alone" in ran
     ran.clear()
     (place / "data" / "gsm8k" / "question.jsonl").write_text("{} \n", encoding="utf-8")
     bench_all(place)

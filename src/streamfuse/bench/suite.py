@@ -40,9 +40,17 @@ STRUCTURED: Final = {  # task: (bundle, data)
     "sql": ("sql", "sql_context/test.jsonl"),
     "objects": ("demo", None),
 }
-MEMORY: Final = {"demo": "chat", "e2e": "E2E", "sql": "SQL"}  # bundle: the set whose longest prompt it answers
+TRAINED: Final = {"demo": "chat", "e2e": "E2E", "sql": "SQL"}  # bundle: the set that its streams are trained for
 PEAK_MEMORY: Final = "peak memory of {}"  # the name of a bundle's benchmark of memory
 FROM_MEMORY: Final = "{}, weights from memory"  # the name of a data set's benchmark with evicted caches
+STREAMS_ALONE: Final = "{}, streams alone"  # the name of a data set's benchmark of acceptance
+STREAMS_ALONE_WIDTH: Final = 16  # nodes of its trees
+REMEMBERED: Final = {  # kind of answer: the prompt that the base model answers about each row of E2E's test set
+    "sentences": "Write one sentence about a restaurant with these attributes: {prompt}",
+    "objects": "Read the text and write a JSON object with the keys name, food, area, price, rating, family_friendly. "
+    "Text: {references[0]}",
+}
+WITH_MEMORY: Final = "memory of answers, {}"  # the name of a kind's benchmark
 SAMPLED: Final = "{}, temperature 0.7"  # the name of a data set's benchmark with sampled answers
 
 
@@ -95,13 +103,22 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
         add(FROM_MEMORY.format(name), "tasks", bundle, file, *sized, "--systems", f"{own},{WITHOUT['streams']}", *once,
             "--cold-caches")  # fmt: skip
         add(SAMPLED.format(name), "tasks", bundle, file, *sized, "--systems", own, *once, "--temperature", 0.7)
+    for bundle, name in TRAINED.items():
+        _, file, tokens = SETS[name]
+        add(STREAMS_ALONE.format(name), "acceptance", bundle, file, "--data", data / file, "--limit", prompts,
+            "--max-new-tokens", tokens, "--width", STREAMS_ALONE_WIDTH)  # fmt: skip
+    for kind, template in REMEMBERED.items():
+        file = SETS["E2E"][1]
+        add(WITH_MEMORY.format(kind), "tasks", "demo", file, "--data", data / file, "--limit", prompts,
+            "--max-new-tokens", 96, "--systems", "plain,speculative", "--repetitions", 1, "--memory", "--template",
+            template)  # fmt: skip
     for name, (bundle, of) in STRUCTURED.items():
         task = name if of is None else f"{name}={data / of}"
         add(f"structured, {name}", "structured", bundle, of, "--task", task, "--limit", prompts,
             "--repetitions", repetitions)  # fmt: skip
-    for bundle in ("demo", "e2e", "sql"):
+    for bundle in TRAINED:
         add(f"passes of {bundle}", "latency", bundle, None)
-    for bundle, name in MEMORY.items():
+    for bundle, name in TRAINED.items():
         _, file, tokens = SETS[name]
         add(PEAK_MEMORY.format(bundle), "memory", bundle, file, "--data", data / file, "--limit", prompts,
             "--max-new-tokens", tokens)  # fmt: skip
@@ -221,7 +238,7 @@ def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
 def memory_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows of the peak memory: a row per bundle that was measured, with the tokens of the prompt and the
     megabytes of each system that any of them ran."""
-    results = {name: found[PEAK_MEMORY.format(name)]["result"] for name in MEMORY if PEAK_MEMORY.format(name) in found}
+    results = {name: found[PEAK_MEMORY.format(name)]["result"] for name in TRAINED if PEAK_MEMORY.format(name) in found}
     systems = list(dict.fromkeys(name for result in results.values() for name in result["systems"]))
     rows = [
         [bundle, str(result["prompt_tokens"])]

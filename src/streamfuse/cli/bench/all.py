@@ -45,8 +45,9 @@ def all_(
     files: speed-up over plain decoding, greedy and at temperature 0.7; the
     gain from each drafter; the speed-up and the gain from streams with CPU
     caches evicted before each pass; and the speed of llama.cpp and ONNX
-    Runtime GenAI if installed. Also measures structured output, the latency
-    of passes and peak memory.
+    Runtime GenAI if installed. Also measures structured output, streams as the
+    only drafter, a memory of earlier answers, the latency of passes and peak
+    memory.
 
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, its duration, and the load of the
@@ -89,8 +90,8 @@ def all_(
             out.print(f"# {one.name}\n{one.command}", markup=False, soft_wrap=True)
         return
     for kind in dict.fromkeys(one.arguments[1] for one in todo):  # fail before the first benchmark, not midway
-        if f"bench-{kind}" in NEEDS:
-            need(f"bench-{kind}")
+        if (name := {"acceptance": "rouge"}.get(kind, f"bench-{kind}")) in NEEDS:
+            need(name)
     try:
         for number, one in enumerate(todo, 1):
             say(f"{number} of {len(todo)}: {one.command}")
