@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import (
     LLAMA_CPP,
     MEMORY,
+    ONNX_GENAI,
     PLAIN,
     SPECULATIVE,
     WITHOUT,
@@ -83,6 +85,18 @@ def test_ratios_are_those_of_the_rates() -> None:
     assert facts["roofline_token_per_sec"] == pytest.approx(200.0)
     assert facts["speculative_over_roofline"] == pytest.approx(2.5)
     assert facts["equal"] is True
+
+
+def test_of_other_programs_only_the_speed_is_reported() -> None:
+    class Program(Scripted):
+        def answer(self, request: Request) -> Answer:
+            return replace(super().answer(request), statistics={"first_token_ms": 3.0, "target_forward_passes": 10})
+
+    facts = run(Scripted(PLAIN, 6.0, []), Program(ONNX_GENAI, 9.0, [], token=9)).to_dict()
+    assert facts["over"] == {ONNX_GENAI: {PLAIN: {"speedup": pytest.approx(1.5), "interval": pytest.approx([1.5] * 2)}}}
+    assert set(facts["systems"][ONNX_GENAI]) == {
+        "decode_token_per_sec", "decode_token_per_sec_interval", "generated_tokens"
+    }  # fmt: skip
 
 
 def test_systems_take_turns_after_a_warm_up_each() -> None:
