@@ -193,10 +193,12 @@ $(BIN)/python:
 		{ echo "error: $(PYTHON) is missing or not Python 3.10 to 3.13; name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(STEP) "Python environment in $(VENV)" $(PYTHON) -m venv $(VENV)
 
-# What the demo needs: the package with its exporter, cmake and ninja.
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
-	@$(STEP) "Python packages$(if $(filter Linux,$(UNAME)),: PyTorch with CUDA$(COMMA) 3 GB to download and 6 GB of disk$(COMMA) minutes)" \
-		$(PIP_INSTALL) -e ".[export,native]"
+# What the demo needs: the package with its exporter, cmake and ninja. Meanwhile cargo compiles text/, which needs no package;
+# if it fails, the native build says why.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python $(VENV)/.rust
+	@PYTHONPATH=src $(BIN)/python -m streamfuse.native.cargo --build >/dev/null 2>&1 & \
+	$(STEP) "Python packages$(if $(filter Linux,$(UNAME)),: PyTorch with CUDA$(COMMA) 3 GB to download and 6 GB of disk$(COMMA) minutes)" \
+		$(PIP_INSTALL) -e ".[export,native]"; code=$$?; wait; exit $$code
 	@touch $@
 
 # What tests and checks need on top.
@@ -216,7 +218,7 @@ $(VENV)/.rust: | $(BIN)/python
 	@touch $@
 
 $(ENGINE_STAMP): $(NATIVE_SOURCES) $(BUNDLE_SOURCES) $(VENV)/.demo $(VENV)/.rust
-	@$(STEP) "Native libraries: C++ and Rust, three to five minutes" $(BIN)/python -m streamfuse.native.build
+	@$(STEP) "Native libraries: C++ and Rust, two to four minutes" $(BIN)/python -m streamfuse.native.build
 	@touch $@
 
 build/mobile/libstreamfuse_jni.so: $(wildcard android_demo/streamfuse/src/main/cpp/*) $(MOBILE_STAMP)

@@ -76,3 +76,13 @@ def test_the_oldest_rust_is_that_of_the_crate() -> None:
     declared = re.search(r'^rust-version = "(\d+)\.(\d+)"', (cargo.CRATE / "Cargo.toml").read_text(), re.MULTILINE)
     assert declared is not None
     assert tuple(map(int, declared.groups())) == cargo.MINIMUM_RUST
+
+
+def test_a_build_prints_where_the_library_is(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program(places[0], "1.88.0")
+    monkeypatch.setenv("CARGO_TARGET_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["cargo", "--build"])
+    assert cargo.main() == 0
+    assert capfd.readouterr().out.splitlines()[-1] == str(tmp_path / "release" / "libstreamfuse_bundle.a")

@@ -1,12 +1,14 @@
 """Compile text/ with cargo: the static library behind libstreamfuse_text (Python) and libstreamfuse (apps).
 
-    python -m streamfuse.native.cargo
+    python -m streamfuse.native.cargo            # prints the cargo that is used; fails if there is none
+    python -m streamfuse.native.cargo --build    # compiles text/ for this machine, so that later builds find it
 
-prints the cargo that is used, and fails where there is none (.ci/rust installs one).
+Needs no packages. .ci/rust installs a Rust.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -117,9 +119,17 @@ def _version(cargo: str, environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def main() -> int:
-    found = find_cargo()
-    print(f"error: there is no cargo 1.88 or newer: {INSTALL}" if found is None else found[0])
-    return int(found is None)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", action="store_true", help="compile text/ for this machine")
+    try:
+        if parser.parse_args().build:
+            print(cargo_build(default_target_dir()))
+        else:
+            print(need_cargo()[0])
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
