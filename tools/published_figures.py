@@ -8,7 +8,7 @@ python tools/published_figures.py --check                      # exit code 1 if 
 docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md. Tables have the rows
 that were measured, and `-` for what a result has as null; benchmarks without results are listed.
 
-It also lists the commits that have changed the measured code since; they fail nothing, as measuring takes half an hour.
+It also lists the commits that have changed the measured code since; they fail nothing, as measuring takes an hour.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 from streamfuse.bench.shared.marked_text import update
 from streamfuse.bench.suite import (
-    FROM_MEMORY,
+    BUNDLES,
+    COLD,
     PEAK_MEMORY,
     REMEMBERED,
     SAMPLED,
     SETS,
     STREAMS_ALONE,
-    TRAINED,
     WITH_MEMORY,
     benchmarks,
     memory_table,
@@ -56,7 +56,7 @@ _TASKS = {
     "sql": "SQL, fine-tuned model",
 }
 SOURCES = ("streams", "lookup", "table")
-_MEMORY = [PEAK_MEMORY.format(bundle) for bundle in TRAINED]
+_MEMORY = [PEAK_MEMORY.format(bundle) for bundle in BUNDLES]
 _DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
 
 Document = Mapping[str, Any]  # a file of results: `processor`, and `benchmarks` by name
@@ -86,24 +86,24 @@ def measured(document: Document, titles: Mapping[str, str], name: str = "{}") ->
 
 
 def of_sets(document: Document, names: Iterable[str] = tuple(_TITLES)) -> Iterator[tuple[str, Any, Any]]:
-    """Title and result of the data sets that were measured, with that of weights read from memory, which may be {}."""
+    """Title and result of the data sets that were measured, with that of cold caches, which may be {}."""
     titles = {name: _TITLES[name] for name in names}
-    cold = dict(measured(document, titles, FROM_MEMORY))
+    cold = dict(measured(document, titles, COLD))
     for title, warm in measured(document, titles):
         yield title, warm, cold.get(title, {})
 
 
 def readme(document: Document) -> str:
-    """Three rows: the gain where weights come from memory, as on a phone, and with warm caches."""
+    """Three rows: the speed-up with cold and with warm caches."""
     found = [
         [title, _per_pass(warm), _speedup(cold), _speedup(warm)]
         for title, warm, cold in of_sets(document, ("E2E", "SQL", "chat"))
     ]
-    return table("data set | tokens per pass | speed-up, weights read from memory | speed-up, warm caches", found)
+    return table("data set | tokens per pass | speed-up, cold caches | speed-up, warm caches", found)
 
 
 def speed(document: Document) -> str:
-    """Per data set: speculative over plain decoding, with warm caches and with weights read from memory."""
+    """Per data set: speculative over plain decoding, with cold and with warm caches."""
     found = []
     for title, warm, cold in of_sets(document):
         found.append([
@@ -111,7 +111,7 @@ def speed(document: Document) -> str:
             _number(warm["systems"]["plain"]["decode_token_per_sec"], 0), _per_pass(warm), _speedup(cold),
             _speedup(warm), _number(warm["counted_speedup"]),
         ])  # fmt: skip
-    columns = "data set | prompts | ended | plain, tokens/s | tokens per pass | over plain, weights read from memory"
+    columns = "data set | prompts | ended | plain, tokens/s | tokens per pass | over plain, cold caches"
     return table(f"{columns} | over plain, warm caches | computed", found)
 
 
@@ -123,7 +123,7 @@ def other_speed(document: Document) -> str:
             title, _number(warm["systems"]["plain"]["decode_token_per_sec"], 0), _per_pass(warm), _speedup(cold),
             _speedup(warm), _gain(warm["gains"]["all"], "streams"),
         ])  # fmt: skip
-    columns = "data set | plain, tokens/s | tokens per pass | over plain, weights read from memory"
+    columns = "data set | plain, tokens/s | tokens per pass | over plain, cold caches"
     return table(f"{columns} | over plain, warm caches | gain from streams", found)
 
 
@@ -162,7 +162,7 @@ def times(document: Document) -> str:
 
 
 def sources(document: Document) -> str:
-    """Per data set: the gain from each source of drafts, and what of it was accepted."""
+    """Per data set: gain and accepted tokens of each source of drafts."""
     found = []
     for title, result, cold in of_sets(document):
         gains = result["gains"]["all"]
@@ -172,14 +172,14 @@ def sources(document: Document) -> str:
         found.append([title, *(_gain(gains, source) for source in SOURCES), from_memory, counts])
     return table(
         "data set | gain from streams | gain from look-up | gain from the table "
-        "| gain from streams, weights read from memory | accepted drafts from streams, look-up, table",
+        "| gain from streams, cold caches | accepted drafts from streams, look-up, table",
         found,
     )
 
 
 def streams_alone(document: Document) -> str:
-    """Per data set that streams are trained for, with streams as the only source of drafts."""
-    titles = {name: _TITLES[name] for name in TRAINED.values()}
+    """Per bundle, with streams as the only source of drafts."""
+    titles = {name: _TITLES[name] for name in BUNDLES.values()}
     found = [
         [title, str(result["answers"]), _number(result["call_reduction_ratio"]),
          " ".join(_number(share) for share in result["acceptance_per_depth"])]
@@ -196,7 +196,7 @@ def remembered(document: Document) -> str:
         found.append([title, _number(result["systems"]["plain"]["decode_token_per_sec"], 0), _speedup(result),
                       _per_pass(result), _estimate(result, "memory_speedup"), _number(memory)])  # fmt: skip
     columns = "answers | plain, tokens/s | over plain | tokens per pass | with a memory, over plain"
-    return table(f"{columns} | tokens per pass", found)
+    return table(f"{columns} | with a memory, tokens per pass", found)
 
 
 def categories(document: Document) -> str:
@@ -267,7 +267,7 @@ def passes(document: Document) -> str:
     """Milliseconds of each method, by bundle, with its cost in plain passes."""
     names = ("decode", "verify_4", "verify_8", "verify_16", "streams", "prefill")
     found = []
-    for bundle, result in measured(document, {name: name for name in TRAINED}, "passes of {}"):
+    for bundle, result in measured(document, {name: name for name in BUNDLES}, "passes of {}"):
         methods = {name: one["ms"] for name, one in result["methods"].items()}
         cells = [
             f"{methods[name]:.2f} ({methods[name] / methods['decode']:.2f})" if name in methods else ""
@@ -291,22 +291,19 @@ def machine(document: Document) -> str:
     rows = [one for name, one in document["benchmarks"].items() if name not in _MEMORY]
     if not rows:
         return f"On {document['processor']} nothing was measured but memory."
-    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in rows))
+    commits = list(dict.fromkeys(str(one["commit"]) for one in rows))
     minutes, day = sum(one["seconds"] for one in rows) / 60, min(one["began"] for one in rows)[:10]
-    load = f"oad before a benchmark at most {max(one['load'] for one in rows):.1f}."
-    words = (
-        f"Measured in one run of `streamfuse bench all` ({minutes:.0f} minutes, {day}) "
-        f"with commit {commits} on {document['processor']}"
-    )
-    sets = [result for name in ("{}", FROM_MEMORY) for _, result in measured(document, _TITLES, name)]
+    run = "in one run of `streamfuse bench all`" if len(commits) == 1 else "in several runs of `streamfuse bench all`"
+    words = f"Measured {run} ({minutes:.0f} minutes, {day}) with commit {', '.join(commits)} on {document['processor']}"
+    sets = [result for name in ("{}", COLD) for _, result in measured(document, _TITLES, name)]
     if not sets:
-        return f"{words}. L{load}"
+        return f"{words}."
     bandwidth = [one["read_bandwidth_gb_s"] for one in sets]
     distance = [ns for one in sets for ns in one["core_distance_ns"]]
     return (
         f"{words}, {sets[0]['threads']} threads, "
         f"instruction set {sets[0]['instruction_set']}. Read bandwidth {min(bandwidth):.0f} to {max(bandwidth):.0f} "
-        f"GB/s, {min(distance):.0f} to {max(distance):.0f} ns from core to core, l{load}"
+        f"GB/s, {min(distance):.0f} to {max(distance):.0f} ns from core to core."
     )
 
 
@@ -337,7 +334,7 @@ def missing(document: Document, figures: Path = FIGURES) -> list[str]:
     """Benchmarks that have a row in a table of these figures, and no results."""
     names = [one.name for one in benchmarks(Path(), Path(), 1, 1)]
     if figures == OTHER:
-        names = [form.format(name) for name in SETS for form in ("{}", FROM_MEMORY)]
+        names = [form.format(name) for name in SETS for form in ("{}", COLD)]
     return [name for name in names if name not in document["benchmarks"]]
 
 
@@ -350,6 +347,7 @@ def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
     document = json.loads(results.read_text(encoding="utf-8"))
     for name, one in document["benchmarks"].items():
         parts = [one["result"], *one["result"].get("tasks", {}).values()]
+        # `equal` is a bool, or the share of equal answers.
         if not all(part.get("complete", True) and part.get("equal", True) == 1 for part in parts):
             raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
     if names := missing(document, figures):

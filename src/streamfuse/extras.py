@@ -59,7 +59,7 @@ NEEDS = {
     "report": Need("a report", ("jinja2", "matplotlib"), "bench"),
     "bench-report": Need("bench report", ("jinja2",), "bench"),
     "row-template": Need("a template of rows with {{ }}", ("jinja2",), "export"),
-    "rouge": Need("comparing texts with their references", ("rouge_score",), "bench"),
+    "bench-acceptance": Need("comparing texts with their references", ("rouge_score",), "bench"),
     "bench-adapter": Need("measuring an adapter", _MODEL, "export"),
     "bench-ablations": Need("bench ablations", (*_MODEL, "accelerate", "transformers", "matplotlib"), "train"),
     "bench-latency": Need("bench latency", ("torch", "executorch"), "export"),

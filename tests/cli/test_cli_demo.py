@@ -49,9 +49,24 @@ def test_three_answers_and_what_they_gained(bundle: Path, made: list[fakes.Arith
     assert [row["answer"] for row in facts["answers"]] == list(PROMPTS)
     assert facts["tokens_per_pass"] >= 1
     assert facts["speedup"] > 0
-    assert facts["speedup_from_memory"] > 0
-    assert all(row["speedup_from_memory"] > 0 for row in facts["answers"])
+    assert facts["speedup_cold_caches"] > 0
+    assert all(row["speedup_cold_caches"] > 0 for row in facts["answers"])
     assert facts["answers"][-1]["text"].startswith("{")
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_figures_stay_where_cold_caches_are_not_measured(
+    bundle: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def failing(size: int) -> Any:
+        raise error
+
+    monkeypatch.setattr(cold_caches, "reader", failing)
+    result = demo(bundle)
+    assert (result.exit_code == 0) is (error is MemoryError), result.stderr
+    assert "tokens per pass" in result.stdout
+    assert "cold caches" not in result.stdout
+    assert ("no memory for what evicts them" in result.stderr) is (error is MemoryError)
 
 
 def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made: list[fakes.ArithmeticBackend]) -> None:
@@ -62,7 +77,7 @@ def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made:
     facts = json.loads(demo(bundle, "--json").stdout)
     for row in facts["answers"]:
         assert row["text"] in result.stdout
-    for words in ("tokens per pass", "speed-up", "from memory", "equal, token for token", "accepted drafts"):
+    for words in ("tokens per pass", "speed-up", "cold caches", "equal, token for token", "accepted drafts"):
         assert words in result.stdout
     assert "upper limit of the speed-up" in result.stderr
 

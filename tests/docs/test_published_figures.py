@@ -107,12 +107,12 @@ def test_a_part_of_the_results_gives_its_rows_and_a_list_of_the_others(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = results()
-    for name in ("GSM8K", "E2E, weights from memory", "structured, sql", "passes of e2e", "chat, temperature 0.7"):
+    for name in ("GSM8K", "E2E, cold caches", "structured, sql", "passes of e2e", "chat, temperature 0.7"):
         del document["benchmarks"][name]
     (copy / "new.json").write_text(json.dumps(document), encoding="utf-8")
     published.take_over(copy / "new.json", copy)
     output = capsys.readouterr().out
-    assert "; E2E, weights from memory; " in output
+    assert "; E2E, cold caches; " in output
     assert "; structured, sql; passes of e2e; " in output
     assert "no results for chat, temperature 0.7; GSM8K; " in output
     assert published.main(copy, check=False) == 0

@@ -40,9 +40,9 @@ STRUCTURED: Final = {  # task: (bundle, data)
     "sql": ("sql", "sql_context/test.jsonl"),
     "objects": ("demo", None),
 }
-TRAINED: Final = {"demo": "chat", "e2e": "E2E", "sql": "SQL"}  # bundle: the set that its streams are trained for
+BUNDLES: Final = {"demo": "chat", "e2e": "E2E", "sql": "SQL"}  # bundle: the data set that measures it
 PEAK_MEMORY: Final = "peak memory of {}"  # the name of a bundle's benchmark of memory
-FROM_MEMORY: Final = "{}, weights from memory"  # the name of a data set's benchmark with evicted caches
+COLD: Final = "{}, cold caches"  # the name of a data set's benchmark with evicted caches
 STREAMS_ALONE: Final = "{}, streams alone"  # the name of a data set's benchmark of acceptance
 STREAMS_ALONE_WIDTH: Final = 16  # nodes of its trees
 REMEMBERED: Final = {  # kind of answer: the prompt that the base model answers about each row of E2E's test set
@@ -100,10 +100,10 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
         often = ("--repetitions", repetitions)
         add(name, "tasks", bundle, file, *sized, *often, "--sources")
         own, once = "plain,speculative", ("--repetitions", 1)
-        add(FROM_MEMORY.format(name), "tasks", bundle, file, *sized, "--systems", f"{own},{WITHOUT['streams']}", *once,
+        add(COLD.format(name), "tasks", bundle, file, *sized, "--systems", f"{own},{WITHOUT['streams']}", *once,
             "--cold-caches")  # fmt: skip
         add(SAMPLED.format(name), "tasks", bundle, file, *sized, "--systems", own, *once, "--temperature", 0.7)
-    for bundle, name in TRAINED.items():
+    for bundle, name in BUNDLES.items():
         _, file, tokens = SETS[name]
         add(STREAMS_ALONE.format(name), "acceptance", bundle, file, "--data", data / file, "--limit", prompts,
             "--max-new-tokens", tokens, "--width", STREAMS_ALONE_WIDTH)  # fmt: skip
@@ -116,9 +116,9 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
         task = name if of is None else f"{name}={data / of}"
         add(f"structured, {name}", "structured", bundle, of, "--task", task, "--limit", prompts,
             "--repetitions", repetitions)  # fmt: skip
-    for bundle in TRAINED:
+    for bundle in BUNDLES:
         add(f"passes of {bundle}", "latency", bundle, None)
-    for bundle, name in TRAINED.items():
+    for bundle, name in BUNDLES.items():
         _, file, tokens = SETS[name]
         add(PEAK_MEMORY.format(bundle), "memory", bundle, file, "--data", data / file, "--limit", prompts,
             "--max-new-tokens", tokens)  # fmt: skip
@@ -216,12 +216,12 @@ def _ratio(value: float | None) -> str:
 
 def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """A row per data set that was measured: its name, prompts, tokens per pass, speed-up over plain decoding, its 95 %
-    interval, the speed-up with weights read from memory, and the gain from streams."""
+    interval, the speed-up with cold caches, and the gain from streams."""
     for name in SETS:
         if name not in found:
             continue
         result = found[name]["result"]
-        cold = found.get(FROM_MEMORY.format(name), {}).get("result")
+        cold = found.get(COLD.format(name), {}).get("result")
         streams = result["gains"].get("all", {}).get("without streams")
         low, high = result["speedup_interval"]
         yield [
@@ -238,7 +238,7 @@ def speed_rows(found: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
 def memory_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows of the peak memory: a row per bundle that was measured, with the tokens of the prompt and the
     megabytes of each system that any of them ran."""
-    results = {name: found[PEAK_MEMORY.format(name)]["result"] for name in TRAINED if PEAK_MEMORY.format(name) in found}
+    results = {name: found[PEAK_MEMORY.format(name)]["result"] for name in BUNDLES if PEAK_MEMORY.format(name) in found}
     systems = list(dict.fromkeys(name for result in results.values() for name in result["systems"]))
     rows = [
         [bundle, str(result["prompt_tokens"])]

@@ -21,7 +21,7 @@ from streamfuse.extras import need
 from .answers import answer_of
 
 _BUILDER = "onnxruntime_genai.models.builder"
-_LEAVE_OUT = "leave it out: --systems of bench tasks and bench structured, --peers of research compare"
+_LEAVE_OUT = "leave it out with --systems (bench tasks, structured) or --peers (research compare)"
 _GUIDANCE = {"schema": "json_schema", "regex": "regex", "grammar": "lark_grammar"}  # our words to its own
 
 

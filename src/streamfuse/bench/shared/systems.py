@@ -54,7 +54,7 @@ class Answer:
     """The delivered tokens, and the milliseconds of all passes that brought them, the one that ended the text too.
 
     Attributes:
-        statistics: of our own runtime.
+        statistics: as each system reports them.
         cpu_ms: processor time of all threads after the first pass; None: not measured, or of another program.
         joules: energy used by the processor packages in that time; None: not measured, or no readable counter.
     """

@@ -100,14 +100,19 @@ def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Repo
     settings = result.settings
     sources = set(WITHOUT.values()) <= result.systems.keys()
     asked = (PLAIN, SPECULATIVE, *PROGRAMS, *(() if sources else WITHOUT.values()))
-    systems = shlex.quote(",".join(name for name in result.systems if name in asked))
-    adapter = f"--adapter {result.facts['adapter']} " if result.facts.get("adapter") else ""
-    report.code(
-        f"streamfuse bench tasks {bundle} {adapter}--data {data} --systems {systems} "
-        f"{'--sources ' if sources else ''}"
-        f"--max-new-tokens {settings.max_new_tokens} --repetitions {settings.repetitions} "
-        f"--temperature {settings.temperature} --seed {settings.seed}"
-    )
+    command = ["streamfuse", "bench", "tasks", bundle]
+    if adapter := result.facts.get("adapter"):
+        command += ["--adapter", adapter]
+    command += ["--data", data, "--systems", ",".join(name for name in result.systems if name in asked)]
+    flags = {
+        "--sources": sources,
+        "--memory": MEMORY in result.systems,
+        "--cold-caches": bool(result.facts.get("cold_caches")),
+    }
+    command += [flag for flag, given in flags.items() if given]
+    command += ["--max-new-tokens", str(settings.max_new_tokens), "--repetitions", str(settings.repetitions)]
+    command += ["--temperature", str(settings.temperature), "--seed", str(settings.seed)]
+    report.code(shlex.join(command))
     return report
 
 

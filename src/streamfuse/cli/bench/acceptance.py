@@ -117,7 +117,7 @@ def acceptance(
     source = options.data_template(template, completion)
     samples = spread(merged(read_samples(data, format_, source, split=split)), limit)
     if needs_rouge(samples):
-        need("rouge")
+        need("bench-acceptance")
     settings = AcceptanceSettings(width or _REPLAY_WIDTH, max_new_tokens, temperature, seed, not no_plain)
     if file is not None:
         result = _replay(file, model, samples, settings)

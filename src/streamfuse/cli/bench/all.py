@@ -90,8 +90,8 @@ def all_(
             out.print(f"# {one.name}\n{one.command}", markup=False, soft_wrap=True)
         return
     for kind in dict.fromkeys(one.arguments[1] for one in todo):  # fail before the first benchmark, not midway
-        if (name := {"acceptance": "rouge"}.get(kind, f"bench-{kind}")) in NEEDS:
-            need(name)
+        if f"bench-{kind}" in NEEDS:
+            need(f"bench-{kind}")
     try:
         for number, one in enumerate(todo, 1):
             say(f"{number} of {len(todo)}: {one.command}")

@@ -12,7 +12,7 @@ from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import system_names, without
+from streamfuse.cli.shared.systems import system_names, warn
 from streamfuse.extras import MissingExtra
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def memory(
             if systems is not None:
                 raise
             left_out[LLAMA_CPP] = str(error)
-            without(f"Without {LLAMA_CPP}: {error}")
+            warn(f"Without {LLAMA_CPP}: {error}")
     with err.status("starting") as status:
-        result = measure(openers, Request(longest, max_new_tokens), facts, left_out, status.update, without)
+        result = measure(openers, Request(longest, max_new_tokens), facts, left_out, status.update, warn)
     if json_:
         print_json(result.to_dict())
         return

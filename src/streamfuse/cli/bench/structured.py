@@ -15,7 +15,7 @@ from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.cli.shared.systems import Programs, without
+from streamfuse.cli.shared.systems import Programs, warn
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
@@ -139,8 +139,9 @@ def structured(
             "data": {found.name: source for found, source in sources},
         }
         used, first = engine_threads(model.backend), next(iter(todo.values()))[0][0].prompt_ids
-        opened = programs.open(stack, used, model.manifest, first, settings, forced_tokens=True)
-        externals = Externals(opened, without)
+        with err.status("opening other programs") as status:
+            opened = programs.open(stack, used, model.manifest, first, settings, status.update, forced_tokens=True)
+        externals = Externals(opened, warn)
         with _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
             result = measure(
                 [one.stream for one in models], todo, settings, model.tokenizer.decode, {**facts, **programs.facts},

@@ -14,13 +14,16 @@ from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import Programs, system_names, without
+from streamfuse.cli.shared.systems import Programs, system_names, warn
 
 if TYPE_CHECKING:
     from streamfuse.bench.shared.systems import System
     from streamfuse.bench.tasks.measure import TaskResult
     from streamfuse.runtime.session import Session
 
+_SYSTEMS = (
+    "plain", "speculative", "without streams", "without lookup", "without table", "llama.cpp", "onnx-genai"
+)  # fmt: skip
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
 
@@ -46,9 +49,9 @@ def tasks(
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Any of plain, speculative, without streams, without lookup, without table, llama.cpp, onnx-genai.",
-            show_default="all installed ones",
-            autocompletion=complete.listed("plain", "speculative", "llama.cpp", "onnx-genai"),
+            help=f"Any of {', '.join(_SYSTEMS)}.",
+            show_default="plain, speculative, and the installed programs",
+            autocompletion=complete.listed(*_SYSTEMS),
         ),
         COMMON,
     ] = None,
@@ -115,14 +118,14 @@ def tasks(
     from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT, OwnRuntime
+    from streamfuse.bench.shared.systems import MEMORY, PROGRAMS, SPECULATIVE, WITHOUT, OwnRuntime
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words
     from streamfuse.bench.tasks.report import tasks_report
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
-    names = system_names(systems, (PLAIN, SPECULATIVE, *PROGRAMS, *WITHOUT.values()))
+    names = system_names(systems, _SYSTEMS)
     others = [name for name in names if name in PROGRAMS]
     if cold_caches and others:
         if systems is not None:
@@ -175,17 +178,18 @@ def tasks(
         own = [name for name in names if name not in PROGRAMS]
         if sources:
             own += [name for name in WITHOUT.values() if name not in own]
-        if not manifest.speculation.num_streams and WITHOUT["streams"] in own:
-            own.remove(WITHOUT["streams"])
+        if not manifest.speculation.num_streams and (name := WITHOUT["streams"]) in own:
+            own.remove(name)
+            programs.left_out[name] = "the bundle has no streams"
         running: list[System] = [OwnRuntime(opened, name, session) for name in own]
         if memory:
             again = load(whole.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
             remembering = options.with_adapter(stack.enter_context(again), adapter)
             running.append(OwnRuntime(remembering, MEMORY, session_of(remembering)))
-        running += programs.open(stack, used, manifest, prompts[0], settings)
+        running += programs.open(stack, used, manifest, prompts[0], settings, status.update)
         facts |= programs.facts
         result = compare(
-            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, without, kinds
+            running, prompts, settings, machine, weight_bytes(manifest), facts, status.update, warn, kinds
         )  # fmt: skip
     result = replace(result, left_out={**programs.left_out, **result.left_out})
     if json_:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from streamfuse import engines
 from streamfuse.api import GenerationOptions, load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.compare import Comparison, Comparisons, check_equal, compare
@@ -36,10 +37,11 @@ def demo(
     A chat answer, a Python function, and a JSON object under a schema, all
     greedy. Prints each answer, then tokens per pass, tokens per second, and
     the accepted drafts by source: streams, look-up, n-gram table, or grammar
-    (tokens that the schema forces or makes likely). "From memory" is the
-    speed-up if the CPU caches are evicted before each pass, so that it reads
-    its weights from memory, as on a phone, whose caches are small. The exit
-    code is 1 if plain and speculative decoding generate different outputs.
+    (tokens that the schema forces or makes likely). "Cold caches" is the
+    speed-up if the CPU caches are evicted before each pass, so that weights
+    are read from memory, as where caches are much smaller than the weights.
+    The exit code is 1 if plain and speculative decoding generate different
+    outputs.
 
     [bold]Examples[/bold]
 
@@ -47,11 +49,12 @@ def demo(
 
     streamfuse demo build/demo --repeats 1 --json
     """
-    from streamfuse.cli.shared.from_memory import FromMemory
+    from streamfuse.cli.shared.cold_caches import with_cold_caches
 
     model = load(bundle, threads=threads, provider=provider)
     asked = GenerationOptions(max_new_tokens=max_new_tokens, temperature=0.0, repetition_penalty=1.0)
     rows: list[tuple[str, Comparison]] = []
+    stopped_by: KeyboardInterrupt | None = None
     if not json_:
         tell_emulated(model.bundle)
     with model:
@@ -69,20 +72,29 @@ def demo(
                     raise KeyboardInterrupt
                 out.print()
             rows.append((kind, compare(model, ask, repeats, err)))
-        with err.status("reading weights from memory"):
-            from_memory = FromMemory(model)
-            rows = [
-                (kind, from_memory.measured(row, prompt, max_new_tokens, restriction))
-                for (kind, row), (prompt, restriction) in zip(rows, PROMPTS.values(), strict=True)
-            ]
+        # They are a CPU's, and the emulator would take minutes more.
+        if provider is None and not engines.emulated(model.bundle):
+            try:
+                with err.status("with cold caches"):
+                    rows = with_cold_caches(model, rows, PROMPTS, max_new_tokens)
+            except KeyboardInterrupt as error:  # the table of what is complete comes first
+                stopped_by = error
+            except MemoryError:
+                say("Not measured with cold caches: there is no memory for what evicts them.", "yellow")
     compared = Comparisons(rows)
     if json_:
         print_json(compared.to_dict("answer"))
     else:
         out.print(tables.comparisons(compared, "answer"))
+        if compared.speedup_cold_caches is not None:
+            say(
+                "Cold caches: evicted before each pass, so that weights are read from memory, as where caches are much "
+                "smaller than the weights."
+            )
         say(
-            "From memory: with CPU caches evicted before each pass, as on a device whose caches are much smaller than "
-            "the weights, such as a phone. Tokens per pass is the upper limit of the speed-up: it is reached if a pass "
-            "that verifies several tokens takes as long as one that decodes a single token, and drafting is free."
+            "Tokens per pass is the upper limit of the speed-up: it is reached if a pass that verifies several tokens "
+            "takes as long as one that decodes a single token, and drafting is free."
         )
+    if stopped_by is not None:
+        raise stopped_by
     check_equal(compared, model.manifest.backend)

@@ -44,20 +44,20 @@ class Comparison:
 
     Attributes:
         equal: every run of both kinds gave the same tokens.
-        from_memory: plain and speculative with weights read from memory (`FromMemory`); None: not measured.
+        cold: plain and speculative with cold caches (streamfuse.cli.shared.cold_caches); None: not measured.
     """
 
     plain: Run
     speculative: Run
     equal: bool
-    from_memory: tuple[Answer, Answer] | None = None
+    cold: tuple[Answer, Answer] | None = None
 
     @property
     def speedup(self) -> float:
         return self.speculative.speed / self.plain.speed if self.plain.speed else 0.0
 
     @property
-    def speedup_from_memory(self) -> float | None:
+    def speedup_cold_caches(self) -> float | None:
         return _ratio_of([self])
 
     @property
@@ -97,8 +97,8 @@ class Comparisons:
         return speculative / plain if plain else 0.0
 
     @property
-    def speedup_from_memory(self) -> float | None:
-        """With weights read from memory, over all prompts; None: not measured."""
+    def speedup_cold_caches(self) -> float | None:
+        """With cold caches, over all prompts; None: not measured."""
         return _ratio_of([row for _, row in self.rows])
 
     @property
@@ -126,7 +126,7 @@ class Comparisons:
             "plain_token_per_sec": plain,
             "speculative_token_per_sec": speculative,
             "speedup": self.speedup,
-            "speedup_from_memory": self.speedup_from_memory,
+            **_known(speedup_cold_caches=self.speedup_cold_caches),
             "tokens_per_pass": self.per_pass,
             "generated_tokens": self.tokens,
             "accepted_by_source": dict(self.sources),
@@ -135,7 +135,7 @@ class Comparisons:
                 {
                     label: name,
                     "speedup": row.speedup,
-                    "speedup_from_memory": row.speedup_from_memory,
+                    **_known(speedup_cold_caches=row.speedup_cold_caches),
                     "tokens_per_pass": row.speculative.statistics.mean_accepted_tokens,
                     "equal": row.equal,
                     "text": row.text,
@@ -152,9 +152,13 @@ def _speed(runs: list[Statistics]) -> float:
     return sum(run.generated_tokens for run in timed) / seconds if seconds else 0.0
 
 
+def _known(**facts: float | None) -> dict[str, float]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
 def _ratio_of(rows: Sequence[Comparison]) -> float | None:
-    """Time of plain over that of speculative decoding, with weights read from memory, of the same answers."""
-    measured = [row.from_memory for row in rows if row.from_memory is not None]
+    """Time of plain over that of speculative decoding, with cold caches, of the same answers."""
+    measured = [row.cold for row in rows if row.cold is not None]
     plain, speculative = (sum(one[way].decode_ms for one in measured) for way in (0, 1))
     return plain / speculative if speculative else None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
     from streamfuse.bundle import Manifest
 
 T = TypeVar("T")
-_MODULES = {"llama.cpp": "llama_cpp", "onnx-genai": "onnxruntime_genai"}
+_PACKAGES = {"llama.cpp": "llama_cpp_python", "onnx-genai": "onnxruntime_genai"}
+_MODULES = _PACKAGES | {"llama.cpp": "llama_cpp"}
 
 
 def system_names(systems: str | None, names: Collection[str]) -> list[str]:
-    """The systems in --systems, all of which are among `names`; without it plain, speculative and the other programs of
-    `names` that are installed. BadParameter names the flag."""
+    """The systems of --systems, or by default plain, speculative and the installed programs among `names`. BadParameter
+    if one is not in `names`."""
     from streamfuse.bench.shared.systems import PLAIN, PROGRAMS, SPECULATIVE
 
     if systems is None:
@@ -37,7 +40,7 @@ def system_names(systems: str | None, names: Collection[str]) -> list[str]:
 
 
 class Programs:
-    """Other programs of a benchmark, with the weights of a bundle.
+    """The other programs that a benchmark runs.
 
     Args:
         names: of streamfuse.bench.shared.systems.PROGRAMS.
@@ -45,7 +48,7 @@ class Programs:
 
     Attributes:
         left_out: by name, why a program does not run.
-        facts: what the choice among a program's quantizations measured.
+        facts: the programs' versions, and what the choice among quantizations measured.
     """
 
     def __init__(self, names: Sequence[str], required: bool) -> None:
@@ -84,12 +87,14 @@ class Programs:
         manifest: Manifest,
         prompt_ids: Sequence[int],
         settings: TaskSettings,
+        progress: Callable[[str], None],
         forced_tokens: bool = False,
     ) -> list[System]:
         """Start the programs in child processes, which end with `stack`.
 
         Args:
             prompt_ids: of the prompt that decides among the quantizations of llama.cpp.
+            progress: gets a line before each program.
             forced_tokens: also open ONNX Runtime GenAI with `ff_tokens`.
 
         Raises:
@@ -102,14 +107,17 @@ class Programs:
             if name != LLAMA_CPP:
                 return opening.open_onnx_genai(stack, self._weights[name], threads, manifest, forced_tokens)
             fastest, self.facts["llama_cpp_trial_token_per_sec"] = opening.fastest_llama_cpp(
-                stack, self._weights[name], threads, manifest, prompt_ids, settings, without
+                stack, self._weights[name], threads, manifest, prompt_ids, settings, warn
             )
             return [fastest]
 
         opened: list[System] = []
         for name in self._weights:
-            with err.status(f"opening {name}"):
-                opened += self._attempt(name, lambda name=name: start(name)) or []  # type: ignore[misc]
+            progress(f"opening {name}")
+            if (found := self._attempt(name, partial(start, name))) is not None:
+                opened += found
+                with suppress(PackageNotFoundError):
+                    self.facts.setdefault("programs", {})[name] = version(_PACKAGES[name])
         return opened
 
     def _attempt(self, name: str, make: Callable[[], T]) -> T | None:
@@ -123,10 +131,10 @@ class Programs:
             if self._required and not isinstance(error, ExternalSystemDied):
                 raise
             self.left_out[name] = str(error)
-            without(f"Without {name}: {error}")
+            warn(f"Without {name}: {error}")
             return None
 
 
-def without(line: str) -> None:
-    """Print what a benchmark leaves out."""
+def warn(line: str) -> None:
+    """Print a line in yellow."""
     say(line, "yellow")

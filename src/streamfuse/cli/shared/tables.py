@@ -61,8 +61,8 @@ def comparisons(result: Comparisons, label: str) -> Group:
     total = [f"{result.per_pass:.2f}", f"{plain_speed:.1f}", f"{speculative_speed:.1f}"]
     rows.append(["all", *total, *_speedups(result)])
     columns = [label, "tokens per pass", "plain tokens/s", "speculative tokens/s", "speed-up"]
-    if result.speedup_from_memory is not None:
-        columns.append("from memory")
+    if result.speedup_cold_caches is not None:
+        columns.append("cold caches")
     accepted = sum(result.sources.values())
     sources = ", ".join(f"{SOURCES[name][0]} {count}" for name, count in result.sources.items() if count)
     lines = [
@@ -73,8 +73,8 @@ def comparisons(result: Comparisons, label: str) -> Group:
 
 
 def _speedups(result: Comparison | Comparisons) -> list[str]:
-    """With the caches as they are, and if measured, with weights read from memory."""
-    found = (result.speedup, result.speedup_from_memory)
+    """With warm caches, and if measured, with cold ones."""
+    found = (result.speedup, result.speedup_cold_caches)
     return [f"{value:.2f}x" for value in found if value is not None]
 
 
