@@ -181,6 +181,8 @@ def tasks(
         if not manifest.speculation.num_streams and (name := WITHOUT["streams"]) in own:
             own.remove(name)
             programs.left_out[name] = "the bundle has no streams"
+            if name in names:
+                warn(f"Not run: {name}, because the bundle has none")
         running: list[System] = [OwnRuntime(opened, name, session) for name in own]
         if memory:
             again = load(whole.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
