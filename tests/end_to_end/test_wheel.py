@@ -131,11 +131,15 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundles(tiny_graph: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too."""
+    """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too, of a model with biases."""
     folder = tmp_path_factory.mktemp("xnnpack")
     torch.manual_seed(1)
-    one_layer = {"num_hidden_layers": 1}  # sooner exported
-    checkpoint = write_checkpoint(folder / "checkpoint", tiny_model({"num_msa_layers": 1}, **one_layer), **one_layer)
+    changes = {"num_hidden_layers": 1, "attention_bias": True}  # one layer is sooner exported
+    model = tiny_model({"num_msa_layers": 1}, **changes)
+    for name, parameter in model.base.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.normal_()  # as large as what it is added to, so that the export's floor is about it
+    checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": "all"}
     run_export(config_for(checkpoint, folder / "bundle", backend="xnnpack", **one_width))
     return [tiny_graph.parent, folder / "bundle"]
