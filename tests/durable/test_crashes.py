@@ -250,9 +250,8 @@ def test_two_exports_to_one_name_leave_one_bundle(samples: Path, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "output"]
 
 
-def test_two_runs_share_one_cache_of_plans(samples: Path, tmp_path: Path) -> None:
-    assert Command(tmp_path / "output", *commands(samples, tmp_path)["export"]).wait() == 0
-    command = ["run", tmp_path / "bundle", "hello", "--max-new-tokens", 24]
+def test_two_runs_share_one_cache_of_plans(chat_bundle: Path, tmp_path: Path) -> None:
+    command = ["run", chat_bundle, "hello", "--max-new-tokens", 24]
     home = str(tmp_path / "home")
     both = [Command(tmp_path / "output" / str(number), *command, STREAMFUSE_HOME=home) for number in range(3)]
     assert [each.wait() for each in both] == [0, 0, 0], [each.stderr for each in both]
