@@ -181,13 +181,13 @@ def test_a_text_goes_back_as_far_as_the_rings_have_its_window(made: Made, kept: 
 
 
 def test_a_restored_session_continues_and_goes_back(made: Made, tmp_path: Path) -> None:
-    keeps_caches = made.bundle.manifest.target == "executorch"
+    keeps_caches = made.bundle.manifest.target == "executorch"  # else all of a prompt is read again
     for length in (100, 590):  # before the ring is full, and in its third lap
         with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
             text_of(session, TEXT[:length], 20, width=4)
             text = session.tokens
             session.save(tmp_path / "saved")
-        for kept in (len(text), len(text) - 100, 30):
+        for kept in (len(text), *([len(text) - 100] if keeps_caches else []), 30):
             with Session(engines_of(made.bundle, 1)(), made.bundle.tables) as session:
                 session.restore(tmp_path / "saved")
                 prompt = [*text[:kept], 11]
