@@ -19,7 +19,9 @@ import pytest
 import torch
 from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from native_samples import output_of
+from typer.testing import CliRunner
 
+from streamfuse.cli import app
 from streamfuse.export.pipeline import run_export
 from streamfuse.native.cargo import CRATE, cargo_build, default_target_dir
 from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
@@ -192,12 +194,11 @@ def test_a_fresh_environment_runs_bundles_and_says_what_it_lacks(
     assert output_of([fresh / "python", "-c", find], **environment) == "[]\n"
 
     for bundle in bundles:
-        here = [sys.executable, "-c", "from streamfuse.cli import main; main()"]
-        texts = []
-        for streamfuse, more in (([fresh / "streamfuse"], environment), (here, {})):
-            command = [*streamfuse, "run", bundle, "the keeper", "--raw", "--max-new-tokens", "24", "--json"]
-            texts.append(json.loads(output_of(command, **more))["text"])
-        assert texts[0] == texts[1]
+        words = ["run", str(bundle), "the keeper", "--raw", "--max-new-tokens", "24", "--json"]
+        found = json.loads(output_of([fresh / "streamfuse", *words], **environment))
+        here = CliRunner().invoke(app, words)
+        assert here.exit_code == 0, here.stderr
+        assert found["text"] == json.loads(here.stdout)["text"]
 
     command = [str(fresh / "streamfuse"), "export", "-o", str(tmp_path / "bundle")]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
