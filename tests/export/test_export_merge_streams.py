@@ -42,7 +42,8 @@ from streamfuse.model.config import CheckpointError
 from streamfuse.options import OptionError
 
 DEFERRED: dict[str, Any] = {"schedule": "deferred"}
-ONE_WIDTH: dict[str, Any] = {**DEFERRED, "widths": (12,)}
+# An export compares a text with PyTorch by its widest pass that prunes nothing, or else token by token.
+ONE_WIDTH: dict[str, Any] = {**DEFERRED, "widths": (12,), "prune_keep": 12}
 RANKS = {"small": {"adapter_rank": 2}, "large": {"adapter_rank": 48}}
 KINDS: dict[str, dict[str, int]] = {**RANKS, "tuned": {"adapter_rank": 48, "base_rank": 2, "base_layers": 1}}
 LAYERS = {"num_hidden_layers": 2}  # sooner exported; modules of three are compared without an export
