@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -68,8 +69,11 @@ print(*{path.parent for path in mapped if path.stem == "libexecutorch"})
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
+    # From a copy without what is installed and built here, among which setuptools would look for files of the package.
+    names = (".venv", "build", ".build", "target", "dist", ".git", "__pycache__", ".*_cache", "*.egg-info")
+    clone = shutil.copytree(ROOT, folder / "clone", symlinks=True, ignore=shutil.ignore_patterns(*names))
     backend = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", backend], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", backend], cwd=clone, check=True, capture_output=True)
     return next(folder.glob("*.tar.gz"))
 
 
