@@ -106,8 +106,9 @@ COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth
 # Our operators run biases behind a norm (Qwen 3), norms over all heads (OLMo 2), tied embeddings and multipliers
 # (Granite), a layer without positions (SmolLM3), partial ones (Phi 3), windows, norms of each head and after products,
 # and GELU (Gemma 3): these are the parts of the families left out too. In both forms of Core ML, OLMo 2 runs biases,
-# and Gemma 3 the rest in test_export_windows_float.py, on XNNPACK too, whose biases are exported in test_wheel.py. A
-# deferred bundle of XNNPACK drafts in test_export_windows_float.py, one with four-bit weights in test_export_bundle.py.
+# and Gemma 3 the rest in test_export_windows_float.py, on XNNPACK and on ONNX Runtime too. XNNPACK's biases are exported
+# in test_wheel.py; a deferred bundle of it drafts in test_export_windows_float.py, one of four bits in
+# test_export_bundle.py.
 OPERATORS = (
     "Qwen3ForCausalLM",
     "SmolLM3ForCausalLM",
@@ -118,7 +119,7 @@ OPERATORS = (
 )
 DEFAULT = {
     "kernels": OPERATORS,
-    "onnx": (*(f for f in ARCHITECTURES if f not in OPERATORS), "Olmo2ForCausalLM", "Gemma3ForCausalLM"),
+    "onnx": (*(f for f in ARCHITECTURES if f not in OPERATORS), "Olmo2ForCausalLM"),
     "core ml": ("Olmo2ForCausalLM",),
     "core ml, layout ane": ("Olmo2ForCausalLM",),
 }
