@@ -106,9 +106,8 @@ COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth
 # Our operators run biases behind a norm (Qwen 3), norms over all heads (OLMo 2), tied embeddings and multipliers
 # (Granite), a layer without positions (SmolLM3), partial ones (Phi 3), windows, norms of each head and after products,
 # and GELU (Gemma 3): these are the parts of the families left out too. In both forms of Core ML, OLMo 2 runs biases,
-# and Gemma 3 the rest in test_export_windows_float.py, on XNNPACK and on ONNX Runtime too. XNNPACK's biases are exported
-# in test_wheel.py; a deferred bundle of it drafts in test_export_windows_float.py, one of four bits in
-# test_export_bundle.py.
+# and Gemma 3 the rest in test_export_windows_float.py, on XNNPACK and ONNX Runtime too. XNNPACK's biases are exported
+# in test_wheel.py; a deferred bundle of it drafts in the former, one of four bits in test_export_bundle.py.
 OPERATORS = (
     "Qwen3ForCausalLM",
     "SmolLM3ForCausalLM",
