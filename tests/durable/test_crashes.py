@@ -32,7 +32,7 @@ from streamfuse.model.pull import check_folder
 
 MANY = pytest.param(50, marks=[pytest.mark.full, pytest.mark.timeout(3600)])
 KILLS = pytest.mark.parametrize("kills", [1, MANY])
-SMALL: dict[str, Any] = {"num_hidden_layers": 2}  # and one width: sooner exported, in as many steps
+SMALL: dict[str, Any] = {"num_hidden_layers": 1}  # and one width: sooner exported, in as many steps
 EXPORT = ["--max-context-len", 128, "--prefill-len", 8, "--widths", 4, "--prune-keep", 4, "--default-width", 4,
           "--top-k", 5, "--overwrite"]  # fmt: skip
 TRAIN = ["--num-streams", 2, "--num-msa-layers", 1, "--adapter-rank", 2, "--parent-rank", 4, "--stream-vocab-size", 30,
