@@ -152,11 +152,11 @@ def tiny_graph(run_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def chat_bundle(run_folder: Path) -> Path:
+def chat_bundle(run_folder: Path, tiny_graph: Path) -> Path:
     """A small model with random weights that can chat, for tests that only read it."""
     from native_samples import tiny_chat_bundle
 
-    return made_once(run_folder / "tiny_chat", tiny_chat_bundle) / "bundle"
+    return made_once(run_folder / "tiny_chat", lambda folder: tiny_chat_bundle(folder, tiny_graph.parent)) / "bundle"
 
 
 def seed_of(request: pytest.FixtureRequest) -> int:

@@ -61,7 +61,7 @@ with streamfuse.load(bundle, provider=provider, cost_cache=False) as model:
             at = next(i for i, pair in enumerate(zip(plain.tokens, drafted.tokens)) if pair[0] != pair[1])
             report["gaps"].append(gap(model, [*prompt, *plain.tokens[:at]], plain.tokens[at], drafted.tokens[at]))
     for how in ({"speculative": False}, {"width": width}):
-        with model.chat(max_new_tokens=6, ignore_eos=True, **how) as chat:
+        with model.chat(max_new_tokens=4, ignore_eos=True, **how) as chat:
             report["chats"].append([chat.send(words).tokens for words in ("Hello", "And now?")])
     with model.session(text=False) as session:
         backend = session.backend
@@ -89,7 +89,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
     def make(provider: str, schedule: str) -> Path:
         folder = tmp_path_factory.mktemp(provider)
         torch.manual_seed(1)
-        checkpoint = export_samples.write_checkpoint(folder, export_samples.tiny_model())
+        # One layer where nothing is compared: sooner exported, and sooner loaded by a GPU in software.
+        layers = {"num_hidden_layers": 1 if provider == "cpu" else 3}
+        model = export_samples.tiny_model({"num_msa_layers": min(layers["num_hidden_layers"], 2)}, **layers)
+        checkpoint = export_samples.write_checkpoint(folder, model, **layers)
         (folder / "chat_template.jinja").write_text(TEMPLATE)
         plan = export_samples.config_for(
             checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule
@@ -144,7 +147,7 @@ def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_t
     assert all(gap < NEAR_TIE[provider] for gap in report["gaps"])
     plain, drafted = report["chats"]
     assert plain == drafted
-    assert [len(answer) for answer in plain] == [6, 6]
+    assert [len(answer) for answer in plain] == [4, 4]
     assert max(report["first"][0]) - min(report["first"][0]) > 1
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,7 +20,9 @@ import pytest
 import torch
 from export_samples import TEXT, config_for, tiny_model, write_checkpoint
 from native_samples import output_of
+from typer.testing import CliRunner
 
+from streamfuse.cli import app
 from streamfuse.export.pipeline import run_export
 from streamfuse.native.cargo import CRATE, cargo_build, default_target_dir
 from streamfuse.native.library import QUANTIZED_KERNELS, RUNTIME_LIBRARIES, VERSION_FILE, file_name
@@ -66,8 +69,11 @@ print(*{path.parent for path in mapped if path.stem == "libexecutorch"})
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
+    # From a copy without what is installed and built here, among which setuptools would look for files of the package.
+    names = (".venv", "build", ".build", "target", "dist", ".git", "__pycache__", ".*_cache", "*.egg-info")
+    clone = shutil.copytree(ROOT, folder / "clone", symlinks=True, ignore=shutil.ignore_patterns(*names))
     backend = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", backend], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", backend], cwd=clone, check=True, capture_output=True)
     return next(folder.glob("*.tar.gz"))
 
 
@@ -125,17 +131,22 @@ def source_packages() -> list[Path]:
 def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel alone, to be put before this environment, which has executorch."""
     folder = tmp_path_factory.mktemp("site")
-    output_of([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel])
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)  # pip, which the test below runs, would compile all of it
     return folder
 
 
 @pytest.fixture(scope="module")
 def bundles(tiny_graph: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too."""
+    """One for our kernels; one for XNNPACK, which needs ExecuTorch's quantized kernels too, of a model with biases."""
     folder = tmp_path_factory.mktemp("xnnpack")
     torch.manual_seed(1)
-    one_layer = {"num_hidden_layers": 1}  # sooner exported
-    checkpoint = write_checkpoint(folder / "checkpoint", tiny_model({"num_msa_layers": 1}, **one_layer), **one_layer)
+    changes = {"num_hidden_layers": 1, "attention_bias": True}  # one layer is sooner exported
+    model = tiny_model({"num_msa_layers": 1}, **changes)
+    for name, parameter in model.base.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.normal_()  # as large as what it is added to, so that the export's floor is about it
+    checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
     one_width = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": "all"}
     run_export(config_for(checkpoint, folder / "bundle", backend="xnnpack", **one_width))
     return [tiny_graph.parent, folder / "bundle"]
@@ -177,23 +188,21 @@ def test_engine_and_python_bindings_share_one_copy_of_executorch(
 def test_a_fresh_environment_runs_bundles_and_says_what_it_lacks(
     wheel: Path, bundles: list[Path], tmp_path: Path
 ) -> None:
-    output_of([sys.executable, "-m", "venv", tmp_path / "fresh"])
+    output_of([sys.executable, "-m", "venv", "--without-pip", tmp_path / "fresh"])  # this environment's pip serves both
     fresh = tmp_path / "fresh" / "bin"
     environment = {"PYTHONPATH": "", "STREAMFUSE_ENGINE": "", "STREAMFUSE_HOME": str(tmp_path / "home")}
-    output_of(
-        [fresh / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], **environment
-    )
+    pip = [sys.executable, "-m", "pip", "--python", fresh / "python", "--disable-pip-version-check"]
+    output_of([*pip, "install", "--quiet", wheel], **environment)
     heavy = ["torch", "executorch", "coremltools", "gguf", "jinja2", "safetensors", "tokenizers"]
     find = f"from importlib.util import find_spec; print([name for name in {heavy} if find_spec(name)])"
     assert output_of([fresh / "python", "-c", find], **environment) == "[]\n"
 
     for bundle in bundles:
-        here = [sys.executable, "-c", "from streamfuse.cli import main; main()"]
-        texts = []
-        for streamfuse, more in (([fresh / "streamfuse"], environment), (here, {})):
-            command = [*streamfuse, "run", bundle, "the keeper", "--raw", "--max-new-tokens", "24", "--json"]
-            texts.append(json.loads(output_of(command, **more))["text"])
-        assert texts[0] == texts[1]
+        words = ["run", str(bundle), "the keeper", "--raw", "--max-new-tokens", "24", "--json"]
+        found = json.loads(output_of([fresh / "streamfuse", *words], **environment))
+        here = CliRunner().invoke(app, words)
+        assert here.exit_code == 0, here.stderr
+        assert found["text"] == json.loads(here.stdout)["text"]
 
     command = [str(fresh / "streamfuse"), "export", "-o", str(tmp_path / "bundle")]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)

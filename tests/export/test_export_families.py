@@ -105,8 +105,9 @@ COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth
 # By default each family runs with our operators or on ONNX Runtime, where its tables of positions are as everywhere.
 # Our operators run biases behind a norm (Qwen 3), norms over all heads (OLMo 2), tied embeddings and multipliers
 # (Granite), a layer without positions (SmolLM3), partial ones (Phi 3), windows, norms of each head and after products,
-# and GELU (Gemma 3): these are the parts of the families left out too. On XNNPACK and in both forms of Core ML, Qwen 2
-# or OLMo 2 runs biases, and Gemma 3 the rest in test_export_windows_float.py.
+# and GELU (Gemma 3): these are the parts of the families left out too. In both forms of Core ML, OLMo 2 runs biases,
+# and Gemma 3 the rest in test_export_windows_float.py, on XNNPACK and ONNX Runtime too. XNNPACK's biases are exported
+# in test_wheel.py; a deferred bundle of it drafts in the former, one of four bits in test_export_bundle.py.
 OPERATORS = (
     "Qwen3ForCausalLM",
     "SmolLM3ForCausalLM",
@@ -117,8 +118,7 @@ OPERATORS = (
 )
 DEFAULT = {
     "kernels": OPERATORS,
-    "onnx": (*(f for f in ARCHITECTURES if f not in OPERATORS), "Olmo2ForCausalLM", "Gemma3ForCausalLM"),
-    "xnnpack": ("Qwen2ForCausalLM",),
+    "onnx": (*(f for f in ARCHITECTURES if f not in OPERATORS), "Olmo2ForCausalLM"),
     "core ml": ("Olmo2ForCausalLM",),
     "core ml, layout ane": ("Olmo2ForCausalLM",),
 }
@@ -176,7 +176,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             max_steps=16,
             batch_size=10,  # all of them, so that the losses of all steps compare
             valid=str(folder / "answers.jsonl"),
-            held_out=4,
+            held_out=1,  # what is measured on them is not tested here
             log_every=1,
             evaluate_every=16,
             learning_rate=0.03,  # most of the steps are of its warm-up

@@ -26,17 +26,18 @@ from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 TUNED = {"base_rank": 2, "base_layers": 2, "adapter_rank": 0}
 BOTH = {"base_rank": 2, "base_layers": 2, "adapter_rank": 2}
 DEFERRED: dict[str, Any] = {"schedule": "deferred"}
+LAYERS = {"num_hidden_layers": 2}  # all of them tuned; test_export_tasks.py tunes one of two
 
 
 @pytest.fixture(scope="module")
 def tuned() -> StreamFused:
     torch.manual_seed(0)
-    return tiny_model(TUNED)
+    return tiny_model(TUNED, **LAYERS)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tuned: StreamFused, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_checkpoint(tmp_path_factory.mktemp("tuned"), tuned)
+    return write_checkpoint(tmp_path_factory.mktemp("tuned"), tuned, **LAYERS)
 
 
 @torch.inference_mode()
@@ -83,11 +84,11 @@ def test_beside_four_bits_it_is_kept_apart(checkpoint: tuple[Path, Path], tuned:
 def both() -> StreamFused:
     """A tuned base, and streams with adapters of their own: what the lossless recipes make."""
     torch.manual_seed(0)
-    return tiny_model(BOTH)
+    return tiny_model(BOTH, **LAYERS)
 
 
 def test_two_kinds_need_a_pass_for_the_streams_alone(both: StreamFused, tmp_path: Path) -> None:
-    files = write_checkpoint(tmp_path / "both", both)
+    files = write_checkpoint(tmp_path / "both", both, **LAYERS)
     for settings, merges in (
         (DEFERRED, False),
         ({"schedule": "both"}, True),
@@ -119,7 +120,8 @@ def test_both_kinds_beside_the_weights_are_the_same_function(both: StreamFused) 
 
 def test_a_bundle_with_both_kinds_keeps_the_grid_and_agrees(both: StreamFused, tmp_path: Path) -> None:
     one_tree = {"widths": (4,), "default_width": 4, "prune_keep": 4}
-    config = config_for(write_checkpoint(tmp_path / "both", both), tmp_path / "bundle", **DEFERRED, **one_tree)
+    checkpoint = write_checkpoint(tmp_path / "both", both, **LAYERS)
+    config = config_for(checkpoint, tmp_path / "bundle", **DEFERRED, **one_tree)
     report = run_export(config)  # below its parity floors it raises
     assert report.parity["lowering"]["streams"]["snr_db"] > 60
     for part in ("attention", "mlp"):

@@ -42,9 +42,11 @@ from streamfuse.model.config import CheckpointError
 from streamfuse.options import OptionError
 
 DEFERRED: dict[str, Any] = {"schedule": "deferred"}
-ONE_WIDTH: dict[str, Any] = {**DEFERRED, "widths": (12,)}
+# An export compares a text with PyTorch by its widest pass that prunes nothing, or else token by token.
+ONE_WIDTH: dict[str, Any] = {**DEFERRED, "widths": (12,), "prune_keep": 12}
 RANKS = {"small": {"adapter_rank": 2}, "large": {"adapter_rank": 48}}
 KINDS: dict[str, dict[str, int]] = {**RANKS, "tuned": {"adapter_rank": 48, "base_rank": 2, "base_layers": 1}}
+LAYERS = {"num_hidden_layers": 2}  # sooner exported; modules of three are compared without an export
 GRAPHS = 60_000  # at most, of a model's methods without their weights
 DIFFERENCE = 6000  # at most, of those of two such graphs
 
@@ -55,8 +57,8 @@ Checkpoint = tuple[Path, Path]
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoint]:
     """One base with an adapter of each of KINDS."""
     torch.manual_seed(0)
-    folder, model = tmp_path_factory.mktemp("checkpoint"), tiny_model()
-    folder, _ = write_checkpoint(folder, model)
+    folder, model = tmp_path_factory.mktemp("checkpoint"), tiny_model(**LAYERS)
+    folder, _ = write_checkpoint(folder, model, **LAYERS)
     found = {}
     for name, settings in KINDS.items():
         found[name] = (folder, folder / f"{name}.safetensors")
@@ -90,7 +92,7 @@ def test_merged_streams_are_the_same_function(settings: dict[str, int]) -> None:
 
 def test_streams_are_merged_if_that_makes_them_smaller(tmp_path: Path) -> None:
     found = {}
-    for rank in (8, 16, 20, 24, 32):
+    for rank in (8, 20, 32):  # the low-rank products grow with it, the matrices do not
         checkpoint = write_checkpoint(tmp_path / str(rank), tiny_model({"adapter_rank": rank}))
         for more in ({}, {"adapter_dtype": "int8"}, {"quantize": "q8_0"}, {"scheme": {"mlp": "q8_0"}}):
             off, on, auto = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +28,13 @@ def tiny_bundle(folder: Path, **changes: Any) -> Path:
     return config.output_dir
 
 
-def tiny_chat_bundle(folder: Path) -> Path:
-    """The same with a chat template."""
+def tiny_chat_bundle(folder: Path, tiny: Path) -> Path:
+    """A copy of the tiny bundle, with a chat template."""
 
     def add_template(manifest: dict[str, Any]) -> None:
         manifest["model"]["chat_template"] = CHAT_TEMPLATE
 
-    bundle = tiny_bundle(folder)
+    bundle = shutil.copytree(tiny, folder / "bundle")
     edit_manifest(bundle, add_template)
     return bundle
 

@@ -723,7 +723,7 @@ def test_a_quantized_embedding_finds_its_kernel(tiny: TinyModel, tmp_path: Path)
     model = copy.deepcopy(tiny)
     model.embed = Embedding4Bit()
     methods = {name: method for name, method in methods_of(model).items() if name in ("prefill", "decode")}
-    write_program(tmp_path / "quantized.pte", methods)
+    write_program(tmp_path / "quantized.pte", methods, delegate=False)  # sooner exported
     expected = Eager(methods).run("decode", *chain([9], 0))[0]
     script = """
 import sys
@@ -766,7 +766,8 @@ def test_missing_damaged_and_foreign_files_are_one_sentence(program, tmp_path: P
 def test_planned_inputs_are_refused_with_the_remedy(tiny: TinyModel, tmp_path: Path) -> None:
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
-    write_program(tmp_path / "planned.pte", {"decode": methods_of(tiny)["decode"]}, planned_inputs=True)
+    decode = methods_of(tiny)["decode"]
+    write_program(tmp_path / "planned.pte", {"decode": decode}, delegate=False, planned_inputs=True)
     with pytest.raises(BackendError, match="alloc_graph_input=False"):
         ExecuTorchBackend(tmp_path / "planned.pte")
 

@@ -8,7 +8,7 @@ import org.junit.jupiter.api.Test
 /** Kotlin's speed beside Python's: the same text by the clock on the wall, in turns, the best of each. */
 class SpeedTest {
     private val prompt = "Explain why the sky is blue."
-    private val plain = GenerationConfig(maxNewTokens = 64, enableSpeculativeDecoding = false, ignoreEos = true)
+    private val plain = GenerationConfig(maxNewTokens = 32, enableSpeculativeDecoding = false, ignoreEos = true)
 
     @Test
     fun `Kotlin is as fast as Python`() {

@@ -21,14 +21,15 @@ class ThreadsTest {
     @Test
     fun `eight chats in eight threads on one model give what each gives alone`() {
         val questions = List(8) { "Tell me about the number $it." }
-        val alone = questions.map { question -> Models.demo.chat().use { it.answer(question, fixed).tokens } }
+        val short = fixed.copy(maxNewTokens = 8)
+        val alone = questions.map { question -> Models.demo.chat().use { it.answer(question, short).tokens } }
         val together = arrayOfNulls<List<Int>>(8)
         val begin = CountDownLatch(1)
         val threads = questions.mapIndexed { i, question ->
             thread {
                 Models.demo.chat().use { chat ->
                     begin.await()
-                    together[i] = chat.answer(question, fixed).tokens
+                    together[i] = chat.answer(question, short).tokens
                 }
             }
         }
@@ -40,7 +41,7 @@ class ThreadsTest {
     @Test
     fun `closing from another thread waits for the token in flight and completes the flow`() = runBlocking {
         val whole = Models.demo.chat().use { it.answer("Tell me a story.", fixed).pieces }
-        for (n in 0..8) {
+        for (n in listOf(0, 1, 2, 5, 8)) {
             val chat = Models.demo.chat()
             val pieces = mutableListOf<Piece>()
             // Asked before anybody closes, so that at 0 the close meets an answer without a token.
