@@ -869,6 +869,24 @@ def test_what_passes_cost_is_remembered_unless_it_must_not_be(
         assert len(list((tmp_path / "home").rglob("*.costs"))) == files
 
 
+def test_sessions_of_another_clock_measure_what_passes_cost_by_it(
+    folder: Path, made: list[fakes.ArithmeticBackend]
+) -> None:
+    readings = [0]
+
+    def slow() -> float:
+        """A second between two readings."""
+        readings[0] += 1
+        return float(readings[0])
+
+    with streamfuse.load(folder, cost_cache=False) as model:
+        model.prepare()
+        session = model.session(clock=slow)
+        session.prepare()
+        assert session.generate([1, 2, 3], model.config(max_new_tokens=4)).result.statistics.cost_ms["decode"] > 500
+        assert model.generate("hello").statistics.cost_ms["decode"] < 500
+
+
 def test_a_result_shows_its_text() -> None:
     assert repr(Result("hi", [1, 2], fakes.statistics_of(rounds=3))) == (
         "Result(text='hi', tokens=[1, 2], tool_calls=[])"

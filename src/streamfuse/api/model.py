@@ -227,12 +227,14 @@ class Model:
         started = time.perf_counter()
         backend = self._engine()
         try:
+            device = device_of(self.bundle, threads_in_use(backend, self._threads), self._provider)
             session = Session(
                 backend,
                 tokenizer=self.tokenizer if text else None,
                 model=self._core_model(),
                 cost_folder=cost_folder() if self._cost_cache and clock is None else None,
-                device=device_of(self.bundle, threads_in_use(backend, self._threads), self._provider),
+                # Sessions of a model share costs by device; those of another clock are not theirs.
+                device=device if clock is None else f"{device}, clock {id(clock)}",
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
                 clock=clock,
                 stops=StopCount(self._stops),
