@@ -35,9 +35,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def demo(bundle: Path, *flags: str) -> Result:
-    return CliRunner().invoke(
-        app, ["demo", str(bundle), "--repeats", "1", "--max-new-tokens", "40", *flags], env={"COLUMNS": "120"}
-    )
+    return CliRunner().invoke(app, ["demo", str(bundle), "--repeats", "1", "--max-new-tokens", "40", *flags])
 
 
 def test_three_answers_and_what_they_gained(bundle: Path, made: list[fakes.ArithmeticBackend]) -> None:
@@ -64,8 +62,8 @@ def test_figures_stay_where_cold_caches_are_not_measured(
     monkeypatch.setattr(cold_caches, "reader", failing)
     result = demo(bundle)
     assert (result.exit_code == 0) is (error is MemoryError), result.stderr
-    assert "tokens per pass" in result.stdout
-    assert "cold caches" not in result.stdout
+    assert "speed-up" in result.stdout
+    assert "cold" not in result.stdout
     assert ("no memory for what evicts them" in result.stderr) is (error is MemoryError)
 
 
@@ -77,8 +75,8 @@ def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made:
     facts = json.loads(demo(bundle, "--json").stdout)
     for row in facts["answers"]:
         assert row["text"] in result.stdout
-    for words in ("tokens per pass", "speed-up", "cold caches", "equal, token for token", "accepted drafts"):
-        assert words in result.stdout
+    for words in ("equal, token for token", "accepted drafts", *"tokens per pass speed-up cold caches".split()):
+        assert words in result.stdout  # the columns' names may be broken between words
     assert "upper limit of the speed-up" in result.stderr
 
 
