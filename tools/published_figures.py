@@ -293,8 +293,10 @@ def machine(document: Document) -> str:
         return f"On {document['processor']} nothing was measured but memory."
     commits = list(dict.fromkeys(str(one["commit"]) for one in rows))
     minutes, day = sum(one["seconds"] for one in rows) / 60, min(one["began"] for one in rows)[:10]
-    run = "in one run of `streamfuse bench all`" if len(commits) == 1 else "in several runs of `streamfuse bench all`"
-    words = f"Measured {run} ({minutes:.0f} minutes, {day}) with commit {', '.join(commits)} on {document['processor']}"
+    words = (
+        f"Measured by `streamfuse bench all` in {minutes:.0f} minutes ({day}) with commit {', '.join(commits)} on "
+        f"{document['processor']}"
+    )
     sets = [result for name in ("{}", COLD) for _, result in measured(document, _TITLES, name)]
     if not sets:
         return f"{words}."

@@ -258,7 +258,7 @@ def _lanes(film: Film, trace: Trace, y: float, moments: Sequence[float], plain: 
     y += 26
     gain = f"the same text, {trace.speed / trace.plain_speed:.2f} times as fast"
     film.shown(plain[-1], None, film.text(MARGIN, y, gain, "small strong", cell))
-    caption = f"{trace.machine}, weights read from memory, real time"
+    caption = f"{trace.machine}, cold caches, real time"
     y += 22
     film.parts.append(film.text(MARGIN, y, caption, "small quiet", 7.2))
     return y

@@ -45,7 +45,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return {"prompt_tokens": 77, "systems": systems, "equal": True}, {}
         gains = {"all": {"without streams": {"speedup": 1.01, "interval": [0.9, 1.1]}}}
         result = {"prompts": 3, "systems": systems, "gains": gains, "speedup": 1.5, "speedup_interval": [1.25, 1.75]}
-        return result, {"began": "2026-01-01T00:00:00+00:00", "seconds": 1, "load": 0.0}
+        return result, {"began": "2026-01-01T00:00:00+00:00", "seconds": 1}
 
     monkeypatch.setattr(suite, "measure", measure)
     return names

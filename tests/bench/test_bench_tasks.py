@@ -391,6 +391,23 @@ def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     assert (code, "--cold-caches" in stderr) == (2, True)
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_source_is_left_out_by_name_where_there_is_one(
+    bundle: Path, tmp_path: Path, fake_engine: list[fakes.ArithmeticBackend], streams: bool
+) -> None:
+    if not streams:
+        edit_manifest(bundle, lambda found: found["speculation"].update(num_streams=0))
+    flags = ["--data", questions(tmp_path / "q.jsonl", "hi"), "--max-new-tokens", 8, "--repetitions", 1, "--json"]
+    code, stdout, stderr = command(bundle, *flags, "--systems", "plain,speculative,without streams")
+    assert code == 0, stderr
+    facts = json.loads(stdout)
+    assert ("without streams" in facts["systems"]) is streams
+    assert facts["left_out"] == ({} if streams else {"without streams": "the bundle has no streams"})
+    if not streams:
+        code, _, stderr = command(bundle, *flags, "--systems", "without streams")
+        assert (code, "no streams to leave out" in stderr) == (2, True)
+
+
 def test_adversarial_prompts_are_hot_and_repeatable(
     bundle: Path, fake_engine: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:

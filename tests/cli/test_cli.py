@@ -33,12 +33,12 @@ from tiers import cases
 from typer.testing import CliRunner
 
 import streamfuse
-from streamfuse import engines
+from streamfuse import engines, interrupt
 from streamfuse.api import Chat, Generation
 from streamfuse.bundle import BundleError, open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.commands import chat
-from streamfuse.cli.shared import console, interrupt
+from streamfuse.cli.shared import console
 from streamfuse.native.library import MOST_THREADS
 
 STATS_KEYS = [

@@ -6,6 +6,7 @@ Run: python -m pytest tests/cli/test_cli_demo.py
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,29 @@ def test_figures_stay_where_cold_caches_are_not_measured(
     assert "speed-up" in result.stdout
     assert "cold" not in result.stdout
     assert ("no memory for what evicts them" in result.stderr) is (error is MemoryError)
+
+
+def test_ctrl_c_with_cold_caches_ends_after_the_table(
+    bundle: Path,
+    made: list[fakes.ArithmeticBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    evictions = [0]
+
+    def evict() -> None:
+        """Called by the core, which the signal must not leave by an exception."""
+        evictions[0] += 1
+        if evictions[0] == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cold_caches, "reader", lambda size: evict)
+    monkeypatch.setattr(cold_caches, "_PASS_S", 0.0)  # the passes of a fake take no time
+    result = demo(bundle)
+    assert result.exit_code != 0
+    assert "speed-up" in result.stdout
+    assert "cold" not in result.stdout
+    assert "ignored" not in capfd.readouterr().err
 
 
 def test_people_read_the_texts_the_figures_and_their_meaning(bundle: Path, made: list[fakes.ArithmeticBackend]) -> None:

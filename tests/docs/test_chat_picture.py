@@ -109,4 +109,4 @@ def test_the_statistics_are_the_runs_own(picture: ModuleType, trace) -> None:  #
     assert {"streams 9", "look-up 9", "table 9", "plain 9"} <= set(still)
     assert {"700 tokens/s", "400 tokens/s", "the same text, 1.75 times as fast"} <= set(still)
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert "2 cores of a test, weights read from memory, real time" in texts
+    assert "2 cores of a test, cold caches, real time" in texts

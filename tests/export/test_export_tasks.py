@@ -46,7 +46,8 @@ from streamfuse.runtime.core import CoreError
 from streamfuse.train.formats import Example
 from streamfuse.train.ngram_counts import count_ngrams
 
-# An export compares a text with PyTorch by its widest pass that prunes nothing, or else token by token.
+# An export compares a text with PyTorch by its widest pass that prunes nothing, or else token by token. So pruners are
+# saved and not exported here; test_equality.py prunes with task adapters.
 SIZES: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": "deferred"}
 STREAMS = {"num_streams": 2, "num_msa_layers": 1, "pruner_rank": 2, "parent_rank": 4}
 LORA = StreamConfig.without(base_rank=2, base_layers=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from streamfuse.runtime.self_test import SelfTest
     from streamfuse.runtime.session import Generation, Result, Session
     from streamfuse.runtime.text import Tokenizer
+
+_clocks = itertools.count()
 
 
 def load(
@@ -233,8 +236,8 @@ class Model:
                 tokenizer=self.tokenizer if text else None,
                 model=self._core_model(),
                 cost_folder=cost_folder() if self._cost_cache and clock is None else None,
-                # Sessions of a model share costs by device; those of another clock are not theirs.
-                device=device if clock is None else f"{device}, clock {id(clock)}",
+                # Sessions of a model share costs by device; one with a clock of its own measures its own.
+                device=device if clock is None else f"{device}, clock {next(_clocks)}",
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
                 clock=clock,
                 stops=StopCount(self._stops),

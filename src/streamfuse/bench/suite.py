@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -189,13 +188,12 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a benchmark; its progress goes to standard error.
 
     Returns:
-        What it printed, and the facts: the commit, when it began (UTC), how long it ran (seconds) and the load of the
-        machine before it.
+        What it printed, and the facts: the commit, when it began (UTC) and how long it ran (seconds).
 
     Raises:
         SuiteError: it failed.
     """
-    began, load = datetime.now(timezone.utc), os.getloadavg()[0]
+    began = datetime.now(timezone.utc)
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-m", "streamfuse", *benchmark.arguments, "--json"], stdout=subprocess.PIPE)
     if done.returncode != 0:
@@ -204,7 +202,6 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
         "commit": commit(),
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - start),
-        "load": load,
     }
     return json.loads(done.stdout), facts
 

@@ -149,6 +149,20 @@ class CoreModel:
                 raise CoreError(self.library.sf_core_model_error(handle).decode(errors="replace"))
 
 
+def _guarded(clock: Clock, failure: list[BaseException]) -> Any:
+    """The clock for C, which gets the last reading where it raises; the next call raises that."""
+    last = [0.0]
+
+    def now(_: object) -> float:
+        try:
+            last[0] = clock()
+        except BaseException as error:
+            failure.append(error)
+        return last[0]
+
+    return CLOCK(now)
+
+
 class Token(NamedTuple):
     """A delivered token and who drafted it (SOURCES)."""
 
@@ -181,11 +195,11 @@ class CoreSession:
         options = SequenceOptions(device=device.encode(), model_load_ms=model_load_ms)
         if cost_folder is not None:
             options.cost_folder = path_argument(cost_folder)
-        if clock is not None:
-            self.kept["clock"] = options.clock = CLOCK(lambda _, clock=clock: clock())
         pointer = c_void_p()
         with model.handle as shared:  # first: a closed model raises here and does not own the engine
             self._table = table_of(engine)
+            if clock is not None:
+                self.kept["clock"] = options.clock = _guarded(clock, self._table.guard.failure)
             code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
         self.failure = self._table.guard.failure  # what the next call raises even if it succeeds
         needed = (self.library.sf_sequence_free, self.kept, self._table)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from streamfuse.api import Generation, Model, load
 from streamfuse.bench.shared.energy import EnergyCounter
+from streamfuse.interrupt import stop_on_interrupt
 from streamfuse.runtime.config import DRAFT_SOURCES
 from streamfuse.runtime.session import Session
 
@@ -105,7 +106,11 @@ class OwnRuntime:
             self._model.reset()
             return finished(self._model.stream(request.prompt_ids, **options))
         self._session.reset()
-        answer = finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
+        # The core calls a clock in Python, where Ctrl-C must not raise.
+        with stop_on_interrupt(self._session.stop) as interrupted:
+            answer = finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
+        if interrupted:
+            raise KeyboardInterrupt
         return replace(answer, cpu_ms=None, joules=None)  # the evictions of --cold-caches take both
 
 

@@ -106,7 +106,7 @@ class TaskResult:
 
     Attributes:
         kinds: of each prompt, for `gains`; empty: one kind.
-        left_out: by external system, why it has no figures.
+        left_out: by system, why it has no figures.
         stopped_by: what ended the run early. The figures are of the repetitions that were complete by then, or of the
             prompts that were complete in the first one; `settings` has the repetitions that they are of.
     """

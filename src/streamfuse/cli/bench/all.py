@@ -50,10 +50,10 @@ def all_(
     memory.
 
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
-    Its result is stored with its command, its duration, and the load of the
-    machine. Run the same command again to resume: results are reused unless
-    the command, the native libraries, the bundle or the data changed. A
-    results file is for one processor.
+    Its result is stored with its command, commit, start and duration. Run the
+    same command again to resume: results are reused unless the command, the
+    native libraries, the bundle or the data changed. A results file is for
+    one processor.
 
     [bold]Examples[/bold]
 

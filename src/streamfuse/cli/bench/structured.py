@@ -15,15 +15,14 @@ from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.cli.shared.systems import Programs, warn
+from streamfuse.cli.shared.systems import PROGRAMS, Programs, warn
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
     from streamfuse.bench.structured.tasks import Task
 
 _NAMES = ("function-calling", "extraction", "sql", "objects")
-_LLAMA_CPP, _ONNX_GENAI, _NO_PROGRAM = "llama.cpp", "onnx-genai", "none"  # of --systems
-_PROGRAMS = (_LLAMA_CPP, _ONNX_GENAI)
+_NO_PROGRAM = "none"  # of --systems
 
 
 def register(bench: typer.Typer) -> None:
@@ -53,9 +52,9 @@ def structured(
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help=f"Other programs to compare with: any of {', '.join(_PROGRAMS)}, or {_NO_PROGRAM}.",
+            help=f"Other programs to compare with: any of {', '.join(PROGRAMS)}, or {_NO_PROGRAM}.",
             show_default="all installed ones",
-            autocompletion=complete.listed(*_PROGRAMS, _NO_PROGRAM),
+            autocompletion=complete.listed(*PROGRAMS, _NO_PROGRAM),
         ),
         COMMON,
     ] = None,
@@ -139,7 +138,7 @@ def structured(
             "data": {found.name: source for found, source in sources},
         }
         used, first = engine_threads(model.backend), next(iter(todo.values()))[0][0].prompt_ids
-        with err.status("opening other programs") as status:
+        with err.status("") as status:
             opened = programs.open(stack, used, model.manifest, first, settings, status.update, forced_tokens=True)
         externals = Externals(opened, warn)
         with _progress(sum(len(fitting) for fitting, _ in todo.values())) as advance:
@@ -164,14 +163,14 @@ def structured(
 
 
 def _programs(systems: str | None) -> list[str]:
-    """Names of `_PROGRAMS`. BadParameter names the flag."""
+    """Names of `PROGRAMS`. BadParameter names the flag."""
     if systems is None:
-        return list(_PROGRAMS)
+        return list(PROGRAMS)
     if systems == _NO_PROGRAM:
         return []
     names = [name.strip() for name in systems.split(",") if name.strip()]
-    if not names or len(set(names)) != len(names) or set(names) - set(_PROGRAMS):
-        raise typer.BadParameter(f"--systems names some of {', '.join(_PROGRAMS)}, each once, or {_NO_PROGRAM}")
+    if not names or len(set(names)) != len(names) or set(names) - set(PROGRAMS):
+        raise typer.BadParameter(f"--systems names some of {', '.join(PROGRAMS)}, each once, or {_NO_PROGRAM}")
     return names
 
 

@@ -14,16 +14,14 @@ from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import Programs, system_names, warn
+from streamfuse.cli.shared.systems import PROGRAMS, Programs, system_names, warn
 
 if TYPE_CHECKING:
     from streamfuse.bench.shared.systems import System
     from streamfuse.bench.tasks.measure import TaskResult
     from streamfuse.runtime.session import Session
 
-_SYSTEMS = (
-    "plain", "speculative", "without streams", "without lookup", "without table", "llama.cpp", "onnx-genai"
-)  # fmt: skip
+_SYSTEMS = ("plain", "speculative", "without streams", "without lookup", "without table", *PROGRAMS)
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
 
@@ -118,11 +116,12 @@ def tasks(
     from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import MEMORY, PROGRAMS, SPECULATIVE, WITHOUT, OwnRuntime
+    from streamfuse.bench.shared.systems import MEMORY, SPECULATIVE, WITHOUT, OwnRuntime
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words
     from streamfuse.bench.tasks.report import tasks_report
+    from streamfuse.cli.shared.cold_caches import cold_session
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = system_names(systems, _SYSTEMS)
@@ -158,9 +157,10 @@ def tasks(
 
         def session_of(model: Model) -> Session | None:
             """None: the model's own session."""
-            own = None if clock is None else model.session(clock=clock)
-            settle(own or model, plan=True)
-            return own
+            if clock is not None:
+                return cold_session(model, clock)
+            settle(model, plan=True)
+            return None
 
         session = session_of(opened)
         backend = (session or opened).backend
@@ -182,7 +182,9 @@ def tasks(
             own.remove(name)
             programs.left_out[name] = "the bundle has no streams"
             if name in names:
-                warn(f"Not run: {name}, because the bundle has none")
+                warn(f"Without {name}: the bundle has no streams")
+        if not own and not others:
+            raise typer.BadParameter("the bundle has no streams to leave out; name another system in --systems")
         running: list[System] = [OwnRuntime(opened, name, session) for name in own]
         if memory:
             again = load(whole.bundle, threads=threads, provider=provider, cost_cache=False, memory="")

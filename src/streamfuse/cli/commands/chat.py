@@ -16,7 +16,7 @@ from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.console import out, read_input, say
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.cli.shared.interrupt import stop_on_interrupt
+from streamfuse.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.text import ContextPolicy, TextError

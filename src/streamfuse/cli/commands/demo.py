@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from streamfuse import engines
 from streamfuse.api import GenerationOptions, load
 from streamfuse.cli.shared import drafts, options, tables
 from streamfuse.cli.shared.compare import Comparison, Comparisons, check_equal, compare
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle, tell_emulated, tell_provider
-from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.cli.shared.prompts import PROMPTS
+from streamfuse.interrupt import stop_on_interrupt
 
 
 def register(app: typer.Typer) -> None:
@@ -38,10 +37,10 @@ def demo(
     greedy. Prints each answer, then tokens per pass, tokens per second, and
     the accepted drafts by source: streams, look-up, n-gram table, or grammar
     (tokens that the schema forces or makes likely). "Cold caches" is the
-    speed-up if the CPU caches are evicted before each pass, so that weights
-    are read from memory, as where caches are much smaller than the weights.
-    The exit code is 1 if plain and speculative decoding generate different
-    outputs.
+    speed-up if the CPU caches are evicted before each pass, which then reads
+    its weights from memory, as on a device whose caches are much smaller than
+    the weights. The exit code is 1 if plain and speculative decoding generate
+    different outputs.
 
     [bold]Examples[/bold]
 
@@ -72,8 +71,8 @@ def demo(
                     raise KeyboardInterrupt
                 out.print()
             rows.append((kind, compare(model, ask, repeats, err)))
-        # They are a CPU's, and the emulator would take minutes more.
-        if provider is None and not engines.emulated(model.bundle):
+        # Other engines are emulated, or do not read their weights through the CPU's caches.
+        if model.manifest.backend in ("kernels", "xnnpack", "onnxruntime") and provider in (None, "cpu"):
             try:
                 with err.status("with cold caches"):
                     rows = with_cold_caches(model, rows, PROMPTS, max_new_tokens)
@@ -88,8 +87,8 @@ def demo(
         out.print(tables.comparisons(compared, "answer"))
         if compared.speedup_cold_caches is not None:
             say(
-                "Cold caches: evicted before each pass, so that weights are read from memory, as where caches are much "
-                "smaller than the weights."
+                "Cold caches: they are evicted before each pass, which then reads its weights from memory, as on a "
+                "device whose caches are much smaller than the weights."
             )
         say(
             "Tokens per pass is the upper limit of the speed-up: it is reached if a pass that verifies several tokens "

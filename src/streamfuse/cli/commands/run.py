@@ -14,7 +14,7 @@ from streamfuse.cli.shared.compare import compare
 from streamfuse.cli.shared.console import as_text, err, out, print_json, read_input, say, write
 from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, tell_limit, tell_prefix, tell_provider
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.cli.shared.interrupt import stop_on_interrupt
+from streamfuse.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
 
 _REPEATS = 3  # of --compare

@@ -11,8 +11,20 @@ from streamfuse.bench.shared.cold_caches import ColdCaches
 from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, OwnRuntime, Request
 from streamfuse.cli.shared.compare import Comparison
 from streamfuse.cli.shared.engine import settle
+from streamfuse.interrupt import stop_on_interrupt
+from streamfuse.runtime.session import Session
 
 Rows = list[tuple[str, Comparison]]
+
+
+def cold_session(model: Model, clock: ColdCaches) -> Session:
+    """A session of the model, closed with it, whose planner has measured the latency of passes with cold caches."""
+    session = model.session(clock=clock)
+    with stop_on_interrupt(session.stop) as interrupted:
+        settle(session, plan=True)
+    if interrupted:
+        raise KeyboardInterrupt
+    return session
 
 
 def with_cold_caches(
@@ -20,17 +32,13 @@ def with_cold_caches(
 ) -> Rows:
     """The comparisons with `cold`: one greedy answer of each kind, which `equal` includes.
 
-    They come from a session of their own, whose planner measures the latency of passes with cold caches too. It is
-    closed with the model.
-
     Args:
         prompts: by a row's label, the prompt and its restriction as options of `Model.generate`.
 
     Raises:
         MemoryError: what is read to evict the caches, twice their size, does not fit into memory.
     """
-    session = model.session(clock=ColdCaches())
-    settle(session, plan=True)
+    session = cold_session(model, ColdCaches())
     ways = [OwnRuntime(model, name, session) for name in (PLAIN, SPECULATIVE)]
 
     def measured(row: Comparison, prompt: str, restriction: Mapping[str, Any]) -> Comparison:

@@ -15,7 +15,7 @@ from streamfuse.api import Generation, Model, Result, Statistics
 from streamfuse.cli.shared.answer import answer
 from streamfuse.cli.shared.console import say
 from streamfuse.cli.shared.errors import EXIT_FAILURE
-from streamfuse.cli.shared.interrupt import stop_on_interrupt
+from streamfuse.interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
     from streamfuse.bench.shared.systems import Answer

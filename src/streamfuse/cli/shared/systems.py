@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PACKAGES = {"llama.cpp": "llama_cpp_python", "onnx-genai": "onnxruntime_genai"}
+PROGRAMS = tuple(_PACKAGES)
 _MODULES = _PACKAGES | {"llama.cpp": "llama_cpp"}
 
 
 def system_names(systems: str | None, names: Collection[str]) -> list[str]:
     """The systems of --systems, or by default plain, speculative and the installed programs among `names`. BadParameter
     if one is not in `names`."""
-    from streamfuse.bench.shared.systems import PLAIN, PROGRAMS, SPECULATIVE
+    from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE
 
     if systems is None:
         programs = [name for name in PROGRAMS if name in names and find_spec(_MODULES[name])]
@@ -43,7 +44,7 @@ class Programs:
     """The other programs that a benchmark runs.
 
     Args:
-        names: of streamfuse.bench.shared.systems.PROGRAMS.
+        names: of PROGRAMS.
         required: they were asked for by name, so one that cannot run is an error; otherwise it is left out.
 
     Attributes:

@@ -10,8 +10,8 @@ import typer
 
 from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.errors import EXIT_INTERRUPTED
-from streamfuse.cli.shared.interrupt import stop_on_interrupt
 from streamfuse.extras import need
+from streamfuse.interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
     from streamfuse.train.config import TrainConfig
