@@ -11,7 +11,7 @@ import numpy as np
 
 from streamfuse.runtime.cores import allowed, cores
 
-_PASS_S = 0.0005  # what takes longer was a pass, and has filled the caches with weights
+PASS_S = 0.0005  # what takes longer was a pass, and has filled the caches with weights
 _UNKNOWN_BYTES = 128 * 1024 * 1024
 _CPUS = Path("/sys/devices/system/cpu")
 
@@ -35,7 +35,7 @@ class ColdCaches:
 
     def __call__(self) -> float:
         now = self._clock()
-        if now - self._last > _PASS_S:
+        if now - self._last > PASS_S:
             self._evict()
             self._hidden += self._clock() - now
         self._last = self._clock()
