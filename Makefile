@@ -194,7 +194,7 @@ $(BIN)/python:
 	@$(STEP) "Python environment in $(VENV)" $(PYTHON) -m venv $(VENV)
 
 # What the demo needs: the package with its exporter, cmake and ninja. Meanwhile cargo compiles text/, which needs no package;
-# if it fails, the native build says why. Ctrl-C does not end it.
+# if it fails, the native build says why. Ctrl-C does not stop it.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python $(VENV)/.rust
 	@PYTHONPATH=src $(BIN)/python -m streamfuse.native.cargo --build >/dev/null 2>&1 & \
 	$(STEP) "Python packages$(if $(filter Linux,$(UNAME)),: PyTorch with CUDA$(COMMA) 3 GB to download and 6 GB of disk$(COMMA) minutes)" \

@@ -67,7 +67,7 @@ class Trace:
 
 
 def record(bundle: Path, prompt: str, stop: str | None, max_new_tokens: int) -> Trace:
-    """Answer both ways, once to warm up and once to keep. The texts are equal, or there is no picture."""
+    """Answer plainly and speculatively, each once to warm up and once more. Exits if the texts differ."""
     import streamfuse
     from streamfuse import engines
     from streamfuse.bench.shared.cold_caches import ColdCaches
@@ -152,7 +152,7 @@ class Film:
         self.parts.append(f'<g{kind} visibility="{seen}">{self.animate("visibility", steps)}{content}</g>')
 
     def animate(self, attribute: str, steps: Sequence[tuple[float, object]]) -> str:
-        """A SMIL animation in jumps; of jumps at one moment the last counts."""
+        """A discrete SMIL animation; of several steps at one time, the last counts."""
         moments: dict[str, object] = {}
         for second, value in steps:
             moments[f"{min(second / self.seconds, 1.0):.4f}".rstrip("0").rstrip(".")] = value

@@ -70,7 +70,10 @@ NEEDS = {
     "onnx-genai": Need("ONNX Runtime GenAI", ("onnxruntime_genai", "onnx_ir", "torch", "transformers"), "onnx-genai"),
     "llama-cpp": Need("making the weights for llama.cpp", _MODEL, "llama-cpp"),
 }
-_OTHER_NAMES = {"yaml": "pyyaml"}  # what pip calls a module, where it differs by more than a dash
+_OTHER_NAMES = {
+    "yaml": "pyyaml",
+    "llama_cpp": "llama-cpp-python",
+}  # what pip calls a module, where it differs by more than a dash
 
 
 def package_of(module: str) -> str:

@@ -65,7 +65,7 @@ def test_figures_stay_where_cold_caches_are_not_measured(
     assert (result.exit_code == 0) is (error is MemoryError), result.stderr
     assert "speed-up" in result.stdout
     assert "cold" not in result.stdout
-    assert ("no memory for what evicts them" in result.stderr) is (error is MemoryError)
+    assert ("too little memory to evict them" in result.stderr) is (error is MemoryError)
 
 
 def test_ctrl_c_with_cold_caches_ends_after_the_table(

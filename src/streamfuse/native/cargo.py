@@ -33,7 +33,7 @@ def default_target_dir() -> Path:
 
 
 def find_cargo() -> tuple[Path, dict[str, str]] | None:
-    """cargo of PATH, else of build/rust, and the environment that it wants; None where none is new enough."""
+    """cargo from PATH or build/rust, and the environment it needs; None if neither is new enough."""
     own = {"RUSTUP_HOME": str(RUST / "rustup"), "CARGO_HOME": str(RUST / "cargo")}
     own["PATH"] = os.pathsep.join([str(RUST / "cargo" / "bin"), os.environ.get("PATH", "")])
     of_path = shutil.which("cargo")
@@ -44,7 +44,7 @@ def find_cargo() -> tuple[Path, dict[str, str]] | None:
 
 
 def need_cargo() -> tuple[Path, dict[str, str]]:
-    """find_cargo's; with this environment added, `rustc` and `rustup` are those that it works with.
+    """As find_cargo; with this environment, `rustc` and `rustup` belong to the same Rust.
 
     Raises:
         BuildError: none is new enough.
@@ -90,7 +90,7 @@ def has_rust_target(target: str) -> bool:
 
 
 def find_rustup() -> str | None:
-    """rustup of the cargo that is used; None: it is of a distribution. BuildError where there is no cargo."""
+    """The rustup of that cargo; None if a distribution packages it. BuildError if there is no cargo."""
     return shutil.which("rustup", path=(os.environ | need_cargo()[1])["PATH"])
 
 

@@ -1,7 +1,8 @@
-"""The weights of a bundle as a GGUF, so that llama.cpp runs the very same model.
+"""The weights of a bundle as a GGUF, for llama.cpp.
 
-A lossless bundle of a checkpoint that was a GGUF has that file's weights. An adapter that tunes the base is merged into
-them, and each matrix that it changes is quantized once, on the grid that the exporter uses (`export/grid.py`).
+A bundle of a GGUF whose base is not tuned has that file's weights. An adapter that tunes the base is merged into them,
+and each matrix that it changes is quantized once, on the grid that the exporter uses (`export/grid.py`): the weights of
+a bundle that merges it too, and close to those of one that keeps it apart.
 """
 
 from __future__ import annotations

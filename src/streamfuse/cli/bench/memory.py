@@ -12,8 +12,7 @@ from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import system_names, warn
-from streamfuse.extras import MissingExtra
+from streamfuse.cli.shared.systems import Programs, system_names, warn
 
 if TYPE_CHECKING:
     from streamfuse.bench.memory import Opener
@@ -62,8 +61,7 @@ def memory(
     """
     from streamfuse.bench.memory import measure, own_systems, rows, summary
     from streamfuse.bench.shared.machine import engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, ExternalSystemError, Request
-    from streamfuse.model.config import CheckpointError
+    from streamfuse.bench.shared.systems import LLAMA_CPP, PLAIN, SPECULATIVE, Request
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = system_names(systems, (PLAIN, SPECULATIVE, LLAMA_CPP))
@@ -75,17 +73,12 @@ def memory(
         asked = [encode_prompt(sample, opened.tokenizer) for sample in samples]
         longest = max((asked[place] for place in fitting(asked, manifest, max_new_tokens)), key=len)
         used, facts = engine_threads(opened.backend), {**engine_facts(opened.backend), "data": data, "adapter": adapter}
-    openers, left_out = own_systems(Path(bundle), names, adapter, threads, provider), dict[str, str]()
+    openers = own_systems(Path(bundle), names, adapter, threads, provider)
+    programs = Programs([LLAMA_CPP], required=systems is not None)
     if LLAMA_CPP in names:
-        try:
-            openers |= _llama_cpp(manifest, gguf, trained, used)
-        except (ExternalSystemError, CheckpointError, FileNotFoundError, MissingExtra) as error:
-            if systems is not None:
-                raise
-            left_out[LLAMA_CPP] = str(error)
-            warn(f"Without {LLAMA_CPP}: {error}")
+        openers |= programs.attempt(LLAMA_CPP, lambda: _llama_cpp(manifest, gguf, trained, used)) or {}
     with err.status("starting") as status:
-        result = measure(openers, Request(longest, max_new_tokens), facts, left_out, status.update, warn)
+        result = measure(openers, Request(longest, max_new_tokens), facts, programs.left_out, status.update, warn)
     if json_:
         print_json(result.to_dict())
         return

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfuse.api import load
+from streamfuse.bench.shared.systems import PROGRAMS
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.cli.shared.systems import PROGRAMS, Programs, warn
+from streamfuse.cli.shared.systems import Programs, system_names, warn
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
@@ -165,13 +166,8 @@ def structured(
 def _programs(systems: str | None) -> list[str]:
     """Names of `PROGRAMS`. BadParameter names the flag."""
     if systems is None:
-        return list(PROGRAMS)
-    if systems == _NO_PROGRAM:
-        return []
-    names = [name.strip() for name in systems.split(",") if name.strip()]
-    if not names or len(set(names)) != len(names) or set(names) - set(PROGRAMS):
-        raise typer.BadParameter(f"--systems names some of {', '.join(PROGRAMS)}, each once, or {_NO_PROGRAM}")
-    return names
+        return list(PROGRAMS)  # one that is not installed is left out, with the reason
+    return [] if systems == _NO_PROGRAM else system_names(systems, PROGRAMS)
 
 
 def _task(text: str) -> tuple[Task, str]:

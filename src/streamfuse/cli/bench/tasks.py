@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfuse.api import Model, load
+from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT, OwnRuntime, System
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import PROGRAMS, Programs, system_names, warn
+from streamfuse.cli.shared.systems import Programs, system_names, warn
 
 if TYPE_CHECKING:
-    from streamfuse.bench.shared.systems import System
     from streamfuse.bench.tasks.measure import TaskResult
     from streamfuse.runtime.session import Session
 
-_SYSTEMS = ("plain", "speculative", "without streams", "without lookup", "without table", *PROGRAMS)
+_SYSTEMS = (PLAIN, SPECULATIVE, *WITHOUT.values(), *PROGRAMS)
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
 
 
@@ -116,7 +116,6 @@ def tasks(
     from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
-    from streamfuse.bench.shared.systems import MEMORY, SPECULATIVE, WITHOUT, OwnRuntime
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words

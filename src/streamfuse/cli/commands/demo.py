@@ -79,7 +79,7 @@ def demo(
             except KeyboardInterrupt as error:  # the table of what is complete comes first
                 stopped_by = error
             except MemoryError:
-                say("Not measured with cold caches: there is no memory for what evicts them.", "yellow")
+                say("Not measured with cold caches: too little memory to evict them.", "yellow")
     compared = Comparisons(rows)
     if json_:
         print_json(compared.to_dict("answer"))

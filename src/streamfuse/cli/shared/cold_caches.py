@@ -30,7 +30,7 @@ def cold_session(model: Model, clock: ColdCaches) -> Session:
 def with_cold_caches(
     model: Model, rows: Rows, prompts: Mapping[str, tuple[str, Mapping[str, Any]]], max_new_tokens: int
 ) -> Rows:
-    """The comparisons with `cold`: one greedy answer of each kind, which `equal` includes.
+    """Add `cold` to each comparison: a plain and a speculative greedy answer, which `equal` includes.
 
     Args:
         prompts: by a row's label, the prompt and its restriction as options of `Model.generate`.

@@ -1,4 +1,4 @@
-"""The option --systems of benchmarks over the systems of a task, and the other programs among them."""
+"""The --systems option of the benchmarks, and the other programs that it can name."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from streamfuse.bench.shared.systems import (
+    LLAMA_CPP,
+    ONNX_GENAI,
+    PLAIN,
+    PROGRAMS,
+    SPECULATIVE,
+    ExternalSystemDied,
+    ExternalSystemError,
+    System,
+)
 from streamfuse.cli.shared.console import err, say
-from streamfuse.extras import MissingExtra
+from streamfuse.extras import MissingExtra, package_of
 
 if TYPE_CHECKING:
     from streamfuse.bench.shared.comparison import TaskSettings
-    from streamfuse.bench.shared.systems import System
     from streamfuse.bundle import Manifest
 
 T = TypeVar("T")
-_PACKAGES = {"llama.cpp": "llama_cpp_python", "onnx-genai": "onnxruntime_genai"}
-PROGRAMS = tuple(_PACKAGES)
-_MODULES = _PACKAGES | {"llama.cpp": "llama_cpp"}
+_MODULES = {LLAMA_CPP: "llama_cpp", ONNX_GENAI: "onnxruntime_genai"}
 
 
 def system_names(systems: str | None, names: Collection[str]) -> list[str]:
     """The systems of --systems, or by default plain, speculative and the installed programs among `names`. BadParameter
     if one is not in `names`."""
-    from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE
-
     if systems is None:
         programs = [name for name in PROGRAMS if name in names and find_spec(_MODULES[name])]
         return [PLAIN, SPECULATIVE, *programs]
@@ -44,7 +49,7 @@ class Programs:
     """The other programs that a benchmark runs.
 
     Args:
-        names: of PROGRAMS.
+        names: some of PROGRAMS.
         required: they were asked for by name, so one that cannot run is an error; otherwise it is left out.
 
     Attributes:
@@ -63,13 +68,12 @@ class Programs:
 
         Args:
             gguf: the weights for llama.cpp; None: those of the bundle's checkpoint.
-            adapter: that the bundle was exported with; None: the one that the manifest names.
+            adapter: the bundle was exported with it; None: the one in the manifest.
 
         Raises:
             ExternalSystemError, MissingExtra, CheckpointError, FileNotFoundError: why a required program cannot run.
         """
         from streamfuse.bench.external import opening
-        from streamfuse.bench.shared.systems import LLAMA_CPP, ONNX_GENAI
 
         convert: dict[str, Callable[[], Path]] = {
             LLAMA_CPP: lambda: opening.llama_cpp_weights(manifest, gguf, adapter),
@@ -77,7 +81,7 @@ class Programs:
         }
         for name in self._names:
             with err.status(f"weights for {name}"):
-                path = self._attempt(name, convert[name])
+                path = self.attempt(name, convert[name])
             if path is not None:
                 self._weights[name] = path
 
@@ -94,7 +98,7 @@ class Programs:
         """Start the programs in child processes, which end with `stack`.
 
         Args:
-            prompt_ids: of the prompt that decides among the quantizations of llama.cpp.
+            prompt_ids: the prompt that decides among the quantizations of llama.cpp.
             progress: gets a line before each program.
             forced_tokens: also open ONNX Runtime GenAI with `ff_tokens`.
 
@@ -102,7 +106,6 @@ class Programs:
             ExternalSystemError: a required program cannot load the weights.
         """
         from streamfuse.bench.external import opening
-        from streamfuse.bench.shared.systems import LLAMA_CPP
 
         def start(name: str) -> list[System]:
             if name != LLAMA_CPP:
@@ -115,15 +118,18 @@ class Programs:
         opened: list[System] = []
         for name in self._weights:
             progress(f"opening {name}")
-            if (found := self._attempt(name, partial(start, name))) is not None:
+            if (found := self.attempt(name, partial(start, name))) is not None:
                 opened += found
                 with suppress(PackageNotFoundError):
-                    self.facts.setdefault("programs", {})[name] = version(_PACKAGES[name])
+                    self.facts.setdefault("programs", {})[name] = version(package_of(_MODULES[name]))
         return opened
 
-    def _attempt(self, name: str, make: Callable[[], T]) -> T | None:
-        """None where a program that is not required cannot run, or one died."""
-        from streamfuse.bench.shared.systems import ExternalSystemDied, ExternalSystemError
+    def attempt(self, name: str, make: Callable[[], T]) -> T | None:
+        """What `make` returns; None if the program is left out, because it cannot run and is not required, or died.
+
+        Raises:
+            ExternalSystemError, MissingExtra, CheckpointError, FileNotFoundError: why a required program cannot run.
+        """
         from streamfuse.model.config import CheckpointError
 
         try:
