@@ -24,6 +24,7 @@ Drafter::Drafter(const Model& model, std::shared_ptr<const Memory> memory)
       grower_(model),
       table_(model),
       look_up_(model.spec.capacity, model.spec.widest(), std::move(memory)),
+      joiner_(model.spec.widest()),
       of_streams_(model.tables.calibration, model.spec.num_streams),
       of_table_({}, kTableDepth) {
   ids_.resize(static_cast<size_t>(spec_.num_streams * spec_.top_k));

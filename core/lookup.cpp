@@ -25,7 +25,7 @@ constexpr double kOthers[LookUp::kOffers - 1][4] = {{0.0, 0.17, 0.12, 0.05}, {0.
 }  // namespace
 
 LookUp::LookUp(int64_t capacity, int64_t widest, std::shared_ptr<const Memory> memory)
-    : text_(static_cast<size_t>(capacity)), memory_(std::move(memory)) {
+    : text_(static_cast<size_t>(capacity)), memory_(std::move(memory)), joiner_(widest) {
   for (int64_t length = 1; length <= kLongest; ++length) {
     for (int64_t kind = 0; kind < kKinds; ++kind) {
       for (int64_t rank = 0; rank < kOffers; ++rank) {

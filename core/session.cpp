@@ -39,6 +39,7 @@ Session::Session(std::shared_ptr<const Model> model, Backend backend, const sf_s
       acceptor_(spec_.vocab_size, static_cast<size_t>(spec_.capacity + spec_.widest())),
       watch_(options.clock, options.clock_context) {
   statistics_.model_load_ms = options.model_load_ms;
+  statistics_.reserve(spec_);
   tokens_.reserve(static_cast<size_t>(spec_.capacity) + 1);
   block_.path.reserve(static_cast<size_t>(spec_.widest()) + 1);
 }

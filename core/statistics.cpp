@@ -12,6 +12,11 @@ namespace {
 constexpr const char* kPhaseNames[] = {"prefill", "draft", "verify", "accept", "commit", "sample"};
 constexpr const char* kSourceNames[] = {"model", "streams", "lookup", "table", "grammar", "memory"};
 
+// With an entry per depth or rank of a draft.
+constexpr std::vector<int64_t> Statistics::* kLists[] = {&Statistics::depth_proposed, &Statistics::depth_accepted,
+                                                         &Statistics::rank_offered, &Statistics::rank_accepted};
+constexpr size_t kMostReasons = 8;  // more than one text can have
+
 void add_to_first(std::vector<int64_t>& counts, int64_t depth) {
   if (static_cast<int64_t>(counts.size()) < depth) counts.resize(static_cast<size_t>(depth), 0);
   for (int64_t i = 0; i < depth; ++i) ++counts[static_cast<size_t>(i)];
@@ -29,15 +34,23 @@ void shares(JsonWriter& out, const char* name, const std::vector<int64_t>& parts
 
 }  // namespace
 
+void Statistics::reserve(const Spec& spec) {
+  for (auto list : kLists) (this->*list).reserve(static_cast<size_t>(spec.widest()));
+  widths.reserve(spec.verify.size() + 2);
+  fallback_reasons.reserve(kMostReasons);
+}
+
 // Keeps the capacity of lists, so that a new text does not allocate.
 void Statistics::clear() {
   Statistics fresh;
   fresh.model_load_ms = model_load_ms;
-  for (auto list : {&Statistics::depth_proposed, &Statistics::depth_accepted, &Statistics::rank_offered,
-                    &Statistics::rank_accepted, &Statistics::widths}) {
+  const auto keep = [&](auto list) {
     (this->*list).clear();
     std::swap(fresh.*list, this->*list);
-  }
+  };
+  for (auto list : kLists) keep(list);
+  keep(&Statistics::widths);
+  keep(&Statistics::fallback_reasons);
   *this = std::move(fresh);
 }
 

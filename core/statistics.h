@@ -36,6 +36,7 @@ struct Statistics {
   const char* fallback_reason = nullptr;  // of the whole text
   std::string finish_reason = "stopped";  // the default, since the caller may stop at any token
 
+  void reserve(const Spec& spec);  // room for all that a text can count, so that its passes do not allocate
   void clear();
   void count_pass(int64_t method, const Tree& tree, int64_t nodes, const char* reason);
   void count_accepted(int64_t accepted, int64_t emitted);

@@ -24,6 +24,13 @@ Candidates::One Candidates::take() {
   return best;
 }
 
+TreeJoiner::TreeJoiner(int64_t widest) {
+  const size_t most = 2 * static_cast<size_t>(widest);
+  place_.reserve(most);
+  order_.reserve(most);
+  sorted_.reserve(most);
+}
+
 void TreeJoiner::join(const Tree& other, int64_t width, Tree& tree) {
   place_.assign(1, 0);  // for each row of the other tree, its row here
   for (int64_t row = 1; row < other.size(); ++row) {

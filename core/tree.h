@@ -80,9 +80,10 @@ class Candidates {
   int64_t order_ = 0;
 };
 
-// Merges two drafts of the same root. Reuses its own buffers, so that it does not allocate after a warm-up.
+// Merges two drafts of the same root, of at most `widest` nodes each, without allocating.
 class TreeJoiner {
  public:
+  explicit TreeJoiner(int64_t widest);
   // Adds the nodes of `other` to `tree`; a node in both gets the larger probability, which keeps parents before
   // children. Then calls `order`.
   void join(const Tree& other, int64_t width, Tree& tree);

@@ -1,4 +1,7 @@
 // Tests of the core by itself.
+#include <cmath>
+#include <new>
+
 #include "../accept.h"
 #include "../decide.h"
 #include "../engine.h"
@@ -7,6 +10,20 @@
 #include "hash_engine.h"
 
 using namespace streamfuse;
+
+namespace {
+// Of the whole process, while they are counted.
+bool counts_allocations = false;
+int64_t allocations = 0;
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  allocations += counts_allocations;
+  if (void* const memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -84,6 +101,51 @@ void whatever_passes_cost_the_text_is_the_plain_one() {
       expect(text_of(session, {3, 1, 4, 1, 5, 3, 1, 4}, generation) == expected, "costs change no token");
     }
   }
+}
+
+// Passes of random durations, so that every decision of the planner occurs, each for the first time at some token.
+void a_token_allocates_no_memory_whatever_passes_cost() {
+  struct RandomClock {
+    std::mt19937 random{7};
+    double seconds = 0.0;
+    double now() { return seconds += 1e-3 * std::pow(static_cast<double>(1 + random() % 1000) / 100.0, 3.0); }
+  } clock;
+  sf_sequence_options options = {};
+  options.clock = [](void* self) { return static_cast<RandomClock*>(self)->now(); };
+  options.clock_context = &clock;
+  const std::shared_ptr<const Model> bundle = model();
+  for (const Generation& generation : generations())
+    for (int repeat = 0; repeat < 40; ++repeat) {
+      HashEngine hashes;
+      sf_backend table = hashes.table();
+      static const auto run = table.run;
+      table.run = [](auto... arguments) {
+        counts_allocations = false;  // the test's engine allocates
+        const int code = run(arguments...);
+        counts_allocations = true;
+        return code;
+      };
+      static const auto commit = table.commit;
+      table.commit = [](auto... arguments) {
+        counts_allocations = false;
+        const int code = commit(arguments...);
+        counts_allocations = true;
+        return code;
+      };
+      Session session(bundle, Backend(&table), options);
+      for (const int64_t first : {3, 9}) {
+        const std::vector<int64_t> prompt = {first, 1, 4, 1, 5, first, 1, 4};
+        session.start(prompt.data(), static_cast<int64_t>(prompt.size()), generation, Owned<sf_constraint>(nullptr));
+        sf_token token;
+        session.next(token);  // the prompt, and buffers that depend on the options
+        allocations = 0;
+        counts_allocations = true;
+        while (session.next(token)) {
+        }
+        counts_allocations = false;
+        expect(allocations == 0, std::to_string(allocations) + " allocations in a text after its first token");
+      }
+    }
 }
 
 void a_failing_engine_leaves_text_and_cache_together() {
@@ -284,6 +346,7 @@ void an_index_finds_the_longest_match_after_any_changes() {
 int main() {
   any_tree_leaves_the_text_as_it_is();
   whatever_passes_cost_the_text_is_the_plain_one();
+  a_token_allocates_no_memory_whatever_passes_cost();
   a_failing_engine_leaves_text_and_cache_together();
   what_an_engine_cannot_go_back_to_is_read_again();
   decisions_follow_expected_gain_and_budget();
