@@ -31,9 +31,12 @@ class Arguments {
 
   bool absent(size_t i) const { return stack_[i]->isNone(); }
 
+  // At most 2^30: a few times the product with a tensor's size, which has 32 bits, does not overflow.
   int64_t integer(size_t i, const char* name, int64_t least) const {
-    if (!stack_[i]->isInt() || stack_[i]->toInt() < least)
-      throw BadArgument{std::string(name) + " must be an integer of at least " + std::to_string(least)};
+    constexpr int64_t kMost = int64_t{1} << 30;
+    if (!stack_[i]->isInt() || stack_[i]->toInt() < least || stack_[i]->toInt() > kMost)
+      throw BadArgument{std::string(name) + " must be an integer from " + std::to_string(least) + " to " +
+                        std::to_string(kMost)};
     return stack_[i]->toInt();
   }
 

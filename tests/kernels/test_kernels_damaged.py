@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from streamfuse.runtime.backend import BackendError
-from streamfuse.runtime.backends.executorch import ExecuTorchProgram
+from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.session import Session
 
 MUTATE = Path(__file__).parents[1] / "helpers" / "mutate_program.py"
 
@@ -150,6 +152,42 @@ def test_what_a_program_may_not_say_is_refused_when_it_is_opened(
     path.write_bytes(bytes(serialize_pte_binary(whole)))
     with pytest.raises(BackendError, match=f"{path}: method verify_4 is damaged: .*{DAMAGE[damage]}"):
         ExecuTorchProgram(path)
+
+
+# Argument and name of the integers that operators multiply with the sizes of tensors.
+INTEGERS = {
+    "qkv": {6: "heads", 7: "kv_heads"},
+    "linear": {4: "out_features"},
+    "gated_mlp": {5: "intermediate"},
+    "head": {4: "vocab_size"},
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "argument"), [(operator, argument) for operator, found in INTEGERS.items() for argument in found]
+)
+def test_integers_whose_products_would_overflow_are_refused(
+    parsed: Any, tmp_path: Path, operator: str, argument: int
+) -> None:
+    import copy
+
+    from executorch.exir._serialize._program import serialize_pte_binary
+
+    whole = dataclasses.replace(parsed, program=copy.deepcopy(parsed.program))
+    plan = next(plan for plan in whole.program.execution_plan if plan.name == "decode")
+    for call in calls(plan, f"streamfuse::{operator}"):
+        # A multiple of a head dimension of 16 is the old value again after an overflow of 64 bits.
+        value = copy.deepcopy(plan.values[call.args[argument]])
+        value.val.int_val += 2**60
+        plan.values.append(value)
+        call.args[argument] = len(plan.values) - 1
+    path = tmp_path / "damaged.pte"
+    path.write_bytes(bytes(serialize_pte_binary(whole)))
+    refused = pytest.raises(
+        BackendError, match=f"{operator}.out: {INTEGERS[operator][argument]} must be an integer from"
+    )
+    with ExecuTorchProgram(path) as program, Session(ExecuTorchBackend(program)) as session, refused:
+        session.generate([1, 2, 3], GenerationConfig(2, speculative=False)).finish()
 
 
 def test_a_method_that_only_an_adapter_has_is_named_if_it_cannot_be_loaded(parsed: Any, tmp_path: Path) -> None:
