@@ -45,17 +45,17 @@ MEASURED = ("core", "kernels", "native", "text/src", *(f"src/streamfuse/{package
 _MOST_LISTED = 5  # commits, of each file of results
 _BEGIN = "<!-- table: {}, written by tools/published_figures.py -->"
 _TITLES = {
-    "chat": "Spec-Bench, base model",
-    "GSM8K": "GSM8K, base model",
-    "HumanEval": "HumanEval, base model",
-    "E2E": "E2E NLG, fine-tuned model, test set",
-    "SQL": "WikiSQL, fine-tuned model, held-out rows",
+    "chat": "Spec-Bench",
+    "GSM8K": "GSM8K",
+    "HumanEval": "HumanEval",
+    "E2E": "E2E, fine-tuned",
+    "SQL": "WikiSQL, fine-tuned",
 }
 _TASKS = {
     "function-calling": "function calling",
     "extraction": "extraction",
     "objects": "free JSON (`objects`)",
-    "sql": "SQL, fine-tuned model",
+    "sql": "SQL, fine-tuned",
 }
 SOURCES = ("streams", "lookup", "table")
 _MEMORY = [PEAK_MEMORY.format(bundle) for bundle in BUNDLES]
@@ -98,23 +98,23 @@ def of_sets(document: Document, names: Iterable[str] = tuple(_TITLES)) -> Iterat
 def readme(document: Document) -> str:
     """Three rows: the speed-up with cold and with warm caches."""
     found = [
-        [title, _per_pass(warm), _speedup(cold), _speedup(warm)]
+        [title, _speedup(cold), _speedup(warm), _per_pass(warm)]
         for title, warm, cold in of_sets(document, ("E2E", "SQL", "chat"))
     ]
-    return table("data set | tokens per pass | speed-up, cold caches | speed-up, warm caches", found)
+    return table("data set | speed-up, cold caches | speed-up, warm caches | tokens per pass", found)
 
 
 def speed(document: Document) -> str:
     """Per data set: speculative over plain decoding, with cold and with warm caches."""
     found = []
     for title, warm, cold in of_sets(document):
+        plain = warm["systems"]["plain"]
         found.append([
-            title, str(warm["prompts"]), str(warm["systems"]["plain"]["ended"]),
-            _number(warm["systems"]["plain"]["decode_token_per_sec"], 0), _per_pass(warm), _speedup(cold),
-            _speedup(warm),
+            title, _speedup(cold), _speedup(warm), _per_pass(warm), _number(plain["decode_token_per_sec"], 0),
+            str(warm["prompts"]), str(plain["ended"]),
         ])  # fmt: skip
-    columns = "data set | prompts | ended | plain, tokens/s | tokens per pass | over plain, cold caches"
-    return table(f"{columns} | over plain, warm caches", found)
+    columns = "data set | over plain, cold caches | over plain, warm caches | tokens per pass"
+    return table(f"{columns} | plain, tokens/s | prompts | ended", found)
 
 
 def other_speed(document: Document) -> str:
@@ -122,11 +122,11 @@ def other_speed(document: Document) -> str:
     found = []
     for title, warm, cold in of_sets(document):
         found.append([
-            title, _number(warm["systems"]["plain"]["decode_token_per_sec"], 0), _per_pass(warm), _speedup(cold),
-            _speedup(warm), _gain(warm["gains"]["all"], "streams"),
+            title, _speedup(cold), _speedup(warm), _per_pass(warm), _gain(warm["gains"]["all"], "streams"),
+            _number(warm["systems"]["plain"]["decode_token_per_sec"], 0),
         ])  # fmt: skip
-    columns = "data set | plain, tokens/s | tokens per pass | over plain, cold caches"
-    return table(f"{columns} | over plain, warm caches | gain from streams", found)
+    columns = "data set | over plain, cold caches | over plain, warm caches | tokens per pass"
+    return table(f"{columns} | gain from streams | plain, tokens/s", found)
 
 
 def other_runtimes(document: Document) -> str:
