@@ -5,7 +5,10 @@ Run: python -m pytest tests/docs/test_site.py
 
 from __future__ import annotations
 
+import re
 import sys
+from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ from pages import ROOT
 pytest.importorskip("mkdocs", reason="mkdocs-material is not installed: pip install 'streamfuse[dev]'")
 sys.path.insert(0, str(ROOT / "tools"))
 
+import markdown
+from mkdocs.config import load_config
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -52,3 +57,37 @@ def test_a_page_beside_the_code_links_to_pages_of_the_site(source: str) -> None:
     assert "[contracts.md](../contracts.md" in page
     assert "](../docs/" not in page
     assert "](../../" not in page
+
+
+class _Lists(HTMLParser):
+    """The items of all lists in order: their numbers, None for bullets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[int | None] = []
+        self._next: list[int | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("ol", "ul"):
+            self._next.append(int(dict(attrs).get("start") or 1) if tag == "ol" else None)
+        if tag == "li":
+            number = self._next[-1]
+            self.items.append(number)
+            self._next[-1] = None if number is None else number + 1
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("ol", "ul"):
+            self._next.pop()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_items_of_lists_have_the_numbers_or_bullets_of_their_page(page: Path) -> None:
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    text = page.read_text(encoding="utf-8")
+    lists = _Lists()
+    lists.feed(
+        markdown.markdown(text, extensions=config.markdown_extensions, extension_configs=config.mdx_configs or {})
+    )
+    outside = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^ *(?:[*-]|(\d+)\.) ", outside, flags=re.MULTILINE)
+    assert lists.items == [int(number) if number else None for number in found]
