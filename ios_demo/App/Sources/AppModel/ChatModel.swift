@@ -64,8 +64,15 @@ public final class ChatModel {
     self.clock = clock
   }
 
-  /// Loads the chosen bundle, and the chat that was used last with it.
-  func begin() { later { await self.load(self.settings.bundle) } }
+  /// Loads the chosen bundle, and the chat that was open when the last process ended.
+  func begin() {
+    later { [self] in
+      let bundle = settings.bundle
+      guard let left = settings.chat else { return await load(bundle) }
+      let isOfAnother = await store.read(left).map { $0.record.bundle != bundle } ?? false
+      if isOfAnother { await load(bundle) } else { await load(bundle, chat: left) }
+    }
+  }
 
   /// Uses another bundle, in the chat that was used last with it; nil: none.
   @discardableResult

@@ -46,6 +46,7 @@ extension ChatModel {
     let record = read?.record ?? .new(bundle, settings.settings.systemPrompt)
     (system, changedAt) = (record.system, record.changed)
     await restore(model, record, read?.cache)
+    settings.chat = record.id
     answer.live = nil
     show(
       ChatState(

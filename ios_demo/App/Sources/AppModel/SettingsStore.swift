@@ -35,6 +35,11 @@ public final class SettingsStore {
   public private(set) var settings = Settings()
   /// The name of the bundle in use.
   var bundle: String? { didSet { keep(bundle, "bundle") } }
+  /// The id of the chat that was open last, saved or not.
+  var chat: String? {
+    get { kept.string(forKey: "chat") }
+    set { keep(newValue, "chat") }
+  }
   /// The address of the catalogue that was asked for last.
   var catalog: String {
     get { kept.string(forKey: "catalog") ?? "" }

@@ -29,6 +29,26 @@ final class ChatListTests: AppTestCase {
     XCTAssertEqual(again.chats.open, titles[0].id, "the last one goes on")
   }
 
+  func testTheNextProcessOpensTheChatThatWasOpenAlsoAnEmptyOne() async throws {
+    try use("demo")
+    let parts = start()
+    let first = try await ask(parts.chat, "Hello")
+    let id = try XCTUnwrap(parts.chats.open)
+    await parts.chats.new().value
+    _ = try await ask(parts.chat, "Something else")
+    await parts.chats.open(id).value
+    await parts.leave().value
+    let again = start()
+    try await ready(again.chat)
+    XCTAssertEqual(again.chats.open, id)
+    XCTAssertEqual(again.chat.state.turns, first)
+    await again.chats.new().value
+    await again.leave().value
+    let empty = start()
+    try await ready(empty.chat)
+    XCTAssertEqual(empty.chat.state.turns, [])
+  }
+
   func testAChatGoesOnWithTheModelsMemoryOfIt() async throws {
     try use("demo")
     let parts = start()

@@ -63,7 +63,11 @@ class ChatModel(
     private val disk = Any() // around the record of the turns, so that none replaces a later one
 
     init {
-        later { load(settings.bundle) }
+        later {
+            val bundle = settings.bundle
+            val left = settings.chat
+            if (left == null || saved.read(left).let { it != null && it.bundle != bundle }) load(bundle) else load(bundle, left)
+        }
     }
 
     /** Uses another bundle, in the chat that was last used with it; null: none. */
@@ -296,6 +300,7 @@ class ChatModel(
             OpenChat.open(open, saved, id, record)
         }
         chat = opened
+        settings.chat = opened.id
         current.value = ChatState(
             Phase.READY, bundle, opened.id, open.canChat, open.defaults, record?.turns.orEmpty(), unsent = record?.unsent,
         )

@@ -39,6 +39,7 @@ data class LoadOptions(val threads: Int?, val remembersAnswers: Boolean, val dro
  * @property dropsOldest whether a full context drops its oldest turns, instead of refusing the next question.
  * @property remembersAnswers whether later answers are drafted from earlier ones, which the device keeps.
  * @property bundle the name of the bundle in use.
+ * @property chat the id of the chat that was open last, saved or not.
  * @property catalog the address of the catalogue that was asked for last.
  */
 data class Settings(
@@ -49,6 +50,7 @@ data class Settings(
     val dropsOldest: Boolean = false,
     val remembersAnswers: Boolean = false,
     val bundle: String? = null,
+    val chat: String? = null,
     val catalog: String = "",
 ) {
     val loading: LoadOptions get() = LoadOptions(numbers[Field.THREADS]?.toInt(), remembersAnswers, dropsOldest)
@@ -100,6 +102,11 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
         get() = current.value.bundle
         set(value) = current.update { it.copy(bundle = value) }
 
+    /** The id of the chat that was open last, saved or not. */
+    var chat: String?
+        get() = current.value.chat
+        set(value) = current.update { it.copy(chat = value) }
+
     /** The address of the catalogue that was asked for last. */
     var catalog: String
         get() = current.value.catalog
@@ -133,7 +140,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
     fun setRemembersAnswers(on: Boolean) = current.update { it.copy(remembersAnswers = on) }
 
     /** Everything as the bundle has it. */
-    fun clear() = current.update { Settings(bundle = it.bundle, catalog = it.catalog) }
+    fun clear() = current.update { Settings(bundle = it.bundle, chat = it.chat, catalog = it.catalog) }
 
     /** Writes now what is not written yet. */
     @Synchronized
@@ -155,6 +162,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
             put("drop", settings.dropsOldest.toString())
             put("remember", settings.remembersAnswers.toString())
             settings.bundle?.let { put("bundle", it) }
+            settings.chat?.let { put("chat", it) }
             put("catalog", settings.catalog)
         }
 
@@ -172,6 +180,7 @@ class SettingsStore(private val preferences: Preferences, scope: CoroutineScope)
             dropsOldest = kept["drop"].toBoolean(),
             remembersAnswers = kept["remember"].toBoolean(),
             bundle = kept["bundle"],
+            chat = kept["chat"],
             catalog = kept["catalog"].orEmpty(),
         )
     }

@@ -52,6 +52,22 @@ class ChatListTest : ChatTest() {
         assertEquals(list.state.value.chats, SavedChats(File(folder.root, "saved")).entries.value)
     }
 
+    @Test fun `the next process opens the chat that was open, also an empty one`() = runTest {
+        use("demo")
+        val chat = model()
+        val first = chat.ask("Hello")
+        chat.newChat().join()
+        chat.ask("Something else")
+        chat.openChat(first.chat!!).join()
+        advanceTimeBy(1000) // settings are written a moment later
+        val again = model(store())
+        assertEquals(first.chat, again.ready().chat)
+        assertEquals(first.turns, again.ready().turns)
+        again.newChat().join()
+        advanceTimeBy(1000)
+        assertEquals(emptyList<Turn>(), model(store()).ready().turns)
+    }
+
     @Test fun `a chat of another bundle loads it`() = runTest {
         use("demo")
         bundle("other")
