@@ -75,7 +75,9 @@ def test_padding_rows_cost_no_time(method: str, few: int) -> None:
     rows = bundle.manifest.methods[method].rows
     best = {few: float("inf"), rows: float("inf")}
     with ExecuTorchBackend(bundle.graph, bundle.spec()) as backend:
-        for _ in range(15):
+        for turn in range(100):  # more turns under load; each can only come closer to what a pass costs
+            if turn >= 15 and best[few] < 0.95 * best[rows]:
+                break
             for count in best:
                 start = time.perf_counter()
                 backend.run(method, np.arange(count) + 100, np.arange(count), np.tri(count, dtype=np.bool_))
