@@ -13,6 +13,7 @@
 #include <locale>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "atomic_file.h"
 #include "error.h"
@@ -23,6 +24,8 @@ namespace {
 
 constexpr int kRounds = 6, kChecks = 3;
 constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds
+constexpr double kMostAfterOthers = 1.5;  // maximum of after_others_
+constexpr size_t kAfterOthers = 0, kPlain = 1;  // places in `points`: a plain pass after another method, after itself
 constexpr double kLeastMs = 1e-6, kMostMs = 1e9;                // of a pass
 constexpr double kSame = 1.25;                                  // ratios of costs within this factor count as unchanged
 constexpr double kFollow = 0.05;         // share of a difference by which one pass corrects its method, and the device
@@ -103,6 +106,7 @@ void Costs::begin(bool frozen) {
   frozen_ = frozen;
   age_ = 0;
   due_ = kDue;
+  after_others_ = 1.0;
   for (Pair& pair : pairs_) {
     pair.measured_first = pair.first;
     pair.measured_last = pair.last;
@@ -112,6 +116,8 @@ void Costs::begin(bool frozen) {
 
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
   if (frozen_) return;
+  const bool follows_plain = std::exchange(before_, method) == kDecode;
+  if (method == kDecode && !follows_plain) ms /= after_others_;
   const bool due = method == kDecode && plain_is_due();
   const int64_t age = age_;
   if (method == kDecode) age_ = 0;
@@ -166,7 +172,8 @@ bool Costs::measure(const Run& run) {
       return true;
     }
   }
-  speed_ = quickest(passes.front().ms) / pairs_.front().first;
+  after_others_ = after_others(passes);
+  speed_ = quickest(passes[kPlain].ms) / pairs_.front().first;
   known_ = true;
   age_ = 0;
   return false;
@@ -174,7 +181,7 @@ bool Costs::measure(const Run& run) {
 
 // The most important methods come first: decode, streams (which need decode's results), the widest method.
 std::vector<Costs::Point> Costs::points() const {
-  std::vector<Point> found = {{0, 1, true, {}}};
+  std::vector<Point> found = {{0, 1, false, {}}, {0, 1, true, {}}};
   if (spec_.deferred) found.push_back({pairs_.size() - 1, 1, true, {}});
   for (size_t i = spec_.verify.size(); i > 0; --i) {
     if (pairs_[i].most > spec_.capacity) continue;
@@ -194,6 +201,7 @@ bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int n
     for (Point& point : points) {
       const int64_t method = method_at(point.place);
       if (method == kStreams && before != kDecode) continue;
+      if (&point == &points[kAfterOthers] && round == 0) continue;  // no other method has run
       double spent = 0.0, longest = 0.0;
       for (const Point& one : points)
         if (one.needed && !one.ms.empty()) longest = std::max(longest, quickest(one.ms));
@@ -214,8 +222,8 @@ bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int n
 // Compares the methods that ran as often as decode. Costs measured under load do not agree with those of an idle
 // device.
 bool Costs::agrees(const std::vector<Point>& points) const {
-  const std::vector<double>& decode = points.front().ms;
-  return std::all_of(points.begin() + 1, points.end(), [&](const Point& point) {
+  const std::vector<double>& decode = points[kPlain].ms;
+  return std::all_of(points.begin() + kPlain + 1, points.end(), [&](const Point& point) {
     if (point.ms.size() < decode.size()) return true;
     const Pair& pair = pairs_[point.place];
     const double known = point.rows == pair.most ? pair.last : pair.first;
@@ -229,10 +237,11 @@ bool Costs::agrees(const std::vector<Point>& points) const {
 void Costs::fit(const std::vector<Point>& points) {
   const auto widest = std::max_element(points.begin(), points.end(),
                                        [](const Point& one, const Point& other) { return one.rows < other.rows; });
-  const double decode = typical(points.front().ms), span = std::max(1.0, static_cast<double>(widest->rows - 1));
+  const double decode = typical(points[kPlain].ms), span = std::max(1.0, static_cast<double>(widest->rows - 1));
   std::vector<bool> is_inferred(pairs_.size(), false);
   for (Pair& pair : pairs_) pair.first = pair.last = kMostMs;  // for methods that the context is too short for
   for (const Point& point : points) {
+    if (&point == &points[kAfterOthers]) continue;
     Pair& pair = pairs_[point.place];
     const double on_line = decode + (typical(widest->ms) - decode) * static_cast<double>(point.rows - 1) / span;
     const double ms = point.ms.empty() ? on_line : typical(point.ms);
@@ -241,14 +250,21 @@ void Costs::fit(const std::vector<Point>& points) {
     if (point.ms.empty()) is_inferred[point.place] = true;
   }
   begin(false);
+  after_others_ = after_others(points);
   for (size_t i = 0; i < pairs_.size(); ++i)
     if (is_inferred[i]) pairs_[i].inferred = kFollowInferred;
+}
+
+double Costs::after_others(const std::vector<Point>& points) {
+  if (points[kAfterOthers].ms.empty()) return 1.0;
+  return std::clamp(typical(points[kAfterOthers].ms) / typical(points[kPlain].ms), 1.0, kMostAfterOthers);
 }
 
 std::vector<double> Costs::table() const {
   std::vector<double> ms;
   for (const Pair& pair : pairs_)
     if (known_) ms.insert(ms.end(), {speed_ * pair.first, speed_ * pair.last});
+  if (known_) ms.push_back(after_others_);
   return ms;
 }
 
@@ -264,6 +280,7 @@ void Costs::take(const std::vector<double>& table) {
     pairs_[i].last = table[2 * i + 1];
   }
   begin(false);
+  after_others_ = table.back();
 }
 
 bool Costs::load(const std::string& folder, const std::string& identity, const std::string& device) {

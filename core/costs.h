@@ -42,7 +42,7 @@ class Costs {
   // to cancel: then no costs are known. A pass of streams follows one of decode. Returns whether the ratios are new.
   using Run = std::function<double(int64_t method, int64_t nodes)>;
   bool measure(const Run& run);
-  // Milliseconds of each method with its fewest and with all rows, as in `set`; empty if not known.
+  // Milliseconds of each method with its fewest and with all rows, as in `set`, then `after_others_`; empty if not known.
   std::vector<double> table() const;
   // Milliseconds of each method with all its rows, in the same order.
   std::vector<double> of_full_passes() const;
@@ -75,6 +75,7 @@ class Costs {
   bool sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) const;
   bool agrees(const std::vector<Point>& points) const;
   void fit(const std::vector<Point>& points);
+  static double after_others(const std::vector<Point>& points);
   size_t place(int64_t method) const;
   int64_t method_at(size_t place) const;
 
@@ -82,6 +83,10 @@ class Costs {
   std::vector<Pair> pairs_;  // decode, verify methods, streams
   double speed_ = 1.0;       // current factor of all costs
   bool known_ = false, frozen_ = false;
+  // A plain pass after one of another method, over a plain pass in plain decoding, whose cost is the unit: a wide pass
+  // leaves less of the weights in caches that hold them.
+  double after_others_ = 1.0;
+  int64_t before_ = kStreams;  // method of the last pass
   int64_t age_ = 0, due_;  // verify passes since the last plain pass, and the number after which one is due
 };
 
