@@ -42,7 +42,8 @@ class Costs {
   // to cancel: then no costs are known. A pass of streams follows one of decode. Returns whether the ratios are new.
   using Run = std::function<double(int64_t method, int64_t nodes)>;
   bool measure(const Run& run);
-  // Milliseconds of each method with its fewest and with all rows, as in `set`, then `after_others_`; empty if not known.
+  // Milliseconds of each method with its fewest and with all rows, as in `set`, then `after_others_`. Empty if they are
+  // not known.
   std::vector<double> table() const;
   // Milliseconds of each method with all its rows, in the same order.
   std::vector<double> of_full_passes() const;
