@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iomanip>
 #include <locale>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -24,8 +25,7 @@ namespace {
 
 constexpr int kRounds = 6, kChecks = 3;
 constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds
-constexpr double kMostAfterOthers = 1.5;  // maximum of after_others_
-constexpr size_t kAfterOthers = 0, kPlain = 1;  // places in `points`: a plain pass after another method, after itself
+constexpr double kMostAfterOthers = 1.5;                        // maximum of after_others_
 constexpr double kLeastMs = 1e-6, kMostMs = 1e9;                // of a pass
 constexpr double kSame = 1.25;                                  // ratios of costs within this factor count as unchanged
 constexpr double kFollow = 0.05;         // share of a difference by which one pass corrects its method, and the device
@@ -38,7 +38,7 @@ constexpr double kAge = 0.01;            // this share for a plain pass grows by
 constexpr int64_t kDue = 32, kLeastDue = 4, kMostDue = 256;
 constexpr double kReturn = 0.01;  // share of the way back to the measured ratios, per plain pass
 constexpr int64_t kMaxAgeSeconds = 30 * 86400;
-constexpr const char* kFormat = "streamfuse costs 2";
+constexpr const char* kFormat = "streamfuse costs 3";
 
 std::string without_breaks(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -116,7 +116,7 @@ void Costs::begin(bool frozen) {
 
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
   if (frozen_) return;
-  const bool follows_plain = std::exchange(before_, method) == kDecode;
+  const bool follows_plain = std::exchange(after_plain_, method == kDecode);
   if (method == kDecode && !follows_plain) ms /= after_others_;
   const bool due = method == kDecode && plain_is_due();
   const int64_t age = age_;
@@ -163,17 +163,19 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
 bool Costs::measure(const Run& run) {
   const bool remembered = known_;
   known_ = false;
+  double after_others = after_others_;
   std::vector<Point> passes = points();
-  if (remembered && !sample(passes, run, kChecks, 1, kMostChecking)) return false;
+  if (remembered && !sample(passes, after_others, run, kChecks, 1, kMostChecking)) return false;
   if (!remembered || !agrees(passes)) {
-    if (!sample(passes, run, kRounds, 2, kMostMeasuring)) return false;
+    if (!sample(passes, after_others, run, kRounds, 2, kMostMeasuring)) return false;
     if (!remembered || !agrees(passes)) {
       fit(passes);
+      after_others_ = after_others;
       return true;
     }
   }
-  after_others_ = after_others(passes);
-  speed_ = quickest(passes[kPlain].ms) / pairs_.front().first;
+  after_others_ = after_others;
+  speed_ = quickest(passes.front().ms) / pairs_.front().first;
   known_ = true;
   age_ = 0;
   return false;
@@ -181,7 +183,7 @@ bool Costs::measure(const Run& run) {
 
 // The most important methods come first: decode, streams (which need decode's results), the widest method.
 std::vector<Costs::Point> Costs::points() const {
-  std::vector<Point> found = {{0, 1, false, {}}, {0, 1, true, {}}};
+  std::vector<Point> found = {{0, 1, true, {}}};
   if (spec_.deferred) found.push_back({pairs_.size() - 1, 1, true, {}});
   for (size_t i = spec_.verify.size(); i > 0; --i) {
     if (pairs_[i].most > spec_.capacity) continue;
@@ -195,35 +197,44 @@ std::vector<Costs::Point> Costs::points() const {
 // Methods alternate in rounds, so that a change of speed affects all alike. Interruptions do not count towards the
 // budget: a pass counts as the quickest of its kind, and a narrower one as no more than the widest. False if `run` was
 // cancelled.
-bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) const {
+bool Costs::sample(std::vector<Point>& points, double& after_others, const Run& run, int rounds, int needed_rounds,
+                   double budget) const {
+  std::vector<double> afterwards;  // milliseconds of plain passes after a pass of another method
+  std::optional<int64_t> before;   // the method that ran last
   for (int round = 0; round < rounds; ++round) {
-    int64_t before = kStreams;  // the method that ran last
     for (Point& point : points) {
       const int64_t method = method_at(point.place);
       if (method == kStreams && before != kDecode) continue;
-      if (&point == &points[kAfterOthers] && round == 0) continue;  // no other method has run
       double spent = 0.0, longest = 0.0;
       for (const Point& one : points)
         if (one.needed && !one.ms.empty()) longest = std::max(longest, quickest(one.ms));
       for (const Point& one : points)
         if (!one.ms.empty()) spent += static_cast<double>(one.ms.size()) * std::min(longest, quickest(one.ms));
+      if (!afterwards.empty())
+        spent += static_cast<double>(afterwards.size()) * std::min(longest, quickest(afterwards));
       const double expected = point.ms.empty() ? longest : std::min(longest, quickest(point.ms));
       const bool is_needed = point.needed && point.ms.size() < static_cast<size_t>(needed_rounds);
       if (!is_needed && spent + expected > budget) continue;
+      if (method == kDecode && before && before != kDecode && spent + 2 * expected <= budget) {
+        afterwards.push_back(run(method, point.rows));
+        if (afterwards.back() < 0) return false;
+      }
       const double ms = run(method, point.rows);
       if (ms < 0) return false;
       point.ms.push_back(ms);
       before = method;
     }
   }
+  if (afterwards.size() > 1)
+    after_others = std::clamp(quickest(afterwards) / quickest(points.front().ms), 1.0, kMostAfterOthers);
   return true;
 }
 
 // Compares the methods that ran as often as decode. Costs measured under load do not agree with those of an idle
 // device.
 bool Costs::agrees(const std::vector<Point>& points) const {
-  const std::vector<double>& decode = points[kPlain].ms;
-  return std::all_of(points.begin() + kPlain + 1, points.end(), [&](const Point& point) {
+  const std::vector<double>& decode = points.front().ms;
+  return std::all_of(points.begin() + 1, points.end(), [&](const Point& point) {
     if (point.ms.size() < decode.size()) return true;
     const Pair& pair = pairs_[point.place];
     const double known = point.rows == pair.most ? pair.last : pair.first;
@@ -237,11 +248,10 @@ bool Costs::agrees(const std::vector<Point>& points) const {
 void Costs::fit(const std::vector<Point>& points) {
   const auto widest = std::max_element(points.begin(), points.end(),
                                        [](const Point& one, const Point& other) { return one.rows < other.rows; });
-  const double decode = typical(points[kPlain].ms), span = std::max(1.0, static_cast<double>(widest->rows - 1));
+  const double decode = typical(points.front().ms), span = std::max(1.0, static_cast<double>(widest->rows - 1));
   std::vector<bool> is_inferred(pairs_.size(), false);
   for (Pair& pair : pairs_) pair.first = pair.last = kMostMs;  // for methods that the context is too short for
   for (const Point& point : points) {
-    if (&point == &points[kAfterOthers]) continue;
     Pair& pair = pairs_[point.place];
     const double on_line = decode + (typical(widest->ms) - decode) * static_cast<double>(point.rows - 1) / span;
     const double ms = point.ms.empty() ? on_line : typical(point.ms);
@@ -250,14 +260,8 @@ void Costs::fit(const std::vector<Point>& points) {
     if (point.ms.empty()) is_inferred[point.place] = true;
   }
   begin(false);
-  after_others_ = after_others(points);
   for (size_t i = 0; i < pairs_.size(); ++i)
     if (is_inferred[i]) pairs_[i].inferred = kFollowInferred;
-}
-
-double Costs::after_others(const std::vector<Point>& points) {
-  if (points[kAfterOthers].ms.empty()) return 1.0;
-  return std::clamp(typical(points[kAfterOthers].ms) / typical(points[kPlain].ms), 1.0, kMostAfterOthers);
 }
 
 std::vector<double> Costs::table() const {
@@ -298,8 +302,11 @@ bool Costs::load(const std::string& folder, const std::string& identity, const s
   for (Pair& pair : found)
     if (!(file >> pair.first >> pair.last) || !(pair.first > 0 && pair.first < 1e9 && pair.last > 0 && pair.last < 1e9))
       return false;
+  double after_others = 0.0;
+  if (!(file >> after_others) || !(after_others >= 1.0 && after_others <= kMostAfterOthers)) return false;
   pairs_ = found;
   begin(false);
+  after_others_ = after_others;
   return true;
 }
 
@@ -310,6 +317,7 @@ void Costs::store(const std::string& folder, const std::string& identity, const 
   text << kFormat << '\n' << without_breaks(identity) << '\n' << without_breaks(device) << '\n';
   text << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
   for (const Pair& pair : pairs_) text << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
+  text << after_others_ << '\n';
   const std::string bytes = text.str();
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);

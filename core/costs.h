@@ -30,6 +30,7 @@ class Costs {
   // (heat, load, a longer cache), part to the method, and half of that to the other methods of several rows. See
   // docs/core.md.
   void observe(int64_t method, int64_t nodes, double ms);
+  void begin_text() { after_plain_ = false; }  // a prefill comes before the first pass
   // How far passes of other methods moved this method's cost since it last ran, as a logarithm.
   double inferred(int64_t method) const { return pairs_[place(method)].inferred; }
   // Whether the cost of a plain pass should be measured again because many other passes ran since the last one. If
@@ -73,10 +74,11 @@ class Costs {
   };
   void begin(bool frozen);
   std::vector<Point> points() const;
-  bool sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) const;
+  // Sets `after_others` if it was measured.
+  bool sample(std::vector<Point>& points, double& after_others, const Run& run, int rounds, int needed_rounds,
+              double budget) const;
   bool agrees(const std::vector<Point>& points) const;
   void fit(const std::vector<Point>& points);
-  static double after_others(const std::vector<Point>& points);
   size_t place(int64_t method) const;
   int64_t method_at(size_t place) const;
 
@@ -84,10 +86,10 @@ class Costs {
   std::vector<Pair> pairs_;  // decode, verify methods, streams
   double speed_ = 1.0;       // current factor of all costs
   bool known_ = false, frozen_ = false;
-  // A plain pass after one of another method, over a plain pass in plain decoding, whose cost is the unit: a wide pass
-  // leaves less of the weights in caches that hold them.
+  // A plain pass after a pass of another method, over one in plain decoding, whose cost is the unit: where caches hold
+  // the weights, the other pass leaves less of them there.
   double after_others_ = 1.0;
-  int64_t before_ = kStreams;  // method of the last pass
+  bool after_plain_ = false;  // whether the last pass of this text was plain
   int64_t age_ = 0, due_;  // verify passes since the last plain pass, and the number after which one is due
 };
 

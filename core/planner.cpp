@@ -20,6 +20,7 @@ Facts Planner::facts() const { return {spec_, costs_, drafter_.streams_usable(),
 void Planner::begin(const std::vector<int64_t>& tokens, int64_t kept, Constraint* constraint,
                     const Generation& generation) {
   free_.reset();
+  costs_.begin_text();
   drafter_.begin(tokens, kept, constraint, generation);
   begin_text(state_, facts());
 }

@@ -869,8 +869,9 @@ def test_costs_are_measured_once_remembered_and_checked(tmp_path: Path) -> None:
     assert calls[1] < calls[0] / 2, "a few passes check what was remembered"
     file = cost_file(folder)
     good = file.read_text()
-    spoilt = "\n".join([*good.splitlines()[:4], "2 2", *good.splitlines()[5:-2], "40 90", good.splitlines()[-1]])
-    for text in ("", "streamfuse costs 2\n", good.replace("\nd\n", "\ne\n"), good.replace("\na\n", "\nb\n"), spoilt):
+    lines = good.splitlines()
+    spoilt = "\n".join([*lines[:4], "2 2", *lines[5:-3], "40 90", *lines[-2:]])
+    for text in ("", "streamfuse costs 3\n", good.replace("\nd\n", "\ne\n"), good.replace("\na\n", "\nb\n"), spoilt):
         file.write_text(text)
         backend = TimedBackend(spec(deferred=True))
         cost_session(backend, folder).prepare()
@@ -923,17 +924,29 @@ class SharedCacheBackend(TimedBackend):
         return output
 
 
-def test_a_plain_pass_costs_what_it_costs_in_plain_decoding() -> None:
-    backend = SharedCacheBackend(spec())
-    passes: Counter[str] = Counter()
-    with cost_session(backend, None) as session:
-        for seed in range(8):
-            sampling = SamplingConfig(temperature=0.3 + 0.3 * (seed % 2), seed=seed)
-            generation = session.generate([1, 2, 3] * 3, GenerationConfig(60, sampling, ignore_eos=True))
-            generation.finish()
-            passes.update(generation.statistics.widths)
-            assert generation.statistics.cost_ms[DECODE] == pytest.approx(2, rel=0.03)
-    assert min(passes[DECODE], passes.total() - passes[DECODE]) > 100
+def test_a_plain_pass_costs_what_it_costs_in_plain_decoding(tmp_path: Path) -> None:
+    for _ in range(2):  # the second session reads what the first one has measured
+        backend = SharedCacheBackend(spec())
+        passes: Counter[str] = Counter()
+        with cost_session(backend, tmp_path) as session:
+            for _ in range(20):
+                session.generate([1, 2, 3, 4], GenerationConfig(1)).finish()  # a prefill and a plain pass
+                session.reset()
+            for seed in range(8):
+                sampling = SamplingConfig(temperature=0.3 + 0.3 * (seed % 2), seed=seed)
+                generation = session.generate([1, 2, 3] * 3, GenerationConfig(60, sampling, ignore_eos=True))
+                generation.finish()
+                passes.update(generation.statistics.widths)
+                assert generation.statistics.cost_ms[DECODE] == pytest.approx(2, rel=0.03)
+        assert min(passes[DECODE], passes.total() - passes[DECODE]) > 100
+
+
+def test_a_context_too_short_for_any_draft_is_measured_too() -> None:
+    session = cost_session(SlowBackend(spec(capacity=6, widths={"verify_8": (8, 8)}), 200.0), None)
+    session.prepare()
+    generation = session.generate([1], GenerationConfig(1))
+    generation.finish()
+    assert generation.statistics.cost_ms[DECODE] == pytest.approx(200)
 
 
 class RowsBackend(TimedBackend):
@@ -1015,7 +1028,7 @@ def test_the_cost_file_takes_the_place_of_what_a_killed_process_left(tmp_path: P
     cost_session(TimedBackend(spec()), tmp_path).prepare()
     file = cost_file(tmp_path)
     assert file.name == name
-    assert file.read_text().startswith("streamfuse costs 2\na\nd\n")
+    assert file.read_text().startswith("streamfuse costs 3\na\nd\n")
     assert file.stat().st_mode & 0o777 == 0o600
 
 
