@@ -82,6 +82,7 @@ public final class ChatModel {
       if bundle == settings.bundle && model != nil { return }  // it is still open, or an earlier work has opened it
       await save()
       settings.bundle = bundle
+      settings.chat = nil  // the one used last
       await load(bundle)
     }
   }
@@ -121,6 +122,7 @@ public final class ChatModel {
       }
       await store.sweep()
       await store.delete(id)
+      if id == settings.chat { settings.chat = nil }
       await changed()
     }
   }

@@ -37,6 +37,7 @@ extension ChatModel {
     guard let bundle = await store.read(id)?.record.bundle else { return }
     if let model, bundle == settings.bundle { return await show(model, bundle, id) }
     settings.bundle = bundle
+    settings.chat = id
     await load(bundle, chat: id)
   }
 

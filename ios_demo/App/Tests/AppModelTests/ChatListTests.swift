@@ -49,6 +49,22 @@ final class ChatListTests: AppTestCase {
     XCTAssertEqual(empty.chat.state.turns, [])
   }
 
+  func testAfterABundleThatCouldNotBeOpenedTheNextProcessOpensTheChatUsedLastWithIt() async throws {
+    try use("other")
+    let demo = try use("demo")
+    let parts = start()
+    let turns = try await ask(parts.chat, "Hello")
+    await parts.bundles.choose("other").value
+    let damage = demo.appending(path: "damaged")
+    try write("", to: damage)
+    await parts.bundles.choose("demo").value
+    XCTAssertEqual(parts.chat.state.phase, .failed)
+    try FileManager.default.removeItem(at: damage)
+    let again = start()
+    try await ready(again.chat)
+    XCTAssertEqual(again.chat.state.turns, turns)
+  }
+
   func testAChatGoesOnWithTheModelsMemoryOfIt() async throws {
     try use("demo")
     let parts = start()

@@ -74,7 +74,7 @@ class ChatModel(
     fun open(bundle: String?): Job = change(if (bundle == current.value.bundle) null else End.STOPPED) {
         if (bundle == settings.bundle && model != null) return@change
         save()
-        choose(bundle)
+        choose(bundle, null)
         load(bundle)
     }
 
@@ -87,7 +87,7 @@ class ChatModel(
         if (bundle == settings.bundle && open != null) {
             show(open, bundle, id)
         } else {
-            choose(bundle)
+            choose(bundle, id)
             load(bundle, id)
         }
     }
@@ -105,6 +105,7 @@ class ChatModel(
         if (isOpen) save()
         saved.sweep()
         saved.delete(id)
+        if (id == settings.chat) settings.chat = null
         if (isOpen) show(model!!, current.value.bundle!!, null)
     }
 
@@ -265,8 +266,10 @@ class ChatModel(
         current.update { ChatState(Phase.FAILED, it.bundle, error = sentenceOf(error)) }
     }
 
-    private fun choose(bundle: String?) {
+    /** [chat]: the one to open, also by the next process if this one ends before; null: the one used last. */
+    private fun choose(bundle: String?, chat: String?) {
         settings.bundle = bundle
+        settings.chat = chat
         settings.flush()
     }
 

@@ -68,6 +68,20 @@ class ChatListTest : ChatTest() {
         assertEquals(emptyList<Turn>(), model(store()).ready().turns)
     }
 
+    @Test fun `after a bundle that could not be opened, the next process opens the chat used last with it`() = runTest {
+        use("demo")
+        bundle("other")
+        val chat = model()
+        val turns = chat.ask("Hello").turns
+        chat.open("other").join()
+        val damage = File(bundle("demo"), "damaged").apply { writeText("") }
+        chat.open("demo").join()
+        assertEquals(Phase.FAILED, chat.state.value.phase)
+        damage.delete()
+        advanceTimeBy(1000)
+        assertEquals(turns, model(store()).ready().turns)
+    }
+
     @Test fun `a chat of another bundle loads it`() = runTest {
         use("demo")
         bundle("other")
