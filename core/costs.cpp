@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kRounds = 6, kChecks = 3;
 constexpr double kMostMeasuring = 250.0, kMostChecking = 50.0;  // milliseconds
-constexpr double kMostAfterOthers = 1.5;                        // maximum of after_others_
+constexpr double kMostSlowdown = 1.5;                           // maximum of slowdown_
 constexpr double kLeastMs = 1e-6, kMostMs = 1e9;                // of a pass
 constexpr double kSame = 1.25;                                  // ratios of costs within this factor count as unchanged
 constexpr double kFollow = 0.05;         // share of a difference by which one pass corrects its method, and the device
@@ -97,6 +97,7 @@ void Costs::set(const double* first, const double* last, int64_t count, bool fro
     pairs_[static_cast<size_t>(i)].first = first[i];
     pairs_[static_cast<size_t>(i)].last = last[i];
   }
+  slowdown_ = 1.0;
   begin(frozen);
 }
 
@@ -106,7 +107,6 @@ void Costs::begin(bool frozen) {
   frozen_ = frozen;
   age_ = 0;
   due_ = kDue;
-  after_others_ = 1.0;
   for (Pair& pair : pairs_) {
     pair.measured_first = pair.first;
     pair.measured_last = pair.last;
@@ -117,7 +117,7 @@ void Costs::begin(bool frozen) {
 void Costs::observe(int64_t method, int64_t nodes, double ms) {
   if (frozen_) return;
   const bool follows_plain = std::exchange(after_plain_, method == kDecode);
-  if (method == kDecode && !follows_plain) ms /= after_others_;
+  if (method == kDecode && !follows_plain) ms /= slowdown_;
   const bool due = method == kDecode && plain_is_due();
   const int64_t age = age_;
   if (method == kDecode) age_ = 0;
@@ -163,18 +163,15 @@ void Costs::observe(int64_t method, int64_t nodes, double ms) {
 bool Costs::measure(const Run& run) {
   const bool remembered = known_;
   known_ = false;
-  double after_others = after_others_;
   std::vector<Point> passes = points();
-  if (remembered && !sample(passes, after_others, run, kChecks, 1, kMostChecking)) return false;
+  if (remembered && !sample(passes, run, kChecks, 1, kMostChecking)) return false;
   if (!remembered || !agrees(passes)) {
-    if (!sample(passes, after_others, run, kRounds, 2, kMostMeasuring)) return false;
+    if (!sample(passes, run, kRounds, 2, kMostMeasuring)) return false;
     if (!remembered || !agrees(passes)) {
       fit(passes);
-      after_others_ = after_others;
       return true;
     }
   }
-  after_others_ = after_others;
   speed_ = quickest(passes.front().ms) / pairs_.front().first;
   known_ = true;
   age_ = 0;
@@ -197,10 +194,9 @@ std::vector<Costs::Point> Costs::points() const {
 // Methods alternate in rounds, so that a change of speed affects all alike. Interruptions do not count towards the
 // budget: a pass counts as the quickest of its kind, and a narrower one as no more than the widest. False if `run` was
 // cancelled.
-bool Costs::sample(std::vector<Point>& points, double& after_others, const Run& run, int rounds, int needed_rounds,
-                   double budget) const {
-  std::vector<double> afterwards;  // milliseconds of plain passes after a pass of another method
-  std::optional<int64_t> before;   // the method that ran last
+bool Costs::sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget) {
+  std::vector<double> after_others;  // milliseconds of plain passes after a pass of another method
+  std::optional<int64_t> before;     // the method that ran last
   for (int round = 0; round < rounds; ++round) {
     for (Point& point : points) {
       const int64_t method = method_at(point.place);
@@ -210,14 +206,14 @@ bool Costs::sample(std::vector<Point>& points, double& after_others, const Run& 
         if (one.needed && !one.ms.empty()) longest = std::max(longest, quickest(one.ms));
       for (const Point& one : points)
         if (!one.ms.empty()) spent += static_cast<double>(one.ms.size()) * std::min(longest, quickest(one.ms));
-      if (!afterwards.empty())
-        spent += static_cast<double>(afterwards.size()) * std::min(longest, quickest(afterwards));
+      if (!after_others.empty())
+        spent += static_cast<double>(after_others.size()) * std::min(longest, quickest(after_others));
       const double expected = point.ms.empty() ? longest : std::min(longest, quickest(point.ms));
       const bool is_needed = point.needed && point.ms.size() < static_cast<size_t>(needed_rounds);
       if (!is_needed && spent + expected > budget) continue;
       if (method == kDecode && before && before != kDecode && spent + 2 * expected <= budget) {
-        afterwards.push_back(run(method, point.rows));
-        if (afterwards.back() < 0) return false;
+        after_others.push_back(run(method, point.rows));
+        if (after_others.back() < 0) return false;
       }
       const double ms = run(method, point.rows);
       if (ms < 0) return false;
@@ -225,8 +221,8 @@ bool Costs::sample(std::vector<Point>& points, double& after_others, const Run& 
       before = method;
     }
   }
-  if (afterwards.size() > 1)
-    after_others = std::clamp(quickest(afterwards) / quickest(points.front().ms), 1.0, kMostAfterOthers);
+  if (after_others.size() > 1)
+    slowdown_ = std::clamp(quickest(after_others) / quickest(points.front().ms), 1.0, kMostSlowdown);
   return true;
 }
 
@@ -268,7 +264,7 @@ std::vector<double> Costs::table() const {
   std::vector<double> ms;
   for (const Pair& pair : pairs_)
     if (known_) ms.insert(ms.end(), {speed_ * pair.first, speed_ * pair.last});
-  if (known_) ms.push_back(after_others_);
+  if (known_) ms.push_back(slowdown_);
   return ms;
 }
 
@@ -284,7 +280,7 @@ void Costs::take(const std::vector<double>& table) {
     pairs_[i].last = table[2 * i + 1];
   }
   begin(false);
-  after_others_ = table.back();
+  slowdown_ = table.back();
 }
 
 bool Costs::load(const std::string& folder, const std::string& identity, const std::string& device) {
@@ -302,11 +298,11 @@ bool Costs::load(const std::string& folder, const std::string& identity, const s
   for (Pair& pair : found)
     if (!(file >> pair.first >> pair.last) || !(pair.first > 0 && pair.first < 1e9 && pair.last > 0 && pair.last < 1e9))
       return false;
-  double after_others = 0.0;
-  if (!(file >> after_others) || !(after_others >= 1.0 && after_others <= kMostAfterOthers)) return false;
+  double slowdown = 0.0;
+  if (!(file >> slowdown) || !(slowdown >= 1.0 && slowdown <= kMostSlowdown)) return false;
   pairs_ = found;
   begin(false);
-  after_others_ = after_others;
+  slowdown_ = slowdown;
   return true;
 }
 
@@ -317,7 +313,7 @@ void Costs::store(const std::string& folder, const std::string& identity, const 
   text << kFormat << '\n' << without_breaks(identity) << '\n' << without_breaks(device) << '\n';
   text << static_cast<int64_t>(std::time(nullptr)) << '\n' << std::setprecision(17);
   for (const Pair& pair : pairs_) text << speed_ * pair.first << ' ' << speed_ * pair.last << '\n';
-  text << after_others_ << '\n';
+  text << slowdown_ << '\n';
   const std::string bytes = text.str();
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);

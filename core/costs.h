@@ -43,7 +43,7 @@ class Costs {
   // to cancel: then no costs are known. A pass of streams follows one of decode. Returns whether the ratios are new.
   using Run = std::function<double(int64_t method, int64_t nodes)>;
   bool measure(const Run& run);
-  // Milliseconds of each method with its fewest and with all rows, as in `set`, then `after_others_`. Empty if they are
+  // Milliseconds of each method with its fewest and with all rows, as in `set`, then `slowdown_`. Empty if they are
   // not known.
   std::vector<double> table() const;
   // Milliseconds of each method with all its rows, in the same order.
@@ -74,9 +74,7 @@ class Costs {
   };
   void begin(bool frozen);
   std::vector<Point> points() const;
-  // Sets `after_others` if it was measured.
-  bool sample(std::vector<Point>& points, double& after_others, const Run& run, int rounds, int needed_rounds,
-              double budget) const;
+  bool sample(std::vector<Point>& points, const Run& run, int rounds, int needed_rounds, double budget);
   bool agrees(const std::vector<Point>& points) const;
   void fit(const std::vector<Point>& points);
   size_t place(int64_t method) const;
@@ -86,9 +84,9 @@ class Costs {
   std::vector<Pair> pairs_;  // decode, verify methods, streams
   double speed_ = 1.0;       // current factor of all costs
   bool known_ = false, frozen_ = false;
-  // A plain pass after a pass of another method, over one in plain decoding, whose cost is the unit: where caches hold
-  // the weights, the other pass leaves less of them there.
-  double after_others_ = 1.0;
+  // Time of a plain pass after a pass of another method, over that of one after a plain pass, which is the unit of all
+  // costs. Above 1 where caches hold the weights, because the other pass leaves less of them there.
+  double slowdown_ = 1.0;
   bool after_plain_ = false;  // whether the last pass of this text was plain
   int64_t age_ = 0, due_;  // verify passes since the last plain pass, and the number after which one is due
 };

@@ -226,7 +226,7 @@ int64_t Sampler::race_of_kept(const Sampling& sampling, const Noise& noise) {
 template <class Number>
 void Sampler::keep_from(const Sampling& sampling, const Number* scores, double top, double floor) {
   kept_.clear();
-  kept_.reserve(static_cast<size_t>(vocab_size_));  // once, since flatter logits keep more tokens
+  kept_.reserve(static_cast<size_t>(vocab_size_));  // later calls do not allocate
   for (int64_t id = 0; id < vocab_size_; ++id) {
     const double score = static_cast<double>(scores[id]);
     if (score >= floor) kept_.push_back({id, (score - top) / sampling.temperature, 0.0});

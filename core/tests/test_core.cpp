@@ -14,7 +14,7 @@
 using namespace streamfuse;
 
 namespace {
-// Of the whole process, while they are counted.
+// Calls of `operator new` by the whole process while `counts_allocations` is set.
 bool counts_allocations = false;
 int64_t allocations = 0;
 }  // namespace

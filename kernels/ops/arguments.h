@@ -31,7 +31,7 @@ class Arguments {
 
   bool absent(size_t i) const { return stack_[i]->isNone(); }
 
-  // At most 2^30: a few times the product with a tensor's size, which has 32 bits, does not overflow.
+  // Refuses integers above 2^30, so that 3 * integer * size of a dimension (at most 2^31) fits into 64 bits.
   int64_t integer(size_t i, const char* name, int64_t least) const {
     constexpr int64_t kMost = int64_t{1} << 30;
     if (!stack_[i]->isInt() || stack_[i]->toInt() < least || stack_[i]->toInt() > kMost)
