@@ -72,6 +72,16 @@ def test_a_format_is_told_by_its_fields(
     assert sample.number == row.get("question_id", row.get("prompt_id"))
 
 
+def test_the_categories_of_mt_bench_count_as_one(tmp_path: Path) -> None:
+    rows = [
+        {"question_id": 81, "category": "writing", "turns": ["a"]},
+        {"question_id": 130, "category": "coding", "turns": ["b"]},
+        {"question_id": 200, "category": "qa", "turns": ["c"]},
+        {"category": "coding", "turns": ["d"]},  # a user's own
+    ]
+    assert [sample.kind for sample in read(tmp_path, *rows)] == ["mt-bench", "mt-bench", "qa", "coding"]
+
+
 def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text: Tokenizer) -> None:
     chat = [
         {"role": "system", "content": "s"}, {"role": "user", "content": "a"},

@@ -135,7 +135,7 @@ def measure_bundle(
         for prompt_ids, answered in turns(sample, model.tokenizer):
             if len(prompt_ids) > room:
                 break
-            tally = tallies[sample.source]
+            tally = tallies[sample.kind]
             session.reset()
             generation = session.generate(prompt_ids, config, tally.add_pass)
             last = generation.finish()
@@ -175,12 +175,12 @@ def measure_adapter(
     for start in range(0, len(fitting), _REPLAY_BATCH):
         batch = fitting[start : start + _REPLAY_BATCH]
         answers = own_text(model, [prompt for prompt, _ in batch], settings.max_new_tokens)
-        by_source: dict[str, list[Example]] = defaultdict(list)
+        by_kind: dict[str, list[Example]] = defaultdict(list)
         for (_, sample), answer in zip(batch, answers, strict=True):
-            by_source[sample.source].append(answer)
+            by_kind[sample.kind].append(answer)
             texts.append((sample, text.decode(answer.input_ids[answer.start :])))
-        for source, examples in by_source.items():
+        for kind, examples in by_kind.items():
             result = replay(model, examples, (settings.width,))[settings.width]
-            tallies[source].add_replay(result, len(examples))
+            tallies[kind].add_replay(result, len(examples))
             progress(len(examples))
     return Acceptance(dict(tallies), texts, len(samples) - len(texts), plain=False)

@@ -30,6 +30,10 @@ class Example:
     start: int
 
 
+# The categories of MT-bench.
+_MT_BENCH = frozenset(("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"))
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One row: a prompt and its reference answers.
@@ -51,6 +55,12 @@ class Sample:
     before: tuple[Message, ...] = ()
     ids: Example | None = None
     number: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """The group that this row counts in where results are reported by group: `source`, but "mt-bench" for MT-bench's
+        eight categories, which Spec-Bench (arXiv 2401.07851) reports as one."""
+        return "mt-bench" if self.number is not None and self.source in _MT_BENCH else self.source
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ def all_(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Results file; results already in it are reused.")
     ] = Path("build/figures.json"),
-    limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread over the data.")] = 24,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each decoding mode per prompt.")] = 2,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts per data set, evenly spread over the data.")] = 40,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each decoding mode per prompt.")] = 1,
     only: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Only the benchmarks whose names contain this text.", show_default="all"),

@@ -119,7 +119,7 @@ def _read(
     found = []
     for place in fitting(encoded, model.manifest, max_new_tokens):
         sample = samples[place]
-        found.append((sample.source, sample.turns[0] if sample.turns else "", _asking(model, encoded[place])))
+        found.append((sample.kind, sample.turns[0] if sample.turns else "", _asking(model, encoded[place])))
     return found
 
 

@@ -146,7 +146,7 @@ def tasks(
     else:
         samples = spread(merged(read_samples(data, format_, options.data_template(template), split=split)), limit)
         asked = [encode_prompt(sample, opened.tokenizer) for sample in samples]
-        kinds = [sample.source for sample in samples]
+        kinds = [sample.kind for sample in samples]
     fits = fitting(asked, manifest, max_new_tokens)
     prompts, kinds = [asked[place] for place in fits], [kinds[place] for place in fits]
     programs = Programs(others, required=systems is not None)
