@@ -37,7 +37,7 @@ int flush(int descriptor) {
   return fsync(descriptor);
 }
 
-bool LockedFile::lock(const std::string& path, int flags) {
+bool LockedFile::lock(const std::string& path, int flags, bool wait) {
   opened_ = false;
   if (process_ != getpid()) close();  // a forked process would share the lock of its parent
   while (true) {
@@ -49,8 +49,13 @@ bool LockedFile::lock(const std::string& path, int flags) {
     if (descriptor_ < 0) return false;
     int locked;
     do {
-      locked = flock(descriptor_, LOCK_EX);
+      locked = flock(descriptor_, wait ? LOCK_EX : LOCK_EX | LOCK_NB);
     } while (locked != 0 && errno == EINTR);
+    if (locked != 0 && errno == EWOULDBLOCK) {
+      if (opened_) close();  // so that the `lock` that succeeds says that it opened the file
+      errno = EWOULDBLOCK;
+      return false;
+    }
     struct stat opened, named;
     if (fstat(descriptor_, &opened) == 0 && stat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino &&
         named.st_dev == opened.st_dev)
@@ -71,8 +76,8 @@ void LockedFile::close() {
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + std::string(kTemporary)) {
   held_.reserve(kMostHeld);
   struct stat named;
-  if (stat(path_.c_str(), &named) == 0 && S_ISDIR(named.st_mode)) {  // not only when all is written
-    errno = EISDIR;
+  if (stat(path_.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) {  // a device would be replaced
+    errno = S_ISDIR(named.st_mode) ? EISDIR : EINVAL;
     fail();
     return;
   }

@@ -19,8 +19,9 @@ class LockedFile {
   LockedFile& operator=(const LockedFile&) = delete;
 
   // Opens the file, unless this process has it open, and locks it. If the path names another file by then, because
-  // another process has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened.
-  bool lock(const std::string& path, int flags);
+  // another process has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened, or
+  // with EWOULDBLOCK, if it must not wait: another holds the lock.
+  bool lock(const std::string& path, int flags, bool wait = true);
   void unlock();
   void close();
   int descriptor() const { return descriptor_; }  // -1: closed

@@ -107,6 +107,9 @@ void Engine::check_results(int64_t method, int64_t nodes, bool want_logits) cons
 Streams Engine::streams(int64_t survivor, int64_t token) {
   const TraceSection section("streams");
   sf_results found = {};
+  found.carrying = 1;
+  found.num_streams = static_cast<int32_t>(spec_.num_streams);
+  found.top_k = static_cast<int32_t>(spec_.top_k);
   check(backend_->streams(backend_->context, static_cast<int32_t>(survivor), token, &found));
   const Streams streams = streams_of(found, 0);
   if (streams.ids == nullptr) throw Failure(SF_EXECUTION, "the engine gave no streams");

@@ -150,7 +150,7 @@ Guide::Offers Guide::find_offers(int32_t state) {
   if (count > 1 || (count == 1 && tokens[0] != canonical)) may_follow(state, {tokens.data(), count}, allowed.data());
   Offers found;
   for (size_t i = 0; i < count; ++i)
-    if (allowed[i]) found.list[found.count++] = {tokens[i], logarithm(likely[i].share)};
+    if (allowed[i]) found.list[found.count++] = {tokens[i], std::min(0.0, logarithm(likely[i].share))};  // rounding
   return found;
 }
 

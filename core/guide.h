@@ -25,7 +25,7 @@ class Guide {
 
   struct Offer {
     int64_t token;
-    double log_prob;  // natural logarithm
+    double log_prob;  // natural logarithm, at most 0: a child is never more probable than its parent
   };
   // Likely next tokens, the most probable first.
   struct Offers {

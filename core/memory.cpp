@@ -11,8 +11,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <chrono>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "error.h"
@@ -37,6 +39,7 @@ constexpr char kFileMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
 
 constexpr int kFileFlags = O_RDWR | O_APPEND;
 constexpr size_t kFirstRoom = 1024;  // tokens
+constexpr int kTries = 100;          // to lock the file, a millisecond apart
 constexpr int kPlaces = 64;          // of the end of an answer in a text that are compared with it
 
 FileHeader header_of(const std::string& identity) {
@@ -144,28 +147,44 @@ void Memory::add(std::span<const int64_t> tokens) {
   const std::vector<int32_t> narrow(tokens.begin(), tokens.end());
   const std::span<const int32_t> answer = fitting(narrow);
   if (answer.empty()) return;
-  const auto locked = lock();
+  const std::lock_guard writing(file_mutex_);
   const Unlock at_end{file_};
+  const bool has_file = !path_.empty() && !file_failed_ && lock_file();
   bool replace = false;
-  if (!path_.empty() && !file_failed_) {
+  {
+    const auto locked = lock();
     try {
-      file_failed_ = !file_.lock(path_, kFileFlags);
-      replace = !file_failed_ && read_file();
+      replace = has_file && read_file();
     } catch (const Failure&) {
       file_failed_ = true;
     }
+    replace |= append(answer);
   }
-  replace |= append(answer);
   if (path_.empty() || file_failed_) return file_.close();
+  if (!has_file) return;
   if (replace)
     replace_file();
   else
     append_to_file(answer);
 }
 
+// False if another process holds the file: one that was suspended may hold it for ever.
+bool Memory::lock_file() {
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (file_.lock(path_, kFileFlags, false)) return true;
+    file_failed_ = errno != EWOULDBLOCK;
+    if (file_failed_) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
 void Memory::forget() {
-  const auto locked = lock();
-  rebuild(answers_.size(), 0);
+  const std::lock_guard writing(file_mutex_);
+  {
+    const auto locked = lock();
+    rebuild(answers_.size(), 0);
+  }
   file_failed_ = false;
   if (path_.empty()) return;
   FirstFailure failure;
@@ -240,7 +259,7 @@ bool Memory::read_file() {
   struct stat status;
   if (fstat(file, &status) != 0) bad_file(path_, " cannot be read: ");
   const size_t size = static_cast<size_t>(status.st_size);
-  if (size > 0 && !is_memory(file))
+  if (!S_ISREG(status.st_mode) || (size > 0 && !is_memory(file)))
     throw Failure(SF_BAD_FILE, path_ + " is not a memory of streamfuse; name another file");
   FileHeader header;
   const bool mine = read_at(file, 0, &header, sizeof header) && header.identity == header_of(identity_).identity;

@@ -25,7 +25,8 @@ class Memory {
   Memory(const std::string& path, int64_t capacity, std::string identity, int64_t vocab_size);
 
   // Adds an answer, with up to kContext tokens before it, to the memory and to the file, and reads what other processes
-  // have added to the file. After an error of the file, the file is not used until `forget`.
+  // have added to the file. If another process holds the file for longer than 0.1 s, the answer is in RAM only. After
+  // an error of the file, the file is not used until `forget`.
   void add(std::span<const int64_t> tokens);
   // Removes all answers, and empties the file and the answer files named FILE.NAME (those of a model's adapters), open
   // or not. Needs no disk space. Throws Failure(SF_BAD_FILE), after all were tried, for the first that failed.
@@ -45,12 +46,14 @@ class Memory {
   bool is_in(const SuffixIndex& text, size_t begin, size_t end) const;
   bool append(std::span<const int32_t> tokens);  // true: older answers were dropped
   void rebuild(size_t first, size_t capacity);
+  bool lock_file();
   bool read_file();
   void replace_file();
   void empty_own_file();
   void append_to_file(std::span<const int32_t> tokens);
 
-  mutable std::mutex mutex_;
+  std::mutex file_mutex_;       // for the file, and before `mutex_` is taken to change the answers
+  mutable std::mutex mutex_;    // never held during a wait for another process or for the disk's cache
   std::string path_, identity_;
   size_t capacity_, limit_;  // tokens: the most that are kept when answers are dropped; the most at any time
   int64_t vocab_size_;

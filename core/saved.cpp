@@ -74,6 +74,8 @@ const char* why(int error) {
       return "it is not allowed there";
     case EISDIR:
       return "it is a folder";
+    case EINVAL:
+      return "it is not a regular file";
     case ENAMETOOLONG:
       return "its name is too long";
     default:

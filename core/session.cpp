@@ -51,6 +51,7 @@ auto Session::or_end(const Body& body) {
   } catch (...) {
     running_ = block_.open = false;
     constraint_.reset();
+    engine_.idle();
     throw;
   }
 }
@@ -351,6 +352,7 @@ void Session::prepare() {
   past_stops_ = stops_;
   finish(nullptr);
   learn_costs();
+  engine_.idle();
 }
 
 // After `finish`. Returns its duration in milliseconds.

@@ -111,14 +111,15 @@ typedef struct sf_backend {
   const char* (*error)(void* context);
   /* Frees the engine; called once, by sf_sequence_free or a failing sf_sequence_new. May be NULL. */
   void (*release)(void* context);
-  /* Serialize the first `length` cache positions in the engine's own format: `bytes_of` returns their size, `save`
-   * passes them to `put` in order, in parts of any size, and `load` reads them through `get` into an empty cache. If
+  /* Serialize the first `length` cache positions in the engine's own format: `bytes_of` returns their size, also for
+   * more positions than the cache has now (up to the capacity, before `load`), `save` passes them to `put` in order, in parts of any size, and `load` reads them through `get` into an empty cache. If
    * put or get does not return SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it
    * has read. NULL if the engine does not support this; then a restored sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
-  /* Called when generation ends; the engine may park its worker threads. May be NULL. */
+  /* Called when generation ends, also by an error, and after passes that measure; the engine may park its worker
+   * threads. May be NULL. */
   void (*idle)(void* context);
   /* Returns to the system the memory of the cache, and memory whose contents can be recomputed. The cache is empty when
    * this is called. May be NULL. */
@@ -189,7 +190,8 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*);
  * texts. `path` is a file that keeps their token ids between processes, readable by its owner only; NULL: in RAM only.
  * It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
  * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The
- * oldest answers are dropped. Several processes may share the file. Call it before sf_sequence_new. */
+ * oldest answers are dropped. Several processes may share the file; an answer that ends while another process holds the
+ * file for longer than 0.1 s is kept in RAM only. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
 /* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those

@@ -51,8 +51,10 @@ struct HashEngine {
   int64_t goes_back = kCapacity;  // rows that `truncate` can drop, except for all
   size_t furthest = 0;            // the longest cache so far
   int releases = 0;
+  bool idles = true;  // since the last pass
 
   int run(int32_t n, const int64_t* ids, const uint8_t* ancestors, sf_results* out) {
+    idles = false;
     if (fail_at-- == 0) return SF_EXECUTION;
     rows.assign(static_cast<size_t>(n), cache);
     logits.resize(static_cast<size_t>(n * kVocabulary));
@@ -99,6 +101,7 @@ struct HashEngine {
     };
     backend.error = [](void*) { return "no power"; };
     backend.release = [](void* self) { ++static_cast<HashEngine*>(self)->releases; };
+    backend.idle = [](void* self) { static_cast<HashEngine*>(self)->idles = true; };
     return backend;
   }
 };

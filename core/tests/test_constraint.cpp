@@ -446,6 +446,45 @@ void what_was_chosen_in_such_a_state_is_offered() {
   expect(offers(11).count == 0, "nothing is offered after it was forgotten");
 }
 
+// Each text of 2^20 tokens in which only `next` is allowed.
+struct OnlyOne {
+  int64_t next = 0;
+
+  sf_constraint table() {
+    sf_constraint constraint = RecordGrammar().table();
+    constraint.context = this;
+    constraint.accept = [](void*, int64_t) { return int{SF_OK}; };
+    constraint.rollback = [](void*, int32_t) { return int{SF_OK}; };
+    constraint.forced = [](void* self, int64_t* tokens, int32_t, int32_t* n) {
+      tokens[0] = static_cast<OnlyOne*>(self)->next;
+      *n = 1;
+      return int{SF_OK};
+    };
+    constraint.release = nullptr;
+    return constraint;
+  }
+};
+
+void an_offer_is_at_most_certain() {
+  OnlyOne grammar;
+  const sf_constraint table = grammar.table();
+  Constraint constraint(Owned<sf_constraint>(&table), 1 << 20, {});
+  Guide guide;
+  guide.begin(&constraint);
+  const auto choose = [&](int64_t token) {
+    grammar.next = token;
+    guide.begin_draft(3, 8);
+    const double log_prob = guide.offers(0)[0].log_prob;
+    guide.learn(0, token);
+    guide.end_draft();
+    return log_prob;
+  };
+  for (int64_t token = 0; token < 3000; ++token) choose(token);
+  double largest = -1.0;
+  for (int times = 0; times < 200; ++times) largest = std::max(largest, choose(5000));
+  expect(largest == 0.0, "no rounding makes an offer more probable than 1");
+}
+
 void a_certain_end_needs_no_pass() {
   for (const int64_t room : {int64_t{1}, int64_t{8}}) {
     RecordGrammar grammar;
@@ -544,6 +583,7 @@ int main() {
   refused_candidates_of_look_up_are_no_misses();
   the_models_own_spelling_is_drafted_next();
   what_was_chosen_in_such_a_state_is_offered();
+  an_offer_is_at_most_certain();
   a_certain_end_needs_no_pass();
   a_reset_forgets_what_was_chosen();
   if (failures > 0) return EXIT_FAILURE;

@@ -170,6 +170,7 @@ void a_failing_engine_leaves_text_and_cache_together() {
         sentence = failure.what();
       }
       expect(sentence == "no power", "the engine's own sentence is thrown");
+      expect(hashes.idles, "the engine is idle after an error");
       const auto& tokens = session.tokens();
       expect(static_cast<int64_t>(hashes.cache.size()) == session.cached(),
              "the cache is as long as the session knows");
@@ -181,6 +182,33 @@ void a_failing_engine_leaves_text_and_cache_together() {
     }
     expect(hashes.releases == 1, "an engine is given back once");
   }
+}
+
+void an_engine_is_idle_after_measuring() {
+  HashEngine hashes;
+  const sf_backend table = hashes.table();
+  Session session(model(), Backend(&table), {});
+  session.prepare();
+  expect(hashes.furthest == 0 && !hashes.rows.empty(), "passes are measured, none is kept");
+  expect(hashes.idles, "the engine is idle after measuring");
+}
+
+// They are those of one node, and the bundle says the rest.
+void streams_of_one_node_are_two_arrays() {
+  static const int64_t ids[] = {4, 5};
+  static const float log_probs[] = {-1.0f, -2.0f};
+  HashEngine hashes;
+  sf_backend table = hashes.table();
+  table.streams = [](void*, int32_t, int64_t, sf_results* out) {
+    out->stream_ids = ids;
+    out->stream_log_probs = log_probs;
+    return int{SF_OK};
+  };
+  Spec spec = model()->spec;
+  spec.num_streams = 1;
+  spec.top_k = 2;
+  Engine engine(spec, Backend(&table));
+  expect(engine.streams(0, 3).ids == ids, "no more than the two arrays is needed");
 }
 
 // ---- decisions ----
@@ -354,6 +382,8 @@ int main() {
   a_token_allocates_no_memory_whatever_passes_cost();
   a_failing_engine_leaves_text_and_cache_together();
   what_an_engine_cannot_go_back_to_is_read_again();
+  an_engine_is_idle_after_measuring();
+  streams_of_one_node_are_two_arrays();
   decisions_follow_expected_gain_and_budget();
   streams_that_do_not_pay_are_backed_off();
   plain_passes_are_measured_now_and_then();

@@ -582,6 +582,11 @@ def test_a_saved_session_that_is_damaged_or_anothers_is_refused_and_changes_noth
             session.restore(tmp_path / "missing")
         with pytest.raises(CoreError, match="cannot be written"):
             session.save(tmp_path / "no" / "folder")
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(CoreError, match="pipe cannot be written: it is not a regular file"):
+            session.save(tmp_path / "pipe")
+        assert (tmp_path / "pipe").is_fifo()
+        (tmp_path / "pipe").unlink()
         path.write_bytes(good)
         with pytest.raises(ZeroDivisionError):
             session.restore(path, lambda note: 1 // (note != b"note"))

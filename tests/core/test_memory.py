@@ -12,6 +12,7 @@ import stat
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,11 @@ def test_another_bundle_begins_the_file_anew_and_another_file_is_left_alone(tmp_
     with pytest.raises(CoreError, match="photo is not a memory of streamfuse; name another file"):
         model_of(photo)
     assert photo.read_bytes() == b"a picture of a cat"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CoreError, match="pipe is not a memory of streamfuse; name another file"):
+        model_of(pipe)
+    assert pipe.is_fifo()
     with pytest.raises(CoreError, match="cannot be written"):
         model_of(tmp_path / "none" / "memory")
     with pytest.raises(CoreError, match="a memory has 1 to 16777216 tokens"):
@@ -273,6 +279,24 @@ def test_models_that_share_a_file_keep_each_others_answers(tmp_path: Path) -> No
     assert answers_in(path) == []
     ask(models[1], PROMPT)
     assert len(answers_in(path)) == 1, "what one forgot does not come back from the other"
+
+
+def test_a_process_that_holds_the_file_stops_no_session(tmp_path: Path) -> None:
+    """A suspended one may hold it for ever."""
+    path = tmp_path / "memory"
+    model = model_of(path)
+    with path.open("rb") as file, ThreadPoolExecutor() as pool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            first, alone = pool.submit(ask, model).result(timeout=30)
+            again, drafted = pool.submit(ask, model).result(timeout=30)
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+    assert again == first
+    assert drafted.target_forward_passes < alone.target_forward_passes / 2
+    assert answers_in(path) == []
+    ask(model, [50, 51, 52, 53])
+    assert len(answers_in(path)) == 1
 
 
 def test_forgetting_empties_the_files_of_adapters_and_no_other(tmp_path: Path) -> None:
