@@ -1464,6 +1464,7 @@ STANDARD = {  # and POSIX, for files
         "string",
         "string_view",
         "system_error",
+        "thread",
         "vector",
     ),
 }

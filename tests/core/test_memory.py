@@ -401,7 +401,7 @@ def test_processes_that_write_one_file_lose_no_answer(tmp_path: Path, tokens: in
 
 
 _FORKED = """
-import fcntl, os, sys, time
+import fcntl, os, sys
 from pathlib import Path
 from test_memory import answers_in, ask, model_of
 
@@ -421,12 +421,11 @@ child = os.fork()
 if child == 0:
     ask(model, [1, 2, 1])
     os._exit(0)
-time.sleep(1)
-assert (os.waitpid(child, os.WNOHANG), path.stat().st_size) == ((0, 0), before), "it waits for the lock"
-fcntl.flock(own, fcntl.LOCK_UN)
 assert os.waitpid(child, 0) == (child, 0)
+assert path.stat().st_size == before, "it does not write without a lock of its own"
+fcntl.flock(own, fcntl.LOCK_UN)
 ask(model, [7, 9, 3])
-assert len(answers_in(path)) == 3
+assert len(answers_in(path)) == 2
 """
 
 
