@@ -19,8 +19,9 @@ HERMES, LLAMA, GEMMA = (TEMPLATES[f"tools_{name}"] for name in ("hermes", "llama
 QWEN_XML = HERMES + "{# <function=name> #}"
 WITH_TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}" + CHATML
 GEMMA_4 = "{# <|channel>thought <channel|> <|tool_call>call:<tool_call|> #}" + WITH_TOOLS
-LFM2 = "{# <|tool_call_start|> #}" + WITH_TOOLS
+LFM2 = "{# <|tool_list_start|> <|tool_list_end|> #}" + WITH_TOOLS  # as the published one, which spells no mark of calls
 MISTRAL = "{# [TOOL_CALLS] [THINK] [/THINK] #}" + WITH_TOOLS
+MINISTRAL = "{# [TOOL_CALLS] [ARGS] #}" + WITH_TOOLS
 PHI_4 = "{# <|tool_call|> <|/tool_call|> #}" + WITH_TOOLS
 GRANITE = "{# <|tool_call|> #}" + WITH_TOOLS
 GEMMA_3 = "{# ```tool_code #}" + WITH_TOOLS
@@ -30,7 +31,7 @@ MESSAGE_TOOLS = (
     "{% for m in messages %}{% if m.role == 'system' and 'tools' in m %}<|tool|>{{ m.tools }}<|/tool|>{% endif %}"
     "{{ m.content }}{% endfor %}"
 )
-SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"]
+SPECIAL = ["<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "<|tool_call_start|>", "<|tool_call_end|>"]
 THOUGHTS = ["[THINK]", "[/THINK]"]  # special tokens too
 
 

@@ -246,6 +246,15 @@ def test_a_keyword_that_has_no_effect_is_accepted(nothing: dict[str, Any]) -> No
     assert fits(opened(llama_like()), {"schema": schema}, '{"a":{"b":[1,1]}}')
 
 
+def test_a_schema_that_a_reference_leads_to_is_read_alike_anywhere() -> None:
+    """In OpenAPI's components too."""
+    day = {"type": "string", "format": "date", "uniqueItems": False}
+    schema = {"$ref": "#/components/schemas/Day", "components": {"schemas": {"Day": day}}}
+    tokenizer = opened(llama_like())
+    assert fits(tokenizer, {"schema": schema}, '"2024-02-29"')
+    assert not fits(tokenizer, {"schema": schema}, '"2023-02-29"')
+
+
 def test_white_space_is_the_schema_s_choice() -> None:
     tokenizer = opened(llama_like())
     for options, text in (

@@ -40,6 +40,23 @@ HOSTILE = {
         "schema": {"allOf": [{"anyOf": [{"pattern": f"a{i}"}, {"pattern": "b"}]} for i in range(16)]}
     },
     "patterns that all match": {"schema": {"allOf": [{"pattern": f"a{{{i},30}}b"} for i in range(20)]}},
+    "patterns that all match, by references": {
+        "schema": {
+            "$ref": "#/$defs/d0",
+            "$defs": {f"d{i}": {"pattern": f"a{{{i},30}}b", "$ref": f"#/$defs/d{i + 1}"} for i in range(30)}
+            | {"d30": {}},
+        }
+    },
+    "patterns that all match, by references seen before": {
+        "schema": {
+            "properties": {f"p{i}": {"$ref": f"#/$defs/d{i}"} for i in range(30)}
+            | {"z": {"allOf": [{"$ref": f"#/$defs/d{i}"} for i in range(30)]}},
+            "$defs": {f"d{i}": {"pattern": f"a{{{i},30}}b"} for i in range(30)},
+        }
+    },
+    "patterns that all match, in a property": {
+        "schema": {"allOf": [{"properties": {"p": {"pattern": f"a{{{i},30}}b"}}} for i in range(30)]}
+    },
     "patterns that may overlap": {"schema": {"patternProperties": {f"(a|b)*{i}(a|b)*": {} for i in range(32)}}},
     "references that are copied": {
         "schema": {"oneOf": [{"$ref": "#/$defs/a"}] * 9_000, "$defs": {"a": {"enum": list(range(3_000))}}}

@@ -20,6 +20,7 @@ from tool_families import (
     LFM2,
     LLAMA,
     MESSAGE_TOOLS,
+    MINISTRAL,
     MISTRAL,
     NO_TOOLS,
     PHI_4,
@@ -98,6 +99,19 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {  # template,
     ),
     "mistral": (
         MISTRAL, '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]', "", [PARIS]
+    ),
+    "mistral, newer": (MINISTRAL, '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}', "", [PARIS]),
+    "mistral, newer, text and two": (
+        MINISTRAL,
+        "ok[TOOL_CALLS]get_weather[ARGS]" + FULL_JSON + "[TOOL_CALLS]now[CALL_ID]call00002[ARGS]{}",
+        "ok",
+        [FULL, ("now", {})],
+    ),
+    "python, quotes of three": (
+        GEMMA_3,
+        '```tool_code\nrun(code="""a\n"b\\"" ```\n""", x=\'\', y="""""")\n```',
+        "",
+        [("run", {"code": 'a\n"b"" ```\n', "x": "", "y": ""})],
     ),
     "phi 4": (
         PHI_4, '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]<|/tool_call|>', "", [PARIS]
@@ -317,6 +331,12 @@ def test_an_empty_list_of_tools_is_none_for_a_template() -> None:
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "90210"),
         ({"type": ["string", "null"]}, "90210"),
         ({"enum": ["1", "2"]}, "1"),
+        ({"$ref": "#/$defs/Floor"}, "1"),
+        ({"allOf": [{"$ref": "#/$defs/Floor"}]}, "1"),
+        ({"$ref": "#/$defs/Loop"}, 1),
+        ({"type": "string"}, "True"),
+        ({"type": "boolean"}, True),
+        ({"type": ["integer", "null"]}, None),
         ({"type": "string"}, '"1.2.3"'),
         ({"type": ["string", "integer"]}, '"1.2.3"'),
         ({"type": ["string", "integer"]}, 90210),
@@ -326,7 +346,8 @@ def test_an_empty_list_of_tools_is_none_for_a_template() -> None:
 )
 def test_a_value_without_quotes_is_text_where_its_schema_allows_only_that(schema: dict[str, Any], value: Any) -> None:
     text = made(QWEN_XML)
-    tools = [{"name": "post", "parameters": {"type": "object", "properties": {"zip": schema}}}]
+    known = {"Floor": {"enum": ["1", "2"]}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}] * 2}}
+    tools = [{"name": "post", "parameters": {"type": "object", "properties": {"zip": schema}, "$defs": known}}]
     conversation = Conversation(text, tools=tools)
     conversation.ask("x")
     answer = f"<tool_call>\n<function=post>\n<parameter=zip>\n{value}\n</parameter>\n</function>\n</tool_call>"
@@ -478,7 +499,7 @@ def test_random_answers_are_text_or_calls() -> None:
         "<escape>", "<function=a>", "<parameter=b>", "</parameter>", "</function>", "```tool_code\n", "```", "\n", "é",
         "\\", '<|"|>', ":", ";", "<|tool_call>",
     ]  # fmt: skip
-    for template in (HERMES, LLAMA, GEMMA, QWEN_XML, GEMMA_4, LFM2, MISTRAL, PHI_4, GEMMA_3):
+    for template in (HERMES, LLAMA, GEMMA, QWEN_XML, GEMMA_4, LFM2, MISTRAL, MINISTRAL, PHI_4, GEMMA_3):
         for _ in range(40):
             answer = "".join(rng.choice(parts) for _ in range(rng.randint(1, 25)))
             conversation, pieces = written(template, answer)

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from heap import heap_bytes
 from tool_families import (
     CHATML,
     GEMMA,
@@ -21,6 +22,7 @@ from tool_families import (
     HERMES,
     LFM2,
     LLAMA,
+    MINISTRAL,
     MISTRAL,
     NO_TOOLS,
     PHI_4,
@@ -36,7 +38,7 @@ from streamfuse.runtime.text import Conversation, GrammarError, TextError, Token
 
 JSON_FAMILIES = {
     "hermes": HERMES, "no tools": CHATML, "gemma 3 as published": NO_TOOLS, "llama": LLAMA, "mistral": MISTRAL,
-    "phi 4": PHI_4, "granite": GRANITE,
+    "mistral, newer": MINISTRAL, "phi 4": PHI_4, "granite": GRANITE,
 }  # fmt: skip
 OTHERS = {"gemma": GEMMA, "gemma 3": GEMMA_3, "gemma 4": GEMMA_4, "lfm2": LFM2, "qwen xml": QWEN_XML}
 CALLS = {  # as each family writes one
@@ -44,6 +46,7 @@ CALLS = {  # as each family writes one
     "no tools": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
     "llama": '{"name": "get_weather", "parameters": {"city": "Paris"}}',
     "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+    "mistral, newer": '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
     "phi 4": '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>',
     "granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
     "gemma 3 as published": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
@@ -131,7 +134,7 @@ def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> 
     constraint = conversation.call_constraint(choice)
     assert takes(constraint, text.encode_rendered(CALLS[name]))
     ends = constraint.state()
-    if choice == "required" or name in ("llama", "mistral", "granite"):
+    if choice == "required" or name in ("llama", "mistral", "mistral, newer", "granite"):
         assert ends == MAY_END | MUST_END
         assert not constraint.mask().any()
     else:
@@ -360,3 +363,25 @@ def test_what_cannot_be_chosen_is_an_error(tools: Any, choice: str, error: type[
     _, conversation = asked(HERMES, tools)
     with pytest.raises(error, match=words):
         conversation.call_constraint(choice)
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="only glibc says what its heap holds")
+def test_white_space_before_a_call_without_marks_costs_no_memory() -> None:
+    """It was kept once per token."""
+    text, conversation = asked(LLAMA)
+    constraint = conversation.call_constraint("auto")
+    (newline,) = text.encode_rendered("\n")
+    constraint.accept(newline)
+    before = heap_bytes() or 0
+    for _ in range(20_000):
+        constraint.accept(newline)
+    assert (heap_bytes() or 0) - before < 20e6
+    assert takes(constraint, text.encode_rendered(CALLS["llama"]))
+    assert constraint.state() & MUST_END
+
+
+def test_a_bracket_and_much_white_space_are_no_call() -> None:
+    text, conversation = asked(LLAMA)
+    constraint = conversation.call_constraint("auto")
+    assert takes(constraint, text.encode_rendered("{" + " " * 100 + '"name": 1'))
+    assert constraint.state() & UNRESTRICTED

@@ -62,17 +62,18 @@ impl Json {
         let (mut values, mut rest) = (Vec::new(), text);
         loop {
             rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || between.contains(&c));
-            if rest.is_empty() {
-                return Ok(values);
-            }
-            let mut source = serde_json::Deserializer::from_str(rest).into_iter::<Lenient>();
-            match source.next() {
-                Some(Ok(Lenient(value))) => values.push(value),
-                Some(Err(error)) => return Err(error.to_string()),
-                None => return Ok(values),
-            }
-            rest = &rest[source.byte_offset()..];
+            let Some(found) = Json::parse_first(rest) else { return Ok(values) };
+            let (value, after) = found?;
+            values.push(value);
+            rest = after;
         }
+    }
+
+    /// The value that a text begins with, and what follows it; None: the text is empty.
+    pub fn parse_first(text: &str) -> Option<Result<(Json, &str), String>> {
+        let mut source = serde_json::Deserializer::from_str(text).into_iter::<Lenient>();
+        let value = source.next()?;
+        Some(value.map(|Lenient(value)| (value, &text[source.byte_offset()..])).map_err(|error| error.to_string()))
     }
 
     /// An object with these fields; a later one replaces an earlier one of the same name.

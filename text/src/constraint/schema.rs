@@ -5,7 +5,7 @@
 //! knows references by their place only. So each schema that it may reach is checked first, and what says nothing (a
 //! `uniqueItems` that is false) is removed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use llguidance::JsonCompileOptions;
 use serde_json::{json, Map, Value};
@@ -64,7 +64,7 @@ pub fn checked(schema: Value) -> Result<Value> {
         other => other,
     };
     each_schema(&mut schema, &mut strip);
-    let mut checker = Checker { root: &schema, seen: HashSet::new(), squares: 0, joined: None };
+    let mut checker = Checker { root: &schema, references: HashMap::new(), squares: 0 };
     checker.schema(&schema, "#")?;
     let options = options(&schema)?;
     let mut schema = inlined(&schema);
@@ -93,20 +93,42 @@ fn options(schema: &Value) -> Result<Value> {
     Ok(options)
 }
 
-/// Calls `change` with each schema inside, the outermost first. A value that looks like a schema and is none, as in
-/// `const`, is left alone.
-fn each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
+/// Calls `change` with each schema, the outermost first, and again with those that references lead to, which may be
+/// anywhere.
+fn each_schema(root: &mut Value, change: &mut impl FnMut(&mut Object)) {
+    fn targets(value: &Value, found: &mut HashSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|inner| targets(inner, found));
+            }
+            Value::Array(inner) => inner.iter().for_each(|inner| targets(inner, found)),
+            _ => (),
+        }
+    }
+    let mut found = HashSet::new();
+    targets(root, &mut found);
+    each_inside(root, change);
+    for pointer in found.iter().filter_map(|target| pointer(target)) {
+        if let Some(schema) = root.pointer_mut(pointer) {
+            each_inside(schema, change);
+        }
+    }
+}
+
+/// The same for one schema and those inside. A value that looks like a schema and is none, as in `const`, is left alone.
+fn each_inside(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
     let Some(fields) = schema.as_object_mut() else { return };
     change(fields);
     for (name, value) in fields {
         match (name.as_str(), value) {
             ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(inner)) => {
-                inner.values_mut().for_each(|inner| each_schema(inner, change));
+                inner.values_mut().for_each(|inner| each_inside(inner, change));
             }
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
-                inner.iter_mut().for_each(|inner| each_schema(inner, change));
+                inner.iter_mut().for_each(|inner| each_inside(inner, change));
             }
-            ("items" | "additionalItems" | "additionalProperties", inner) => each_schema(inner, change),
+            ("items" | "additionalItems" | "additionalProperties", inner) => each_inside(inner, change),
             _ => (),
         }
     }
@@ -139,26 +161,107 @@ fn allows_all(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(Object::is_empty)
 }
 
+/// How many patterns a text must match at once, at most, in each place of a value. The compiler looks for a text that
+/// matches all of them, which takes time that is exponential in this number. Where there are 2^n options with patterns, n
+/// is added, because patterns beside them are joined with each option.
+#[derive(Clone, Default)]
+struct Patterns<'a> {
+    here: usize,                          // the value itself
+    properties: BTreeMap<&'a str, usize>, // those with patterns
+    others: usize,                        // other properties, and items
+}
+
+/// More than MOST_JOINED.
+struct TooMany;
+
+impl<'a> Patterns<'a> {
+    const ONE: Self = Patterns { here: 1, properties: BTreeMap::new(), others: 0 };
+
+    fn most(&self) -> usize {
+        self.properties.values().copied().fold(self.here.max(self.others), usize::max)
+    }
+
+    fn of_others(inner: &Self) -> Self {
+        Patterns { others: inner.most(), ..Patterns::default() }
+    }
+
+    /// `join` is commutative, and 0 adds nothing.
+    fn with(self, other: Self, mut join: impl FnMut(usize, usize) -> usize) -> Self {
+        let is_smaller = self.properties.len() < other.properties.len();
+        let (mut all, fewer) = if is_smaller { (other, self) } else { (self, other) };
+        if fewer.others > 0 {
+            let own = all.properties.iter_mut().filter(|(name, _)| !fewer.properties.contains_key(*name));
+            own.for_each(|(_, one)| *one = join(*one, fewer.others));
+        }
+        for (name, one) in fewer.properties {
+            let own = all.properties.entry(name).or_insert(all.others);
+            *own = join(*own, one);
+        }
+        (all.here, all.others) = (join(all.here, fewer.here), join(all.others, fewer.others));
+        all
+    }
+
+    /// Of a value that fits both schemas.
+    fn and(self, other: Self) -> Result<Self, TooMany> {
+        let mut is_sound = true;
+        let joined = self.with(other, |a, b| {
+            is_sound &= a == 0 || b == 0 || a + b <= MOST_JOINED;
+            a + b
+        });
+        is_sound.then_some(joined).ok_or(TooMany)
+    }
+
+    /// Of two parts of a value, or of a value that fits one of two schemas.
+    fn or(self, other: Self) -> Self {
+        self.with(other, usize::max)
+    }
+
+    /// Of a value that fits one of `count` schemas.
+    fn of_options(mut self, count: usize) -> Self {
+        let bits = count.next_power_of_two().trailing_zeros() as usize;
+        let all = self.properties.values_mut().chain([&mut self.here, &mut self.others]);
+        all.filter(|one| **one > 0).for_each(|one| *one += bits);
+        self
+    }
+}
+
 struct Checker<'a> {
     root: &'a Value,
-    seen: HashSet<&'a str>, // references
-    squares: usize,         // of the numbers of properties
-    joined: Option<usize>,  // patterns in the `allOf` that is checked
+    references: HashMap<&'a str, Patterns<'a>>, // those checked, or being checked
+    squares: usize,                             // of the numbers of properties
 }
 
 impl<'a> Checker<'a> {
-    fn schema(&mut self, schema: &'a Value, path: &str) -> Result<()> {
+    fn schema(&mut self, schema: &'a Value, path: &str) -> Result<Patterns<'a>> {
         let fields = match schema {
-            Value::Bool(_) => return Ok(()),
+            Value::Bool(_) => return Ok(Patterns::default()),
             Value::Object(fields) => fields,
             _ => return Err(wrong(path, "a schema is an object, true or false")),
         };
-        fields.iter().try_for_each(|(name, value)| self.keyword(fields, name, value, path, &at(path, name)))
+        let (mut all, mut parts) = (Patterns::default(), Patterns::default());
+        for (name, value) in fields {
+            let found = self.keyword(fields, name, value, path, &at(path, name))?;
+            match name.as_str() {
+                "properties" | "items" | "prefixItems" | "additionalItems" | "additionalProperties" => {
+                    parts = parts.or(found);
+                }
+                _ => all = all.and(found).map_err(|_| too_many(path))?,
+            }
+        }
+        all.and(parts).map_err(|_| too_many(path))
     }
 
-    fn keyword(&mut self, fields: &'a Object, name: &str, value: &'a Value, outer: &str, path: &str) -> Result<()> {
+    fn keyword(
+        &mut self,
+        fields: &'a Object,
+        name: &str,
+        value: &'a Value,
+        outer: &str,
+        path: &str,
+    ) -> Result<Patterns<'a>> {
+        let mut found = Patterns::default();
         match (name, value) {
-            ("$ref", Value::String(target)) => self.reference(target, path)?,
+            ("$ref", Value::String(target)) => found = self.reference(target, path)?,
             ("$schema", Value::String(draft)) if DRAFTS.contains(&draft.trim_end_matches('#')) => (),
             ("$schema", _) => return Err(wrong(path, "only drafts 4, 6, 7, 2019-09 and 2020-12 are known")),
             ("$id", _) if outer != "#" => return Err(wrong(path, "$id is supported at the root only")),
@@ -167,11 +270,7 @@ impl<'a> Checker<'a> {
                 return Err(wrong(path, r#"nullable is no keyword of JSON Schema; write "type": [..., "null"]"#));
             }
             ("type", value) => check_type(value, path)?,
-            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => {
-                if self.joined.is_some() {
-                    self.join(path)?;
-                }
-            }
+            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => found = Patterns::ONE,
             ("format", _) => {
                 return Err(wrong(path, format!("the format {value} is not supported; known: {}", FORMATS.join(", "))));
             }
@@ -186,29 +285,39 @@ impl<'a> Checker<'a> {
             }
             ("properties", Value::Object(inner)) => {
                 self.properties(inner.len(), path)?;
-                self.each(inner, path)?;
+                for (name, inner) in inner {
+                    let most = self.schema(inner, &at(path, name))?.most();
+                    found.properties.extend((most > 0).then_some((name.as_str(), most)));
+                }
             }
             ("required", Value::Array(names)) => self.properties(names.len(), path)?,
             ("patternProperties", Value::Object(inner)) => {
                 if inner.len() > MOST_PATTERNS {
                     return Err(wrong(path, format!("more than {MOST_PATTERNS} patterns are not supported")));
                 }
-                self.each(inner, path)?;
+                for (name, inner) in inner {
+                    found = found.or(Patterns::of_others(&self.schema(inner, &at(path, name))?));
+                }
             }
-            ("pattern", _) if self.joined.is_some() => self.join(path)?,
+            ("pattern", _) => found = Patterns::ONE,
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
-                let outer = self.joined;
-                if name == "allOf" {
-                    self.joined = outer.or(Some(0));
-                }
+                let mut options = 0;
                 for (number, inner) in inner.iter().enumerate() {
-                    self.schema(inner, &at(path, &number.to_string()))?;
+                    let inner = self.schema(inner, &at(path, &number.to_string()))?;
+                    options += usize::from(inner.most() > 0);
+                    found = match name {
+                        "allOf" => found.and(inner).map_err(|_| too_many(path))?,
+                        "anyOf" | "oneOf" => found.or(inner),
+                        _ => found.or(Patterns::of_others(&inner)),
+                    };
                 }
-                if outer.is_none() {
-                    self.joined = None;
+                if name == "anyOf" || name == "oneOf" {
+                    found = found.of_options(options);
                 }
             }
-            ("items" | "additionalItems" | "additionalProperties", inner) => self.schema(inner, path)?,
+            ("items" | "additionalItems" | "additionalProperties", inner) => {
+                found = Patterns::of_others(&self.schema(inner, path)?);
+            }
             ("properties" | "patternProperties", _) => return Err(wrong(path, "must be an object")),
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "enum", _) => return Err(wrong(path, "must be a list")),
             ("$ref", _) => return Err(wrong(path, "must be a text")),
@@ -221,16 +330,7 @@ impl<'a> Checker<'a> {
         if name == "prefixItems" && reads_as_array {
             return Err(wrong(path, "prefixItems does not go with a list of items"));
         }
-        Ok(())
-    }
-
-    fn join(&mut self, path: &str) -> Result<()> {
-        let joined = self.joined.get_or_insert(0);
-        *joined += 1;
-        if *joined > MOST_JOINED {
-            return Err(wrong(path, format!("more than {MOST_JOINED} patterns in an allOf are not supported")));
-        }
-        Ok(())
+        Ok(found)
     }
 
     fn properties(&mut self, number: usize, path: &str) -> Result<()> {
@@ -244,34 +344,33 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    fn each(&mut self, inner: &'a Object, path: &str) -> Result<()> {
-        inner.iter().try_for_each(|(name, schema)| self.schema(schema, &at(path, name)))
-    }
-
-    /// What a reference leads to is compiled too, wherever it is.
-    fn reference(&mut self, target: &'a str, path: &str) -> Result<()> {
-        if !self.seen.insert(target) {
-            return Ok(());
+    /// What a reference leads to is compiled too, wherever it is. In a recursive schema, the inner reference adds no
+    /// patterns.
+    fn reference(&mut self, target: &'a str, path: &str) -> Result<Patterns<'a>> {
+        if let Some(known) = self.references.get(target) {
+            return Ok(known.clone());
         }
-        if self.seen.len() > MOST_REFERENCES {
+        self.references.insert(target, Patterns::default());
+        if self.references.len() > MOST_REFERENCES {
             return Err(wrong(path, format!("more than {MOST_REFERENCES} references are not supported")));
         }
         let found = find(self.root, target).ok_or_else(|| {
             wrong(path, format!("{target:?} leads nowhere; only places in this schema are supported, as #/$defs/name"))
         })?;
-        self.schema(found, target)
+        let patterns = self.schema(found, target)?;
+        self.references.insert(target, patterns.clone());
+        Ok(patterns)
     }
 }
 
-/// What a reference leads to, if llguidance finds it too: it knows neither anchors nor escapes.
+/// What a reference leads to, if llguidance finds it too.
 pub fn find<'a>(root: &'a Value, target: &str) -> Option<&'a Value> {
-    let Some(pointer) = target.strip_prefix('#').filter(|pointer| !pointer.contains(['~', '%'])) else {
-        return None;
-    };
-    if pointer == "/" {
-        return None;
-    }
-    root.pointer(pointer)
+    root.pointer(pointer(target)?)
+}
+
+/// The JSON pointer of a reference. llguidance knows neither anchors nor escapes.
+fn pointer(target: &str) -> Option<&str> {
+    target.strip_prefix('#').filter(|pointer| !pointer.contains(['~', '%']) && *pointer != "/")
 }
 
 /// With the schema that an option of `oneOf` refers to in its place: then options that differ in a constant, as a
@@ -343,4 +442,8 @@ pub fn at(path: &str, name: &str) -> String {
 
 pub fn wrong(path: &str, reason: impl std::fmt::Display) -> crate::error::Failure {
     bad_grammar(format!("{path}: {reason}"))
+}
+
+fn too_many(path: &str) -> crate::error::Failure {
+    wrong(path, format!("more than {MOST_JOINED} patterns for one text are not supported"))
 }

@@ -135,6 +135,7 @@ impl ToolConstraint {
         }
         let open = self.family.open;
         let is_alone = is_first && self.family.form == Form::JsonAlone;
+        let written = if is_alone { written.trim_ascii_start().to_owned() } else { written };
         let found = if is_alone { alone(&written, open.as_bytes()) } else { Alone::Text };
         let opened = match found {
             Alone::Call(call) => Some(call),

@@ -2,13 +2,16 @@
 
 /// How the calls of a model are written: between two marks, one or several.
 pub struct Family {
-    /// What its chat templates spell.
-    spelt: &'static str,
+    /// Its chat templates spell one of these.
+    spelt: &'static [&'static str],
     pub open: &'static str,
     /// Empty: a call ends with the answer.
     pub close: &'static str,
     pub form: Form,
 }
+
+/// Between the name of a function and its arguments.
+pub const ARGS: &str = "[ARGS]";
 
 /// What stands between the marks.
 #[derive(Clone, Copy, PartialEq)]
@@ -21,6 +24,8 @@ pub enum Form {
     Braces { quote: &'static str },
     /// name(key=value), as in Python; one after another, or a list.
     Python { is_list: bool },
+    /// name[ARGS]{...}
+    Args,
     /// <function=name><parameter=key>value</parameter></function>
     Xml,
 }
@@ -28,62 +33,64 @@ pub enum Form {
 impl Family {
     /// Whether a call is JSON, so that a schema tells all that may be in it.
     pub fn is_json(&self) -> bool {
-        matches!(self.form, Form::Json { .. } | Form::JsonAlone)
+        matches!(self.form, Form::Json { .. } | Form::JsonAlone | Form::Args)
     }
 }
 
 const HERMES: Form = Form::Json { is_list: false };
 
 /// The first whose mark a template spells. Several generations of a family have the marks of an older one too.
-static FAMILIES: [Family; 10] = [
+static FAMILIES: [Family; 11] = [
     // Qwen3-Coder, Qwen3.5
-    Family { spelt: "<function=", open: "<tool_call>", close: "</tool_call>", form: Form::Xml },
+    Family { spelt: &["<function="], open: "<tool_call>", close: "</tool_call>", form: Form::Xml },
     // Hermes, Qwen2.5, Qwen3, SmolLM3
-    Family { spelt: "<tool_call>", open: "<tool_call>", close: "</tool_call>", form: HERMES },
+    Family { spelt: &["<tool_call>"], open: "<tool_call>", close: "</tool_call>", form: HERMES },
     // LFM2
     Family {
-        spelt: "<|tool_call_start|>",
+        spelt: &["<|tool_list_start|>", "<|tool_call_start|>"],
         open: "<|tool_call_start|>",
         close: "<|tool_call_end|>",
         form: Form::Python { is_list: true },
     },
     // Phi-4-mini, with a template that writes tools: the published one reads only a field of the system message
     Family {
-        spelt: "<|/tool_call|>",
+        spelt: &["<|/tool_call|>"],
         open: "<|tool_call|>",
         close: "<|/tool_call|>",
         form: Form::Json { is_list: true },
     },
     // Granite 3
-    Family { spelt: "<|tool_call|>", open: "<|tool_call|>", close: "", form: Form::Json { is_list: true } },
+    Family { spelt: &["<|tool_call|>"], open: "<|tool_call|>", close: "", form: Form::Json { is_list: true } },
     // Gemma 4
     Family {
-        spelt: "<tool_call|>",
+        spelt: &["<tool_call|>"],
         open: "<|tool_call>",
         close: "<tool_call|>",
         form: Form::Braces { quote: "<|\"|>" },
     },
     // FunctionGemma
     Family {
-        spelt: "<start_function_call>",
+        spelt: &["<start_function_call>"],
         open: "<start_function_call>",
         close: "<end_function_call>",
         form: Form::Braces { quote: "<escape>" },
     },
+    // Mistral since Magistral and Ministral 3
+    Family { spelt: &[ARGS], open: "[TOOL_CALLS]", close: "", form: Form::Args },
     // Mistral
-    Family { spelt: "[TOOL_CALLS]", open: "[TOOL_CALLS]", close: "", form: Form::Json { is_list: true } },
+    Family { spelt: &["[TOOL_CALLS]"], open: "[TOOL_CALLS]", close: "", form: Form::Json { is_list: true } },
     // Llama 3
-    Family { spelt: "ipython", open: "<|python_tag|>", close: "", form: Form::JsonAlone },
+    Family { spelt: &["ipython"], open: "<|python_tag|>", close: "", form: Form::JsonAlone },
     // Templates with tools for Gemma 3
-    Family { spelt: "```tool_code", open: "```tool_code\n", close: "```", form: Form::Python { is_list: false } },
+    Family { spelt: &["```tool_code"], open: "```tool_code\n", close: "```", form: Form::Python { is_list: false } },
 ];
 
 /// What a model writes where its template writes no tools, and the tools are in the system message.
-pub static PLAIN: Family = Family { spelt: "", open: "<tool_call>", close: "</tool_call>", form: HERMES };
+pub static PLAIN: Family = Family { spelt: &[], open: "<tool_call>", close: "</tool_call>", form: HERMES };
 
 /// Of a chat template.
 pub fn family(template: &str) -> &'static Family {
-    FAMILIES.iter().find(|family| template.contains(family.spelt)).unwrap_or(&PLAIN)
+    FAMILIES.iter().find(|family| family.spelt.iter().any(|mark| template.contains(mark))).unwrap_or(&PLAIN)
 }
 
 /// The marks around thoughts.

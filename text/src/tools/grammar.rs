@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::families::{Family, Form};
+use super::families::{Family, Form, ARGS};
 use super::Function;
 use crate::constraint::{schema_in_lark, Constraint, Grammar, JSON_SCHEMA};
 use crate::error::{bad_argument, Failure, Result};
@@ -23,20 +23,28 @@ pub struct Lead {
 /// A Lark grammar of a call to one of these functions. It covers all of a call in JSON, and of another one what stands
 /// before its arguments.
 pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, lead: Lead) -> Result<String> {
+    let mark = |mark: &str| match tokenizer.control_id(mark) {
+        Some(id) => format!("<[{id}]>"),
+        None => literal(mark),
+    };
     let mut rules = Vec::new();
     let mut names = Vec::new();
     for (number, function) in functions.iter().enumerate() {
         let name = Json::Text(function.name.to_owned()).spaced();
         let rule = match family.form {
-            Form::Json { .. } | Form::JsonAlone => {
-                let field = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
+            Form::Json { .. } | Form::JsonAlone | Form::Args => {
                 let schema = schema_in_lark(&arguments(function).spaced(), ", ", ": ") // as models write it
                     .map_err(|failure| of_function(function, failure))?;
                 rules.push(format!("a{number}: %json {schema}"));
-                let before = literal(&format!("\"name\": {name}, \"{field}\": "));
-                let is_typed = family.form == Form::JsonAlone && lead.with_type;
-                let kind = if is_typed { literal("\"type\": \"function\", ") + "?" } else { String::new() };
-                format!("{} {kind} {before} a{number} {}", literal("{"), literal("}"))
+                if family.form == Form::Args {
+                    format!("{} {} a{number}", literal(function.name), mark(ARGS))
+                } else {
+                    let field = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
+                    let before = literal(&format!("\"name\": {name}, \"{field}\": "));
+                    let is_typed = family.form == Form::JsonAlone && lead.with_type;
+                    let kind = if is_typed { literal("\"type\": \"function\", ") + "?" } else { String::new() };
+                    format!("{} {kind} {before} a{number} {}", literal("{"), literal("}"))
+                }
             }
             Form::Braces { .. } => literal(&format!("call:{}{{", function.name)),
             Form::Python { .. } => literal(&format!("{}(", function.name)),
@@ -45,10 +53,6 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
         rules.push(format!("c{number}: {rule}"));
         names.push(format!("c{number}"));
     }
-    let mark = |mark: &str| match tokenizer.control_id(mark) {
-        Some(id) => format!("<[{id}]>"),
-        None => literal(mark),
-    };
     let (before, behind) = match family.form {
         Form::Json { is_list: true, .. } => ("[", "]"),
         Form::Json { .. } => ("\n", "\n"),

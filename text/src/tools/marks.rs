@@ -16,14 +16,17 @@ pub fn may_begin(text: &[u8], mark: &str) -> bool {
     (1..mark.len()).any(|length| text.ends_with(&mark.as_bytes()[..length]))
 }
 
-/// Whether an answer that begins with this text is a call without marks; None: more of it decides.
+/// Whether an answer that begins with this text is a call without marks; None: more of it decides. A call is not written
+/// with much white space.
 pub fn is_alone(text: &[u8]) -> Option<bool> {
+    const MOST: usize = 64; // bytes
     const BEGINNINGS: [&[u8]; 3] = [b"{\"name\"", b"{\"type\":\"function\"", b"[{\"name\""];
-    let core: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let text = text.trim_ascii_start();
+    let core: Vec<u8> = text.iter().take(MOST).copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
     if BEGINNINGS.iter().any(|beginning| core.starts_with(beginning)) {
         return Some(true);
     }
-    if BEGINNINGS.iter().any(|beginning| beginning.starts_with(&core)) {
+    if text.len() <= MOST && BEGINNINGS.iter().any(|beginning| beginning.starts_with(&core)) {
         None
     } else {
         Some(false)

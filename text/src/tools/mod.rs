@@ -49,10 +49,9 @@ impl Tools {
         self.given().unwrap_or_default()
     }
 
-    /// The schema of an argument.
-    fn property(&self, function: &str, argument: &str) -> Option<&Json> {
-        let function = self.functions().find(|known| known.name == function)?;
-        function.parameters?.get("properties")?.get(argument)
+    /// The schema of a function's arguments.
+    fn parameters(&self, function: &str) -> Option<&Json> {
+        self.functions().find(|known| known.name == function)?.parameters
     }
 
     /// The name of the function that a text begins with, where `open` follows it. A name may have any characters.

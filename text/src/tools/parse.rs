@@ -2,11 +2,13 @@
 
 use super::braces;
 use super::channels::Call;
-use super::families::{Family, Form};
+use super::families::{Family, Form, ARGS};
 use super::python;
-use super::reader::MOST_DEPTH;
 use super::Tools;
 use crate::json::{Json, Object};
+
+/// Schemas that are read for the types of an argument.
+const MOST_SCHEMAS: usize = 256;
 
 /// The calls in a text with its marks; nothing where it is none.
 pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
@@ -17,6 +19,7 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
         Form::Json { .. } | Form::JsonAlone => of_json(text)?,
         Form::Braces { quote } => braces::calls(text, quote, tools)?,
         Form::Python { .. } => python::calls(text, tools)?,
+        Form::Args => of_args(text, family.open)?,
         Form::Xml if text.trim_start().starts_with(['{', '[']) => of_json(text)?,
         Form::Xml => of_xml(text, tools)?,
     };
@@ -26,24 +29,28 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
 /// Whether a call that is not finished ends within a text of its own, where a mark is none.
 pub fn is_inside_text(call: &str, form: Form) -> bool {
     match form {
-        Form::Json { .. } | Form::JsonAlone => is_open(call, &['"']),
-        Form::Python { .. } => is_open(call, &['"', '\'']),
+        Form::Json { .. } | Form::JsonAlone | Form::Args => is_open(call, &["\""]),
+        Form::Python { .. } => is_open(call, &["\"\"\"", "'''", "\"", "'"]),
         Form::Braces { quote } => call.matches(quote).count() % 2 == 1,
-        Form::Xml if call.trim_start().starts_with(['{', '[']) => is_open(call, &['"']),
+        Form::Xml if call.trim_start().starts_with(['{', '[']) => is_open(call, &["\""]),
         Form::Xml => false,
     }
 }
 
-fn is_open(text: &str, quotes: &[char]) -> bool {
-    let (mut open, mut is_escaped) = (None, false);
-    for c in text.chars() {
-        match open {
-            Some(_) if is_escaped => is_escaped = false,
-            Some(_) if c == '\\' => is_escaped = true,
-            Some(quote) if c == quote => open = None,
-            None if quotes.contains(&c) => open = Some(c),
-            _ => (),
+/// Longer quotes come first.
+fn is_open(mut text: &str, quotes: &[&str]) -> bool {
+    let mut open: Option<&str> = None;
+    while let Some(c) = text.chars().next() {
+        let quote = quotes.iter().copied().filter(|quote| open.is_none_or(|open| open == *quote));
+        let found = quote.into_iter().find(|quote| text.starts_with(*quote));
+        let mut size = c.len_utf8();
+        if let Some(quote) = found {
+            open = if open.is_none() { Some(quote) } else { None };
+            size = quote.len();
+        } else if c == '\\' && open.is_some() {
+            size += text[size..].chars().next().map_or(0, char::len_utf8);
         }
+        text = &text[size..];
     }
     open.is_some()
 }
@@ -68,6 +75,21 @@ fn call_of(value: &Json) -> Option<Call> {
     Some((name.to_owned(), arguments))
 }
 
+/// name[ARGS]{...}, with an id in front of the arguments in some generations; `open` stands before each call but the first.
+fn of_args(text: &str, open: &str) -> Option<Vec<Call>> {
+    let (mut calls, mut rest) = (Vec::new(), text.trim());
+    while !rest.is_empty() {
+        let (called, after) = rest.split_once(ARGS)?;
+        let name = called.split("[CALL_ID]").next().map(str::trim).filter(|name| !name.is_empty())?;
+        let (arguments, after) = Json::parse_first(after)?.ok()?;
+        arguments.object()?;
+        calls.push((name.to_owned(), arguments));
+        let after = after.trim_start();
+        rest = after.strip_prefix(open).unwrap_or(after).trim_start();
+    }
+    Some(calls)
+}
+
 fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
     let (mut calls, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {
@@ -75,6 +97,8 @@ fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
         let name = tools.called(called, ">").or_else(|| Some(called.split_once('>')?.0))?;
         let body = called[name.len()..].trim_start().strip_prefix('>')?;
         let (body, after) = body.split_once("</function>")?;
+        let schema = tools.parameters(name);
+        let properties = schema.and_then(|schema| schema.get("properties"));
         let mut arguments = Object::new();
         let mut body = body.trim_start();
         while !body.is_empty() {
@@ -82,7 +106,7 @@ fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
             let (value, after) = value.split_once("</parameter>")?;
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
-            arguments.insert(key.to_owned(), typed(value, tools.property(name, key)));
+            arguments.insert(key.to_owned(), typed(value, properties.and_then(|all| all.get(key)), schema));
             body = after.trim_start();
         }
         calls.push((name.to_owned(), Json::Object(Box::new(arguments))));
@@ -92,19 +116,30 @@ fn of_xml(text: &str, tools: &Tools) -> Option<Vec<Call>> {
 }
 
 /// A value without quotes: text if it is not JSON, or if the schema allows text but not the type that it reads as.
-fn typed(text: &str, schema: Option<&Json>) -> Json {
+/// Templates write earlier calls with Python's `True`, `False` and `None`, and models copy that.
+fn typed(text: &str, schema: Option<&Json>, root: Option<&Json>) -> Json {
     let mut types = Vec::new();
-    schema.into_iter().for_each(|schema| add_types(schema, &mut types, 0));
-    let read = Json::parse_lenient(text.trim()).ok();
+    schema.into_iter().for_each(|schema| add_types(schema, root, &mut types, &mut { MOST_SCHEMAS }));
+    let read = match text.trim() {
+        "True" => Some(Json::Bool(true)),
+        "False" => Some(Json::Bool(false)),
+        "None" => Some(Json::Null),
+        text => Json::parse_lenient(text).ok(),
+    };
     let is_allowed = |value: &Json| type_names(value).iter().any(|name| *name != "string" && types.contains(name));
     read.filter(|value| !types.contains(&"string") || is_allowed(value)).unwrap_or_else(|| Json::Text(text.to_owned()))
 }
 
-/// The types that a schema allows, of its alternatives and listed values too.
-fn add_types<'a>(schema: &'a Json, types: &mut Vec<&'a str>, depth: usize) {
-    if depth > MOST_DEPTH {
+/// The types that a schema allows, of its alternatives and listed values too. References lead to places in `root`.
+/// `left` bounds how many schemas are read, which may refer to themselves.
+fn add_types<'a>(schema: &'a Json, root: Option<&'a Json>, types: &mut Vec<&'a str>, left: &mut usize) {
+    if *left == 0 {
         return;
     }
+    *left -= 1;
+    let target = schema.get("$ref").and_then(Json::text).and_then(|target| target.strip_prefix("#"));
+    let found = target.and_then(|target| target.split('/').skip(1).try_fold(root?, |place, name| place.get(name)));
+    found.into_iter().for_each(|found| add_types(found, root, types, left));
     match schema.get("type") {
         Some(Json::Text(one)) => types.push(one),
         Some(several) => types.extend(several.list().unwrap_or_default().iter().filter_map(Json::text)),
@@ -113,8 +148,8 @@ fn add_types<'a>(schema: &'a Json, types: &mut Vec<&'a str>, depth: usize) {
             values.flat_map(type_names).for_each(|name| types.push(name));
         }
     }
-    let alternatives = ["anyOf", "oneOf"].into_iter().filter_map(|key| schema.get(key)).filter_map(Json::list);
-    alternatives.flatten().for_each(|schema| add_types(schema, types, depth + 1));
+    let alternatives = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| schema.get(key)).filter_map(Json::list);
+    alternatives.flatten().for_each(|schema| add_types(schema, root, types, left));
 }
 
 /// The names that a schema has for the type of a value.

@@ -73,7 +73,10 @@ fn value(reader: &mut Reader, depth: usize) -> Option<Json> {
 
 /// A text in quotes, which come next.
 fn text(reader: &mut Reader, quote: char) -> Option<String> {
-    let mut letters = reader.rest.char_indices().skip(1);
+    let delimiter = String::from_iter([quote; 3]);
+    let delimiter = if reader.rest.starts_with(&delimiter) { delimiter } else { quote.to_string() };
+    reader.rest = &reader.rest[delimiter.len()..];
+    let mut letters = reader.rest.char_indices();
     let mut text = String::new();
     while let Some((place, c)) = letters.next() {
         match c {
@@ -99,8 +102,8 @@ fn text(reader: &mut Reader, quote: char) -> Option<String> {
                     other => text.extend(['\\', other]),
                 }
             }
-            _ if c == quote => {
-                reader.rest = &reader.rest[place + c.len_utf8()..];
+            _ if reader.rest[place..].starts_with(&delimiter) => {
+                reader.rest = &reader.rest[place + delimiter.len()..];
                 return Some(text);
             }
             _ => text.push(c),
