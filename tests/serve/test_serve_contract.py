@@ -126,6 +126,12 @@ def test_characters_of_several_bytes_arrive_whole(served: Served) -> None:
     assert "\ufffd" not in json.dumps(events, ensure_ascii=False)
 
 
+def test_events_are_ascii(served: Served) -> None:
+    """Some clients split lines at U+2028, as Python's splitlines does."""
+    _, _, text = served.send("POST", "/v1/chat/completions", asking("unicode", stream=True))
+    assert text.isascii()
+
+
 def test_tokens_of_control_never_show(served: Served) -> None:
     assert "<|im" not in json.dumps(served.events(asking("hello")))
     token = BYTES.encode("w").ids[0]
@@ -145,7 +151,8 @@ def test_a_call_that_the_model_decides_on_is_an_object_with_json_text(served: Se
         assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
     *chunks, _ = events = served.events(asking("weather", tools=[WEATHER]))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert [delta["tool_calls"] for delta in deltas if "tool_calls" in delta] == [[{"index": 0, **call}]]
+    (streamed,) = [one for delta in deltas for one in delta.get("tool_calls", ())]
+    assert streamed == {"index": 0, **call, "id": streamed["id"]}
     assert (text_of(events), chunks[-1]["choices"][0]["finish_reason"]) == ("", "tool_calls")
 
 

@@ -135,7 +135,7 @@ class Answering:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
         async def event(data: object) -> None:
-            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            text = data if isinstance(data, str) else json.dumps(data)  # ASCII: some clients split lines at U+2028
             await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
 
         try:
