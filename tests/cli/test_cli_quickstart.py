@@ -185,6 +185,20 @@ def test_a_damaged_table_or_bundle_is_made_again(made: Made, tmp_path: Path) -> 
     assert open_bundle(out / "bundle").tables is not None
 
 
+def test_a_bundle_is_made_again_when_a_file_of_the_model_that_it_contains_has_changed(
+    made: Made, tmp_path: Path
+) -> None:
+    out, settings = made.copied(tmp_path), made.model / "generation_config.json"
+    before = settings.read_text() if settings.exists() else None
+    settings.write_text(json.dumps({"do_sample": True, "temperature": 0.25}))
+    try:
+        again = found(made.model, out)
+    finally:
+        settings.unlink() if before is None else settings.write_text(before)
+    assert again["skipped"] == ["own text", "n-gram table"]
+    assert open_bundle(out / "bundle").manifest.sampling_defaults.temperature == 0.25
+
+
 def test_a_model_without_chat_template_continues_raw_text(model: Path, tmp_path: Path) -> None:
     (model / "tokenizer_config.json").unlink()
     out = tmp_path / "out"

@@ -171,12 +171,16 @@ def test_a_begin_token_is_added_where_the_file_asks_for_it(tmp_path: Path) -> No
     assert found.encode("hell", add_special_tokens=False).ids == source.tokenizer.encode("hell").ids
 
 
-@pytest.mark.parametrize(("stated", "adds"), [(None, True), (False, False)])
+@pytest.mark.parametrize(
+    ("pre", "stated", "adds"),
+    [("llama-bpe", None, True), ("llama-bpe", False, False), ("falcon3", None, True), ("smaug-bpe", None, False),
+     ("deepseek-r1-qwen", None, False)],
+)  # fmt: skip
 def test_llama_3_begins_with_a_token_where_the_file_says_nothing(
-    stated: bool | None, adds: bool, tmp_path: Path
+    pre: str, stated: bool | None, adds: bool, tmp_path: Path
 ) -> None:
     source = Source()
-    source.pre = "llama-bpe"
+    source.pre = pre
     source.fields |= {} if stated is None else {"tokenizer.ggml.add_bos_token": stated}
     convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     found = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
@@ -458,6 +462,13 @@ def test_what_is_not_supported_is_named(skip: set[str], fields: dict[str, Any], 
         convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     assert "m.gguf" in str(caught.value)
     assert not (tmp_path / "hf").exists()
+
+
+def test_a_granite_without_rotary_embedding_is_named(tmp_path: Path) -> None:
+    source = Source("granite")
+    source.fields = {"granite.rope.scaling.finetuned": False}
+    with pytest.raises(CheckpointError, match=r"field 'granite\.rope\.scaling\.finetuned' is False"):
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
 
 
 def test_a_gguf_that_ends_early_is_to_be_downloaded_again(tmp_path: Path) -> None:

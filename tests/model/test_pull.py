@@ -162,6 +162,24 @@ def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
     assert leftovers(home) == []
 
 
+def test_files_that_a_newer_revision_lacks_are_not_kept_from_an_interrupted_download(
+    home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale template or file of weights would be read first."""
+    download = huggingface_hub.snapshot_download
+
+    def interrupted(*arguments: Any, local_dir: Path, **options: Any) -> None:
+        download(*arguments, local_dir=local_dir, **options)
+        (local_dir / "chat_template.jinja").write_text("{{ 1 }}")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface_hub, "snapshot_download", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pull.pull("some/model")
+    assert not (pull.pull("some/model") / "chat_template.jinja").exists()
+
+
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [

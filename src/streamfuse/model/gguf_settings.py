@@ -43,6 +43,7 @@ _OWN_READ = {
     "gemma3": {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"},
     "phi3": {"attention.sliding_window", "rope.dimension_count", "rope.scaling.attn_factor"},
 }
+_OWN_SAYS = {"granite": {"rope.scaling.finetuned"}}  # fields that have an effect in this family alone
 # Words that end a turn, for files without the field that names the token.
 _TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -243,13 +244,14 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
         "logit_scale": (0.0, 1.0),
         "residual_scale": (0.0, 1.0),
         "rope.dimension_count": (head_dim,),
+        "rope.scaling.finetuned": (True,),  # of granite; false: its layers have no rotary embedding
         "rope.scaling.attn_factor": (1.0,),
         "rope.scaling.yarn_attn_factor": (1.0,),
         "rope.scaling.yarn_ext_factor": (1.0, -1.0),
     }
     for name, value in fields.values.items():
         owner, _, key = name.partition(".")
-        if owner != architecture or key in _READ or key in _SAYS_NOTHING:
+        if owner != architecture or key in _READ or key in _SAYS_NOTHING - _OWN_SAYS.get(architecture, set()):
             continue
         if key in _OWN_READ.get(architecture, ()):
             continue

@@ -26,10 +26,14 @@ _CASED_WORDS = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_THREE_DIGITS, _ONE_DIGIT = _WORDS.replace("DIGITS", r"\p{N}{1,3}"), _WORDS.replace("DIGITS", r"\p{N}")
+_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
 _SPLIT_PATTERNS = {
-    "llama-bpe": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
-    "dbrx": _WORDS.replace("DIGITS", r"\p{N}{1,3}"),
-    "qwen2": _WORDS.replace("DIGITS", r"\p{N}"),
+    **dict.fromkeys(_LLAMA_3, _THREE_DIGITS),
+    "dbrx": _THREE_DIGITS,
+    "smaug-bpe": _THREE_DIGITS,  # SmolLM3
+    "qwen2": _ONE_DIGIT,
+    "deepseek-r1-qwen": _ONE_DIGIT,
     "gpt-4o": _CASED_WORDS,
 }
 # Tokens of phi3 that do not remove the spaces after them; all other added ones do.
@@ -57,7 +61,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         if its in (_CONTROL, _USER_DEFINED)
     ]
     pre = fields.get("tokenizer.ggml.pre", "default")
-    begins = _around(fields, "bos", kind == "llama" or pre == "llama-bpe")
+    begins = _around(fields, "bos", kind == "llama" or pre in _LLAMA_3)
     post_processor = around(begins, _around(fields, "eos", False))
     if kind == "llama":
         return _sentencepiece(fields, tokens, types, added, post_processor)
@@ -65,7 +69,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         tokens,
         [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
         _pre_tokenizer(pre, fields.path),
-        ignore_merges=pre == "llama-bpe",
+        ignore_merges=pre in _LLAMA_3,
         normalizer={"type": "NFC"} if pre == "qwen2" else None,
         added_tokens=added,
         post_processor=post_processor,

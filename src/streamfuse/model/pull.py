@@ -265,6 +265,9 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             if isinstance(error, OSError) and error.errno is not None:  # a full disk is not a network problem
                 raise PullError(f"{staging}: {error.strerror}") from None
             raise _Unreachable(first_line(error)) from None
+        for path in staging.iterdir():  # of an earlier revision, whose download was interrupted
+            if names and path.is_file() and path.name not in names:
+                path.unlink()
         try:
             check_folder(staging)
         except CheckpointError as error:

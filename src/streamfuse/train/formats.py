@@ -58,8 +58,8 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        """The group that this row counts in where results are reported by group: `source`, but "mt-bench" for MT-bench's
-        eight categories, which Spec-Bench (arXiv 2401.07851) reports as one."""
+        """The group that results of this row are reported in: `source`, but "mt-bench" for MT-bench's eight categories,
+        which Spec-Bench (arXiv 2401.07851) reports as one."""
         return "mt-bench" if self.number is not None and self.source in _MT_BENCH else self.source
 
 

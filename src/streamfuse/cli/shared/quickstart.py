@@ -37,6 +37,7 @@ _BATCH = 32  # answers that are generated together, and written together
 _LONGEST_PROMPT = 4096
 _CONTEXT = 1024
 _LEAST_ANSWER = 16  # tokens that the context must leave for the answer to a compared prompt
+_TEXTS = ("chat_template.jinja", "generation_config.json", "special_tokens_map.json", "tokenizer_config.json")
 _PROBE_STEPS = 4
 STEPS = ("own text", "n-gram table", "bundle", "comparison")
 
@@ -210,7 +211,9 @@ class Quickstart:
         from streamfuse.export.preview import preview
 
         config, _ = configure(self.bundle, str(self.folder), str(self.table), self.options)
-        made_from = {"options": config.to_dict(), "answers": self._digest()}
+        texts = [file for name in _TEXTS if (file := self.folder / name).is_file()]
+        text = {file.name: sha256_of([file]) for file in texts}
+        made_from = {"options": config.to_dict(), "answers": self._digest(), "text": text}
         if self._read().get("bundle") == made_from and _is_whole(self.bundle):
             self._skip("bundle", f"{self.bundle} is of this table and these options")
             return
