@@ -107,7 +107,7 @@ final class NativeModel: @unchecked Sendable {  // sf_model may be used by any t
 
   /// The report of the self-test, on the native engine, or on `engine`.
   private func selfTest(_ engine: (any Engine)?) throws -> SelfTest {
-    var table = try engine?.makeTable(available: availableMemory()).table
+    var table = try engine?.makeTable(within: availableMemory()).table
     return try testing.withLock {  // the report is valid until the next one
       var json: UnsafePointer<CChar>?
       let code = withUnsafePointer(to: &table) { place in

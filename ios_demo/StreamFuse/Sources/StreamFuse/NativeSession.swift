@@ -19,7 +19,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     if engine == nil { try needMemory(model.cacheBytes) }
     let texts = try Self.texts(use)
     // Last of what may throw: the library owns it from its call on, and releases it.
-    var table = try engine?.makeTable().table
+    var table = try engine?.makeTable(within: availableMemory()).table
     let code: Int32 = withCString(engine?.device) { device in
       withUnsafePointer(to: &table) { place in
         options.device = device

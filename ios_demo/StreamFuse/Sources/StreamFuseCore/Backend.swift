@@ -66,7 +66,7 @@ extension Engine {
 
   /// An engine with an empty cache, if enough memory is available. The system kills an app that exceeds its limit, so
   /// this is checked first.
-  package func makeTable(available: Int? = availableMemory()) throws -> EngineTable {
+  package func makeTable(within available: Int?) throws -> EngineTable {
     try needMemory(cacheBytes, available: available)
     return try makeTable()
   }

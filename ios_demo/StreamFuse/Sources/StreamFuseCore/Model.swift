@@ -53,7 +53,7 @@ public final class Model: Sendable {
       guard case .completion(adapter: nil) = $0 else {
         throw StreamFuseError(.badArgument, "this model has no tokenizer, chat template or adapters; use session() and token ids")
       }
-      return try CoreSession(core, engine.makeTable(available: availableMemory()))
+      return try CoreSession(core, engine.makeTable(within: availableMemory()))
     }
   }
 

@@ -404,6 +404,19 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(called.count.withLock { $0 }, 1)
   }
 
+  func testTheHandlerOfTheAppWaitsForAResponseThatNoCallHasReadYet() async throws {
+    try publisher.publish([("demo", demo)])
+    let url = try await entry().address(of: "model.pte"), called = Counter()
+    let (_, responses, name) = startInAnEarlierProcess(url)
+    try await until { self.responses.contains("\(name).head") }
+    responses.handleEvents { called.count.withLock { $0 += 1 } }
+    responses.deliveredEvents()
+    try await Task.sleep(for: .milliseconds(1300))
+    XCTAssertEqual(called.count.withLock { $0 }, 0, "the app may be suspended after it")
+    try await responses.give(name, from: 0, head: { _ in }, body: { _ in })
+    try await until { called.count.withLock { $0 } == 1 }
+  }
+
   func testACompletionHandlerIsCalledOnceAndNotByAnEarlierTimer() async throws {
     let responses = StoredResponses(folder), first = Counter(), second = Counter(), third = Counter()
     responses.deliveredEvents()

@@ -422,12 +422,12 @@ final class SessionTests: XCTestCase {
 
   func testACacheThatTheSystemHasNoMemoryForIsRefusedBeforeItIsMade() throws {
     let engine = ArithmeticEngine(spec: .arithmetic(), cacheBytes: 200 << 20)
-    XCTAssertThrowsError(try engine.makeTable(available: 150 << 20)) { error in
+    XCTAssertThrowsError(try engine.makeTable(within: 150 << 20)) { error in
       XCTAssertEqual((error as? StreamFuseError)?.code, .outOfMemory)
       XCTAssert((error as! StreamFuseError).message.contains("takes 200 MB, and the system lets this app take 150 MB"))
     }
     for available in [nil, 200 << 20] {
-      let table = try engine.makeTable(available: available).table
+      let table = try engine.makeTable(within: available).table
       table.release(table.context)
     }
   }

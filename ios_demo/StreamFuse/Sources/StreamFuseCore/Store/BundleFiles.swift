@@ -48,14 +48,12 @@ final class Claim: Sendable {
     try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
     file = open(folder.appending(path: "lock").path, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
     if file < 0 { throw POSIXError(POSIXErrorCode(rawValue: errno) ?? .EIO) }
-    if flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK {
-      close(file)
-      return nil
-    }
+    // `deinit` closes the file, also of a claim that fails here.
+    if flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK { return nil }
     futimens(file, nil)  // its time is that of the last claim
   }
 
-  deinit { close(file) }
+  deinit { if file >= 0 { close(file) } }
 }
 
 /// Calls `fsync` on a folder, so that renames in it survive a power failure. Errors are ignored: not every file system

@@ -23,6 +23,8 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
     var leaving: [String: (bytes: Int64, task: Int)] = [:]
     /// The number of calls that are reading their response.
     var giving = 0
+    /// Responses that this process has stored and no call has begun to read.
+    var unread: Set<String> = []
     /// The app delegate's completion handlers, each until it is called.
     var handlers: [UUID: @Sendable () -> Void] = [:]
     /// Whether the session has delivered all events.
@@ -68,6 +70,7 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
       for name in stored.union(state.tasks.keys).union(state.leaving.keys)
       where name.hasPrefix(stem) && state.waiting[name] == nil {
         state.refused.insert(name)
+        state.unread.remove(name)
         files.delete(name)
         if let task = state.tasks.removeValue(forKey: name) { tasks.append(task) }
       }
@@ -118,6 +121,7 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
       state.waiting[name] = nil
       let task = state.tasks.removeValue(forKey: name)
       if state.unneeded.remove(name) != nil {
+        state.unread.remove(name)
         files.delete(name)
         if task != nil { state.refused.insert(name) }
       }
@@ -149,7 +153,10 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
     _ name: String, from offset: Int64, head: @escaping @Sendable (TransportHead) throws -> Void,
     body: @escaping @Sendable (Data) throws -> Void
   ) async throws {
-    state.withLock { $0.giving += 1 }
+    state.withLock {
+      $0.giving += 1
+      $0.unread.remove(name)
+    }
     defer {
       state.withLock { $0.giving -= 1 }
       // The store requests the next file in a moment, for which the app must not be suspended.
@@ -183,7 +190,7 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
   /// Calls all handlers if nothing is left to do, and the `late` one in any case.
   private func callHandlers(late: UUID? = nil) {
     let due = state.withLock { state -> [@Sendable () -> Void] in
-      if state.isDelivered && state.giving == 0 {
+      if state.isDelivered && state.giving == 0 && state.unread.isEmpty {
         defer { (state.handlers, state.isDelivered) = ([:], false) }
         return Array(state.handlers.values)
       }
@@ -231,6 +238,7 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
       state.tasks[name] = nil  // it has ended, also if the response cannot be stored
       do {
         try files.store(name, head, body: location)
+        state.unread.insert(name)
       } catch {
         for events in state.events(name) { events.finish(throwing: error) }
       }
