@@ -1,6 +1,7 @@
 package dev.streamfuse.app
 
 import android.content.Context
+import android.text.method.LinkMovementMethod
 import android.util.AttributeSet
 import android.view.LayoutInflater
 import android.view.View
@@ -99,7 +100,9 @@ class AnswerView(context: Context, attributes: AttributeSet?) : LinearLayout(con
     private fun viewFor(block: Block): View {
         val inflater = LayoutInflater.from(context)
         return when (block) {
-            is Prose -> inflater.inflate(R.layout.prose, this, false)!!
+            is Prose -> (inflater.inflate(R.layout.prose, this, false) as TextView).apply {
+                movementMethod = LinkMovementMethod.getInstance() // a selectable text's own opens no links
+            }
             is CodeBlock, is TableText -> inflater.inflate(R.layout.code, this, false)!!
             Rule -> inflater.inflate(R.layout.rule, this, false)!!
         }

@@ -1,6 +1,7 @@
 package dev.streamfuse.app
 
 import android.app.Activity
+import android.app.ActivityManager
 import android.app.Application
 import android.content.Context
 import android.content.pm.ApplicationInfo
@@ -156,7 +157,15 @@ class App : Application() {
     override fun onTrimMemory(level: Int) {
         super.onTrimMemory(level)
         // In the foreground the model is what the memory is for; its weights are pages of a file, which the system drops.
-        if (level >= TRIM_MEMORY_BACKGROUND) made?.rest()
+        if (level < TRIM_MEMORY_BACKGROUND) return
+        // From Android 14 on, every process gets this level before it is frozen, whether memory is short or not.
+        if (Build.VERSION.SDK_INT < Build.VERSION_CODES.UPSIDE_DOWN_CAKE || isMemoryLow()) made?.rest()
+    }
+
+    private fun isMemoryLow(): Boolean {
+        val memory = ActivityManager.MemoryInfo()
+        getSystemService(ActivityManager::class.java).getMemoryInfo(memory)
+        return memory.lowMemory
     }
 }
 

@@ -32,7 +32,8 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles, list = R.id.scrol
         view<View>(R.id.import_folder).setOnClickListener { pick(Intent(Intent.ACTION_OPEN_DOCUMENT_TREE), FOLDER) }
         view<View>(R.id.import_zip).setOnClickListener {
             val zip = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*")
-            pick(zip.putExtra(Intent.EXTRA_MIME_TYPES, arrayOf("application/zip", "application/octet-stream")), ZIP)
+            val types = arrayOf("application/zip", "application/x-zip-compressed", "application/octet-stream")
+            pick(zip.putExtra(Intent.EXTRA_MIME_TYPES, types), ZIP)
         }
         val catalog = view<EditText>(R.id.catalog)
         view<View>(R.id.catalog_show).setOnClickListener { whenReady { it.bundles.ask(catalog.text.toString()) } }

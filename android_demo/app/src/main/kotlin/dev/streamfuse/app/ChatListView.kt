@@ -1,7 +1,6 @@
 package dev.streamfuse.app
 
 import android.content.Context
-import android.text.format.DateUtils
 import android.util.AttributeSet
 import android.view.LayoutInflater
 import android.view.View
@@ -45,11 +44,9 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
     }
 
     fun show(state: ChatListState) {
-        if (state.chats != this.state.chats || state.open != this.state.open) {
-            this.state = state
-            rows.notifyDataSetChanged()
-        }
+        val before = this.state
         this.state = state
+        if (state.chats != before.chats || state.open != before.open) rows.notifyDataSetChanged()
         child<TextView>(R.id.no_chats).run {
             visibility = if (state.chats.isEmpty()) VISIBLE else GONE
             setText(if (state.query.isBlank()) R.string.no_chats else R.string.nothing_found)
@@ -81,9 +78,7 @@ class ChatListView(context: Context, attributes: AttributeSet?) : LinearLayout(c
             val chat = getItem(position)
             row.isActivated = chat.id == state.open
             row.findViewById<TextView>(R.id.chat_title)!!.text = chat.title
-            val now = System.currentTimeMillis()
-            val since = DateUtils.getRelativeTimeSpanString(chat.changedMs, now, DateUtils.MINUTE_IN_MILLIS)
-            val facts = context.textOf(R.string.chat_row, since, chat.bundle)
+            val facts = context.textOf(R.string.chat_row, context.since(chat.changedMs), chat.bundle)
             row.findViewById<TextView>(R.id.chat_facts)!!.text = facts
             row.contentDescription = context.textOf(R.string.chat_row, chat.title, facts)
             row.setOnClickListener {

@@ -12,8 +12,6 @@ import android.app.job.JobService
 import android.content.ComponentName
 import android.content.Context
 import android.content.Intent
-import android.net.NetworkCapabilities
-import android.net.NetworkRequest
 import android.os.Build
 import android.os.PersistableBundle
 import android.util.Log
@@ -116,10 +114,9 @@ open class DownloadJob : JobService() {
             val extras = PersistableBundle()
             extras.putString(ENTRY, entry.id)
             extras.putString(CATALOG, catalog)
-            val network = NetworkRequest.Builder().addCapability(NetworkCapabilities.NET_CAPABILITY_INTERNET).build()
             val job = JobInfo.Builder(idOf(entry), ComponentName(context, DownloadJob::class.java))
                 .setUserInitiated(true)
-                .setRequiredNetwork(network)
+                .setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY) // unlike a NetworkRequest, also a VPN
                 .setEstimatedNetworkBytes(entry.bytes, 0)
                 .setExtras(extras)
                 .build()

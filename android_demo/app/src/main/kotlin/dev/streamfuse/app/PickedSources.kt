@@ -14,7 +14,7 @@ import kotlinx.coroutines.Job
 
 /** A folder that the user picked: a tree of the Storage Access Framework. */
 class TreeSource(private val resolver: ContentResolver, private val tree: Uri) : BundleSource() {
-    private class Entry(val path: String, val id: String, val bytes: Long)
+    private class Entry(val path: String, val id: String, val bytes: Long?)
 
     private val rootId = DocumentsContract.getTreeDocumentId(tree)!!
     override val name: String = rootId.substringAfterLast('/').substringAfterLast(':').ifEmpty { "bundle" }
@@ -25,7 +25,8 @@ class TreeSource(private val resolver: ContentResolver, private val tree: Uri) :
     override fun forEachFile(take: (path: String, content: InputStream) -> Unit) {
         val files = mutableListOf<Entry>()
         collect(rootId, "", files)
-        totalBytes = files.sumOf { it.bytes }
+        val sizes = files.mapNotNull { it.bytes }
+        totalBytes = if (sizes.size == files.size) sizes.sum() else null
         for (file in files) {
             val uri = DocumentsContract.buildDocumentUriUsingTree(tree, file.id)!!
             counted(resolver.read(uri)).use { take(file.path, it) }
@@ -42,7 +43,7 @@ class TreeSource(private val resolver: ContentResolver, private val tree: Uri) :
                 if (rows.getString(2) == Document.MIME_TYPE_DIR) {
                     folders += rows.getString(0) to "$here/"
                 } else {
-                    files += Entry(here, rows.getString(0), rows.getLong(3))
+                    files += Entry(here, rows.getString(0), if (rows.isNull(3)) null else rows.getLong(3))
                 }
             }
         }

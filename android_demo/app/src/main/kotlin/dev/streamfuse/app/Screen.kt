@@ -99,6 +99,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         super.onPostCreate(savedInstanceState)
         whenReady {
             made = it
+            it.chat.wake()
             onReady()
             askAgain()
             if (started) beginShowing()

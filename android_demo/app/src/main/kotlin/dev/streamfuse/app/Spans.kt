@@ -68,12 +68,15 @@ private fun spansOf(look: Look, view: TextView): List<Any> = when (look) {
         val size = HEADLINES[look.level.coerceAtMost(HEADLINES.size) - 1]
         listOf(StyleSpan(Typeface.BOLD), RelativeSizeSpan(size))
     }
-    is Look.Linked -> listOf(URLSpan(look.address))
+    is Look.Linked -> if (isOfTheWeb(look.address)) listOf(URLSpan(look.address)) else emptyList()
     is Look.Item -> {
         val margin = ((look.depth - 1) * view.textSize * ITEM_MARGIN).toInt()
         listOf(LeadingMarginSpan.Standard(margin, margin + view.paint.measureText(look.mark).toInt()))
     }
 }
+
+/** Other addresses are not links: for one of a file, [URLSpan] throws. */
+private fun isOfTheWeb(address: String) = listOf("http://", "https://", "mailto:").any { address.startsWith(it, ignoreCase = true) }
 
 private const val LOOKS = "android.text.style."
 private const val QUOTE_MARGIN = 1f // in text sizes, like the next

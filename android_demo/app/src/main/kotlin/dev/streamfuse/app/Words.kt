@@ -2,9 +2,15 @@ package dev.streamfuse.app
 
 import android.content.Context
 import android.content.res.Configuration
+import android.icu.text.DateFormat
+import android.icu.text.RelativeDateTimeFormatter
+import android.icu.text.RelativeDateTimeFormatter.Direction
+import android.icu.text.RelativeDateTimeFormatter.RelativeUnit
+import android.icu.util.ULocale
 import android.text.format.Formatter
 import android.view.View
 import dev.streamfuse.app.model.Sentence
+import java.util.Date
 import java.util.Locale
 
 /**
@@ -35,4 +41,17 @@ fun Context.textOf(sentence: Sentence): String = when (sentence) {
 fun Context.sizeOf(bytes: Long): String {
     val words = Configuration(resources.configuration).apply { setLocale(language) }
     return Formatter.formatShortFileSize(createConfigurationContext(words), bytes)
+}
+
+/** How long ago a time was, such as "5 minutes ago"; a date after a week. [DateUtils][android.text.format.DateUtils] has it only in the device's language. */
+fun Context.since(timeMs: Long, nowMs: Long = System.currentTimeMillis()): String {
+    val locale = ULocale.forLocale(language)
+    val minutes = maxOf(0, nowMs - timeMs) / 60_000
+    val (count, unit) = when {
+        minutes < 60 -> minutes to RelativeUnit.MINUTES
+        minutes < 24 * 60 -> minutes / 60 to RelativeUnit.HOURS
+        minutes < 7 * 24 * 60 -> minutes / (24 * 60) to RelativeUnit.DAYS
+        else -> return DateFormat.getDateInstance(DateFormat.MEDIUM, locale).format(Date(timeMs))
+    }
+    return RelativeDateTimeFormatter.getInstance(locale).format(count.toDouble(), Direction.LAST, unit)
 }

@@ -4,8 +4,10 @@ import android.text.Editable
 import android.text.Selection
 import android.text.Spanned
 import android.text.TextWatcher
+import android.text.method.LinkMovementMethod
 import android.text.style.BackgroundColorSpan
 import android.text.style.StyleSpan
+import android.text.style.URLSpan
 import android.view.View
 import android.widget.TextView
 import dev.streamfuse.Source
@@ -83,6 +85,16 @@ class AnswerViewTest {
         assertSame(before, bold())
         view.show(listOf(Run(text + "w", Source.MODEL)), showsDrafts = true, isWhole = true)
         assertTrue(shown.text.endsWith(" w"))
+    }
+
+    @Test fun `links of the web can be followed, and others are text`() {
+        val view = view()
+        val text = "[docs](https://example.org) [mail](mailto:a@example.org) [file](file:///a) [code](javascript:a)"
+        view.show(listOf(Run(text, Source.MODEL)), showsDrafts = false, isWhole = true)
+        val shown = view.texts().single()
+        assertEquals(listOf("docs", "mail"), shown.styled<URLSpan>())
+        assertTrue("a touch follows a link", shown.movementMethod is LinkMovementMethod)
+        assertTrue(shown.isTextSelectable)
     }
 
     @Test fun `what is selected in an answer stays selected while it grows`() {

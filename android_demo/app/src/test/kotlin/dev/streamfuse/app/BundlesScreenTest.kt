@@ -104,6 +104,18 @@ class BundlesScreenTest : Device() {
         assertEquals(listOf("demo"), bundles)
     }
 
+    @Test fun `the size of a folder is unknown where that of a file is`() {
+        folder("demo") {}
+        val tree = DocumentsContract.buildTreeDocumentUri(FakeDocuments.AUTHORITY, "demo")
+        for (name in listOf(null, "model.pte")) {
+            FakeDocuments.sizeless = name
+            val source = TreeSource(app.contentResolver, tree)
+            source.forEachFile { _, content -> content.close() }
+            assertEquals(name == null, source.totalBytes != null)
+        }
+        FakeDocuments.sizeless = null
+    }
+
     @Test fun `an import goes on without its screen, with a grant of the app's own that it gives back`() {
         folder("demo") {}
         val controller = open(BundlesActivity::class.java)

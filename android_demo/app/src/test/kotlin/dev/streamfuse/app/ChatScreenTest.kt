@@ -125,6 +125,9 @@ class ChatScreenTest : ChatScreen() {
         assertEquals("hidden is not yet scarce", Phase.READY, phase)
         controller.pause().stop()
         app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_BACKGROUND)
+        idle()
+        assertEquals("frozen is not yet scarce", Phase.READY, phase)
+        trimMemory()
         until { phase == Phase.LOADING }
         controller.restart().start().resume()
         ready()

@@ -1,6 +1,8 @@
 package dev.streamfuse.app
 
 import android.app.Activity
+import android.app.ActivityManager
+import android.content.ComponentCallbacks2
 import android.content.Intent
 import android.graphics.Bitmap
 import android.graphics.Canvas
@@ -65,7 +67,7 @@ abstract class Device {
             // Hard links, where the file system has them: deleting one leaves the other.
             runCatching { Files.createLink(here.toPath(), file.toPath()) }.onFailure { file.copyTo(here) }
         }
-        // Before there are parts, which load the bundle with these settings at once.
+        // Before there are parts, which read these settings.
         val chosen = Settings(bundle = bundle, remembersAnswers = remembersAnswers)
         if (use) KeptPreferences(app).write(SettingsStore.kept(chosen))
     }
@@ -88,6 +90,13 @@ abstract class Device {
         endedParts += parts
         app.replace(Parts(app))
         return Robolectric.buildActivity(screen).setup(state).also { controllers += it }.also { ready() }
+    }
+
+    /** The system asks for memory because it has little. */
+    protected fun trimMemory() {
+        val memory = ActivityManager.MemoryInfo().apply { lowMemory = true }
+        shadowOf(app.getSystemService(ActivityManager::class.java)).setMemoryInfo(memory)
+        app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_BACKGROUND)
     }
 
     /** Types a text into the open dialog and turns the screen, whose new dialog has the text. */

@@ -6,9 +6,11 @@ import android.app.job.JobInfo
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
 import android.content.pm.PackageManager
+import android.net.NetworkCapabilities
 import android.os.Build
 import android.os.PersistableBundle
 import dev.streamfuse.app.model.OfferState
+import dev.streamfuse.app.model.Phase
 import dev.streamfuse.testing.Publisher
 import java.io.File
 import java.util.concurrent.CountDownLatch
@@ -70,7 +72,9 @@ class DownloadJobTest : Device() {
             val job = scheduler.allPendingJobs.single()
             assertTrue(job.isUserInitiated)
             assertEquals(offer().entry.bytes, job.estimatedNetworkDownloadBytes)
-            assertNotNull(job.requiredNetwork)
+            val network = job.requiredNetwork
+            assertNotNull(network)
+            assertFalse("a VPN will do", network!!.hasCapability(NetworkCapabilities.NET_CAPABILITY_NOT_VPN))
             val facts = app.packageManager.getPackageInfo(app.packageName, PackageManager.GET_PERMISSIONS)
             val permissions = facts.requestedPermissions.orEmpty().toList()
             assertTrue("$permissions: a phone refuses the job", Manifest.permission.ACCESS_NETWORK_STATE in permissions)
@@ -166,6 +170,7 @@ class DownloadJobTest : Device() {
                 until { shadowOf(service).isJobFinished }
                 assertEquals("$status", status == 503, shadowOf(service).isRescheduleNeeded)
             }
+            assertEquals("no model is loaded for a download", Phase.LOADING, parts.chat.state.value.phase)
 
             openCatalog(publisher).pressSoon(R.id.discard)
             until { offer().state is OfferState.Available }

@@ -24,7 +24,7 @@ class FakeDocuments : ContentProvider() {
                     when (column) {
                         Document.COLUMN_DOCUMENT_ID -> each.relativeTo(root).path
                         Document.COLUMN_DISPLAY_NAME -> each.name
-                        Document.COLUMN_SIZE -> each.length()
+                        Document.COLUMN_SIZE -> each.length().takeIf { each.name != sizeless }
                         Document.COLUMN_MIME_TYPE -> if (each.isDirectory) Document.MIME_TYPE_DIR else "application/octet-stream"
                         else -> null
                     }
@@ -50,6 +50,9 @@ class FakeDocuments : ContentProvider() {
     companion object {
         const val AUTHORITY = "dev.streamfuse.test.documents"
         lateinit var root: File
+
+        /** The file whose size is not told. */
+        @Volatile var sizeless: String? = null
 
         /** Whether the largest file hesitates. */
         @Volatile var slow = false

@@ -1,6 +1,5 @@
 package dev.streamfuse.app
 
-import android.content.ComponentCallbacks2
 import android.os.StrictMode
 import android.view.KeyEvent
 import android.widget.SeekBar
@@ -114,7 +113,7 @@ class MainThreadTest : Device() {
         until { parts.bundles.state.value.offers.single().error != null } // it is no bundle
         open(BenchmarkActivity::class.java)
         parts.leave()
-        app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_BACKGROUND)
+        trimMemory()
         until { parts.chat.state.value.phase == Phase.LOADING }
         parts.back()
         until { parts.chat.state.value.phase == Phase.READY }

@@ -5,7 +5,10 @@ import dev.streamfuse.Statistics
 import dev.streamfuse.app.R
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.DelicateCoroutinesApi
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
@@ -62,6 +65,7 @@ class BenchmarkModel(
     private var job: Job? = null
     @Volatile private var cancelled = R.string.benchmark_cancelled
 
+    @OptIn(DelicateCoroutinesApi::class)
     fun run(prompt: String, maxNewTokens: Int) {
         if (current.value.running) return
         if (settings.settings.value.remembersAnswers) { // each answer would be drafted from the one before, and kept
@@ -70,8 +74,9 @@ class BenchmarkModel(
         }
         current.value = BenchmarkState(total = 2 * REPETITIONS + 1)
         cancelled = R.string.benchmark_cancelled
-        job = scope.launch {
+        job = scope.launch(start = CoroutineStart.ATOMIC) { // one that is cancelled before it runs says so too
             current.value = try {
+                ensureActive()
                 val bundle = settings.bundle.orEmpty()
                 val result = chat.lend { model -> measure(bundle, model, prompt, maxNewTokens) }
                 BenchmarkState(result = result, message = if (result == null) words(R.string.benchmark_no_bundle) else null)

@@ -217,10 +217,11 @@ class BundlesModel(
     }
 
     /** Copies a bundle and, where it is sound, uses it. One at a time: null while one runs. [open] may ask a slow provider. */
+    @OptIn(DelicateCoroutinesApi::class)
     fun import(open: () -> BundleSource): Job? {
         if (current.value.importing != null) return null
         current.update { it.copy(importing = BundleProgress.Receiving(0, null), message = null) }
-        return scope.launch {
+        return scope.launch(start = CoroutineStart.ATOMIC) { // one that is cancelled before it runs says so too
             val message = try {
                 var name = ""
                 store.import(open).collect { progress ->

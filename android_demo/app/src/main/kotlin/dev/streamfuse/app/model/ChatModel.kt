@@ -24,7 +24,8 @@ import kotlinx.coroutines.yield
 /**
  * The open chat, and the one model that the app has open. It lives as long as the process, so an answer goes on while the
  * screen turns. Its functions return at once and may be called from the main thread; what they start runs in [scope],
- * one after another, in the order of the calls. A chat belongs to its bundle: opening one loads the other.
+ * one after another, in the order of the calls. A chat belongs to its bundle: opening one loads the other. Nothing is
+ * loaded before [wake]: a process that only downloads needs no model.
  *
  * @property folderOf where the bundle of a name lies.
  * @property memory the folder with the answers that models keep where the user wants that, a file for each bundle.
@@ -58,17 +59,9 @@ class ChatModel(
     /** Why the answer that is being written shall end; null: it shall not. */
     @Volatile private var stopping: String? = null
 
-    /** Whether the model was given back while the app is not on the screen. */
-    private var resting = false
+    /** Whether the model is to be loaded when a screen is shown: no screen was, or the model was given back since. */
+    private var resting = true
     private val disk = Any() // around the record of the turns, so that none replaces a later one
-
-    init {
-        later {
-            val bundle = settings.bundle
-            val left = settings.chat
-            if (left == null || saved.read(left).let { it != null && it.bundle != bundle }) load(bundle) else load(bundle, left)
-        }
-    }
 
     /** Uses another bundle, in the chat that was last used with it; null: none. */
     fun open(bundle: String?): Job = change(if (bundle == current.value.bundle) null else End.STOPPED) {
@@ -189,9 +182,12 @@ class ChatModel(
         current.update { it.copy(phase = Phase.LOADING) }
     }
 
-    /** A screen is shown again. */
+    /** A screen is shown, for the first time or again: loads the model, and opens the chat that was open. */
     fun wake(): Job = later {
-        if (resting) load(settings.bundle, current.value.chat)
+        if (!resting) return@later
+        val bundle = settings.bundle
+        val left = settings.chat
+        if (left == null || saved.read(left).let { it != null && it.bundle != bundle }) load(bundle) else load(bundle, left)
     }
 
     /** Lends the model, whose own answer ends; null where none is open. */

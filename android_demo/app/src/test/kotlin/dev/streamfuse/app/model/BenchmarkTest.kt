@@ -8,6 +8,7 @@ import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.test.StandardTestDispatcher
 import kotlinx.coroutines.test.UnconfinedTestDispatcher
 import kotlinx.coroutines.test.runTest
 import org.junit.Assert.assertEquals
@@ -37,7 +38,7 @@ class BenchmarkTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine()
-        val chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope).also { it.wake() }
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         val result = benchmark.state.first { !it.running }.result!!
@@ -54,7 +55,7 @@ class BenchmarkTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo"), scope)
         val engine = FakeEngine().apply { gate = Channel(Channel.UNLIMITED) }
-        val chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope).also { it.wake() }
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         benchmark.leave()
@@ -64,11 +65,21 @@ class BenchmarkTest {
         assertEquals(3, benchmark.state.first { !it.running }.result!!.plain.size)
     }
 
+    @Test fun `a benchmark that ends before it begins says so`() = runTest {
+        val scope = CoroutineScope(StandardTestDispatcher(testScheduler) + Job())
+        val settings = SettingsStore(FakePreferences(), scope)
+        val chat = ChatModel(FakeEngine(), { folder.root }, folder.root, settings, SavedChats(folder.root), scope)
+        val benchmark = BenchmarkModel(chat, settings, scope)
+        benchmark.run("Hello", 8)
+        benchmark.leave()
+        assertEquals(words(R.string.benchmark_left), benchmark.state.first { !it.running }.message)
+    }
+
     @Test fun `the benchmark is refused while answers are remembered`() = runTest {
         File(folder.newFolder("demo"), "manifest.json").writeText("{}")
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences("bundle" to "demo", "remember" to "true"), scope)
-        val chat = ChatModel(FakeEngine(), { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope)
+        val chat = ChatModel(FakeEngine(), { File(folder.root, it) }, File(folder.root, "memory"), settings, SavedChats(folder.newFolder("saved")), scope).also { it.wake() }
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         assertEquals(BenchmarkState(message = words(R.string.benchmark_remembers)), benchmark.state.value)
@@ -80,7 +91,7 @@ class BenchmarkTest {
     @Test fun `without a bundle it asks for one`() = runTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(), scope)
-        val chat = ChatModel(FakeEngine(), { folder.root }, folder.root, settings, SavedChats(folder.root), scope)
+        val chat = ChatModel(FakeEngine(), { folder.root }, folder.root, settings, SavedChats(folder.root), scope).also { it.wake() }
         val benchmark = BenchmarkModel(chat, settings, scope)
         benchmark.run("Hello", 8)
         assertNotNull(benchmark.state.first { !it.running }.message)

@@ -50,7 +50,7 @@ class BundlesModelTest {
         val store = BundleStore(root) { engine.open(it, Options()).close() }
         val settings = SettingsStore(preferences, scope)
         val saved = SavedChats(File(temporary.root, "chats"))
-        val chat = ChatModel(engine, store::folder, File(temporary.root, "answers"), settings, saved, scope)
+        val chat = ChatModel(engine, store::folder, File(temporary.root, "answers"), settings, saved, scope).also { it.wake() }
         return BundlesModel(store, engine, settings, chat, scope)
     }
 

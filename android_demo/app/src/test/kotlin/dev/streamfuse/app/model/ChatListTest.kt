@@ -26,7 +26,7 @@ class ChatListTest : ChatTest() {
     private val saved by lazy { saved() }
 
     private fun TestScope.model(store: SettingsStore = store()) =
-        ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), store, saved, scope())
+        ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), store, saved, scope()).also { it.wake() }
 
     private fun TestScope.list(chat: ChatModel) = ChatListModel(saved, chat, scope())
 

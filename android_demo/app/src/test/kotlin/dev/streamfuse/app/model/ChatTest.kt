@@ -24,7 +24,7 @@ abstract class ChatTest {
 
     /** A chat as a new process makes it. */
     protected fun TestScope.chat(store: SettingsStore = store(), scope: CoroutineScope = scope()): ChatModel =
-        ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), store, saved(), scope)
+        ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), store, saved(), scope).also { it.wake() }
 
     protected fun saved() = SavedChats(File(folder.root, "saved"))
 

@@ -27,7 +27,7 @@ class DeviceCheckTest {
         val scope = CoroutineScope(UnconfinedTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(*kept), scope)
         val saved = SavedChats(folder.newFolder("saved"))
-        chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, saved, scope)
+        chat = ChatModel(engine, { File(folder.root, it) }, File(folder.root, "memory"), settings, saved, scope).also { it.wake() }
         return DeviceCheck(chat, scope)
     }
 
