@@ -28,7 +28,7 @@ from streamfuse.train.recipe import load, names
 
 
 def lines(*rows: dict[str, Any]) -> bytes:
-    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def wikisql() -> bytes:
@@ -59,9 +59,7 @@ FILES = {
     "dialogsum.train.jsonl": lines({"fname": "a", "dialogue": "#Person1#: Hi.", **SAID}),
     "dialogsum.dev.jsonl": lines({"fname": "b", "dialogue": "#Person1#: Bye.", **SAID}),
     "dialogsum.test.jsonl": lines({"dialogue": "#Person1#: Well.", "summary1": "One.", "summary2": "Two."}),
-    "question.jsonl": lines(
-        {"question_id": 81, "category": "writing", "turns": ["Write.\u2028", "Again."], "reference": []}
-    ),
+    "question.jsonl": lines({"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": []}),
     **{
         name: data
         for split in ("simple_python", "multiple")
@@ -115,7 +113,7 @@ def fetch(*arguments: object) -> Result:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path) -> None:
@@ -146,7 +144,7 @@ def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path
     ]
     assert rows(out / "dialogsum/test.jsonl") == [{"dialogue": "#Person1#: Well.", "references": ["One.", "Two."]}]
     assert rows(out / "spec_bench/question.jsonl") == [
-        {"question_id": 81, "category": "writing", "turns": ["Write.\u2028", "Again."]}
+        {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]}
     ]
     called = {"messages": [ASKED], "tools": [TOOL], "ground_truth": [{"f": {"a": [1]}}]}
     assert rows(out / "function_calling/multiple.jsonl") == [{"id": "multiple", **called}]

@@ -126,14 +126,9 @@ def _literal(value: str) -> str:
     return value if _NUMBER.fullmatch(value) else '"{}"'.format(value.replace('"', '""'))
 
 
-def _json_lines(text: str) -> list[Row]:
-    """`str.splitlines` would also split at U+2028, which JSON may contain."""
-    return [json.loads(line) for line in text.split("\n") if line.strip()]
-
-
 def _dialogsum(files: Files) -> dict[str, list[Row]]:
     def rows(split: str) -> list[Row]:
-        return _json_lines(files[f"dialogsum.{split}.jsonl"])
+        return [json.loads(line) for line in files[f"dialogsum.{split}.jsonl"].splitlines() if line.strip()]
 
     def held_out(split: str) -> list[Row]:
         return [
@@ -146,7 +141,7 @@ def _dialogsum(files: Files) -> dict[str, list[Row]]:
 
 
 def _spec_bench(files: Files) -> dict[str, list[Row]]:
-    rows = _json_lines(files["question.jsonl"])
+    rows = [json.loads(line) for line in files["question.jsonl"].splitlines() if line.strip()]
     return {"question": [{key: row[key] for key in ("question_id", "category", "turns")} for row in rows]}
 
 
@@ -154,7 +149,7 @@ def _function_calling(files: Files) -> dict[str, list[Row]]:
     """Rows of messages, tools and the accepted answer; questions have one turn."""
 
     def rows(name: str) -> list[Row]:
-        asked, right = (_json_lines(files[file]) for file in _files_of(name))
+        asked, right = (map(json.loads, files[file].splitlines()) for file in _files_of(name))
         truth = {row["id"]: row["ground_truth"] for row in right}
         return [
             {
