@@ -138,6 +138,12 @@ void Program::read_methods(const std::string& path) {
   if (calls_own_operators_) reserve_team(threads_);
 }
 
+void Program::check_process() const {
+  if (pool_ != nullptr && pool_->is_forked())
+    throw Failure(SF_BROKEN, "this process was forked after the model was loaded, and XNNPACK has no threads in it: load "
+                             "the model again");
+}
+
 std::optional<int64_t> Program::constant(const std::string& name) const {
   const auto found = constants_.find(name);
   return found == constants_.end() ? std::nullopt : std::optional<int64_t>(std::atoll(found->second.c_str()));

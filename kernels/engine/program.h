@@ -36,6 +36,9 @@ class Program {
   // Threads of this library's own pool that a pass may use; 1 if no method calls this library's operators, its only
   // users.
   int team_threads() const { return calls_own_operators_ ? threads_ : 1; }
+  // Throws Failure in a process that was forked after the program was loaded, if it uses XNNPACK, whose passes would
+  // wait for ever.
+  void check_process() const;
   bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
   // Number of top layers whose rows are in the order of `kept`; -1 if the program does not define it.

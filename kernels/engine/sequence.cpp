@@ -85,6 +85,7 @@ Sequence::Methods Sequence::load_methods(Tracer* tracer, const sf_watch* watch) 
 
 void Sequence::run(const std::string& method, int n, const int64_t* ids, const int64_t* positions,
                    const uint8_t* ancestors, bool want_logits) {
+  program_->check_process();
   const Signature& signature = program_->signature(method);
   if (signature.is_streams()) bad_argument("method streams is called by sf_engine_streams");
   GraphMethod& target = *methods_.at(method);
@@ -117,6 +118,7 @@ void Sequence::read_survivors(const GraphMethod& method, int n) {
 }
 
 void Sequence::streams(int index, int64_t next_token) {
+  program_->check_process();
   const auto found = methods_.find(kStreams);
   if (found == methods_.end()) bad_argument("this program has no method streams");
   if (ran_ == nullptr) throw Failure(SF_NOT_KEPT, "streams need a run first");

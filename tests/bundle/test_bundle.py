@@ -95,6 +95,13 @@ def test_overwriting_spares_what_is_not_a_bundle(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="not a bundle"), BundleWriter(tmp_path / "home", overwrite=True):
         pass
     assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
+    (tmp_path / "extension").mkdir()
+    (tmp_path / "extension" / "manifest.json").write_text('{"manifest_version": 3}')
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    for name in ("extension", "link"):
+        with pytest.raises(BundleError, match="not a bundle"), BundleWriter(tmp_path / name, overwrite=True):
+            pass
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

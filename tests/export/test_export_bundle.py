@@ -6,7 +6,10 @@ Run: python -m pytest tests/export/test_export_bundle.py
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -320,6 +323,33 @@ def test_deferred_streams_are_those_of_the_verifying_pass(exported: Exported, en
             assert np.array_equal(deferred.stream_log_probs[0], fused[1])
         else:
             np.testing.assert_allclose(deferred.stream_log_probs[0], fused[1], atol=1e-4)
+
+
+_FORKED = """
+import os, sys
+import streamfuse
+
+with streamfuse.load(sys.argv[1], threads=2) as model:
+    model.generate([1, 2, 3], max_new_tokens=2)
+    child = os.fork()
+    if child == 0:
+        try:
+            model.generate([1, 2, 3], max_new_tokens=2)
+        except Exception as error:
+            os.write(1, str(error).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+"""
+
+
+def test_a_forked_process_generates_or_says_that_it_has_no_threads(exported: Exported, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, str(exported.config.output_dir)]
+    environment = {**os.environ, "STREAMFUSE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = "" if exported.config.kernels else "XNNPACK has no threads in it: load the model again"
+    assert said in done.stdout
+    assert bool(done.stdout) == bool(said)
 
 
 def test_the_self_test_in_the_bundle_repeats(exported: Exported, engine: ExecuTorchBackend) -> None:

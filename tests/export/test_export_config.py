@@ -455,6 +455,10 @@ def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Chec
         (["--stream-nodes", "4"], "--stream-nodes goes with --schedule fused or both"),
         (["--target", "coreml", "--layout", "ane", "--schedule", "both"], "--layout ane needs --schedule deferred"),
         (["--backend", "vulkan", "--scheme", "mlp=int8:32"], "--scheme mlp=int8 must be int8:channel with --backend v"),
+        (
+            ["--backend", "openvino", "--scheme", "embedding=int4"],
+            "--scheme embedding must be float or symmetric int8 with --backend openvino, not int4:32:affine",
+        ),
         (["--backend", "maybe"], "--backend must be one of kernels, xnnpack, coreml, vulkan"),
         (["--schedule", "late"], "--schedule must be one of fused, deferred, both, not late"),
         (["--prune-keep", "8:x"], "--prune-keep must be a number, or like 8:4,16:8, not 8:x"),

@@ -402,6 +402,8 @@ def test_tasks_that_cannot_be_exported_are_refused(made: Made) -> None:
             made.config("refused", adapter, **{"task": made.files, **options})
         assert caught.value.flags.startswith(problem)
     assert made.config("whole", None, task=made.files, num_streams=1).num_streams is None  # it is the tasks'
+    asked = made.config("whole", None, task=made.files, widths=(1, 4, 8))
+    assert (asked.widths, {task.widths for task in asked.tasks.values()}) == ((4, 8), {(1, 4, 8), (4, 8)})
 
 
 def usual(made: Made, adapter: Path | None, **options: Any) -> ExportConfig:

@@ -284,6 +284,7 @@ def test_an_engine_that_cannot_save_stores_no_prefix(tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("made")
 def test_a_prefix_is_added_in_place_or_to_a_copy_and_replaced_by_name(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "bundle")
+    identity = open_bundle(folder).identity
     (folder / "notes.txt").write_text("mine")
     first = store_prefix(folder, "Be")
     assert first == StoredPrefix(folder / FILE, first.tokens, (folder / FILE).stat().st_size, False)
@@ -292,12 +293,34 @@ def test_a_prefix_is_added_in_place_or_to_a_copy_and_replaced_by_name(tmp_path: 
     assert second.tokens == first.tokens + 3
     assert prefix_length(folder) == first.tokens
     assert prefix_length(tmp_path / "new") == second.tokens
-    assert (tmp_path / "new" / "notes.txt").read_text() == "mine"
+    for place in (folder, tmp_path / "new"):
+        assert (place / "notes.txt").read_text() == "mine"
+        assert "notes.txt" not in open_bundle(place).manifest.files
+    assert open_bundle(folder).identity == identity
     with pytest.raises(BundleError, match="exists already"):
         store_prefix(folder, "Be", output=tmp_path / "new")
     store_prefix(folder, "No", name="other", output=tmp_path / "new", overwrite=True)
     assert list(open_bundle(tmp_path / "new").manifest.prefixes) == ["system", "other"]
+    store_prefix(folder, "Be", output=folder / "inner")
+    assert set(open_bundle(folder / "inner").manifest.files) == set(open_bundle(folder).manifest.files)
     assert {path.name for path in tmp_path.iterdir()} - {"home"} == {"bundle", "new"}
+
+
+@pytest.mark.usefixtures("made")
+def test_a_bundle_that_changes_while_its_prefix_is_computed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opened = write_bundle(tmp_path / "bundle"), engines.engines_of
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(engines, "engines_of", opened)
+        store_prefix(folder, "No", name="other")
+        return opened(*arguments)
+
+    monkeypatch.setattr(engines, "engines_of", meanwhile)
+    with pytest.raises(BundleError, match="another process has changed this bundle meanwhile; run the command again"):
+        store_prefix(folder, "Be")
+    assert list(open_bundle(folder).manifest.prefixes) == ["other"]
 
 
 @pytest.mark.usefixtures("made")

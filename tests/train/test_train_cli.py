@@ -212,7 +212,7 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     before = (model / "config.json").read_bytes()
     assert "config.json: not written by a training run, and" in refused("train", *data, "--model", model, "-o", model)
     assert (model / "config.json").read_bytes() == before
-    assert "there are 24, and --held-out takes 40 of them" in refused("train", *data, *out)
+    assert "there are 24 prompts, and --held-out takes 40 of them" in refused("train", *data, *out)
     assert "--num-streams must be from 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "--num-msa-layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "--epochs must be above 0, not 0" in refused("train", *data, *out, "--epochs", 0)
@@ -359,6 +359,16 @@ def test_a_recipe_runs_its_stages_and_only_those_that_are_not_done(model: Path, 
     again = invoke(*command)
     assert again.exit_code == 0, again.stderr
     assert (tmp_path / "run" / "own.jsonl").read_text() == own
+
+
+def test_the_texts_of_a_recipe_are_written_by_one_process(
+    model: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    result = invoke(*command)
+    assert result.exit_code == 2
+    assert "own.jsonl is written by one process: run the recipe without a launcher" in result.stderr
 
 
 def test_answers_of_an_earlier_stage_are_not_kept_when_it_is_changed(model: Path, recipe: Path, tmp_path: Path) -> None:

@@ -97,6 +97,17 @@ def test_held_out_examples_are_spread_over_the_file() -> None:
     assert sorted(e.input_ids[0] for e in train + held_out) == list(range(10))
 
 
+def test_no_prompt_is_trained_on_and_held_out() -> None:
+    """A prompt may have several answers."""
+    examples = [Example([prompt, 50 + answer], 1) for answer in range(3) for prompt in range(6)]
+    train, held_out = split_held_out(examples, 2)
+    assert [example.input_ids for example in held_out] == [[1, 50], [4, 50]]
+    assert {example.input_ids[0] for example in train} == {0, 2, 3, 5}
+    assert len(train) == 3 * 4
+    with pytest.raises(ValueError, match="6 prompts"):
+        split_held_out(examples, 6)
+
+
 def test_a_stopped_computation_continues(tmp_path: Path) -> None:
     model, examples = tiny.fused(tiny.base()), examples_of(24)  # three batches
     whole = FrozenStates(model, examples, tmp_path / "a" / "frozen")

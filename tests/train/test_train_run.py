@@ -13,26 +13,28 @@ import sys
 import threading
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import tiny
 import torch
 from safetensors.torch import save_file
 
-from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused, read_adapter
-from streamfuse.model.config import StreamConfig
+from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused, read_adapter, save_adapter
+from streamfuse.model.config import CheckpointError, StreamConfig
 from streamfuse.train.formats import DataError
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[train]'")
 
 from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_callback import TrainerControl, TrainerState
 
 from streamfuse.train import main, report
 from streamfuse.train.main import TrainConfig, TrainResult, run
 from streamfuse.train.templates import CHATML
-from streamfuse.train.trainer import LengthGrouped
+from streamfuse.train.trainer import LengthGrouped, SetsEpoch, StreamTrainer
 
 STEPS_PER_EPOCH = 5  # 20 examples in batches of 4
 
@@ -369,6 +371,10 @@ def test_another_adapter_to_begin_with_is_not_mixed_into_a_run(
     begin = tmp_path / "begin.safetensors"
     shutil.copy(trained_once.adapter, begin)
     further = replace(trained_once, out_dir=tmp_path / "b", adapter=tmp_path / "b.safetensors", **{name: begin})
+    if name == "base_adapter":
+        with pytest.raises(CheckpointError, match="begin.safetensors: it does not tune the base"):
+            run(further)
+        save_adapter(tiny.fused(load_base(trained_once.model), base_rank=2, base_layers=2), begin, {"steps": "1"})
     run(replace(further, max_steps=1))
     _, state, facts = read_adapter(begin)
     save_file({key: value * 2 if value.is_floating_point() else value for key, value in state.items()}, begin, facts)
@@ -450,6 +456,19 @@ def test_a_grown_adapter_says_the_same(trained_once: TrainConfig) -> None:
     torch.testing.assert_close(*terms)
 
 
+def test_the_first_rank_of_an_adapter_has_the_scale_of_a_new_one() -> None:
+    model = tiny.fused(tiny.base(), adapter_rank=0)
+    wide = model.widened(model.stream_vocab, adapter_rank=3)
+    assert wide.streams_config.adapter_alpha == model.streams_config.adapter_alpha
+
+
+def test_a_resumed_epoch_has_its_own_order() -> None:
+    sampler = LengthGrouped([5] * 10, 4, seed=1)
+    trainer, state = cast("StreamTrainer", SimpleNamespace(sampler=sampler)), TrainerState(global_step=7)
+    SetsEpoch(trainer).on_epoch_begin(cast("TrainingArguments", None), state, TrainerControl())
+    assert sampler.epoch == 2  # three steps each
+
+
 def test_an_adapter_grows_downwards(trained_once: TrainConfig) -> None:
     base = load_base(trained_once.model)
     model = load_stream_fused(base, trained_once.adapter)
@@ -506,7 +525,7 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
 
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
     with pytest.raises(
-        DataError, match=r"data.jsonl: no examples are left to train on: there are 26, and --held-out takes"
+        DataError, match=r"data.jsonl: no examples are left to train on: there are 26 prompts, and --held-out takes"
     ):
         run(replace(config, held_out=40))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):

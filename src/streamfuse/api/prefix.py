@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.options import check_adapter, prompt_config_of
 from streamfuse.bundle import Bundle, BundleError, BundleWriter, open_bundle
-from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE, Manifest, Prefix
+from streamfuse.bundle.manifest import MANIFEST_NAME, PLAIN_NAME, PLAIN_NAME_RULE, Manifest, Prefix
 from streamfuse.bundle.reader import TOKENIZER_FILE, prefix_file
 from streamfuse.bundle.signature import SIGNATURE_NAME
 from streamfuse.options import OptionError
@@ -177,8 +177,9 @@ def _rewritten(
 ) -> Iterator[BundleWriter]:
     """A writer, with the files of the bundle, that replaces it or writes `output`."""
     place = bundle.folder.resolve() if output is None else Path(output)
-    with BundleWriter(place, output is None or overwrite, sign_key) as writer:
-        writer.take_files(bundle.folder)
+    replaces = (bundle.folder / MANIFEST_NAME).read_bytes() if output is None else None
+    with BundleWriter(place, output is None or overwrite, sign_key, replaces) as writer:
+        writer.take_files(bundle.folder, bundle.manifest.files)
         yield writer
 
 

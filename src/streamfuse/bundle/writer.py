@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -42,15 +42,29 @@ class BundleWriter:
     On a normal exit the folder is flushed to disk and renamed to its final name; on an exception it is removed, and an
     existing bundle is unchanged. The next writer of the same name removes what a killed writer left.
 
+    Args:
+        path: of the bundle.
+        overwrite: whether a bundle that is there may be replaced.
+        sign_key: signs the manifest; None: it is not signed.
+        replaces: the manifest of the bundle that the new one was made from and replaces; None: any.
+
     Raises:
-        BundleError: the target exists and `overwrite` is off, or it is not a bundle; the manifest is invalid or was
-            never written.
+        BundleError: the target exists and `overwrite` is off, it is not a bundle, or not the one that `replaces` names;
+            the manifest is invalid or was never written.
     """
 
-    def __init__(self, path: Path | str, overwrite: bool = False, sign_key: Ed25519PrivateKey | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        overwrite: bool = False,
+        sign_key: Ed25519PrivateKey | None = None,
+        replaces: bytes | None = None,
+    ) -> None:
         self.path = Path(path)
         self._overwrite = overwrite
         self._sign_key = sign_key
+        self._replaces = replaces
+        self._unlisted: set[str] = set()  # files that are not the bundle's
         self._folder: Path | None = None
         self._mine = -1  # the open and locked folder; unlocked when this process ends
         self._manifest: Manifest | None = None
@@ -77,14 +91,18 @@ class BundleWriter:
         self._folder.chmod(0o777 & ~_umask())  # mkdtemp creates it with 0700
         return self
 
-    def take_files(self, bundle: Path) -> None:
-        """Take over all files of a bundle, except its manifest and signature. Those of the bundle that is overwritten
-        are linked instead of copied, if the file system can: add files or replace them, but do not write into them."""
-        is_own = bundle.resolve() == self.path.resolve()
+    def take_files(self, bundle: Path, listed: Collection[str]) -> None:
+        """Take over all files of a bundle's folder, except its manifest and signature. The new manifest lists those of
+        them that `listed`, the old one's files, names. Files of the bundle that is overwritten are linked instead of
+        copied, if the file system can: add files or replace them, but do not write into them."""
+        is_own, here = bundle.resolve() == self.path.resolve(), self.folder.resolve()
         for source in bundle.rglob("*"):
             name = source.relative_to(bundle)
-            if not source.is_file() or name.as_posix() in (MANIFEST_NAME, SIGNATURE_NAME):
+            is_new = here in source.resolve().parents  # of a bundle that is written into this one's folder
+            if not source.is_file() or is_new or name.as_posix() in (MANIFEST_NAME, SIGNATURE_NAME):
                 continue
+            if name.as_posix() not in listed:
+                self._unlisted.add(name.as_posix())
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if is_own:
@@ -100,10 +118,12 @@ class BundleWriter:
             fields: the fields of `Manifest` except `format_version` and `files`, as its models or as dictionaries.
         """
         signature = self.folder / SIGNATURE_NAME
+        others = {MANIFEST_NAME, SIGNATURE_NAME, *self._unlisted}
+        found = {path.relative_to(self.folder).as_posix(): path for path in sorted(self.folder.rglob("*"))}
         files = {
-            path.relative_to(self.folder).as_posix(): {"sha256": sha256_of([path]), "bytes": path.stat().st_size}
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file() and path not in (self.folder / MANIFEST_NAME, signature)
+            name: {"sha256": sha256_of([path]), "bytes": path.stat().st_size}
+            for name, path in found.items()
+            if path.is_file() and name not in others
         }
         data = {**fields, "format_version": FORMAT_VERSION, "files": files}
         where = self.path / MANIFEST_NAME
@@ -156,10 +176,14 @@ class BundleWriter:
             return
         if not self._overwrite:
             raise BundleError(f"{self.path}: exists already; choose another folder or allow overwriting")
-        is_bundle = self.path.is_dir() and not self.path.is_symlink() and (self.path / MANIFEST_NAME).is_file()
-        is_empty = self.path.is_dir() and not any(self.path.iterdir())
+        # Other programs have files of this name too.
+        is_folder, manifest = self.path.is_dir() and not self.path.is_symlink(), self.path / MANIFEST_NAME
+        is_bundle = is_folder and manifest.is_file() and b'"format_version"' in manifest.read_bytes()
+        is_empty = is_folder and not any(self.path.iterdir())
         if not is_bundle and not is_empty:
             raise BundleError(f"{self.path}: exists and is not a bundle, so it is not overwritten")
+        if self._replaces is not None and manifest.read_bytes() != self._replaces:
+            raise BundleError(f"{self.path}: another process has changed this bundle meanwhile; run the command again")
 
     def _publish(self, folder: Path) -> None:
         flush_tree(folder)

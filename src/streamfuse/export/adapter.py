@@ -35,9 +35,12 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
         OptionError: an option is out of range.
         CheckpointError: the adapter's file, or that of a task, cannot be read.
     """
-    own = _resolved(config)
     if not config.task:
-        return own
+        return _resolved(config)
+    base = config
+    if config.adapter is None:  # the base's passes have no streams; what is asked of streams is asked of the tasks
+        base = replace(_without_stream_options(config), widths=tuple(width for width in config.widths if width > 1))
+    own = _resolved(base)
     if (file := own.adapter_file) is not None:
         streams = read_adapter(file)[0]
         if streams.base_rank and own.merges(streams):
@@ -45,8 +48,6 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
                 f"--task needs the base model's own weights, which --adapter {file.stem} changes; name another "
                 "adapter, or none, and make this one a task too"
             )
-    if own.adapter is None:
-        own = _without_stream_options(own)
     tasks = {name: _of_task(config, name, Path(file)) for name, file in config.task.items()}
     return replace(own, tasks=tasks, asked=config)
 

@@ -186,6 +186,12 @@ def _check_schemes(config: ExportConfig) -> None:
             _check_vulkan(config, part)
         elif config.backend == "qnn":
             _check_qnn(config, part)
+    if config.backend == "openvino":
+        table = config.part_scheme("embedding")
+        if table.bits == 4 or (table.bits == 8 and not table.symmetric):
+            raise OptionError(
+                f"--scheme embedding must be float or symmetric int8 with --backend openvino, not {table.name}"
+            )
 
 
 def _check_qnn(config: ExportConfig, part: Part) -> None:

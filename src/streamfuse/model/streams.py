@@ -204,7 +204,8 @@ class StreamFused(nn.Module):
         for name, size in sizes.items():
             if name not in WIDENS or size < getattr(config, name):
                 raise ValueError(f"{name} {getattr(config, name)} of an adapter cannot become {size}")
-        growth = sizes.get("adapter_rank", config.adapter_rank) / max(config.adapter_rank, 1)
+        rank = config.adapter_rank  # 0: the first one has the scale of a new adapter
+        growth = sizes.get("adapter_rank", rank) / rank if rank else 1.0
         settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # keeps the scale
         wide = StreamFused(self.base, replace(config, **settings), stream_vocab)
         state = wide.extra_state()

@@ -47,10 +47,24 @@ def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int, giv
 
 
 def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], list[Example]]:
-    """Examples to train on and `count` held-out ones, evenly spaced (data files are often sorted by length in
-    chunks)."""
-    held = {round((i + 0.5) * len(examples) / count - 0.5) for i in range(count)}
-    return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
+    """Examples to train on and `count` held-out ones with different prompts, evenly spaced (data files are often sorted
+    by length in chunks). No prompt is in both.
+
+    Raises:
+        ValueError: there are not more than `count` prompts.
+    """
+    first: dict[tuple[int, ...], Example] = {}
+    for example in examples:
+        first.setdefault(_prompt(example), example)
+    if len(first) <= count:
+        raise ValueError(f"{len(first)} prompts")
+    prompts = list(first)
+    held = {prompts[round((i + 0.5) * len(prompts) / count - 0.5)] for i in range(count)}
+    return [e for e in examples if _prompt(e) not in held], [first[prompt] for prompt in prompts if prompt in held]
+
+
+def _prompt(example: Example) -> tuple[int, ...]:
+    return tuple(example.input_ids[: example.start])
 
 
 def digest_of(examples: list[Example]) -> str:

@@ -29,7 +29,14 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from streamfuse.durable import write_text
-from streamfuse.model.checkpoint import adapter_digest, base_facts, load_base, load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import (
+    adapter_digest,
+    adapter_misfit,
+    base_facts,
+    load_base,
+    load_stream_fused,
+    read_adapter,
+)
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.fields import CheckpointError, read_object
 from streamfuse.model.shards import checkpoint_digest, read_header
@@ -209,15 +216,18 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
         sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
     ]
     if config.valid:
-        held_out = spread(merged(read_samples(config.valid, config.format)), config.held_out)
+        # One answer of each: with more, prompts would be counted, and in shared mode answered, as often as they have.
+        asked = spread(merged(read_samples(config.valid, config.format)), config.held_out)
+        held_out = [replace(sample, references=sample.references[:1]) for sample in asked]
         return _encoded(config, model, samples, names), _encoded(config, model, held_out, config.valid)
     examples = _encoded(config, model, samples, names)
-    if len(examples) <= config.held_out:
+    try:
+        return split_held_out(examples, config.held_out)
+    except ValueError as error:
         raise DataError(
-            f"{names}: no examples are left to train on: there are {len(examples)}, and --held-out takes "
-            f"{config.held_out} of them; give more data or a smaller --held-out"
-        )
-    return split_held_out(examples, config.held_out)
+            f"{names}: no examples are left to train on: there are {error}, and --held-out takes {config.held_out} of "
+            "them; give more data or a smaller --held-out"
+        ) from None
 
 
 def _short_prompts(examples: list[Example]) -> list[list[int]]:
@@ -262,6 +272,11 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
         streams, tuned = config.streams, {}
         if config.base_adapter:
             before, state, _ = read_adapter(config.base_adapter)
+            misfit = adapter_misfit(base.config, config.base_adapter)
+            if misfit is None and not before.base_rank:
+                misfit = "it does not tune the base"
+            if misfit is not None:
+                raise CheckpointError(f"--base-adapter {config.base_adapter}: {misfit}")
             streams = replace(
                 streams, base_rank=before.base_rank, base_layers=before.base_layers, base_alpha=before.base_alpha
             )

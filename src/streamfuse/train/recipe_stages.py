@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from streamfuse.model.checkpoint import read_adapter
+from streamfuse.options import OptionError
 
 from .distill import Written, distill, load_writer, pending, provenance_of
 from .formats import DataError, Sample
@@ -25,7 +27,9 @@ def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Ite
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
     provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
-    _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
+    rows = _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
+    if len(rows) < stage.count:
+        _check_one_process(stage.out)
     base = load_writer(model, None, stage.config)
     yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
 
@@ -50,8 +54,18 @@ class Answers:
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
+            _check_one_process(self.stage.out)
             base = load_writer(self.model, self.stage.adapter, self.stage.config)
             yield from distill(base, self.todo, self.stage.out, self.stage.config, self.provenance)
+
+
+def _check_one_process(out: Path) -> None:
+    """OptionError in one of several processes, of which one would write and the others find the file locked."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise OptionError(
+            f"{out} is written by one process: run the recipe without a launcher such as `accelerate launch` until its "
+            "texts are written, and then with it"
+        )
 
 
 def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_callback import TrainerState
+from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from .data import Example, StreamDataset, draw_anchors
@@ -37,7 +38,7 @@ class LengthGrouped(Sampler[int]):
         self.lengths, self.batch_size, self.seed, self.epoch = lengths, batch_size, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the Trainer's data loader."""
+        """Called before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -48,6 +49,19 @@ class LengthGrouped(Sampler[int]):
         for _ in range(self.epoch):  # advances the generator past earlier epochs
             torch.randperm(len(self.lengths), generator=generator)
         return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
+
+
+class SetsEpoch(TrainerCallback):
+    """Tells the sampler the epoch. With several processes, the loader of a resumed epoch hides it from the Trainer."""
+
+    def __init__(self, trainer: StreamTrainer) -> None:
+        self._trainer = trainer
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if (sampler := self._trainer.sampler) is not None:
+            sampler.set_epoch(state.global_step // math.ceil(len(sampler) / sampler.batch_size))
 
 
 class StreamTrainer(Trainer):
@@ -65,6 +79,8 @@ class StreamTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.sampler: LengthGrouped | None = None
+        self.add_callback(SetsEpoch(self))
         self.anchors = anchors
         self.embedding_learning_rate = embedding_learning_rate
         self.held_out_text = held_out_text
@@ -73,7 +89,8 @@ class StreamTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in self.train_dataset.examples]
-        return LengthGrouped(lengths, examples_per_step(self.args), self.args.seed)
+        self.sampler = LengthGrouped(lengths, examples_per_step(self.args), self.args.seed)
+        return self.sampler
 
     def take_checkpoint(self, checkpoint: str) -> None:
         """The weights and state of a finished run's checkpoint, as `train` would have them at its beginning."""

@@ -24,7 +24,7 @@ public final class BundlesModel {
   @ObservationIgnored private var task: Task<Void, Never>?
   @ObservationIgnored private var downloads: [String: Task<Void, Never>] = [:]
   /// The states of running downloads, by the ids of their entries.
-  @ObservationIgnored private var running: [String: OfferState] = [:]
+  private var running: [String: OfferState] = [:]
   /// The last `refresh`, which the next one waits for.
   @ObservationIgnored private var refreshing: Task<Void, Never>?
 

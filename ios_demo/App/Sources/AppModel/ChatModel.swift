@@ -21,7 +21,7 @@ public final class ChatModel {
   let store: ChatStore
   let clock: @Sendable () -> Double
 
-  @ObservationIgnored var model: (any OpenModel)?
+  var model: (any OpenModel)?
   @ObservationIgnored var session: (any OpenSession)?
   @ObservationIgnored var system: String?
   /// What the model is opened with; nil if none is open.

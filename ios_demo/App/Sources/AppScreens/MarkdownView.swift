@@ -107,8 +107,14 @@
     let options = AttributedString.MarkdownParsingOptions(
       interpretedSyntax: .inlineOnlyPreservingWhitespace, failurePolicy: .returnPartiallyParsedIfPossible)
     var drawn = (try? AttributedString(markdown: text, options: options)) ?? AttributedString(text)
+    for run in drawn.runs where run.link.map(isOfTheWeb) == false { drawn[run.range].link = nil }
     if showsDrafts { tint(&drawn, sources(of: String(drawn.characters), in: runs)) }
     return drawn
+  }
+
+  /// Other addresses are not links: one may start another app or a shortcut.
+  private func isOfTheWeb(_ address: URL) -> Bool {
+    ["http", "https", "mailto"].contains(address.scheme?.lowercased() ?? "")
   }
 
   /// Text as it is.

@@ -42,6 +42,7 @@
         guard let question else { return }
         outside.question = nil
         (page, column) = (nil, .detail)
+        parts.chat.applySettings()  // before the question: later it would stop the answer
         Task { await parts.ask(question) }
       }
     }

@@ -404,6 +404,15 @@ final class BackgroundTransportTests: StoreTestCase {
     XCTAssertEqual(called.count.withLock { $0 }, 1)
   }
 
+  func testACatalogueThatIsStoredIsRequestedAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let name = startInAnEarlierProcess(try XCTUnwrap(URL(string: publisher.address))).name
+    try await until { self.responses.contains("\(name).head") }
+    try publisher.publish([("other", demo)])
+    let entries = try await store(transport()).catalog(publisher.address).entries
+    XCTAssertEqual(entries.map(\.name), ["other"])
+  }
+
   func testTheHandlerOfTheAppWaitsForAResponseThatNoCallHasReadYet() async throws {
     try publisher.publish([("demo", demo)])
     let url = try await entry().address(of: "model.pte"), called = Counter()

@@ -34,13 +34,14 @@ _PARTS_OF = {  # the parts of stored tensors, by prefix of their names
 class OnnxTarget(Target):
     def prepare(self) -> None:
         # What integer weights leave to lose is the rounding of activations to int8, whatever the weights' bits are.
-        self.floor = selftest.FLOORS["int8" if self.config.quantized else self.config.dtype]
+        self.rounds = any(self.config.part_scheme(part).bits < 16 for part in PARTS)
+        self.floor = selftest.FLOORS["int8" if self.rounds else self.config.dtype]
         self.form = Form(self.config.part_scheme)
 
     def quantize(self) -> dict[str, Method] | None:
         self.weights = Weights(self.model, self.config.shapes, self.form).eval()
         self.methods = build_methods(self.weights)
-        return self.methods if self.config.quantized else None
+        return self.methods if self.rounds else None
 
     def lower(self) -> None:
         self.method_facts, self.stored = write_models(

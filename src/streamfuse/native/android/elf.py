@@ -69,6 +69,20 @@ def read_library(path: Path) -> SharedLibrary:
     )
 
 
+def check_pages(path: Path) -> None:
+    """Refuse a library that phones with large pages cannot load.
+
+    Raises:
+        BuildError: the sentence names the file and the segment.
+    """
+    for segment in read_library(path).segments:
+        if segment.alignment % PAGE or (segment.address - segment.offset) % PAGE:
+            raise BuildError(
+                f"{path} has a segment at {segment.address:#x} aligned to {segment.alignment} bytes, and phones with "
+                f"pages of {PAGE} bytes do not load it: link with -Wl,-z,max-page-size={PAGE}"
+            )
+
+
 def check_library(path: Path, abi: str, *, exported: str, needed: Iterable[str]) -> None:
     """Refuse a library that phones of `abi` cannot load, or that shows or wants more than it should.
 
@@ -80,12 +94,7 @@ def check_library(path: Path, abi: str, *, exported: str, needed: Iterable[str])
     library = read_library(path)
     if library.machine != MACHINES[abi]:
         raise BuildError(f"{path} is for ELF machine {library.machine}, not {MACHINES[abi]} ({abi})")
-    for segment in library.segments:
-        if segment.alignment % PAGE or (segment.address - segment.offset) % PAGE:
-            raise BuildError(
-                f"{path} has a segment at {segment.address:#x} aligned to {segment.alignment} bytes, and phones with "
-                f"pages of {PAGE} bytes do not load it: link with -Wl,-z,max-page-size={PAGE}"
-            )
+    check_pages(path)
     stray = sorted(name for name in library.exported if not re.fullmatch(exported, name))
     if stray or not library.exported:
         raise BuildError(f"{path} exports {', '.join(stray[:5]) or 'nothing'}; a version script allows {exported} only")

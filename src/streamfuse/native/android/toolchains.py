@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamfuse.native import executorch_source as executorch
-from streamfuse.native.android.elf import check_library, read_library
+from streamfuse.native.android.elf import check_library, check_pages, read_library
 from streamfuse.native.android.maven import lowest_sdk
 from streamfuse.native.arm import build as arm
 from streamfuse.native.arm.mobile import build_bundle_arm, build_mobile_arm
@@ -33,7 +33,7 @@ from streamfuse.native.mobile import jni_options
 
 ABIS = ("arm64-v8a", "x86_64")
 NDK_VERSION = "28.2.13676358"
-OLDEST_NDK = 27  # its libraries fit pages of 16 KiB
+OLDEST_NDK = 27  # the first that links for pages of 16 KiB
 RUST = {"arm64-v8a": "aarch64-linux-android", "x86_64": "x86_64-linux-android"}
 EXPORTED = "Java_dev_streamfuse_\\w+|sf_\\w+"
 QNN_EXPORTED = EXPORTED + "|_ZN\\w*10executorch\\w+"
@@ -108,10 +108,18 @@ def build_ndk(abi: str, request: Request) -> Native:
         "ANDROID_ABI": abi,
         "ANDROID_PLATFORM": f"android-{sdk}",
         "ANDROID_STL": "c++_static",
+        "ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES": "ON",  # pages of 16 KiB, which NDK 27 does not link for by itself
     }
     _from_source(folder, bundle, platform_options | {"EXECUTORCH_PAL_DEFAULT": "android"}, request)
     exported = QNN_EXPORTED if request.parts.qnn else EXPORTED
-    qnn = (folder / "executorch" / "install" / "lib" / "libqnn_executorch_backend.so",) if request.parts.qnn else ()
+    # Its folder in an installation of ExecuTorch differs between versions.
+    qnn = tuple((folder / "executorch" / "install").rglob("libqnn_executorch_backend.so")) if request.parts.qnn else ()
+    if request.parts.qnn and len(qnn) != 1:
+        raise BuildError(
+            f"{len(qnn)} files libqnn_executorch_backend.so are in the installation of ExecuTorch, not one"
+        )
+    for library in qnn:
+        check_pages(library)
     needed = (*_ANDROID, *(path.name for path in qnn))
     built = _finish(folder / "native", abi, str(tools / "llvm-objcopy"), exported, needed)
     return Native(built.library, built.symbols, qnn)

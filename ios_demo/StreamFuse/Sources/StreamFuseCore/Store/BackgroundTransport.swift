@@ -34,7 +34,7 @@ public final class BackgroundTransport: BundleTransport {
     /// - Parameters:
     ///   - folder: where responses are stored until `BundleStore` has read them. Default: in the app's caches folder.
     ///   - configure: changes the session's configuration, for example `allowsCellularAccess`. By default it is not
-    ///     discretionary, because the user waits.
+    ///     discretionary, because the user waits; requests of an app in the background are in any case.
     public convenience init(
       identifier: String, folder: URL? = nil, configure: (URLSessionConfiguration) -> Void = { _ in }
     ) {

@@ -11,7 +11,8 @@ import Foundation
 /// the disk. Work on files runs on queues of its own. Any number of stores may use a folder at once, also in several
 /// processes.
 public actor BundleStore {
-  /// Where the bundles are, each in a folder of its own. Choose one that backups leave out.
+  /// Where the bundles are, each in a folder of its own. Choose one that backups leave out, and on iOS none of an App
+  /// Group: the system ends an app that is suspended while it locks a file there.
   public nonisolated let directory: URL
 
   /// A bundle that fails with one of these is of no use, however often it is tried.
@@ -79,6 +80,7 @@ public actor BundleStore {
   /// Throws `StreamFuseError`: `network` if it cannot be had, `badFile` if it is not valid.
   public func catalog(_ address: String) async throws -> Catalog {
     let url = try allowedAddress(address)
+    await downloader.transport.discard(url)  // a response that is stored may be days old
     let json = try await downloader.get(url, most: Catalog.mostBytes)
     return try Catalog.parse(json, address: url.absoluteString, limits: limits)
   }

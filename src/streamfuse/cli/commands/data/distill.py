@@ -43,9 +43,7 @@ def distill(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of prompts.", show_default="all"), COMMON
     ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own"), COMMON
-    ] = None,
+    system: Annotated[options.System, COMMON] = None,
     format_: options.DataFormat = None,
     template: Annotated[options.DataTemplate, COMMON] = None,
     split: options.DataSplit = "train",

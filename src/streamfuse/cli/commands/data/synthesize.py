@@ -41,9 +41,7 @@ def synthesize(
         ),
         COMMON,
     ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System message.", show_default="the template's own"), COMMON
-    ] = None,
+    system: Annotated[options.System, COMMON] = None,
     offline: options.Offline = False,
     **flags: Any,
 ) -> None:
