@@ -19,8 +19,8 @@ class LockedFile {
   LockedFile& operator=(const LockedFile&) = delete;
 
   // Opens the file, unless this process has it open, and locks it. If the path names another file by then, because
-  // another process has replaced it, that file is opened and locked instead. False, with errno: it cannot be opened, or
-  // with EWOULDBLOCK, if it must not wait: another holds the lock.
+  // another process has replaced it, that file is opened and locked instead. Returns false and sets errno if it
+  // cannot be opened, or to EWOULDBLOCK if `wait` is false and another process or object holds the lock.
   bool lock(const std::string& path, int flags, bool wait = true);
   void unlock();
   void close();

@@ -52,8 +52,8 @@ class Memory {
   void empty_own_file();
   void append_to_file(std::span<const int32_t> tokens);
 
-  std::mutex file_mutex_;       // for the file, and before `mutex_` is taken to change the answers
-  mutable std::mutex mutex_;    // never held during a wait for another process or for the disk's cache
+  std::mutex file_mutex_;     // guards the file; whoever changes the answers takes it before `mutex_`
+  mutable std::mutex mutex_;  // guards the answers; not held while waiting for the file's lock, writing or flushing
   std::string path_, identity_;
   size_t capacity_, limit_;  // tokens: the most that are kept when answers are dropped; the most at any time
   int64_t vocab_size_;

@@ -111,10 +111,11 @@ typedef struct sf_backend {
   const char* (*error)(void* context);
   /* Frees the engine; called once, by sf_sequence_free or a failing sf_sequence_new. May be NULL. */
   void (*release)(void* context);
-  /* Serialize the first `length` cache positions in the engine's own format: `bytes_of` returns their size, also for
-   * more positions than the cache has now (up to the capacity, before `load`), `save` passes them to `put` in order, in parts of any size, and `load` reads them through `get` into an empty cache. If
-   * put or get does not return SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it
-   * has read. NULL if the engine does not support this; then a restored sequence prefills its tokens again. */
+  /* Serialize the first `length` cache positions in the engine's own format. `bytes_of` returns their size; `length` may
+   * be more than the cache has, up to the capacity, because it is called before `load`. `save` passes them to `put` in
+   * order, in parts of any size, and `load` reads them through `get` into an empty cache. If put or get does not return
+   * SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it has read. NULL if the engine
+   * does not support this; then a restored sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);

@@ -446,7 +446,7 @@ void what_was_chosen_in_such_a_state_is_offered() {
   expect(offers(11).count == 0, "nothing is offered after it was forgotten");
 }
 
-// Each text of 2^20 tokens in which only `next` is allowed.
+// A grammar that allows only the token `next`, of 2^20, at each position.
 struct OnlyOne {
   int64_t next = 0;
 

@@ -193,7 +193,7 @@ void an_engine_is_idle_after_measuring() {
   expect(hashes.idles, "the engine is idle after measuring");
 }
 
-// They are those of one node, and the bundle says the rest.
+// The number of nodes is 1; the numbers of streams and candidates are the bundle's.
 void streams_of_one_node_are_two_arrays() {
   static const int64_t ids[] = {4, 5};
   static const float log_probs[] = {-1.0f, -2.0f};

@@ -368,7 +368,7 @@ def test_the_texts_of_a_recipe_are_written_by_one_process(
     command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
     result = invoke(*command)
     assert result.exit_code == 2
-    assert "own.jsonl is written by one process: run the recipe without a launcher" in result.stderr
+    assert "own.jsonl: start the recipe without a launcher such as `accelerate launch`" in result.stderr
 
 
 def test_answers_of_an_earlier_stage_are_not_kept_when_it_is_changed(model: Path, recipe: Path, tmp_path: Path) -> None:

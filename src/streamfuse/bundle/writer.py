@@ -46,10 +46,10 @@ class BundleWriter:
         path: of the bundle.
         overwrite: whether a bundle that is there may be replaced.
         sign_key: signs the manifest; None: it is not signed.
-        replaces: the manifest of the bundle that the new one was made from and replaces; None: any.
+        replaces: the bytes that the manifest of the replaced bundle must have; None: any.
 
     Raises:
-        BundleError: the target exists and `overwrite` is off, it is not a bundle, or not the one that `replaces` names;
+        BundleError: the target exists and `overwrite` is off, it is not a bundle, or its manifest is not `replaces`;
             the manifest is invalid or was never written.
     """
 
@@ -64,7 +64,7 @@ class BundleWriter:
         self._overwrite = overwrite
         self._sign_key = sign_key
         self._replaces = replaces
-        self._unlisted: set[str] = set()  # files that are not the bundle's
+        self._unlisted: set[str] = set()  # copied files that the manifest does not list
         self._folder: Path | None = None
         self._mine = -1  # the open and locked folder; unlocked when this process ends
         self._manifest: Manifest | None = None
@@ -92,9 +92,10 @@ class BundleWriter:
         return self
 
     def take_files(self, bundle: Path, listed: Collection[str]) -> None:
-        """Take over all files of a bundle's folder, except its manifest and signature. The new manifest lists those of
-        them that `listed`, the old one's files, names. Files of the bundle that is overwritten are linked instead of
-        copied, if the file system can: add files or replace them, but do not write into them."""
+        """Take over all files of a bundle's folder, except its manifest and signature. Files that are not in `listed`,
+        the old manifest's files, are kept, but the new manifest does not list them. Files of the bundle that is
+        overwritten are linked instead of copied, if the file system can: add files or replace them, but do not write
+        into them."""
         is_own, here = bundle.resolve() == self.path.resolve(), self.folder.resolve()
         for source in bundle.rglob("*"):
             name = source.relative_to(bundle)

@@ -38,7 +38,7 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
     if not config.task:
         return _resolved(config)
     base = config
-    if config.adapter is None:  # the base's passes have no streams; what is asked of streams is asked of the tasks
+    if config.adapter is None:  # the base has no streams; their options are for the tasks
         base = replace(_without_stream_options(config), widths=tuple(width for width in config.widths if width > 1))
     own = _resolved(base)
     if (file := own.adapter_file) is not None:

@@ -204,7 +204,7 @@ class StreamFused(nn.Module):
         for name, size in sizes.items():
             if name not in WIDENS or size < getattr(config, name):
                 raise ValueError(f"{name} {getattr(config, name)} of an adapter cannot become {size}")
-        rank = config.adapter_rank  # 0: the first one has the scale of a new adapter
+        rank = config.adapter_rank  # 0: `adapter_alpha` is that of the ranks to come
         growth = sizes.get("adapter_rank", rank) / rank if rank else 1.0
         settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # keeps the scale
         wide = StreamFused(self.base, replace(config, **settings), stream_vocab)

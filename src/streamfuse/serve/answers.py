@@ -125,8 +125,8 @@ def _text(text: str, reason: str | None = None) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """With an id that no other answer has: clients store calls by their ids alone. Mistral's templates take only nine
-    letters and digits."""
+    """With an id that no other answer has: clients store calls by their ids alone. Mistral's templates require nine
+    letters or digits."""
     id_ = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -47,8 +47,9 @@ def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int, giv
 
 
 def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], list[Example]]:
-    """Examples to train on and `count` held-out ones with different prompts, evenly spaced (data files are often sorted
-    by length in chunks). No prompt is in both.
+    """Splits by prompt: the first example of each of `count` prompts is held out, evenly spaced (data files are often
+    sorted by length in chunks); the examples of the other prompts are trained on. Returns these, then the held-out
+    ones.
 
     Raises:
         ValueError: there are not more than `count` prompts.

@@ -216,7 +216,7 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
         sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
     ]
     if config.valid:
-        # One answer of each: with more, prompts would be counted, and in shared mode answered, as often as they have.
+        # One reference per prompt: with k, it would be counted k times and, in shared mode, answered k times.
         asked = spread(merged(read_samples(config.valid, config.format)), config.held_out)
         held_out = [replace(sample, references=sample.references[:1]) for sample in asked]
         return _encoded(config, model, samples, names), _encoded(config, model, held_out, config.valid)

@@ -60,11 +60,11 @@ class Answers:
 
 
 def _check_one_process(out: Path) -> None:
-    """OptionError in one of several processes, of which one would write and the others find the file locked."""
+    """Raises OptionError if there are several processes: only one of them could lock and write the file."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(
-            f"{out} is written by one process: run the recipe without a launcher such as `accelerate launch` until its "
-            "texts are written, and then with it"
+            f"several processes cannot write {out}: start the recipe without a launcher such as `accelerate launch`, "
+            "stop it when training begins, and start it with the launcher and --no-resume"
         )
 
 

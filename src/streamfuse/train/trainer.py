@@ -52,7 +52,8 @@ class LengthGrouped(Sampler[int]):
 
 
 class SetsEpoch(TrainerCallback):
-    """Tells the sampler the epoch. With several processes, the loader of a resumed epoch hides it from the Trainer."""
+    """Tells the sampler the epoch: with several processes, the Trainer does not reach it through the loader of a
+    resumed epoch."""
 
     def __init__(self, trainer: StreamTrainer) -> None:
         self._trainer = trainer

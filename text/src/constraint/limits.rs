@@ -8,7 +8,7 @@ pub const MOST_BYTES: usize = 256 << 10;
 /// Patterns in one `patternProperties`: each pair is checked for overlap.
 pub const MOST_PATTERNS: usize = 32;
 
-/// Patterns that one text must match: the compiler looks for a text that matches all of them.
+/// Patterns that one string must match: the compiler's time is exponential in their number.
 pub const MOST_JOINED: usize = 12;
 
 /// Properties of one object. The compiler's time grows with their square, whose sum over all objects is limited too.

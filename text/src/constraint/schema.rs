@@ -161,9 +161,9 @@ fn allows_all(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(Object::is_empty)
 }
 
-/// How many patterns a text must match at once, at most, in each place of a value. The compiler looks for a text that
-/// matches all of them, which takes time that is exponential in this number. Where there are 2^n options with patterns, n
-/// is added, because patterns beside them are joined with each option.
+/// Upper bound on the number of patterns that one string must match, for each place in a value. The compiler intersects
+/// them, in time that is exponential in their number. `anyOf` or `oneOf` with k options that have patterns adds log2(k),
+/// rounded up, because patterns beside it are intersected with those of each option.
 #[derive(Clone, Default)]
 struct Patterns<'a> {
     here: usize,                          // the value itself
@@ -445,5 +445,8 @@ pub fn wrong(path: &str, reason: impl std::fmt::Display) -> crate::error::Failur
 }
 
 fn too_many(path: &str) -> crate::error::Failure {
-    wrong(path, format!("more than {MOST_JOINED} patterns for one text are not supported"))
+    wrong(path, format!(
+        "a string would have to match more than {MOST_JOINED} patterns at once (`pattern` and `format`, joined by `allOf`, \
+         `$ref` or sibling keywords)"
+    ))
 }

@@ -16,8 +16,8 @@ pub fn may_begin(text: &[u8], mark: &str) -> bool {
     (1..mark.len()).any(|length| text.ends_with(&mark.as_bytes()[..length]))
 }
 
-/// Whether an answer that begins with this text is a call without marks; None: more of it decides. A call is not written
-/// with much white space.
+/// Whether an answer that begins with this text is a call without marks; None: more of it decides. Text
+/// whose first 64 bytes contain no beginning of a call is none; leading white space does not count.
 pub fn is_alone(text: &[u8]) -> Option<bool> {
     const MOST: usize = 64; // bytes
     const BEGINNINGS: [&[u8]; 3] = [b"{\"name\"", b"{\"type\":\"function\"", b"[{\"name\""];

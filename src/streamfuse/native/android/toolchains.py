@@ -33,7 +33,7 @@ from streamfuse.native.mobile import jni_options
 
 ABIS = ("arm64-v8a", "x86_64")
 NDK_VERSION = "28.2.13676358"
-OLDEST_NDK = 27  # the first that links for pages of 16 KiB
+OLDEST_NDK = 27  # the first that supports pages of 16 KiB
 RUST = {"arm64-v8a": "aarch64-linux-android", "x86_64": "x86_64-linux-android"}
 EXPORTED = "Java_dev_streamfuse_\\w+|sf_\\w+"
 QNN_EXPORTED = EXPORTED + "|_ZN\\w*10executorch\\w+"
@@ -108,16 +108,14 @@ def build_ndk(abi: str, request: Request) -> Native:
         "ANDROID_ABI": abi,
         "ANDROID_PLATFORM": f"android-{sdk}",
         "ANDROID_STL": "c++_static",
-        "ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES": "ON",  # pages of 16 KiB, which NDK 27 does not link for by itself
+        "ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES": "ON",  # NDK 27 links for pages of 16 KiB only with this, 28 always
     }
     _from_source(folder, bundle, platform_options | {"EXECUTORCH_PAL_DEFAULT": "android"}, request)
     exported = QNN_EXPORTED if request.parts.qnn else EXPORTED
-    # Its folder in an installation of ExecuTorch differs between versions.
+    # Versions of ExecuTorch install this library in different folders.
     qnn = tuple((folder / "executorch" / "install").rglob("libqnn_executorch_backend.so")) if request.parts.qnn else ()
     if request.parts.qnn and len(qnn) != 1:
-        raise BuildError(
-            f"{len(qnn)} files libqnn_executorch_backend.so are in the installation of ExecuTorch, not one"
-        )
+        raise BuildError(f"{folder}: {len(qnn)} files libqnn_executorch_backend.so, not one; delete it and build again")
     for library in qnn:
         check_pages(library)
     needed = (*_ANDROID, *(path.name for path in qnn))

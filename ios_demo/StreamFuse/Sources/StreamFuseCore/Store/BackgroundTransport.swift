@@ -33,8 +33,9 @@ public final class BackgroundTransport: BundleTransport {
     ///
     /// - Parameters:
     ///   - folder: where responses are stored until `BundleStore` has read them. Default: in the app's caches folder.
-    ///   - configure: changes the session's configuration, for example `allowsCellularAccess`. By default it is not
-    ///     discretionary, because the user waits; requests of an app in the background are in any case.
+    ///   - configure: changes the session's configuration, for example `allowsCellularAccess`. By default
+    ///     `isDiscretionary` is false, because the user waits. The system treats requests of an app in the background as
+    ///     discretionary regardless.
     public convenience init(
       identifier: String, folder: URL? = nil, configure: (URLSessionConfiguration) -> Void = { _ in }
     ) {

@@ -11,8 +11,8 @@ import Foundation
 /// the disk. Work on files runs on queues of its own. Any number of stores may use a folder at once, also in several
 /// processes.
 public actor BundleStore {
-  /// Where the bundles are, each in a folder of its own. Choose one that backups leave out, and on iOS none of an App
-  /// Group: the system ends an app that is suspended while it locks a file there.
+  /// Where the bundles are, each in a folder of its own. Choose a folder that backups leave out and, on iOS, not in an
+  /// App Group's container: the system ends an app that is suspended while it holds a file lock there.
   public nonisolated let directory: URL
 
   /// A bundle that fails with one of these is of no use, however often it is tried.

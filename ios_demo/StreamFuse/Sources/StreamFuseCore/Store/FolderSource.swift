@@ -26,7 +26,7 @@ public struct FolderSource: Sendable {
       if total > freeBytes { throw noSpace(needed: total, free: freeBytes) }
       try FileManager.default.createDirectory(at: target, withIntermediateDirectories: true)
       var done: Int64 = 0
-      report(0, total)  // the first file may have to be downloaded first
+      report(0, total)  // iCloud may have to download the first file
       for file in found {
         let copy = target.appending(path: file.path)
         try onDisk {

@@ -101,7 +101,7 @@ class AnswerView(context: Context, attributes: AttributeSet?) : LinearLayout(con
         val inflater = LayoutInflater.from(context)
         return when (block) {
             is Prose -> (inflater.inflate(R.layout.prose, this, false) as TextView).apply {
-                movementMethod = LinkMovementMethod.getInstance() // a selectable text's own opens no links
+                movementMethod = LinkMovementMethod.getInstance() // that of selectable text opens no links
             }
             is CodeBlock, is TableText -> inflater.inflate(R.layout.code, this, false)!!
             Rule -> inflater.inflate(R.layout.rule, this, false)!!

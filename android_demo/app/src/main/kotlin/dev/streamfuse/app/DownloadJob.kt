@@ -116,7 +116,7 @@ open class DownloadJob : JobService() {
             extras.putString(CATALOG, catalog)
             val job = JobInfo.Builder(idOf(entry), ComponentName(context, DownloadJob::class.java))
                 .setUserInitiated(true)
-                .setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY) // unlike a NetworkRequest, also a VPN
+                .setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY) // a NetworkRequest excludes VPNs by default
                 .setEstimatedNetworkBytes(entry.bytes, 0)
                 .setExtras(extras)
                 .build()

@@ -75,7 +75,7 @@ private fun spansOf(look: Look, view: TextView): List<Any> = when (look) {
     }
 }
 
-/** Other addresses are not links: for one of a file, [URLSpan] throws. */
+/** Other addresses are not links: [URLSpan] throws for that of a file. */
 private fun isOfTheWeb(address: String) = listOf("http://", "https://", "mailto:").any { address.startsWith(it, ignoreCase = true) }
 
 private const val LOOKS = "android.text.style."

@@ -74,7 +74,7 @@ class BenchmarkModel(
         }
         current.value = BenchmarkState(total = 2 * REPETITIONS + 1)
         cancelled = R.string.benchmark_cancelled
-        job = scope.launch(start = CoroutineStart.ATOMIC) { // one that is cancelled before it runs says so too
+        job = scope.launch(start = CoroutineStart.ATOMIC) { // runs also if it is cancelled before it starts
             current.value = try {
                 ensureActive()
                 val bundle = settings.bundle.orEmpty()

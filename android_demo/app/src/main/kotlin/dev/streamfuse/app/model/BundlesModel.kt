@@ -221,7 +221,7 @@ class BundlesModel(
     fun import(open: () -> BundleSource): Job? {
         if (current.value.importing != null) return null
         current.update { it.copy(importing = BundleProgress.Receiving(0, null), message = null) }
-        return scope.launch(start = CoroutineStart.ATOMIC) { // one that is cancelled before it runs says so too
+        return scope.launch(start = CoroutineStart.ATOMIC) { // runs also if it is cancelled before it starts
             val message = try {
                 var name = ""
                 store.import(open).collect { progress ->

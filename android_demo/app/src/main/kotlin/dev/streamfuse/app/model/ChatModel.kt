@@ -59,7 +59,7 @@ class ChatModel(
     /** Why the answer that is being written shall end; null: it shall not. */
     @Volatile private var stopping: String? = null
 
-    /** Whether the model is to be loaded when a screen is shown: no screen was, or the model was given back since. */
+    /** Whether the next [wake] loads the model: at first, and after [rest]. */
     private var resting = true
     private val disk = Any() // around the record of the turns, so that none replaces a later one
 
@@ -182,7 +182,7 @@ class ChatModel(
         current.update { it.copy(phase = Phase.LOADING) }
     }
 
-    /** A screen is shown, for the first time or again: loads the model, and opens the chat that was open. */
+    /** A screen is shown: if the model is not loaded, loads it and opens the chat that was open. */
     fun wake(): Job = later {
         if (!resting) return@later
         val bundle = settings.bundle
