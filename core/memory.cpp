@@ -39,7 +39,7 @@ constexpr char kFileMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
 
 constexpr int kFileFlags = O_RDWR | O_APPEND;
 constexpr size_t kFirstRoom = 1024;  // tokens
-constexpr int kTries = 100;          // to lock the file, a millisecond apart
+constexpr int kTries = 2000;         // to lock a file, a millisecond apart
 constexpr int kPlaces = 64;          // of the end of an answer in a text that are compared with it
 
 FileHeader header_of(const std::string& identity) {
@@ -78,7 +78,20 @@ struct Unlock {
 };
 
 [[noreturn]] void bad_file(const std::string& path, const char* problem) {
-  throw Failure(SF_BAD_FILE, path + problem + std::strerror(errno));
+  const char* const why = errno == EWOULDBLOCK ? "another process holds it" : std::strerror(errno);
+  throw Failure(SF_BAD_FILE, path + problem + why);
+}
+
+// False, with errno: the file cannot be opened, or with EWOULDBLOCK, another process holds it for longer than two
+// seconds: one that was suspended may hold it for ever.
+bool lock(LockedFile& file, const std::string& path, int flags) {
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (file.lock(path, flags, false)) return true;
+    if (errno != EWOULDBLOCK) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  errno = EWOULDBLOCK;
+  return false;
 }
 
 // The files of answers whose names are that of `path`, a dot and more.
@@ -107,7 +120,7 @@ void empty_locked(const LockedFile& file, const std::string& path) {
 // Empties a file of answers, or removes a temporary one, which a killed process has left.
 void empty_file(const std::string& path) {
   LockedFile file;
-  if (!file.lock(path, kFileFlags)) {
+  if (!lock(file, path, kFileFlags)) {
     if (errno == ENOENT) return;  // its writer has renamed it
     bad_file(path, " cannot be emptied: ");
   }
@@ -126,7 +139,7 @@ Memory::Memory(const std::string& path, int64_t capacity, std::string identity, 
       answers_(0) {
   if (path_.empty()) return;
   const Unlock at_end{file_};
-  if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
+  if (!streamfuse::lock(file_, path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
   if (read_file())
     replace_file();
   else
@@ -149,7 +162,11 @@ void Memory::add(std::span<const int64_t> tokens) {
   if (answer.empty()) return;
   const std::lock_guard writing(file_mutex_);
   const Unlock at_end{file_};
-  const bool has_file = !path_.empty() && !file_failed_ && lock_file();
+  bool has_file = false;
+  if (!path_.empty() && !file_failed_) {
+    has_file = streamfuse::lock(file_, path_, kFileFlags);
+    file_failed_ = !has_file && errno != EWOULDBLOCK;
+  }
   bool replace = false;
   {
     const auto locked = lock();
@@ -166,17 +183,6 @@ void Memory::add(std::span<const int64_t> tokens) {
     replace_file();
   else
     append_to_file(answer);
-}
-
-// False if another process holds the file: one that was suspended may hold it for ever.
-bool Memory::lock_file() {
-  for (int tries = 0; tries < kTries; ++tries) {
-    if (file_.lock(path_, kFileFlags, false)) return true;
-    file_failed_ = errno != EWOULDBLOCK;
-    if (file_failed_) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 void Memory::forget() {
@@ -198,7 +204,7 @@ void Memory::forget() {
 // Also creates it.
 void Memory::empty_own_file() {
   const Unlock at_end{file_};
-  if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
+  if (!streamfuse::lock(file_, path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
   empty_locked(file_, path_);
 }
 

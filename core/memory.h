@@ -21,11 +21,11 @@ class Memory {
 
   // Keeps the most recent `capacity` to 1.25 * `capacity` tokens. `path`: the file that keeps them between processes;
   // empty: none. A file written for another `identity` is replaced by an empty one. Throws Failure(SF_BAD_FILE) if the
-  // file is not a memory or cannot be written.
+  // file is not a memory, cannot be written, or is held by another process for longer than 2 s.
   Memory(const std::string& path, int64_t capacity, std::string identity, int64_t vocab_size);
 
   // Adds an answer, with up to kContext tokens before it, to the memory and to the file, and reads what other processes
-  // have added to the file. If another process holds the file for longer than 0.1 s, the answer is in RAM only. After
+  // have added to the file. If another process holds the file for longer than 2 s, the answer is in RAM only. After
   // an error of the file, the file is not used until `forget`.
   void add(std::span<const int64_t> tokens);
   // Removes all answers, and empties the file and the answer files named FILE.NAME (those of a model's adapters), open
@@ -46,7 +46,6 @@ class Memory {
   bool is_in(const SuffixIndex& text, size_t begin, size_t end) const;
   bool append(std::span<const int32_t> tokens);  // true: older answers were dropped
   void rebuild(size_t first, size_t capacity);
-  bool lock_file();
   bool read_file();
   void replace_file();
   void empty_own_file();

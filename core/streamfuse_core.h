@@ -192,7 +192,7 @@ SF_EXPORT const char* sf_core_model_error(const sf_core_model*);
  * It is created if it is missing, and replaced by an empty one if another bundle wrote it; any other file is
  * SF_BAD_FILE. `tokens` is the capacity, at most 16,777,216; 0 means 65,536 (at most 7 MB of RAM, 0.3 MB on disk). The
  * oldest answers are dropped. Several processes may share the file; an answer that ends while another process holds the
- * file for longer than 0.1 s is kept in RAM only. Call it before sf_sequence_new. */
+ * file for longer than 2 s is kept in RAM only. Call it before sf_sequence_new. */
 SF_EXPORT int sf_core_model_remember(sf_core_model*, const char* path, int64_t tokens);
 
 /* Removes these answers from RAM and empties the file. Answer files beside it that are named FILE.NAME, such as those

@@ -286,6 +286,8 @@ def test_a_prefix_is_added_in_place_or_to_a_copy_and_replaced_by_name(tmp_path: 
     folder = write_bundle(tmp_path / "bundle")
     identity = open_bundle(folder).identity
     (folder / "notes.txt").write_text("mine")
+    (folder / FILE).parent.mkdir()
+    (folder / FILE).write_text("left of an earlier bundle")
     first = store_prefix(folder, "Be")
     assert first == StoredPrefix(folder / FILE, first.tokens, (folder / FILE).stat().st_size, False)
     assert stat.S_IMODE((folder / FILE).stat().st_mode) == stat.S_IMODE((folder / "tokenizer.json").stat().st_mode)

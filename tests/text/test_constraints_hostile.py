@@ -57,6 +57,35 @@ HOSTILE = {
     "patterns that all match, in a property": {
         "schema": {"allOf": [{"properties": {"p": {"pattern": f"a{{{i},30}}b"}}} for i in range(30)]}
     },
+    "patterns that all match, by references to each other": {
+        "schema": {
+            "anyOf": [{"$ref": f"#/$defs/a{k}"} for k in range(4)]
+            + [{"allOf": [{"$ref": f"#/$defs/b{k}"} for k in range(4)]}],
+            "$defs": {
+                name: value
+                for k in range(4)
+                for name, value in (
+                    (
+                        f"a{k}",
+                        {
+                            "type": "object",
+                            "properties": {
+                                "n": {"allOf": [{"pattern": f"a{{{7 * k + i},30}}b"} for i in range(7)]},
+                                f"c{k}": {"$ref": f"#/$defs/b{k}"},
+                            },
+                        },
+                    ),
+                    (f"b{k}", {"anyOf": [{"$ref": f"#/$defs/a{k}"}, {"type": "null"}]}),
+                )
+            },
+        }
+    },
+    "many properties with patterns, by references": {
+        "schema": {
+            "anyOf": [{"$ref": "#/$defs/d"}] * 8_000,
+            "$defs": {"d": {"anyOf": [{"properties": {f"p{i}": {"pattern": "a"}}} for i in range(2_500)]}},
+        }
+    },
     "patterns that may overlap": {"schema": {"patternProperties": {f"(a|b)*{i}(a|b)*": {} for i in range(32)}}},
     "references that are copied": {
         "schema": {"oneOf": [{"$ref": "#/$defs/a"}] * 9_000, "$defs": {"a": {"enum": list(range(3_000))}}}

@@ -212,7 +212,7 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     before = (model / "config.json").read_bytes()
     assert "config.json: not written by a training run, and" in refused("train", *data, "--model", model, "-o", model)
     assert (model / "config.json").read_bytes() == before
-    assert "there are 24 prompts, and --held-out takes 40 of them" in refused("train", *data, *out)
+    assert "there are 24, and --held-out takes 40 of them" in refused("train", *data, *out)
     assert "--num-streams must be from 1 to 8" in refused("train", *data, *out, "--num-streams", 9)
     assert "--num-msa-layers is 5, the base model has 4" in refused("train", *data, *out, *SMALL, "--num-msa-layers", 5)
     assert "--epochs must be above 0, not 0" in refused("train", *data, *out, "--epochs", 0)

@@ -525,7 +525,7 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
 
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:
     with pytest.raises(
-        DataError, match=r"data.jsonl: no examples are left to train on: there are 26 prompts, and --held-out takes"
+        DataError, match=r"data.jsonl: no examples are left to train on: there are 26, and --held-out takes"
     ):
         run(replace(config, held_out=40))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):

@@ -100,12 +100,12 @@ def store_prefix(
         raise OptionError("give --system, --tools or both: a prefix is what they render to")
     if not PLAIN_NAME.fullmatch(name):
         raise OptionError(f"--name {PLAIN_NAME_RULE}, not {name}")
-    whole = _open(path, adapter)
+    whole, stated = _open(path, adapter)
     bundle = whole if adapter is None else whole.adapter(adapter)
     setting = prompt_config_of(tools=tools, template_variables=template_variables)
     ids = _shared_prefix(bundle, system, setting.descriptions, setting.variables)
     loses_signature = _loses_signature(whole, sign_key)
-    with _rewritten(whole, output, overwrite, sign_key) as writer:
+    with _rewritten(whole, stated, output, overwrite, sign_key, prefix_file(name, adapter)) as writer:
         file = writer.folder / prefix_file(name, adapter)
         file.parent.mkdir(parents=True, exist_ok=True)
         _save_cache(bundle, ids, threads, file)
@@ -138,12 +138,12 @@ def remove_prefix(
         BundleError: the bundle cannot be opened or written.
         OptionError: there is no such adapter or prefix.
     """
-    whole = _open(path, adapter)
+    whole, stated = _open(path, adapter)
     prefixes = dict(_prefixes(whole.manifest, adapter))
     _check_stored(name, list(prefixes), adapter)
     removed = prefixes.pop(name)
     file, loses_signature = prefix_file(name, adapter), _loses_signature(whole, sign_key)
-    with _rewritten(whole, output, overwrite, sign_key) as writer:
+    with _rewritten(whole, stated, output, overwrite, sign_key) as writer:
         (writer.folder / file).unlink()
         with suppress(OSError):  # other prefixes are there
             (writer.folder / file).parent.rmdir()
@@ -151,12 +151,15 @@ def remove_prefix(
     return RemovedPrefix(removed.tokens, whole.manifest.files[file].bytes, loses_signature)
 
 
-def _open(path: str | os.PathLike[str], adapter: str | None) -> Bundle:
-    """The whole bundle. OptionError if it has no task adapter of this name."""
+def _open(path: str | os.PathLike[str], adapter: str | None) -> tuple[Bundle, bytes]:
+    """The whole bundle and its manifest as it is written. OptionError if it has no task adapter of this name."""
+    stated = b""
+    with suppress(OSError):  # `open_bundle` says what is wrong
+        stated = (Path(os.fspath(path)) / MANIFEST_NAME).read_bytes()
     whole = open_bundle(os.fspath(path))
     if adapter is not None:
         check_adapter(adapter, list(whole.manifest.adapters))
-    return whole
+    return whole, stated
 
 
 def _check_stored(name: str, names: Sequence[str], adapter: str | None) -> None:
@@ -173,13 +176,20 @@ def _loses_signature(bundle: Bundle, sign_key: Ed25519PrivateKey | None) -> bool
 
 @contextmanager
 def _rewritten(
-    bundle: Bundle, output: str | os.PathLike[str] | None, overwrite: bool, sign_key: Ed25519PrivateKey | None
+    bundle: Bundle,
+    stated: bytes,
+    output: str | os.PathLike[str] | None,
+    overwrite: bool,
+    sign_key: Ed25519PrivateKey | None,
+    *added: str,
 ) -> Iterator[BundleWriter]:
-    """A writer, with the files of the bundle, that replaces it or writes `output`."""
+    """A writer, with the files of the bundle, that replaces it or writes `output`.
+
+    `stated` is the bundle's manifest, which must not have changed when it is replaced; `added`: files to be written.
+    """
     place = bundle.folder.resolve() if output is None else Path(output)
-    replaces = (bundle.folder / MANIFEST_NAME).read_bytes() if output is None else None
-    with BundleWriter(place, output is None or overwrite, sign_key, replaces) as writer:
-        writer.take_files(bundle.folder, bundle.manifest.files)
+    with BundleWriter(place, output is None or overwrite, sign_key, stated if output is None else None) as writer:
+        writer.take_files(bundle.folder, {*bundle.manifest.files, *added})
         yield writer
 
 

@@ -49,16 +49,14 @@ def choose_stream_vocab(examples: list[Example], size: int, vocab_size: int, giv
 def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], list[Example]]:
     """Splits by prompt: the first example of each of `count` prompts is held out, evenly spaced (data files are often
     sorted by length in chunks); the examples of the other prompts are trained on. Returns these, then the held-out
-    ones.
-
-    Raises:
-        ValueError: there are not more than `count` prompts.
+    ones. If there are not more than `count` different prompts, splits by example.
     """
     first: dict[tuple[int, ...], Example] = {}
     for example in examples:
         first.setdefault(_prompt(example), example)
     if len(first) <= count:
-        raise ValueError(f"{len(first)} prompts")
+        chosen = {round((i + 0.5) * len(examples) / count - 0.5) for i in range(count)}
+        return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
     prompts = list(first)
     held = {prompts[round((i + 0.5) * len(prompts) / count - 0.5)] for i in range(count)}
     return [e for e in examples if _prompt(e) not in held], [first[prompt] for prompt in prompts if prompt in held]

@@ -221,13 +221,12 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
         held_out = [replace(sample, references=sample.references[:1]) for sample in asked]
         return _encoded(config, model, samples, names), _encoded(config, model, held_out, config.valid)
     examples = _encoded(config, model, samples, names)
-    try:
-        return split_held_out(examples, config.held_out)
-    except ValueError as error:
+    if len(examples) <= config.held_out:
         raise DataError(
-            f"{names}: no examples are left to train on: there are {error}, and --held-out takes {config.held_out} of "
-            "them; give more data or a smaller --held-out"
-        ) from None
+            f"{names}: no examples are left to train on: there are {len(examples)}, and --held-out takes "
+            f"{config.held_out} of them; give more data or a smaller --held-out"
+        )
+    return split_held_out(examples, config.held_out)
 
 
 def _short_prompts(examples: list[Example]) -> list[list[int]]:

@@ -17,6 +17,7 @@ use crate::error::{bad_grammar, one_line, Result};
 type Object = Map<String, Value>;
 
 const OPTIONS: &str = "x-guidance";
+const PASSES: usize = 3; // over references, of which some lead to themselves
 const DRAFTS: [&str; 5] = [
     "https://json-schema.org/draft/2020-12/schema",
     "https://json-schema.org/draft/2019-09/schema",
@@ -64,8 +65,12 @@ pub fn checked(schema: Value) -> Result<Value> {
         other => other,
     };
     each_schema(&mut schema, &mut strip);
-    let mut checker = Checker { root: &schema, references: HashMap::new(), squares: 0 };
-    checker.schema(&schema, "#")?;
+    let mut known = HashMap::new();
+    for _ in 0..PASSES {
+        let mut checker = Checker { root: &schema, known, references: HashMap::new(), squares: 0, copied: 0 };
+        checker.schema(&schema, "#")?;
+        known = checker.references;
+    }
     let options = options(&schema)?;
     let mut schema = inlined(&schema);
     each_schema(&mut schema, &mut formats::spell);
@@ -227,8 +232,10 @@ impl<'a> Patterns<'a> {
 
 struct Checker<'a> {
     root: &'a Value,
+    known: HashMap<&'a str, Patterns<'a>>,      // of references in the pass before
     references: HashMap<&'a str, Patterns<'a>>, // those checked, or being checked
     squares: usize,                             // of the numbers of properties
+    copied: usize,                              // properties with patterns, by references to them
 }
 
 impl<'a> Checker<'a> {
@@ -344,13 +351,17 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// What a reference leads to is compiled too, wherever it is. In a recursive schema, the inner reference adds no
-    /// patterns.
+    /// What a reference leads to is compiled too, wherever it is. In a recursive schema, the patterns of the inner
+    /// reference are those of the pass before.
     fn reference(&mut self, target: &'a str, path: &str) -> Result<Patterns<'a>> {
         if let Some(known) = self.references.get(target) {
+            self.copied += known.properties.len();
+            if self.copied > MOST_SQUARES {
+                return Err(wrong(path, "references repeat too many properties with patterns"));
+            }
             return Ok(known.clone());
         }
-        self.references.insert(target, Patterns::default());
+        self.references.insert(target, self.known.get(target).cloned().unwrap_or_default());
         if self.references.len() > MOST_REFERENCES {
             return Err(wrong(path, format!("more than {MOST_REFERENCES} references are not supported")));
         }

@@ -96,7 +96,10 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
   ) -> (call: UUID, events: AsyncThrowingStream<Int64, any Error>) {
     let call = UUID(), events = Events.makeStream(bufferingPolicy: .bufferingNewest(1))
     state.withLock {
-      if $0.waiting[name] == nil, let head = try? files.head(name), head.isRefusal { files.delete(name) }
+      if $0.waiting[name] == nil, let head = try? files.head(name), head.isRefusal {
+        files.delete(name)
+        $0.unread.remove(name)
+      }
       $0.waiting[name, default: [:]][call] = events.continuation
       $0.refused.remove(name)
       if files.isStored(name) { return events.continuation.finish() }
@@ -195,6 +198,7 @@ final class StoredResponses: NSObject, URLSessionDownloadDelegate, Sendable {
         return Array(state.handlers.values)
       }
       guard let late, let handler = state.handlers.removeValue(forKey: late) else { return [] }
+      state.unread.removeAll()  // nobody has come for them
       return [handler]
     }
     for handler in due { DispatchQueue.main.async { handler() } }

@@ -149,6 +149,7 @@ class DownloadJobTest : Device() {
             again.onStartJob(parameters(job))
             until { shadowOf(again).isJobFinished }
             assertEquals(listOf("demo"), File(app.filesDir, "bundles").list().orEmpty().toList())
+            assertEquals("no screen has been shown since", Phase.LOADING, parts.chat.state.value.phase)
             assertTrue("${publisher.requests}", publisher.requests.single { it.first == "demo/model.pte" }.second != null)
         }
     }

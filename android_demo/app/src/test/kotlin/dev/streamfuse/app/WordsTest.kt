@@ -11,13 +11,17 @@ import org.robolectric.annotation.Config
 @RunWith(RobolectricTestRunner::class)
 @Config(qualifiers = "de")
 class WordsTest {
-    private fun since(minutes: Long) = RuntimeEnvironment.getApplication().since(1_700_000_000_000 - minutes * 60_000, 1_700_000_000_000)
+    private fun since(minutes: Long) = RuntimeEnvironment.getApplication().since(NOW - minutes * 60_000, NOW)
 
     @Test fun `a time is said in the language of the sentence around it`() {
         assertEquals("0 minutes ago", since(0))
         assertEquals("1 minute ago", since(1))
         assertEquals("3 hours ago", since(3 * 60 + 59))
         assertEquals("2 days ago", since(2 * 24 * 60))
-        assertEquals("Nov 6, 2023", since(8 * 24 * 60))
+        assertEquals("Nov 7, 2023", since(8 * 24 * 60))
+    }
+
+    private companion object {
+        const val NOW = 1_700_042_400_000 // 10:00 UTC, the same day in nearly all time zones
     }
 }

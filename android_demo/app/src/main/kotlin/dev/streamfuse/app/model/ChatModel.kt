@@ -68,7 +68,7 @@ class ChatModel(
         if (bundle == settings.bundle && model != null) return@change
         save()
         choose(bundle, null)
-        load(bundle)
+        if (!resting) load(bundle) // else [wake] does
     }
 
     /** Opens a saved chat, with the bundle that it belongs to. */
