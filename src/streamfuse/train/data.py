@@ -7,7 +7,7 @@ The layers below the lowest trained one are frozen, so their outputs are compute
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,19 +51,16 @@ def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], 
     sorted by length in chunks); the examples of the other prompts are trained on. Returns these, then the held-out
     ones. If there are not more than `count` different prompts, splits by example.
     """
-    first: dict[tuple[int, ...], Example] = {}
-    for example in examples:
-        first.setdefault(_prompt(example), example)
-    if len(first) <= count:
-        chosen = {round((i + 0.5) * len(examples) / count - 0.5) for i in range(count)}
-        return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
-    prompts = list(first)
-    held = {prompts[round((i + 0.5) * len(prompts) / count - 0.5)] for i in range(count)}
-    return [e for e in examples if _prompt(e) not in held], [first[prompt] for prompt in prompts if prompt in held]
-
-
-def _prompt(example: Example) -> tuple[int, ...]:
-    return tuple(example.input_ids[: example.start])
+    keys: list[Hashable] = [tuple(example.input_ids[: example.start]) for example in examples]
+    if len(set(keys)) <= count:
+        keys = list(range(len(examples)))
+    first: dict[Hashable, Example] = {}
+    for key, example in zip(keys, examples, strict=True):
+        first.setdefault(key, example)
+    distinct = list(first)
+    held = {distinct[round((i + 0.5) * len(distinct) / count - 0.5)] for i in range(count)}
+    train = [example for key, example in zip(keys, examples, strict=True) if key not in held]
+    return train, [first[key] for key in distinct if key in held]
 
 
 def digest_of(examples: list[Example]) -> str:

@@ -104,7 +104,7 @@ class BundlesScreenTest : Device() {
         assertEquals(listOf("demo"), bundles)
     }
 
-    @Test fun `the size of a folder is unknown where that of a file is`() {
+    @Test fun `the size of a folder is unknown if the size of a file is`() {
         folder("demo") {}
         val tree = DocumentsContract.buildTreeDocumentUri(FakeDocuments.AUTHORITY, "demo")
         for (name in listOf(null, "model.pte")) {

@@ -7,13 +7,13 @@ import org.robolectric.RobolectricTestRunner
 import org.robolectric.RuntimeEnvironment
 import org.robolectric.annotation.Config
 
-/** Times in the language of the app's own texts, on a German phone. */
+/** Relative times on a phone whose language the app is not translated to. */
 @RunWith(RobolectricTestRunner::class)
 @Config(qualifiers = "de")
 class WordsTest {
     private fun since(minutes: Long) = RuntimeEnvironment.getApplication().since(NOW - minutes * 60_000, NOW)
 
-    @Test fun `a time is said in the language of the sentence around it`() {
+    @Test fun `relative times are in the language of the app's texts`() {
         assertEquals("0 minutes ago", since(0))
         assertEquals("1 minute ago", since(1))
         assertEquals("3 hours ago", since(3 * 60 + 59))

@@ -65,7 +65,7 @@ class BenchmarkTest {
         assertEquals(3, benchmark.state.first { !it.running }.result!!.plain.size)
     }
 
-    @Test fun `a benchmark that ends before it begins says so`() = runTest {
+    @Test fun `a benchmark that is cancelled before it starts shows the reason`() = runTest {
         val scope = CoroutineScope(StandardTestDispatcher(testScheduler) + Job())
         val settings = SettingsStore(FakePreferences(), scope)
         val chat = ChatModel(FakeEngine(), { folder.root }, folder.root, settings, SavedChats(folder.root), scope)
