@@ -16,6 +16,9 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
+#if defined(__ANDROID__)
+#include <sys/resource.h>
+#endif
 
 #include "cache_line.h"
 #include "cores.h"
@@ -238,6 +241,10 @@ class Team {
 #if defined(__APPLE__)
     // A new thread does not inherit the caller's QoS class, and without one it runs on the slow cores.
     (void)pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0);
+#elif defined(__ANDROID__)
+    // A new thread inherits the priority of its creator. If that is a background thread which loads a model, every
+    // answer would wait for workers that hardly run. An app may raise its own threads.
+    if (getpriority(PRIO_PROCESS, 0) > 0) (void)setpriority(PRIO_PROCESS, 0, 0);
 #endif
     Clock::duration timeout = kWorkerSpin;
     for (uint64_t last = 0;;) {

@@ -72,6 +72,11 @@ def test_all_of_the_help_has_every_flag_paragraph_and_example(path: tuple[str, .
         assert words(re.sub(r"\[/?bold\]", "", paragraph).replace("\\[", "[")) in words(text)
 
 
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_flags_without_a_value_have_no_type(path: tuple[str, ...]) -> None:
+    assert "bool" not in shown(*path, "--help-all" if path in LEAVES else "--help", columns=300).lower()
+
+
 def test_long_helps_are_shortened_and_short_ones_are_whole() -> None:
     assert {("export",), ("train",), ("run",), ("chat",), ("serve",), ("bench", "tasks")} <= set(SHORTENED)
     assert flags(shown("pull", "--help")) == flags(shown("pull", "--help-all"))

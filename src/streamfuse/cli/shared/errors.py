@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from streamfuse.cli.shared.console import say, visible
-from streamfuse.cli.shared.help import help_flag
+from streamfuse.cli.shared.help import Group, help_flag
 from streamfuse.durable import os_error, reason
 from streamfuse.model.fields import CheckpointWarning
 from streamfuse.options import OptionError
@@ -40,7 +39,7 @@ def usage_errors() -> Iterator[None]:
         raise typer.BadParameter(error.flags) from None
 
 
-class OneLineErrors(TyperGroup):
+class OneLineErrors(Group):
     """The root command. It replaces the boxes and tracebacks of typer by one line on standard error."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

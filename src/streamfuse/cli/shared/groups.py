@@ -8,7 +8,7 @@ from importlib import import_module
 import typer
 
 from streamfuse.cli.shared.errors import usage_errors
-from streamfuse.cli.shared.help import Command
+from streamfuse.cli.shared.help import Command, Group
 
 
 def register_all(app: typer.Typer, package: str, commands: Iterable[str], panel: str | None = None) -> None:
@@ -29,6 +29,6 @@ def register_all(app: typer.Typer, package: str, commands: Iterable[str], panel:
 
 def register_group(app: typer.Typer, name: str, about: str, package: str, commands: Iterable[str]) -> None:
     """Add the group `name` to `app`, with the commands of `package`; `about` is its help."""
-    group = typer.Typer(help=about, no_args_is_help=True)
+    group = typer.Typer(cls=Group, help=about, no_args_is_help=True)
     register_all(group, package, commands)
     app.add_typer(group, name=name)

@@ -7,7 +7,7 @@ import re
 from copy import copy
 from typing import Annotated, Any, get_args, get_origin
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 
 class _Common:
@@ -19,6 +19,20 @@ ALL = "--help-all"
 _EXAMPLES, _CHOICES = 3, 25  # limits of the short help: examples; characters of a list of choices
 _HEADING = re.compile(r"\[bold\].+\[/bold\]")
 _FIRST_SENTENCE = re.compile(r".+?[.](?=\s|$)", re.DOTALL)
+
+
+class Group(TyperGroup):
+    """A group whose help shows no type for flags without a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
+class _View(TyperCommand):
+    """What prints the help of a command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
 
 
 class Command(TyperCommand):
@@ -69,13 +83,21 @@ class Command(TyperCommand):
 
     def _view(self, text: str, params: list[Any], epilog: str | None = None) -> TyperCommand:
         """A command with this help, for typer to print."""
-        return TyperCommand(self.name, help=text, params=params, epilog=epilog, rich_markup_mode=self.rich_markup_mode)
+        return _View(self.name, help=text, params=params, epilog=epilog, rich_markup_mode=self.rich_markup_mode)
 
 
 def help_flag(ctx: Any) -> str:
     """`--help-all` if the context's command has a short `--help`, else `--help`."""
     command = getattr(ctx, "command", None)
     return ALL if isinstance(command, Command) and command.left_out() else "--help"
+
+
+def _without_types(params: list[Any]) -> list[Any]:
+    """Typer shows `<bool>` for flags that take no value (since 0.29), as if they took one."""
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    return params
 
 
 def _is_common(annotation: Any) -> bool:
