@@ -23,6 +23,7 @@ void Path::reserve(size_t size) {
   tokens.reserve(size);
   rows.reserve(size);
   near_ties.reserve(size);
+  log_probs.reserve(size);
 }
 
 Acceptor::Acceptor(int64_t vocab_size, size_t history) : vocab_size_(vocab_size), sampler_(vocab_size) {
@@ -38,13 +39,16 @@ void Acceptor::accept(const Tree& tree, int64_t nodes, const sf_results& results
   path.tokens.clear();
   path.rows.clear();
   path.near_ties.clear();
+  path.log_probs.clear();
   int64_t row = 0, place = nodes == 1 ? 0 : place_of(results, 0);
   while (true) {
     int64_t token;
+    double log_prob = 0.0;
     bool ends, taken = false;
     try {
       sampler_.near_tie = false;
       token = choose(results, place, generation.sampling, constraint, statistics, watch);
+      if (generation.log_probs) log_prob = log_prob_of(results, place, token, statistics, watch);
       ends = generation.ends_text(token);
       if (constraint != nullptr && !ends) {
         constraint->accept(token);
@@ -59,6 +63,7 @@ void Acceptor::accept(const Tree& tree, int64_t nodes, const sf_results& results
     path.rows.push_back(static_cast<int32_t>(row));
     path.tokens.push_back(token);
     path.near_ties.push_back(sampler_.near_tie);
+    if (generation.log_probs) path.log_probs.push_back(static_cast<float>(log_prob));
     path.survivor = place;
     int64_t child = 0, rank = -1, offers = 0;
     for (int64_t other = row + 1; other < nodes; ++other) {
@@ -99,6 +104,14 @@ int64_t Acceptor::choose(const sf_results& results, int64_t survivor, const Samp
                                         static_cast<int64_t>(history_.size()), allowed);
   watch.lap(statistics.ms[kSample]);
   return token;
+}
+
+double Acceptor::log_prob_of(const sf_results& results, int64_t survivor, int64_t token, Statistics& statistics,
+                             Stopwatch& watch) {
+  watch.lap(statistics.ms[kAccept]);
+  const double found = sampler_.log_prob(results.logits + survivor * vocab_size_, token);
+  watch.lap(statistics.ms[kSample]);
+  return found;
 }
 
 }  // namespace streamfuse

@@ -78,6 +78,14 @@ int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span
   return changes ? draw(sampling, changed_.data(), noise) : draw(sampling, logits, noise);
 }
 
+double Sampler::log_prob(const float* logits, int64_t token) {
+  const double top = find_top(logits);
+  demand_finite(top);
+  Lanes lanes{};
+  loops<float>().weigh(logits, vocab_size_, top, 1.0, lanes.data());
+  return static_cast<double>(logits[token]) - top - logarithm(total_of(lanes.data(), vocab_size_));
+}
+
 void Sampler::forbid(const uint32_t* allowed) {
   for (int64_t id = 0; id < vocab_size_; ++id)
     if ((allowed[id / 32] >> (id % 32) & 1u) == 0) changed_[static_cast<size_t>(id)] = -HUGE_VAL;

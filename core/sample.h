@@ -29,6 +29,9 @@ class Sampler {
   int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position,
                  const uint32_t* allowed = nullptr);
 
+  // The natural logarithm of softmax(logits)[token], logits [vocab_size]. Throws like `choose`.
+  double log_prob(const float* logits, int64_t token);
+
   bool near_tie = false;  // whether another engine's rounding might change the last choice
 
  private:

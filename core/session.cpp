@@ -3,6 +3,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -196,7 +197,8 @@ void Session::pass() {
   statistics_.count_pass(step.method, tree, step.nodes, step.reason);
   block_.step = step;
   block_.ms.draft = watch_.lap(statistics_.ms[kDraft]);
-  block_.results = &engine_.run(step.method, tree, step.nodes, generation_.sampling.needs_logits() || constraint_);
+  const bool needs_logits = generation_.sampling.needs_logits() || constraint_ || generation_.log_probs;
+  block_.results = &engine_.run(step.method, tree, step.nodes, needs_logits);
   block_.ms.pass = watch_.lap(statistics_.ms[kVerify]);
   acceptor_.accept(tree, step.nodes, *block_.results, generation_, constraint(), tokens_, room_, statistics_, watch_,
                    block_.path);
@@ -220,13 +222,14 @@ bool Session::deliver(sf_token& out) {
   ++block_.delivered;
   const bool drafted = at + 1 < path.rows.size();
   emit(token, drafted ? planner_.tree()[path.rows[at + 1]].source : uint8_t{SF_MODEL}, out);
+  if (generation_.log_probs) out.log_prob = path.log_probs[at];
   return true;
 }
 
 // The next of the tokens that end the text because the constraint allows no others; false if there are none.
 bool Session::deliver_certain(sf_token& out) {
   if (reason_ != nullptr || stopped()) return false;
-  if (certain_.empty() && constraint_) {
+  if (certain_.empty() && constraint_ && !generation_.log_probs) {  // no pass computes their probabilities
     certain_ = constraint_->take_certain_end(room_);
     std::reverse(certain_.begin(), certain_.end());
   }
@@ -245,7 +248,7 @@ bool Session::deliver_certain(sf_token& out) {
 
 void Session::emit(int64_t token, uint8_t source, sf_token& out) {
   tokens_.push_back(token);
-  out = {token, source, 0};
+  out = {token, source, std::numeric_limits<float>::quiet_NaN()};
   watch_.lap(statistics_.ms[kAccept]);
   if (++statistics_.generated_tokens == 1) statistics_.first_token_ms = statistics_.measure_ms + statistics_.total_ms();
 }

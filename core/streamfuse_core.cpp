@@ -45,7 +45,7 @@ int on(sf_sequence* handle, Body body) noexcept {
 constexpr int64_t kMemory = 65536, kMostMemory = 1 << 24;  // tokens: the default; the maximum
 
 sf_options defaults() {
-  return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr, 0, 0, 0};
+  return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr, 0, 0, 0, 0};
 }
 
 streamfuse::Sampling sampling_of(const sf_options& o) {
@@ -77,6 +77,7 @@ streamfuse::Generation generation_of(const sf_options* given, const streamfuse::
   constexpr int32_t kAll = 1 << SF_STREAMS | 1 << SF_LOOKUP | 1 << SF_TABLE | 1 << SF_MEMORY;
   if ((o.sources & ~kAll) != 0) bad("sources may have the bits of SF_STREAMS, SF_LOOKUP, SF_TABLE and SF_MEMORY only");
   generation.sources = o.sources;
+  generation.log_probs = o.log_probs != 0;
   if (o.dropped_turns < 0 || o.dropped_tokens < 0) bad("dropped_turns and dropped_tokens must be at least 0");
   generation.dropped_turns = o.dropped_turns;
   generation.dropped_tokens = o.dropped_tokens;

@@ -289,6 +289,7 @@ typedef struct sf_options {
                                       without drafts here too */
   int32_t sources; /* enabled sources of drafts, a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP, 1 << SF_TABLE and
                       1 << SF_MEMORY, to measure them; 0: all. A constraint's forced tokens are always drafted */
+  int32_t log_probs;      /* 1: sf_token.log_prob is computed; the text is the same, but a token costs more time */
   int64_t dropped_turns;  /* for the statistics: the number of turns that were dropped for this text, */
   int64_t dropped_tokens; /* and their length in tokens, both from sf_text_dropped; 0: none */
 } sf_options;
@@ -315,7 +316,8 @@ typedef struct sf_token {
                      n-gram table), SF_GRAMMAR (forced by the constraint, or chosen by the model in an earlier state
                      with the same choice_key), or SF_MEMORY (look-up in earlier answers, if their match is longer
                      than that in this text: sf_core_model_remember) */
-  int32_t reserved;
+  float log_prob; /* natural logarithm of the model's probability of this token: softmax over the whole vocabulary,
+                     before temperature, filters, penalty and constraint. NaN unless sf_options.log_probs is set */
 } sf_token;
 
 /* What to do if a question does not fit into the context, for text/streamfuse_bundle.h and native/streamfuse.h. */

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -202,7 +203,7 @@ bool Session::next(sf_piece& out) {
 bool Session::give_held(sf_piece& out) {
   if (held_.empty()) return false;
   shown_ = std::move(held_.front().text);
-  out = {shown_.data(), shown_.size(), -1, SF_MODEL, held_.front().channel};
+  out = {shown_.data(), shown_.size(), -1, SF_MODEL, held_.front().channel, std::numeric_limits<float>::quiet_NaN()};
   held_.pop_front();
   return true;
 }
@@ -218,12 +219,12 @@ void Session::give(const sf_token& token, sf_piece& out) {
     throw failure;
   }
   hold(parts, n);
-  sf_piece piece = {nullptr, 0, token.id, token.source, SF_ANSWER};
-  if (give_held(piece)) {
-    piece.token = token.id;
-    piece.source = token.source;
+  out = {nullptr, 0, token.id, token.source, SF_ANSWER, token.log_prob};
+  if (give_held(out)) {
+    out.token = token.id;
+    out.source = token.source;
+    out.log_prob = token.log_prob;
   }
-  out = piece;
   // A stop string is complete. Where the end fails the cache is shorter, and the next answer reads more.
   if (code == SF_END) sf_sequence_finish(sequence_.get(), "stop");
 }

@@ -243,6 +243,7 @@ typedef struct sf_piece {
                       SF_MEMORY */
   int32_t channel; /* SF_ANSWER, SF_THINKING (between tags such as <think> and </think>) or SF_TOOL_CALL. Pieces do
                       not contain the tags; sf_session_messages does */
+  float log_prob;  /* as in sf_token; NaN in a piece without a token */
 } sf_piece;
 
 /* The next piece. SF_END when the answer has ended, or if none was started. */

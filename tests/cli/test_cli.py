@@ -130,6 +130,16 @@ def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: lis
     assert facts["model_load_ms"] > 0
 
 
+def test_run_as_json_has_log_probabilities_if_they_are_asked_for(
+    bundle: Path, backends: list[fakes.ArithmeticBackend]
+) -> None:
+    code, stdout, _ = streamfuse_command("run", bundle, "hello", "--json", "--log-probs")
+    facts = json.loads(stdout)
+    assert (code, list(facts)[:3]) == (0, ["text", "tokens", "log_probs"])
+    assert len(facts["tokens"]) == len(facts["log_probs"]) == 16
+    assert max(facts["log_probs"]) < 0
+
+
 def test_an_answer_that_the_model_ended_says_nothing_of_limits(
     bundle: Path, backends: list[fakes.ArithmeticBackend]
 ) -> None:
@@ -288,6 +298,9 @@ def test_bad_use_is_exit_code_2_and_names_the_flag(bundle: Path) -> None:
         assert f"{flag} belongs to the chat template" in refusal("run", bundle, "hi", "--raw", flag, value, code=2)
     for other in ("--json", "--compare"):
         assert f"{other} prints statistics itself" in refusal("run", bundle, "hi", other, "--stats", code=2)
+    for flags in ((), ("--json", "--compare")):
+        line = refusal("run", bundle, "hi", "--log-probs", *flags, code=2)
+        assert "--log-probs needs --json, without --compare" in line
     assert "--repeats needs --compare" in refusal("run", bundle, "hi", "--repeats", "2", code=2)
     for command in (("run", bundle, "hi"), ("chat", bundle), ("bench", "tasks", bundle, "--data", "x.jsonl")):
         assert "--provider is for ONNX Runtime" in refusal(*command, "--provider", "webgpu", code=2)

@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 from automata import Automaton, GrammarFailed, random_automaton
-from fakes import ArithmeticBackend, StubbornBackend, spec
+from fakes import ArithmeticBackend, StubbornBackend, logits_after, spec
 from tokenizer_samples import llama_like, opened
 
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.constraint import Constraint
-from streamfuse.runtime.core import CoreError, CoreModel, CoreSession
+from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, Token
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.reference.guide import Guide
 from streamfuse.runtime.reference.lookup import LookUpDrafter
@@ -184,6 +185,42 @@ def test_core_and_readable_loop_do_the_same_and_drafts_change_nothing(
     assert refused > 0
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_log_probabilities_are_the_models_with_drafts_and_without_and_change_no_text(
+    rng: np.random.Generator, sampling: str, schedule: str
+) -> None:
+    """Softmax over the vocabulary, whatever the sampling and the constraint, which also ends texts by forced tokens."""
+    for number in range(12):
+        model, automaton = model_of(schedule, rng), random_automaton(rng) if number % 3 else None
+        prompt = rng.integers(0, 64, int(rng.integers(1, 10))).tolist()
+        config = GenerationConfig(
+            40, replace(SAMPLINGS[sampling], seed=int(rng.integers(2**60))), width=int(rng.choice([2, 4, 8]))
+        )
+        accuracy, found = int(rng.integers(0, 17)), []
+        for asked in (
+            config,
+            replace(config, log_probs=True),
+            replace(config, log_probs=True, width=None),
+            replace(config, log_probs=True, width=None, speculative=False),
+        ):
+            engine = ArithmeticBackend(model, accuracy, mixed=True)
+            tokens: list[Token] = []
+            with CoreSession(CoreModel(model), engine) as session, suppress(CoreError):  # the automaton may end nowhere
+                session.set_costs(costs_of(model), frozen=True)
+                session.start(prompt, asked, copy.deepcopy(automaton))
+                tokens.extend(iter(session.next, None))
+            found.append(([token.id for token in tokens], [token.log_prob for token in tokens]))
+        (text, without), *others = found
+        assert without == [None] * len(text)
+        expected = []
+        for place, token in enumerate(text):
+            logits = logits_after([*prompt, *text[:place]], model.vocab_size).astype(np.float64)
+            expected.append(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum()))
+        assert others == [(text, others[0][1])] * 3
+        np.testing.assert_allclose(others[0][1], expected, rtol=1e-6)
+
+
 FUNCTIONS = ["accept", "state", "allows", "mask", "forced"]
 # Where a function fails under a schedule with one sampling, greedy and hot in turn, the other one tests no more; but
 # `allows` ends a text where it is greedy only.
@@ -232,7 +269,7 @@ def test_a_session_goes_on_after_a_constraint_that_raised() -> None:
         failing = copy.deepcopy(RECORDS)
         failing.raises = ("accept", 2)
         session.start([3, 1, 4], GenerationConfig(20, width=4), failing)
-        assert session.next() == (5, "model")
+        assert session.next() == Token(5, "model")
         with pytest.raises(GrammarFailed, match="accept fails in state 2"):
             session.next()
         assert session.next() is None

@@ -310,6 +310,7 @@ def test_stop_ends_a_generation_whose_request_is_still_being_read(model: streamf
         ({"width": 4.0}, "width must be an integer, not 4.0"),
         ({"ignore_eos": 5}, "ignore_eos must be True or False, not 5"),
         ({"speculative": "no"}, "speculative must be True or False, not 'no'"),
+        ({"log_probs": 1}, "log_probs must be True or False, not 1"),
         ({"sources": []}, "sources must not be empty: leave it out for all, or use speculative=False for none"),
         ({"sources": {"lookup": True}}, "sources must be a list of names, not {'lookup': True}"),
         ({"template_variables": 0}, "template_variables must hold names and values, not 0"),
@@ -421,6 +422,18 @@ def test_an_argument_that_has_another_type_is_named(
             with pytest.raises(OptionError, match=r"^calls must be the tool calls of an answer, not "):
                 chat.call_tools(calls)
         assert chat.messages == []
+
+
+def test_a_piece_and_a_result_have_the_log_probabilities_that_are_asked_for(model: streamfuse.Model) -> None:
+    options = {"max_new_tokens": 12, "temperature": 0.9, "seed": 3}
+    plain = model.generate("hi", speculative=False, log_probs=True, **options)
+    with model.stream("hi", log_probs=True, **options) as stream:
+        pieces = list(stream)
+    assert [piece.log_prob for piece in pieces if piece.token is not None] == plain.log_probs == stream.result.log_probs
+    assert len(plain.log_probs) == len(plain.tokens) == 12
+    assert max(plain.log_probs) < 0
+    assert [piece.log_prob for piece in model.stream("hi", **options)] == [None] * len(pieces)
+    assert model.generate("hi", **options).log_probs == []
 
 
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:

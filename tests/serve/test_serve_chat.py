@@ -270,6 +270,33 @@ def test_a_prompt_is_continued_without_the_template(served: Served, form: str) -
     assert chunks[-1].usage.completion_tokens == 14
 
 
+def test_log_probabilities_are_those_of_the_public_api_in_one_piece_and_as_a_stream(served: Served) -> None:
+    options = {"max_tokens": 12, "temperature": 0.9, "seed": 3}
+    expected = served.model.generate("hi", max_new_tokens=12, temperature=0.9, seed=3, log_probs=True)
+    whole = served.ask(logprobs=True, **options).choices[0]
+    assert [token.logprob for token in whole.logprobs.content] == expected.log_probs
+    assert "".join(token.token for token in whole.logprobs.content) == whole.message.content == expected.text
+    assert bytes(byte for token in whole.logprobs.content for byte in token.bytes).decode() == expected.text
+    chunks = list(served.ask(logprobs=True, stream=True, **options))
+    parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices]
+    assert [token for part in parts if part is not None for token in part.content] == whole.logprobs.content
+    assert served.ask(**options).choices[0].logprobs is None
+
+
+def test_log_probabilities_of_a_continued_text_have_offsets(served: Served) -> None:
+    options: dict[str, Any] = {"model": NAME, "prompt": "a few words", "max_tokens": 9, "logprobs": 0}
+    expected = served.model.generate("a few words", raw=True, max_new_tokens=9, log_probs=True)
+    whole = served.client.completions.create(**options).choices[0]
+    assert whole.logprobs.token_logprobs == expected.log_probs
+    assert "".join(whole.logprobs.tokens) == whole.text == expected.text
+    pairs = zip(whole.logprobs.text_offset, whole.logprobs.tokens, strict=True)
+    assert all(whole.text[at : at + len(token)] == token for at, token in pairs)
+    parts = [chunk.choices[0].logprobs for chunk in served.client.completions.create(stream=True, **options)]
+    streamed = [part for part in parts if part is not None]
+    assert [value for part in streamed for value in part.token_logprobs] == expected.log_probs
+    assert [value for part in streamed for value in part.text_offset] == whole.logprobs.text_offset
+
+
 def test_characters_of_several_tokens_stay_whole(served: Served) -> None:
     words = "café 日本語 😀"
     assert served.ask(extra_body={"regex": words}).choices[0].message.content == words

@@ -41,6 +41,7 @@ class GenerationOptions(TypedDict, total=False):
     speculative: bool | None  # False decodes one token per pass, the baseline
     width: int | None  # nodes per verify pass; None: chosen by the cost measured on this device
     sources: Sequence[str] | None  # what may draft, of "streams", "lookup", "table", "memory"; all by default
+    log_probs: bool | None  # compute the log-probability of each token: Piece.log_prob, Result.log_probs
     schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
     regex: str | None  # the whole answer matches this regular expression
     grammar: str | None  # the answer is in the language of this Lark grammar
@@ -96,6 +97,7 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         speculative=speculative,
         width=given.get("width") if speculative else None,
         sources=several("sources", given["sources"], "a list of names") if "sources" in given else None,
+        log_probs=given.get("log_probs", False),
         schema=None if schema is None else _schema_of(schema),
         regex=given.get("regex"),
         grammar=given.get("grammar"),

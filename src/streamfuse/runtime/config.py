@@ -88,6 +88,7 @@ class GenerationConfig:
     speculative: bool = True  # False: `decode` only, the baseline
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
     sources: tuple[str, ...] | None = None  # what may draft, some of DRAFT_SOURCES; None: all of them
+    log_probs: bool = False  # compute the log-probability of each token
     schema: Schema | None = None  # the text is JSON that fits it; at most one of schema, regex and grammar
     regex: str | None = None  # the whole text matches this regular expression
     grammar: str | None = None  # the text is in the language of this Lark grammar
@@ -101,6 +102,7 @@ class GenerationConfig:
             demand(isinstance(stop, str), "stop", "text, or a list of texts", stop)
         demand_bool("ignore-eos", self.ignore_eos)
         demand_bool("speculative", self.speculative)
+        demand_bool("log-probs", self.log_probs)
         demand(self.width is None or is_integer(self.width), "width", "an integer", self.width)
         if "" in self.stop_strings:
             raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from functools import lru_cache
@@ -164,10 +165,11 @@ def _guarded(clock: Clock, failure: list[BaseException]) -> Any:
 
 
 class Token(NamedTuple):
-    """A delivered token and who drafted it (SOURCES)."""
+    """A delivered token, who drafted it (SOURCES), and its log-probability if it is asked for."""
 
     id: int
     source: str
+    log_prob: float | None = None
 
 
 class CoreSession:
@@ -247,7 +249,7 @@ class CoreSession:
             repetition_penalty=sampling.repetition_penalty, seed=sampling.seed, stop_ids=stops.ctypes.data,
             stop_count=len(stops), ignore_eos=config.ignore_eos, speculative=config.speculative,
             width=config.width or 0, sources=sum(1 << SOURCES.index(source) for source in config.sources or ()),
-            dropped_turns=dropped[0], dropped_tokens=dropped[1],
+            log_probs=config.log_probs, dropped_turns=dropped[0], dropped_tokens=dropped[1],
         )  # fmt: skip
         with self.handle:  # first: a closed session raises here and does not own the constraint
             if constraint is not None:
@@ -272,7 +274,8 @@ class CoreSession:
         with self.handle:
             if self._call(self.library.sf_sequence_next, self._token_address, allowed=END) == END:
                 return None
-            return Token(self._token.id, SOURCES[self._token.source])
+            token = self._token
+            return Token(token.id, SOURCES[token.source], None if math.isnan(token.log_prob) else token.log_prob)
 
     def finish(self, reason: str | None = None) -> None:
         """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""

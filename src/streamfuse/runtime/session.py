@@ -36,13 +36,16 @@ class Piece:
 
     A piece may carry no token: text that was held back as the possible beginning of a stop string or a tag, or a second
     part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the
-    model's family, which are in no piece.
+    model's family, which are in no piece. With the option `log_probs`, `log_prob` is the natural logarithm of the
+    model's probability of the token: softmax over the whole vocabulary, before temperature, filters, penalty and
+    constraint.
     """
 
     text: str
     token: int | None
     source: str = "model"
     channel: str = "answer"
+    log_prob: float | None = None
 
     @property
     def drafted(self) -> bool:
@@ -64,7 +67,8 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Result:
-    """An answer, as far as it was delivered. `text` is its channel "answer", `thinking` that of this name."""
+    """An answer, as far as it was delivered. `text` is its channel "answer", `thinking` that of this name. With the
+    option `log_probs`, `log_probs` has the log-probability of each of `tokens` (Piece); otherwise it is empty."""
 
     text: str
     tokens: list[int]
@@ -72,6 +76,7 @@ class Result:
     schema: Schema | None = field(default=None, repr=False)
     thinking: str = field(default="", repr=False)
     tool_calls: list[ToolCall] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list, repr=False)
 
     @property
     def finish_reason(self) -> str:
@@ -121,6 +126,7 @@ class Generation(Iterator[Piece]):
         self._texts = defaultdict[str, str](str)  # by channel
         self._tool_calls: list[ToolCall] = []
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
+        self._log_probs: list[float] = []  # of `token_ids`, if they are asked for
 
     @property
     def text(self) -> str:
@@ -136,7 +142,8 @@ class Generation(Iterator[Piece]):
     def result(self) -> Result:
         """What was delivered so far. Tool calls are known at the end."""
         thinking, calls = self._texts["thinking"], list(self._tool_calls)
-        return Result(self.text, list(self.token_ids), self.statistics, self._schema, thinking, calls)
+        log_probs = list(self._log_probs)
+        return Result(self.text, list(self.token_ids), self.statistics, self._schema, thinking, calls, log_probs)
 
     def stop(self) -> None:
         """End at the next token. Any thread may call it."""
@@ -180,9 +187,11 @@ class Generation(Iterator[Piece]):
                 self._end()
                 return
             self.token_ids.append(token.id)
+            if token.log_prob is not None:
+                self._log_probs.append(token.log_prob)
             parts = [] if stream is None else stream.push(token.id)
             channel, text = parts[0] if parts else ("answer", "")
-            self._ready.append(Piece(text, token.id, token.source, channel))
+            self._ready.append(Piece(text, token.id, token.source, channel, token.log_prob))
             self._ready.extend(Piece(text, None, channel=channel) for channel, text in parts[1:])
             if stream is not None and stream.stopped:
                 core.finish("stop")

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 
@@ -152,7 +165,7 @@ class Options(Sized):
         ("stop_ids", c_void_p),
         *((n, c_int32) for n in ("stop_count", "ignore_eos", "speculative", "width")),
         ("constraint", POINTER(ConstraintTable)),
-        ("sources", c_int32),
+        *((n, c_int32) for n in ("sources", "log_probs")),
         *((n, c_int64) for n in ("dropped_turns", "dropped_tokens")),
     ]
 
@@ -160,7 +173,7 @@ class Options(Sized):
 class CToken(ctypes.Structure):
     """sf_token."""
 
-    _fields_ = [("id", c_int64), ("source", c_int32), ("reserved", c_int32)]
+    _fields_ = [("id", c_int64), ("source", c_int32), ("log_prob", c_float)]
 
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {  # a test compares them with the header

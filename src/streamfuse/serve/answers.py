@@ -41,9 +41,14 @@ def finish_reason(result: Result) -> str:
 class ChatAnswer:
     """An answer to messages. Calls of tools are parsed at the end, so a stream has them in one chunk."""
 
-    def __init__(self, model: str, fingerprint: str, include_usage: bool) -> None:
+    def __init__(self, model: str, fingerprint: str, include_usage: bool, log_probs: bool) -> None:
         self._head = _head("chatcmpl", "chat.completion", model, fingerprint)
-        self._include_usage = include_usage
+        self._include_usage, self._log_probs = include_usage, log_probs
+        self._tokens: list[dict[str, Any]] = []  # with log-probabilities, if they are asked for
+
+    def take(self, piece: Piece) -> None:
+        """Note a piece of an answer that is sent as one object."""
+        self._tokens += _tokens(piece)
 
     def whole(self, result: Result) -> dict[str, Any]:
         """The answer as one object."""
@@ -54,7 +59,8 @@ class ChatAnswer:
             message["reasoning_content"] = result.thinking
         if calls:
             message["tool_calls"] = calls
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(result)}
+        found = self._log_probs_of(self._tokens)
+        choice = {"index": 0, "message": message, "logprobs": found, "finish_reason": finish_reason(result)}
         return {**self._head, "choices": [choice], "usage": usage(result.statistics)}
 
     def opening(self) -> list[dict[str, Any]]:
@@ -63,8 +69,10 @@ class ChatAnswer:
 
     def pieces(self, piece: Piece) -> list[dict[str, Any]]:
         """Chunks of a piece."""
-        names = {"answer": "content", "thinking": "reasoning_content"}
-        return [self._chunk({names[piece.channel]: piece.text})] if piece.text and piece.channel in names else []
+        names, tokens = {"answer": "content", "thinking": "reasoning_content"}, _tokens(piece)
+        if piece.channel not in names or not (piece.text or tokens):
+            return []
+        return [self._chunk({names[piece.channel]: piece.text}, tokens=tokens)]
 
     def closing(self, result: Result) -> list[dict[str, Any]]:
         """Chunks after the last piece."""
@@ -76,8 +84,14 @@ class ChatAnswer:
             chunks.append({**self._chunk({}), "choices": [], "usage": usage(result.statistics)})
         return chunks
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def _log_probs_of(self, tokens: list[dict[str, Any]]) -> dict[str, Any] | None:
+        return {"content": tokens, "refusal": None} if self._log_probs else None
+
+    def _chunk(
+        self, delta: dict[str, Any], reason: str | None = None, tokens: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        found = self._log_probs_of(tokens) if tokens else None
+        choice = {"index": 0, "delta": delta, "logprobs": found, "finish_reason": reason}
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
         return {**chunk, "usage": None} if self._include_usage else chunk
 
@@ -85,13 +99,23 @@ class ChatAnswer:
 class TextAnswer:
     """What continues a prompt."""
 
-    def __init__(self, model: str, fingerprint: str, include_usage: bool) -> None:
+    def __init__(self, model: str, fingerprint: str, include_usage: bool, log_probs: bool) -> None:
         self._head = _head("cmpl", "text_completion", model, fingerprint)
-        self._include_usage = include_usage
+        self._include_usage, self._log_probs = include_usage, log_probs
+        self._tokens: list[dict[str, Any]] = []  # with log-probabilities, if they are asked for
+        self._offset = 0  # characters of the pieces so far
+
+    def take(self, piece: Piece) -> list[dict[str, Any]]:
+        """Note a piece. The token that it may have, with its log-probability and its place in the text."""
+        found = [{**token, "offset": self._offset} for token in _tokens(piece)]
+        self._tokens += found
+        self._offset += len(piece.text)
+        return found
 
     def whole(self, result: Result) -> dict[str, Any]:
         """The answer as one object."""
-        return {**self._head, "choices": [_text(result.text, finish_reason(result))], "usage": usage(result.statistics)}
+        choice = _text(result.text, finish_reason(result), self._log_probs_of(self._tokens))
+        return {**self._head, "choices": [choice], "usage": usage(result.statistics)}
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first piece."""
@@ -99,12 +123,21 @@ class TextAnswer:
 
     def pieces(self, piece: Piece) -> list[dict[str, Any]]:
         """Chunks of a piece."""
-        return [self._chunk([_text(piece.text)])] if piece.text else []
+        tokens = self.take(piece)
+        if not piece.text and not tokens:
+            return []
+        return [self._chunk([_text(piece.text, log_probs=self._log_probs_of(tokens) if tokens else None)])]
 
     def closing(self, result: Result) -> list[dict[str, Any]]:
         """Chunks after the last piece."""
         chunks = [self._chunk([_text("", finish_reason(result))])]
         return [*chunks, {**self._chunk([]), "usage": usage(result.statistics)}] if self._include_usage else chunks
+
+    def _log_probs_of(self, tokens: list[dict[str, Any]]) -> dict[str, Any] | None:
+        if not self._log_probs:
+            return None
+        names = {"tokens": "token", "token_logprobs": "logprob", "text_offset": "offset"}
+        return {"top_logprobs": None, **{name: [token[own] for token in tokens] for name, own in names.items()}}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "choices": choices, **({"usage": None} if self._include_usage else {})}
@@ -120,8 +153,17 @@ def _head(prefix: str, kind: str, model: str, fingerprint: str) -> dict[str, Any
     }
 
 
-def _text(text: str, reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+def _text(text: str, reason: str | None = None, log_probs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "logprobs": log_probs, "finish_reason": reason}
+
+
+def _tokens(piece: Piece) -> list[dict[str, Any]]:
+    """The token of a piece of the answer, if log-probabilities are asked for. Its text is what it completes, so the
+    texts of all tokens are the answer. JSON has no minus infinity; -9999 stands for it, as in OpenAI's API."""
+    if piece.log_prob is None or piece.channel != "answer":
+        return []
+    text, log_prob = piece.text, max(piece.log_prob, -9999.0)
+    return [{"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []}]
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class Answering:
     def __init__(self, service: Service, request: Request) -> None:
         self._service, self._request = service, request
         form = ChatAnswer if request.is_chat else TextAnswer
-        self._answer = form(request.model, service.fingerprint, request.include_usage)
+        log_probs = bool(request.options.get("log_probs"))
+        self._answer = form(request.model, service.fingerprint, request.include_usage, log_probs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _while_connected(receive, self._respond(scope, receive, send))
@@ -107,6 +108,7 @@ class Answering:
             if self._request.stream:
                 return await self._stream(part, written, scope, send)
             while isinstance(part, Piece):
+                self._answer.take(part)
                 part = _checked(await written.get())
             _note(scope, part)
             await JSONResponse(self._answer.whole(part))(scope, receive, send)

@@ -28,7 +28,7 @@ _IGNORED = (
     "store", "user",
 )  # fmt: skip
 _ONE_ANSWER = "an answer is one text; send the request several times, each with its own seed"
-_NO_PROBABILITIES = "probabilities of tokens are not returned"
+_NO_ALTERNATIVES = "only the tokens of the answer have log-probabilities"
 # Fields that cannot be obeyed: the values that ask for nothing, and the reason and next step for all others.
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), _ONE_ANSWER),
@@ -37,8 +37,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "logit_bias": (({},), "use regex, grammar or response_format to restrict the answer"),
 }
 _REFUSED_CHAT = _REFUSED | {
-    "logprobs": ((False,), _NO_PROBABILITIES),
-    "top_logprobs": ((0,), _NO_PROBABILITIES),
+    "top_logprobs": ((0,), f"{_NO_ALTERNATIVES}; leave it out"),
     "audio": ((), "answers are text"),
     "modalities": ((["text"],), "answers are text"),
     "functions": (([],), "use tools"),
@@ -50,7 +49,6 @@ _REFUSED_CHAT = _REFUSED | {
 _REFUSED_TEXT = _REFUSED | {
     "best_of": ((1,), _ONE_ANSWER),
     "echo": ((False,), "the answer does not repeat the prompt"),
-    "logprobs": ((), _NO_PROBABILITIES),
     "suffix": (("",), "the model continues texts, and does not fill gaps in them"),
 }
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -84,6 +82,8 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
     if (documents := fields.take("documents", list, "a list of objects")) is not None:
         options["documents"] = documents
     limit = _add_limit(fields, options)
+    if fields.take("logprobs", bool, "true or false"):
+        options["log_probs"] = True
     _add_tools(fields, options)
     stream, include_usage = _streaming(fields)
     fields.end()
@@ -97,6 +97,13 @@ def read_completion(body: object, models: Sequence[str]) -> Request:
     options = _options(fields)
     if (limit := fields.take("max_tokens", object, "")) is not None:
         options["max_new_tokens"] = limit
+    if (alternatives := fields.take("logprobs", object, "")) is not None:
+        if type(alternatives) is not int or alternatives < 0:
+            raise _wrong("logprobs", "0", alternatives)
+        if alternatives > 0:
+            message = f"logprobs {alternatives!r:.40} is not supported: {_NO_ALTERNATIVES}, so set it to 0"
+            raise RequestError(400, message, "logprobs", "unsupported_parameter")
+        options["log_probs"] = True
     stream, include_usage = _streaming(fields)
     fields.end()
     return Request(options, fields.model, None, prompt, stream, include_usage)

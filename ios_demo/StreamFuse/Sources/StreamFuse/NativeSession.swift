@@ -116,7 +116,8 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     try need(code)
     return Piece(
       text: string(piece.text, piece.bytes), token: piece.token < 0 ? nil : Int(piece.token),
-      source: Source(number: piece.source), channel: Channel(number: piece.channel))
+      source: Source(number: piece.source), channel: Channel(number: piece.channel),
+      logProb: Piece.logProb(piece.log_prob))
   }
 
   /// Ends the answer after the last delivered token.

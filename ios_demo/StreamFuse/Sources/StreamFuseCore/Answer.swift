@@ -62,7 +62,7 @@ public struct Answer: AsyncSequence, Sendable {
   /// Waits for the whole answer.
   public func response() async throws -> Response {
     let iterator = makeAsyncIterator()
-    var text = "", thinking = "", tokens = [Int]()
+    var text = "", thinking = "", tokens = [Int](), logProbs = [Double]()
     while let piece = try await iterator.next() {
       switch piece.channel {
       case .answer: text += piece.text
@@ -70,10 +70,12 @@ public struct Answer: AsyncSequence, Sendable {
       case .toolCall: break
       }
       if let token = piece.token { tokens.append(token) }
+      if let logProb = piece.logProb { logProbs.append(logProb) }
     }
     let outcome = try await session.outcome(of: turn)
     return Response(
-      text: text, thinking: thinking, toolCalls: outcome.toolCalls, tokens: tokens, statistics: outcome.statistics)
+      text: text, thinking: thinking, toolCalls: outcome.toolCalls, tokens: tokens, logProbs: logProbs,
+      statistics: outcome.statistics)
   }
 }
 

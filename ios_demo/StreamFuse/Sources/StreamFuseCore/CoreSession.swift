@@ -45,7 +45,8 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     let code = sf_sequence_next(handle, &token)
     if code == Int32(SF_END) { return nil }
     try check(code, sf_sequence_error(handle))
-    return Piece(text: "", token: Int(token.id), source: Source(number: token.source))
+    return Piece(
+      text: "", token: Int(token.id), source: Source(number: token.source), logProb: Piece.logProb(token.log_prob))
   }
 
   /// Ends the text after the last delivered token.

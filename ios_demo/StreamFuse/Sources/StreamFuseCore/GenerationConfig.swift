@@ -31,6 +31,8 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
   /// device.
   public var width: Int?
+  /// Whether to compute the log-probability of each token: `Piece.logProb`. The text is the same.
+  public var logProbs: Bool?
   /// The answer is JSON that fits this schema. At most one of `schema`, `regex`, `grammar` and `toolChoice` is set;
   /// docs/structured.md says what is supported.
   public var schema: JSONSchema?
@@ -57,6 +59,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     case ignoreEOS = "ignore_eos"
     case enableSpeculativeDecoding = "speculative"
     case width
+    case logProbs = "log_probs"
     case schema, regex, grammar
     case toolChoice = "tool_choice"
   }
@@ -81,6 +84,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
       whole.toolChoice = defaults.toolChoice
     }
     whole.width = width ?? defaults.width
+    whole.logProbs = logProbs ?? defaults.logProbs
     return whole
   }
 
@@ -103,6 +107,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     seed = options.seed
     ignoreEOS = options.ignore_eos != 0
     enableSpeculativeDecoding = options.speculative != 0
+    logProbs = options.log_probs != 0
   }
 
   /// Calls `body` with the core's structure, whose pointers are valid during the call.
@@ -118,6 +123,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     if let repetitionPenalty { options.repetition_penalty = repetitionPenalty }
     if let seed { options.seed = seed }
     if let ignoreEOS { options.ignore_eos = ignoreEOS ? 1 : 0 }
+    if let logProbs { options.log_probs = logProbs ? 1 : 0 }
     if let enableSpeculativeDecoding { options.speculative = enableSpeculativeDecoding ? 1 : 0 }
     guard let nodes = Int32(exactly: width ?? 0) else {
       throw StreamFuseError(.badArgument, "width must be one of the bundle's widths, not \(width ?? 0)")

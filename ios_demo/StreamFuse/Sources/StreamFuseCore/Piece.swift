@@ -46,14 +46,23 @@ public struct Piece: Sendable, Equatable, Codable {
   public let source: Source
   /// What the text is part of. Only `answer` is for the reader.
   public let channel: Channel
+  /// Natural logarithm of the model's probability of the token: softmax over the whole vocabulary, before temperature,
+  /// filters, penalty and constraint. Nil unless `GenerationConfig.logProbs` is set, or without a token.
+  public let logProb: Double?
 
   /// A step of an answer.
-  public init(text: String, token: Int?, source: Source = .model, channel: Channel = .answer) {
+  public init(
+    text: String, token: Int?, source: Source = .model, channel: Channel = .answer, logProb: Double? = nil
+  ) {
     self.text = text
     self.token = token
     self.source = source
     self.channel = channel
+    self.logProb = logProb
   }
+
+  /// The log-probability of the core's structures, where NaN is none.
+  package static func logProb(_ given: Float) -> Double? { given.isNaN ? nil : Double(given) }
 
   /// Whether the token was drafted and then accepted by the model.
   public var drafted: Bool { source != .model }
@@ -69,6 +78,8 @@ public struct Response: Sendable, Equatable {
   public let toolCalls: [ToolCall]
   /// The ids of all its tokens.
   public let tokens: [Int]
+  /// The log-probability of each of `tokens` (`Piece.logProb`); empty unless `GenerationConfig.logProbs` is set.
+  public let logProbs: [Double]
   /// Counters and times.
   public let statistics: Statistics
 

@@ -37,6 +37,7 @@ struct Reply: Decodable {
     let text: String
     let tokens: [Int]
     let sources: [Source]
+    let log_probs: [Double]
     let statistics: Statistics
   }
   let turns: [Turn]
@@ -48,6 +49,7 @@ struct Answered {
   var text = ""
   var tokens = [Int]()
   var sources = [Source]()
+  var logProbs = [Double]()
 }
 
 /// A file or folder of build/ that `make ios` makes before it runs the tests. Throws where it is missing: a test that
@@ -89,6 +91,7 @@ extension TextSession {
       if let token = piece.token {
         answered.tokens.append(token)
         answered.sources.append(piece.source)
+        if let logProb = piece.logProb { answered.logProbs.append(logProb) }
         if answered.tokens.count == stopAfter { session.stop() }
       }
     }

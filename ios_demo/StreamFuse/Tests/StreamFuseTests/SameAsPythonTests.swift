@@ -12,6 +12,8 @@ final class SameAsPythonTests: XCTestCase {
         let got = try await session.answer(to: words, stopAfter: stop)
         XCTAssertEqual(got.tokens, expected.tokens, words)
         XCTAssertEqual(got.text, expected.text, words)
+        XCTAssertEqual(got.logProbs, expected.log_probs, words)
+        XCTAssertEqual(got.logProbs.count, request.config.logProbs == true ? got.tokens.count : 0)
         guard !request.planned else { continue }
         XCTAssertEqual(got.sources, expected.sources, words)
         let statistics = try await session.statistics

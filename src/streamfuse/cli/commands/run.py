@@ -61,6 +61,10 @@ def run(
         ),
     ] = None,
     json_: Annotated[options.Json, COMMON] = False,
+    log_probs: Annotated[
+        bool,
+        typer.Option("--log-probs", help="With --json: also print the ids of the tokens and their log-probabilities."),
+    ] = False,
     stats: Annotated[
         bool,
         typer.Option("--stats", "--verbose", help="Print statistics and plan on standard error."),
@@ -104,6 +108,8 @@ def run(
         raise typer.BadParameter(f"{flag} prints statistics itself, so --stats does not go with it")
     if repeats is not None and not compare_:
         raise typer.BadParameter("--repeats needs --compare")
+    if log_probs and (compare_ or not json_):
+        raise typer.BadParameter("--log-probs needs --json, without --compare")
     if show_drafts and (json_ or compare_):
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
@@ -115,7 +121,7 @@ def run(
     asked = GenerationOptions(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
-        width=options.nodes(width, no_speculation),
+        width=options.nodes(width, no_speculation), log_probs=log_probs,
     )  # fmt: skip
     asked.update(options.restrictions(schema, regex, grammar))
     options.add_prompt(asked, tools, template_variables, tool_choice)

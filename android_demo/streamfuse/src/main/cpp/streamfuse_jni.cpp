@@ -35,12 +35,13 @@ struct Session {
 struct Step {
   int64_t bytes, id;
   int32_t source, channel;
+  float log_prob;
 };
 struct Options {
   sf_options sampling;  // Kotlin writes zeros where the sampling has no number
   int32_t can_chat;
 };
-static_assert(sizeof(Step) == 24 && sizeof(sf_options) == 120, "Reply.kt counts on these sizes");
+static_assert(sizeof(Step) == 32 && sizeof(sf_options) == 120, "Reply.kt counts on these sizes");
 
 template <typename T>
 T* of(jlong handle) {
@@ -206,7 +207,8 @@ NATIVE(jint, next, jlong handle, jobject buffer) {
   sf_piece& piece = of<Session>(handle)->piece;
   const int code = sf_session_next(session_of(handle), &piece);
   if (code != SF_OK) return code;
-  *in<Step>(env, buffer) = {static_cast<int64_t>(piece.bytes), piece.token, piece.source, piece.channel};
+  *in<Step>(env, buffer) = {static_cast<int64_t>(piece.bytes), piece.token, piece.source, piece.channel,
+                            piece.log_prob};
   const std::span<char> room = room_in(env, buffer);
   if (piece.bytes > 0 && piece.bytes <= room.size()) std::memcpy(room.data(), piece.text, piece.bytes);
   return code;

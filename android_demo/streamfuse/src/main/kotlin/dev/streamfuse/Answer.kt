@@ -11,6 +11,8 @@ import kotlinx.serialization.serializer
  * @property tokens the ids of all its tokens.
  * @property toolCalls its tool calls that were not answered: see [Model.chat], `maxToolRounds`.
  * @property statistics counters and times.
+ * @property logProbs the log-probability of each of [tokens] ([Piece.logProb]); empty unless
+ *   [GenerationConfig.logProbs] is set.
  */
 public class Answer internal constructor(
     public val text: String,
@@ -18,6 +20,7 @@ public class Answer internal constructor(
     public val tokens: List<Int>,
     public val toolCalls: List<ToolCall>,
     public val statistics: Statistics,
+    public val logProbs: List<Double> = emptyList(),
 ) {
     /**
      * The object that the answer to a request with [GenerationConfig.schema] spells.

@@ -23,6 +23,7 @@ import kotlinx.serialization.Serializable
  *   drafts are used if the bundle has them; if they are not used, [Statistics.fallbackReason] says why.
  * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen for each pass by the latency measured
  *   on this device.
+ * @property logProbs compute the log-probability of each token: [Piece.logProb]. The text is the same.
  * @property schema the answer is JSON that fits this JSON schema, for example of [schemaOf]. At most one of [schema],
  *   [regex], [grammar] and [toolChoice] is set; docs/structured.md says what is supported.
  * @property regex the whole answer matches this regular expression.
@@ -44,6 +45,7 @@ public data class GenerationConfig(
     @SerialName("ignore_eos") val ignoreEos: Boolean? = null,
     @SerialName("speculative") val enableSpeculativeDecoding: Boolean? = null,
     val width: Int? = null,
+    @SerialName("log_probs") val logProbs: Boolean? = null,
     val schema: String? = null,
     val regex: String? = null,
     val grammar: String? = null,
@@ -68,6 +70,7 @@ public data class GenerationConfig(
         ignoreEos = ignoreEos ?: defaults.ignoreEos,
         enableSpeculativeDecoding = enableSpeculativeDecoding ?: defaults.enableSpeculativeDecoding,
         width = width ?: defaults.width,
+        logProbs = logProbs ?: defaults.logProbs,
         schema = (if (isConstrained) this else defaults).schema,
         regex = (if (isConstrained) this else defaults).regex,
         grammar = (if (isConstrained) this else defaults).grammar,

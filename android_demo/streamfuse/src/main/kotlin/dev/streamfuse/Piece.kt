@@ -41,12 +41,15 @@ public enum class Channel {
  * @property token its id; null in a piece of text that was held back as the possible beginning of a stop string or tag.
  * @property source the source of the token.
  * @property channel what the text is part of. Only [Channel.ANSWER] is for the reader.
+ * @property logProb natural logarithm of the model's probability of the token: softmax over the whole vocabulary, before
+ *   temperature, filters, penalty and constraint. Null unless [GenerationConfig.logProbs] is set, or without a token.
  */
 public data class Piece(
     val text: String,
     val token: Int?,
     val source: Source = Source.MODEL,
     val channel: Channel = Channel.ANSWER,
+    val logProb: Double? = null,
 ) {
     /** Whether the token was drafted and then accepted by the model. */
     public val drafted: Boolean get() = source != Source.MODEL

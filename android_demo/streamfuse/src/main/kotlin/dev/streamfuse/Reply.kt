@@ -4,7 +4,7 @@ import java.nio.Buffer
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
-private const val STEP_BYTES = 24
+private const val STEP_BYTES = 32
 private const val OPTIONS_BYTES = 120
 private const val MOST = Int.MAX_VALUE.toLong()
 
@@ -24,7 +24,7 @@ internal class Reply {
     val estimate: MemoryEstimate
         get() = MemoryEstimate(buffer.getLong(0), buffer.getLong(8), buffer.getLong(16))
 
-    /** A message behind the first 24 bytes, closed by a zero byte. */
+    /** A message behind the step, closed by a zero byte. */
     val message: String
         get() {
             place.position(STEP_BYTES)
@@ -48,7 +48,8 @@ internal class Reply {
             }
         }
         val token = buffer.getLong(8).toInt().takeIf { it >= 0 }
-        return Piece(text, token, Source.entries[buffer.getInt(16)], Channel.entries[buffer.getInt(20)])
+        val logProb = buffer.getFloat(24).takeUnless { it.isNaN() }?.toDouble()
+        return Piece(text, token, Source.entries[buffer.getInt(16)], Channel.entries[buffer.getInt(20)], logProb)
     }
 
     /** Whether the bundle of [config] has a chat template. */
@@ -69,6 +70,7 @@ internal class Reply {
             seed = buffer.getLong(56),
             ignoreEos = buffer.getInt(76) != 0,
             enableSpeculativeDecoding = buffer.getInt(80) != 0,
+            logProbs = buffer.getInt(100) != 0,
         )
         set(value) {
             for (offset in 0 until OPTIONS_BYTES step 8) buffer.putLong(offset, 0)
@@ -82,5 +84,6 @@ internal class Reply {
             buffer.putInt(76, if (value.ignoreEos!!) 1 else 0)
             buffer.putInt(80, if (value.enableSpeculativeDecoding!!) 1 else 0)
             buffer.putInt(84, value.width ?: 0)
+            buffer.putInt(100, if (value.logProbs!!) 1 else 0)
         }
 }

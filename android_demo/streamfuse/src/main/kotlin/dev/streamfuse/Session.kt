@@ -134,7 +134,8 @@ public sealed class Session(
         }
         fun text(channel: Channel) = pieces.filter { it.channel == channel }.joinToString("") { it.text }
         val tokens = pieces.mapNotNull { it.token }
-        return Answer(text(Channel.ANSWER), text(Channel.THINKING), tokens, last.toolCalls, last.statistics)
+        val (answer, thinking) = text(Channel.ANSWER) to text(Channel.THINKING)
+        return Answer(answer, thinking, tokens, last.toolCalls, last.statistics, pieces.mapNotNull { it.logProb })
     }
 
     /**

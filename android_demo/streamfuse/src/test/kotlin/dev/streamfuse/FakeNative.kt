@@ -15,7 +15,7 @@ internal class FakeNative : NativeModel {
 
     override fun defaults() = GenerationConfig(
         maxNewTokens = 5, temperature = 0.0, topK = 0, topP = 1.0, minP = 0.0, repetitionPenalty = 1.0, seed = 0,
-        ignoreEos = false, enableSpeculativeDecoding = true,
+        ignoreEos = false, enableSpeculativeDecoding = true, logProbs = false,
     ) to true
 
     /** The tools and template variables of the last chat. */

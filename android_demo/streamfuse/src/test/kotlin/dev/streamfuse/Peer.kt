@@ -26,7 +26,7 @@ private fun answer(request: Python.Request): Python.Reply {
             request.turns.map { prompt ->
                 val answered = it.answer(prompt, request.config)
                 val statistics: JsonObject = Json.parseToJsonElement(answered.statistics.json).jsonObject
-                Python.Turn(answered.text, answered.tokens, answered.sources, statistics, 0.0)
+                Python.Turn(answered.text, answered.tokens, answered.sources, statistics, 0.0, answered.logProbs)
             },
         )
     }

@@ -10,7 +10,10 @@ import org.junit.jupiter.params.provider.Arguments
 import org.junit.jupiter.params.provider.Arguments.arguments
 import org.junit.jupiter.params.provider.MethodSource
 
-/** On real bundles Kotlin gives what Python gives: tokens, who drafted them, text, and statistics but for times. */
+/**
+ * On real bundles Kotlin gives what Python gives: tokens, who drafted them, their log-probabilities, text, and statistics
+ * but for times.
+ */
 class SameAsPythonTest {
     @ParameterizedTest(name = "{0}: {1}, {2}")
     @MethodSource("cases")
@@ -65,6 +68,8 @@ class SameAsPythonTest {
             val own = session.answer(prompt, config)
             assertEquals(expected.tokens, own.tokens, prompt)
             assertEquals(expected.text, own.text, prompt)
+            assertEquals(expected.logProbs, own.logProbs, prompt)
+            assertEquals(if (config.logProbs == true) own.tokens.size else 0, own.logProbs.size, prompt)
             val theirs = Statistics.of(expected.statistics.toString())
             assertEquals(theirs.finishReason, own.statistics.finishReason)
             if (config.width == null && config.enableSpeculativeDecoding != false) continue // measured costs decide
@@ -75,11 +80,11 @@ class SameAsPythonTest {
 
     /** How tokens are chosen. */
     enum class Sampling(val config: GenerationConfig) {
-        GREEDY(GenerationConfig(temperature = 0.0)),
+        GREEDY(GenerationConfig(temperature = 0.0, logProbs = true)),
         WARM(GenerationConfig(temperature = 0.7, seed = 7)),
         CUT(
             GenerationConfig(
-                temperature = 0.9, topK = 40, topP = 0.9, minP = 0.05, repetitionPenalty = 1.1, seed = -1,
+                temperature = 0.9, topK = 40, topP = 0.9, minP = 0.05, repetitionPenalty = 1.1, seed = -1, logProbs = true,
             ),
         ),
     }

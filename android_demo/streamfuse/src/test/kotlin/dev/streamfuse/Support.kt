@@ -55,6 +55,7 @@ object Python {
         val sources: List<String>,
         val statistics: JsonObject,
         val seconds: Double,
+        @SerialName("log_probs") val logProbs: List<Double> = emptyList(),
     )
 
     @Serializable
@@ -109,6 +110,7 @@ class Answered(val pieces: List<Piece>, val statistics: Statistics) {
     val text = pieces.joinToString("") { it.text }
     val tokens = pieces.mapNotNull { it.token }
     val sources = pieces.filter { it.token != null }.map { it.source.name.lowercase() }
+    val logProbs = pieces.mapNotNull { it.logProb }
 }
 
 fun Session.answer(prompt: String, config: GenerationConfig = GenerationConfig()): Answered = runBlocking {
