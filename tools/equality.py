@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import shlex
 import sys
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,9 @@ def difference_of(engine: Engine, case: Case, plain: Written, drafted: Written) 
             first = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.tokens), len(other.tokens)))
             texts = [engine.decode(case, text.tokens) for text in (one, other)]
             return f"{turn}token {first} differs: plain {texts[0]!r}, speculative {texts[1]!r}"
+        pairs = zip_longest(one.log_probs, other.log_probs, fillvalue=math.inf)
+        if not all(math.isclose(a, b, rel_tol=0, abs_tol=1e-3) for a, b in pairs):  # ONNX Runtime rounds differently
+            return f"{turn}log-probabilities: plain {one.log_probs}, speculative {other.log_probs}"
         if one.reason != other.reason:
             return f"{turn}finish reason: plain {one.reason}, speculative {other.reason}"
         if None not in (one.text, other.text) and one.text != other.text:

@@ -35,6 +35,7 @@ class Text:
         reason: why it ended; "left" if its reader did not wait for that, "refused" if the prompt does not fit.
         passes: passes of the model after the prompt.
         drafted: delivered tokens by who drafted them.
+        log_probs: of the tokens, if they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -42,11 +43,13 @@ class Text:
     reason: str
     passes: int = 0
     drafted: Counter[str] = field(default_factory=Counter)
+    log_probs: tuple[float, ...] = ()
 
     def then(self, rest: Text) -> Text:
         """This text, continued by another session."""
         tokens, drafted = self.tokens + rest.tokens, self.drafted + rest.drafted
-        return Text(tokens, None, rest.reason, self.passes + rest.passes, drafted)
+        log_probs = self.log_probs + rest.log_probs
+        return Text(tokens, None, rest.reason, self.passes + rest.passes, drafted, log_probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +118,17 @@ def text_of(start: Callable[[], Generation], leave: int = 0) -> Text:
         generation = start()
     except PromptError:
         return Text((), "", "refused")
-    drafted, left = Counter[str](), False
+    drafted, log_probs, left = Counter[str](), list[float](), False
     for piece in generation:
         drafted[piece.source] += piece.token is not None
+        if piece.log_prob is not None:
+            log_probs.append(piece.log_prob)
         if left := leave > 0 and len(generation.token_ids) == leave:
             break
     found = generation.statistics
     reason = "left" if left else found.finish_reason
-    return Text(tuple(generation.token_ids), generation.text, reason, found.target_forward_passes, +drafted)
+    tokens, passes = tuple(generation.token_ids), found.target_forward_passes
+    return Text(tokens, generation.text, reason, passes, +drafted, tuple(log_probs))
 
 
 def write_text(

@@ -8,7 +8,8 @@ Reads one JSON object per line, and writes one for each:
      "context_policy": of a chat or null, "adapter": a task adapter of the bundle or null,
      "restore": file or null, "save": file or null,
      "stops": null or for each turn a number of tokens or null}
-    {"turns": [{"text", "tokens", "sources", "log_probs", "statistics", "seconds"}, ...], "messages": [...]} or {"error": sentence}
+    {"turns": [{"text", "tokens", "sources", "log_probs", "statistics", "seconds"}, ...], "messages": [...]}
+    or {"error": sentence}
 
 Each request has a sequence of its own: a chat, or for raw prompts a session. A turn with a number in `stops` is
 stopped once so many tokens were delivered; 0: before its prompt is read.

@@ -138,7 +138,10 @@ impl Parser {
         };
         let mut suffixes = Vec::new();
         self.postfix(&mut suffixes)?;
-        while with_filters {
+        if !with_filters {
+            return Ok(with_suffixes(base, suffixes));
+        }
+        loop {
             if self.skip_operator("|") {
                 suffixes.push(self.filter()?);
             } else if self.skip_word("is") {
@@ -149,7 +152,7 @@ impl Parser {
                 break;
             }
         }
-        Ok(if suffixes.is_empty() { base } else { Expr::Suffixes(Box::new(base), suffixes) })
+        Ok(with_suffixes(base, suffixes))
     }
 
     fn primary(&mut self) -> Result<Expr> {
@@ -311,5 +314,13 @@ impl Parser {
             }
         }
         Ok(found)
+    }
+}
+
+fn with_suffixes(base: Expr, suffixes: Vec<Suffix>) -> Expr {
+    if suffixes.is_empty() {
+        base
+    } else {
+        Expr::Suffixes(Box::new(base), suffixes)
     }
 }

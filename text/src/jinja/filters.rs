@@ -181,7 +181,7 @@ impl Render {
                 let [old, new, count] = given.bind(name, ["old", "new", "count"], 2)?;
                 let count = self.optional_whole(name, count.filter(|count| !matches!(count, Value::None)))?;
                 let part = |value: Option<Value>| self.text_of(&value.unwrap_or(Value::None));
-                self.replace(&text, &*part(old)?, &*part(new)?, count.unwrap_or(-1))?
+                self.replace(&text, &part(old)?, &part(new)?, count.unwrap_or(-1))?
             }
             "indent" => self.indent(&text, given)?,
             _ => {

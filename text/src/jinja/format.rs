@@ -280,7 +280,7 @@ impl Render {
         }
         spec.kind = take(&mut rest, "sdf");
         let is_number = matches!(value, Value::Int(_) | Value::Float(_));
-        if !rest.is_empty() || (is_number && is_zero && spec.align.is_some()) || (is_zero && !is_number) {
+        if !rest.is_empty() || (is_zero && (!is_number || spec.align.is_some())) {
             return fault(format!("the format '{form}' is not supported"));
         }
         if is_zero {

@@ -52,15 +52,15 @@ impl Render {
                         items.reverse();
                         Ok(Value::List(List::new(items)?))
                     }
-                    _ => Stream::new(self.backwards(value)?, value.depth()),
+                    _ => Stream::value(self.backwards(value)?, value.depth()),
                 }
             }
             "items" => {
                 none()?;
                 match value {
-                    Value::Undefined(_) => Stream::new(Source::Empty, 0),
+                    Value::Undefined(_) => Stream::value(Source::Empty, 0),
                     Value::Dict(dict) => {
-                        Stream::new(Source::View(dict.clone(), super::value::View::Items, 0), value.depth() + 1)
+                        Stream::value(Source::View(dict.clone(), super::value::View::Items, 0), value.depth() + 1)
                     }
                     _ => fault("Can only get item pairs from a mapping."),
                 }
@@ -207,7 +207,7 @@ impl Render {
 
     fn map(&self, value: &Value, given: &Given) -> Result<Value> {
         if !value.is_true() {
-            return Stream::new(Source::Empty, 0);
+            return Stream::value(Source::Empty, 0);
         }
         let items = Box::new(self.iterate(value)?);
         let given_depth = |given: &Given| {
@@ -227,16 +227,16 @@ impl Render {
             if attribute.is_none() || given.named.len() > 1 + usize::from(default.is_some()) {
                 return fault("map requires a filter argument");
             }
-            return Stream::new(Source::Map(items, self.getter(attribute.as_ref(), default)?), depth);
+            return Stream::value(Source::Map(items, self.getter(attribute.as_ref(), default)?), depth);
         }
         let Value::Text(name) = &given.positional[0] else { return fault("map needs the name of a filter") };
         let rest = Given { positional: given.positional[1..].to_vec(), named: given.named.clone() };
-        Stream::new(Source::Filter(items, name.clone(), rest), depth)
+        Stream::value(Source::Filter(items, name.clone(), rest), depth)
     }
 
     fn select(&self, name: &str, value: &Value, given: &Given) -> Result<Value> {
         if !value.is_true() {
-            return Stream::new(Source::Empty, 0);
+            return Stream::value(Source::Empty, 0);
         }
         let source = Box::new(self.iterate(value)?);
         let mut rest = given.positional.as_slice();
@@ -255,7 +255,7 @@ impl Render {
             }
             Some(_) => return fault("the name of a test is needed"),
         };
-        Stream::new(Source::Select { source, attribute, test, negated: name.starts_with("reject") }, depth)
+        Stream::value(Source::Select { source, attribute, test, negated: name.starts_with("reject") }, depth)
     }
 
     /// The value to compare: in lower case if case does not matter.

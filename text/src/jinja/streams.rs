@@ -37,7 +37,7 @@ pub struct Getter {
 }
 
 impl Stream {
-    pub fn new(source: Source, depth: usize) -> Result<Value> {
+    pub fn value(source: Source, depth: usize) -> Result<Value> {
         if depth >= MOST_DEPTH {
             return fault(format!("a value is nested deeper than {MOST_DEPTH}"));
         }
@@ -46,7 +46,7 @@ impl Stream {
 
     pub fn of(items: Vec<Value>) -> Result<Value> {
         let depth = items.iter().map(Value::depth).max().unwrap_or(0);
-        Stream::new(Source::Owned(items.into_iter()), depth)
+        Stream::value(Source::Owned(items.into_iter()), depth)
     }
 }
 

@@ -178,7 +178,7 @@ impl ToolConstraint {
 
     /// The grammar of the call that is being written, with its tokens.
     fn call(&mut self, start: usize, before: &[u8]) -> Result<&mut Constraint> {
-        if !self.entered.as_ref().is_some_and(|call| (call.start, call.before.as_slice()) == (start, before)) {
+        if self.entered.as_ref().is_none_or(|call| (call.start, call.before.as_slice()) != (start, before)) {
             self.begin(start, before)?;
         }
         let (Some(call), Some(entered)) = (&mut self.call, &self.entered) else {
