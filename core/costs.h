@@ -88,7 +88,7 @@ class Costs {
   // costs. Above 1 where caches hold the weights, because the other pass leaves less of them there.
   double slowdown_ = 1.0;
   bool after_plain_ = false;  // whether the last pass of this text was plain
-  int64_t age_ = 0, due_;  // verify passes since the last plain pass, and the number after which one is due
+  int64_t age_ = 0, due_;     // verify passes since the last plain pass, and the number after which one is due
 };
 
 }  // namespace streamfuse

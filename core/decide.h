@@ -38,16 +38,16 @@ inline constexpr char kNothingToDraft[] = "nothing to draft from in the text";  
 
 // State that is kept from pass to pass.
 struct PlanState {
-  double budget;                         // cost that drafting may still lose, in plain passes
-  double tokens = 0.0, ms = 0.0;         // decaying sums over recent steps
-  double worth = 0.0;                    // average gain of a step with streams over a plain pass, in tokens
-  double free = 0.0;   // average of what the free drafts of steps with bought streams would have gained
-  double added = 0.0;  // average of what a step with streams gained beyond its free draft (beyond `free` if unknown)
-  int64_t trials = 0;                    // steps with streams since the last trial began
-  int64_t position = 0;                  // tokens chosen so far
-  int64_t failed = 0;                    // position at which the last trial failed
-  int64_t retry = 0;                     // position at which the next trial of streams begins
-  int64_t back_off;                      // tokens to wait if that trial fails too
+  double budget;                  // cost that drafting may still lose, in plain passes
+  double tokens = 0.0, ms = 0.0;  // decaying sums over recent steps
+  double worth = 0.0;             // average gain of a step with streams over a plain pass, in tokens
+  double free = 0.0;              // average of what the free drafts of steps with bought streams would have gained
+  double added = 0.0;    // average of what a step with streams gained beyond its free draft (beyond `free` if unknown)
+  int64_t trials = 0;    // steps with streams since the last trial began
+  int64_t position = 0;  // tokens chosen so far
+  int64_t failed = 0;    // position at which the last trial failed
+  int64_t retry = 0;     // position at which the next trial of streams begins
+  int64_t back_off;      // tokens to wait if that trial fails too
   const char* reason = kVerifyingCosts;  // why passes are plain, unless the step has its own reason
 
   PlanState();
@@ -92,10 +92,10 @@ Step decide(const PlanState&, const Facts&, const Tree& tree, std::span<const do
 // The result of a step.
 struct Outcome {
   Step step;
-  int64_t tokens;        // accepted tokens, including the bonus token
-  bool from_streams;     // whether its draft had streams to grow from
-  double streams_ratio;  // observed hits of streams / predicted hits
-  int64_t room;          // tokens left to generate
+  int64_t tokens;                   // accepted tokens, including the bonus token
+  bool from_streams;                // whether its draft had streams to grow from
+  double streams_ratio;             // observed hits of streams / predicted hits
+  int64_t room;                     // tokens left to generate
   std::optional<double> free_gain;  // what the free draft would have gained, if this step's streams were bought
 };
 

@@ -111,11 +111,11 @@ typedef struct sf_backend {
   const char* (*error)(void* context);
   /* Frees the engine; called once, by sf_sequence_free or a failing sf_sequence_new. May be NULL. */
   void (*release)(void* context);
-  /* Serialize the first `length` cache positions in the engine's own format. `bytes_of` returns their size; `length` may
-   * be more than the cache has, up to the capacity, because it is called before `load`. `save` passes them to `put` in
-   * order, in parts of any size, and `load` reads them through `get` into an empty cache. If put or get does not return
-   * SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it has read. NULL if the engine
-   * does not support this; then a restored sequence prefills its tokens again. */
+  /* Serialize the first `length` cache positions in the engine's own format. `bytes_of` returns their size; `length`
+   * may be more than the cache has, up to the capacity, because it is called before `load`. `save` passes them to `put`
+   * in order, in parts of any size, and `load` reads them through `get` into an empty cache. If put or get does not
+   * return SF_OK, the engine returns that code. After a `load` that fails, `truncate` drops what it has read. NULL if
+   * the engine does not support this; then a restored sequence prefills its tokens again. */
   int (*bytes_of)(void* context, int64_t length, uint64_t* bytes);
   int (*save)(void* context, int64_t length, int (*put)(void* to, const void* data, uint64_t bytes), void* to);
   int (*load)(void* context, int64_t length, int (*get)(void* from, void* data, uint64_t bytes), void* from);
@@ -287,9 +287,9 @@ typedef struct sf_options {
   const sf_constraint* constraint; /* a grammar for the text; NULL: none. The sequence takes ownership: it calls
                                       release when the text ends or its start fails. The text is the same with and
                                       without drafts here too */
-  int32_t sources; /* enabled sources of drafts, a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP, 1 << SF_TABLE and
-                      1 << SF_MEMORY, to measure them; 0: all. A constraint's forced tokens are always drafted */
-  int32_t log_probs;      /* 1: sf_token.log_prob is computed; the text is the same, but a token costs more time */
+  int32_t sources;   /* enabled sources of drafts, a combination of 1 << SF_STREAMS, 1 << SF_LOOKUP, 1 << SF_TABLE and
+                        1 << SF_MEMORY, to measure them; 0: all. A constraint's forced tokens are always drafted */
+  int32_t log_probs; /* 1: sf_token.log_prob is computed; the text is the same, but a token costs more time */
   int64_t dropped_turns;  /* for the statistics: the number of turns that were dropped for this text, */
   int64_t dropped_tokens; /* and their length in tokens, both from sf_text_dropped; 0: none */
 } sf_options;

@@ -19,7 +19,7 @@ namespace streamfuse::native {
 class Model {
  public:
   Model(const char* folder, const sf_model_options& options);  // throws Failure, as all that follow
-  Model(const Model& whole, const std::string& adapter);  // an adapter of a model
+  Model(const Model& whole, const std::string& adapter);       // an adapter of a model
 
   // An adapter, which is loaded when it is first asked for. It shares the weights of the graphs.
   std::shared_ptr<const Model> adapter(const std::string& name) const;

@@ -103,7 +103,8 @@ void what_the_disk_refuses_replaces_nothing(const std::filesystem::path& path) {
   disk_fails = false;
   expect(calls == "fsync 5 bytes; ", "calls after the error", calls);
   expect(text_of(path) == "first, second", "the old file is gone", text_of(path));
-  expect(!std::filesystem::exists(path.string() + std::string(streamfuse::kTemporary)), "the temporary file is left", path);
+  expect(!std::filesystem::exists(path.string() + std::string(streamfuse::kTemporary)), "the temporary file is left",
+         path);
 }
 
 // Some file systems of memory cards and networks have no modes. What another process has left is not written to there.

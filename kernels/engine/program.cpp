@@ -140,9 +140,10 @@ void Program::read_methods(const std::string& path) {
 
 void Program::check_process() const {
   if (pool_ != nullptr && pool_->threads() > 1 && pool_->is_forked())  // one thread is the caller's own
-    throw Failure(SF_BROKEN,
-                  "this process was forked after the model was loaded, and XNNPACK has no threads in it: load the model "
-                  "again");
+    throw Failure(
+        SF_BROKEN,
+        "this process was forked after the model was loaded, and XNNPACK has no threads in it: load the model "
+        "again");
 }
 
 std::optional<int64_t> Program::constant(const std::string& name) const {

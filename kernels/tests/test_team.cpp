@@ -214,8 +214,8 @@ void some_pass(int threads) {
 }
 
 // The CPU time of worker `index` in milliseconds, the mean of `times` runs of `body`. A worker also spins while other
-// programs keep the caller from its core in the middle of a pass, so this is the first mean below `most`, or the least of
-// twenty.
+// programs keep the caller from its core in the middle of a pass, so this is the first mean below `most`, or the least
+// of twenty.
 template <typename Body>
 double cost_ms(int index, int threads, int times, double most, const Body& body) {
   const pthread_t worker = workers(threads)[static_cast<size_t>(index)];

@@ -1,5 +1,5 @@
-// Stands in for ExecuTorch's Core ML delegate where there is no Core ML: it finds the program as that one does, and hands
-// every pass to tests/helpers/coreml_delegate.py, which loads it.
+// Stands in for ExecuTorch's Core ML delegate where there is no Core ML: it finds the program as that one does, and
+// hands every pass to tests/helpers/coreml_delegate.py, which loads it.
 #include <executorch/runtime/backend/interface.h>
 
 #include <cstdint>
