@@ -80,13 +80,13 @@ class Declaration:
 def kotlin() -> str:
     """The page of the Kotlin library, as Markdown."""
     guide = "What an app uses of `dev.streamfuse`. [android.md](../android.md) is the guide."
-    return _page("Kotlin, by name", guide, KOTLIN_SYNTAX, sorted(KOTLIN.rglob("*.kt")))
+    return _page("Kotlin API", guide, KOTLIN_SYNTAX, sorted(KOTLIN.rglob("*.kt")))
 
 
 def swift() -> str:
     """The page of the Swift package, as Markdown."""
     guide = "What an app uses of the module `StreamFuse`. [ios.md](../ios.md) is the guide."
-    return _page("Swift, by name", guide, SWIFT_SYNTAX, sorted(SWIFT.rglob("*.swift")))
+    return _page("Swift API", guide, SWIFT_SYNTAX, sorted(SWIFT.rglob("*.swift")))
 
 
 def _page(title: str, guide: str, syntax: Syntax, files: list[Path]) -> str:

@@ -410,6 +410,8 @@ def _gain(gains: Mapping[str, Any], source: str) -> str:
 
 def _interval(value: float | None, interval: list[float | None] | None) -> str:
     low, high = interval or (None, None)
+    if value is not None and low == high:  # one prompt, answered once, says nothing of chance
+        return _number(value)
     return "-" if value is None else f"{_number(value)} ({_number(low)} to {_number(high)})"
 
 

@@ -85,13 +85,13 @@ def _python() -> str:
 
     top = [name for name in streamfuse.__all__ if not name.startswith("_")]
     others = [name for name in api.__all__ if name not in top]
-    parts = ["# Python, by name", "What an app uses. [python.md](../python.md) is the guide."]
+    parts = ["# Python API", "What an app uses. [python.md](../python.md) is the guide."]
     parts += [f"::: streamfuse.{name}" for name in top] + [f"::: streamfuse.api.{name}" for name in others]
     return "\n\n".join(parts) + "\n"
 
 
 def _c() -> str:
-    parts = ["# C, by name", "The headers are the reference: they say what every function takes, returns and refuses."]
+    parts = ["# C API", "The headers are the reference: they say what every function takes, returns and refuses."]
     for header, words in HEADERS.items():
         text = (ROOT / header).read_text(encoding="utf-8")
         parts += [f"## {Path(header).name}", words, f"```c\n{text.rstrip()}\n```"]

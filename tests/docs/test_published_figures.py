@@ -130,7 +130,7 @@ def test_any_one_benchmark_alone_gives_tables(name: str | None) -> None:
             assert written(document)
 
 
-def test_null_is_a_dash() -> None:
+def test_what_was_not_measured_is_a_dash_and_an_interval_of_one_prompt_is_left_out() -> None:
     document = results()
     of_set = document["benchmarks"]["E2E"]["result"]
     of_set["speedup"] = None
@@ -138,7 +138,9 @@ def test_null_is_a_dash() -> None:
     of_set["systems"]["speculative"] |= {"cpu_ms_per_token": None, "mean_accepted_tokens": None}
     (task,) = document["benchmarks"]["structured, sql"]["result"]["tasks"].values()
     task |= {"speedup": None, "constrained_over_free": None, "valid": None}
-    document["benchmarks"]["chat"]["result"]["gains"]["qa"]["plain"]["speedup"] = None
+    gains = document["benchmarks"]["chat"]["result"]["gains"]
+    gains["qa"]["plain"]["speedup"] = None
+    gains["rag"]["plain"] = {"speedup": 2.0, "interval": [2.0, 2.0]}
 
     def cells(table: str, row: str) -> list[str]:
         (line,) = (line for line in table.splitlines() if line.startswith(f"| {row} |"))
@@ -152,6 +154,7 @@ def test_null_is_a_dash() -> None:
     task_cells = cells(published.structured(document), "SQL, fine-tuned")
     assert [place for place, cell in enumerate(task_cells) if cell == "-"] == [2, 5, 7]
     assert cells(published.categories(document), "qa")[1] == "-"
+    assert cells(published.categories(document), "rag")[1] == "2.00"  # one prompt has no interval
 
 
 @pytest.mark.parametrize(

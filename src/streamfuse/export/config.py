@@ -191,7 +191,7 @@ class ExportConfig:
         (),
         "Tree nodes of each verify method, ascending; 1: a plain pass that also computes streams.",
         SIZES,
-        shown="4,8,16, and 1 with the kernels",
+        shown="4,8,16; with the kernels also 1, unless the streams are merged",
         metavar="N,...",
     )
     default_width: int | None = option(

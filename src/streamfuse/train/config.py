@@ -1,6 +1,6 @@
 """The settings of a training run, checked on construction and saved in the run's config.json.
 
-Each is declared once: it is a flag of `streamfuse train`, a key of a recipe, and a row in docs/training.md.
+Each is declared once: it is a flag of `streamfuse train` and a key of a recipe.
 """
 
 from __future__ import annotations

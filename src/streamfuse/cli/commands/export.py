@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streamfuse.adapters import DEFAULT
+from streamfuse.adapters import DEFAULT, DEFAULT_ELSEWHERE
 from streamfuse.cli.shared import complete, export_preview, options
 from streamfuse.cli.shared.console import print_json, say
 from streamfuse.cli.shared.declared import given, read_config, with_options
@@ -50,7 +50,7 @@ def export(
             metavar="NAME|FILE|none",
             autocompletion=complete.export_adapters,
             help="Shipped adapter, or a file from `streamfuse train`. none: no streams, prompt look-up only.",
-            show_default=f"{DEFAULT} where it fits the model, else none",
+            show_default=f"{DEFAULT}, or {DEFAULT_ELSEWHERE} for other backends and schedules; none for another model",
         ),
         COMMON,
     ] = "auto",
