@@ -21,6 +21,8 @@
 namespace streamfuse {
 namespace {
 
+using Wrong = std::string (*)(void* library);
+
 // One delegate: its library, the vendor's libraries that it opens by name, and where to find them.
 struct Delegate {
   const char* name;  // in a bundle's manifest
@@ -31,7 +33,7 @@ struct Delegate {
   const char* sdk_folder;              // folder of the desktop libraries in the SDK
   const char* package;                 // their folder in site-packages, from a pip package
   const char* advice;
-  std::string (*wrong)(void* library);   // error message for the vendor's library; null: no check
+  Wrong wrong;                           // error message for the vendor's library; null: no check
   std::string (*advise)(void* library);  // next step if it did not load a model; null: none
 };
 
@@ -103,12 +105,21 @@ void* opened(const std::string& path, std::string& why) {
   return library;
 }
 
-// Opens the library from the first folder that has it and sets `path`; null if none has.
-void* open_any(const std::string& name, const std::vector<std::string>& folders, std::string& path, std::string& why) {
+// Opens the library from the first folder that has it and sets `path`, unless it is wrong (see Delegate). If none has
+// it, null, and `why` is the reason: what is wrong, or why the last cannot be opened.
+void* open_any(const std::string& name, const std::vector<std::string>& folders, Wrong wrong, std::string& path,
+               std::string& why) {
+  std::string found, missing;
   for (const std::string& folder : folders) {
-    path = with_version(folder, name + kLibrarySuffix);
-    if (void* const library = opened(path, why); library != nullptr) return library;
+    path = with_version(folder, name);
+    void* const library = opened(path, missing);
+    if (library == nullptr) continue;
+    found = wrong == nullptr ? "" : wrong(library);
+    if (found.empty()) return library;
+    why = path + " " + found;
+    dlclose(library);
   }
+  if (why.empty()) why = missing;
   return nullptr;
 }
 
@@ -116,17 +127,17 @@ void* open_any(const std::string& name, const std::vector<std::string>& folders,
 std::string open_vendors(const Delegate& delegate, void*& library) {
   const char* const set = std::getenv(delegate.environment);
   const bool is_set = set != nullptr && *set != 0, names_library = is_set && delegate.sdk_folder == nullptr;
-  std::vector<std::string> folders = {""};  // "": the system's search, which also finds loaded libraries
-  if (is_set && !names_library) folders.insert(folders.begin(), std::string(set) + delegate.sdk_folder);
-  folders.push_back(packages_folder() + delegate.package);
-  for (const char* const name : delegate.vendor) {
-    std::string path = names_library ? set : "", why;
-    library = names_library ? opened(path, why) : open_any(name, folders, path, why);
-    if (library == nullptr)
-      return (names_library ? delegate.environment : std::string(name) + kLibrarySuffix) + " cannot be loaded (" + why +
-             ")";
-    if (delegate.wrong != nullptr)
-      if (const std::string wrong = delegate.wrong(library); !wrong.empty()) return path + " " + wrong;
+  // "": the system's search, which also finds loaded libraries.
+  std::vector<std::string> folders = {"", packages_folder() + delegate.package};
+  if (is_set) folders = {names_library ? "" : std::string(set) + delegate.sdk_folder};
+  for (const char* const vendor : delegate.vendor) {
+    const std::string name = names_library ? set : std::string(vendor) + kLibrarySuffix;
+    std::string path, why;
+    library = open_any(name, folders, delegate.wrong, path, why);
+    if (library == nullptr) {
+      const std::string of_sdk = is_set && !names_library ? std::string(" of ") + delegate.environment : "";
+      return (names_library ? delegate.environment : name + of_sdk) + " cannot be loaded (" + why + ")";
+    }
     if (delegate.sdk_folder == nullptr) setenv(delegate.environment, path.c_str(), 1);  // the delegate reads it
   }
   return "";
@@ -206,7 +217,8 @@ std::string load_delegate(const std::string& name) {
     if (executorch::runtime::get_backend_class(delegate.backend) != nullptr) return "";  // linked, or loaded before
     std::string path, why;
     for (const char* const library : delegate.libraries)
-      if (open_any(library, {executorch_folder(), ""}, path, why) != nullptr) return "";
+      if (open_any(std::string(library) + kLibrarySuffix, {executorch_folder(), ""}, nullptr, path, why) != nullptr)
+        return "";
     return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " +
            delegate_advice(delegate);
   }

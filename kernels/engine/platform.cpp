@@ -117,7 +117,7 @@ std::string PlatformScope::missing_operators() const {
 }
 
 #ifdef STREAMFUSE_NO_XNNPACK  // what has threads of its own is that delegate
-PoolLease::PoolLease(int) : process_(getpid()) {}
+PoolLease::PoolLease(int) {}
 PoolLease::~PoolLease() {}
 #else
 namespace {
@@ -126,7 +126,7 @@ int pool_leases = 0;
 size_t pool_threads = 0;  // before the first lease
 }  // namespace
 
-PoolLease::PoolLease(int num_threads) : process_(getpid()) {
+PoolLease::PoolLease(int num_threads) {
   const std::lock_guard<std::mutex> guard(pool_lock);
   pthreadpool* const pool = executorch::extension::threadpool::get_pthreadpool();
   const bool is_first = pool_leases++ == 0;
@@ -144,8 +144,6 @@ PoolLease::~PoolLease() {
   if (--pool_leases == 0 && pool != nullptr) pthreadpool_set_threads_count(pool, pool_threads);
 }
 #endif
-
-bool PoolLease::is_forked() const { return process_ != getpid(); }
 
 std::string executorch_folder() {
   Dl_info where{};

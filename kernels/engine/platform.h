@@ -39,10 +39,9 @@ class PoolLease {
   PoolLease& operator=(const PoolLease&) = delete;
 
   int threads() const { return threads_; }  // of the pool while this lease exists; 0 if unknown
-  bool is_forked() const;                   // whether this is another process, which has none of the pool's threads
 
  private:
-  int threads_ = 0, process_;
+  int threads_ = 0;
 };
 
 #if defined(__APPLE__)

@@ -66,7 +66,7 @@ std::vector<std::string> adapters_of(const executorch::runtime::Program& program
 
 }  // namespace
 
-Program::Program(const std::string& path, int num_threads) : threads_(team_size(num_threads)) {
+Program::Program(const std::string& path, int num_threads) : threads_(team_size(num_threads)), process_(getpid()) {
   if (lane_kernels().fuses_products()) throw Failure(SF_BROKEN, kFusesProducts);
   register_operators();
   PlatformScope scope;
@@ -84,6 +84,7 @@ Program::Program(const std::string& path, int num_threads) : threads_(team_size(
 
 Program::Program(const Program& whole, const std::string& adapter)
     : threads_(whole.threads_),
+      process_(getpid()),
       calls_own_operators_(whole.calls_own_operators_),
       prefix_(adapter + kAfterAdapter),
       loader_(whole.loader_),
@@ -135,15 +136,19 @@ void Program::read_methods(const std::string& path) {
   for (const std::string& name : passes)
     if (pool_ == nullptr && meta_of(name).uses_backend(kXnnpack)) pool_ = std::make_unique<PoolLease>(threads_);
   if (pool_ != nullptr && pool_->threads() > 0) threads_ = pool_->threads();
+#if !defined(__ANDROID__)
+  // On Android the first pass starts the threads, because threads inherit the priority and the cores of their creator,
+  // and a background thread may have loaded the model.
   if (calls_own_operators_) reserve_team(threads_);
+#endif
 }
 
 void Program::check_process() const {
-  if (pool_ != nullptr && pool_->threads() > 1 && pool_->is_forked())  // one thread is the caller's own
-    throw Failure(
-        SF_BROKEN,
-        "this process was forked after the model was loaded, and XNNPACK has no threads in it: load the model "
-        "again");
+  const bool has_threads = has_vendors_delegate_ || (pool_ != nullptr && pool_->threads() != 1);  // 1: the caller's own
+  if (!has_threads || process_ == getpid()) return;
+  throw Failure(SF_BROKEN, std::string("this process was forked after the model was loaded, and ") +
+                               (has_vendors_delegate_ ? "the model's delegate" : "XNNPACK") +
+                               " has no threads in it: load models after forking only");
 }
 
 std::optional<int64_t> Program::constant(const std::string& name) const {

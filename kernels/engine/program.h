@@ -36,8 +36,8 @@ class Program {
   // Threads of this library's own pool that a pass may use; 1 if no method calls this library's operators, its only
   // users.
   int team_threads() const { return calls_own_operators_ ? threads_ : 1; }
-  // Throws Failure in a process that was forked after the program was loaded, if it uses XNNPACK, whose passes would
-  // wait for ever.
+  // Throws Failure in a process that was forked after the program was loaded, if a delegate has threads of its own: its
+  // passes would wait for ever.
   void check_process() const;
   bool has_vendors_delegate() const { return has_vendors_delegate_; }
   size_t arena_bytes() const { return arena_bytes_; }  // activations of the largest method
@@ -54,7 +54,7 @@ class Program {
   void read_window(const std::string& path);
   void check_backends(const std::string& name);
 
-  int threads_;
+  int threads_, process_;  // and the process that loaded it
   bool calls_own_operators_ = false;
   std::string prefix_;               // of the names of an adapter's methods in the file
   std::unique_ptr<PoolLease> pool_;  // only with XNNPACK

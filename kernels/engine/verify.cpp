@@ -214,7 +214,7 @@ class Plan {
 
   // The last arguments of an out variant are the tensors that it writes and its return values, which are those tensors.
   void verify_results(const Vector<int32_t>& arguments, std::string_view overload) const {
-    if (!overload.ends_with("out") && overload != "values") return;
+    if (!overload.ends_with("out") && overload != "values") return verify_returned(arguments);
     const uint32_t count = arguments.size();
     need(count >= 2, "it has too few arguments");
     const int32_t returned = arguments[count - 1], before = arguments[count - 2];
@@ -230,6 +230,16 @@ class Plan {
     need(items.size() < count, "it has too few arguments");
     const uint32_t inputs = count - 1 - items.size();
     for (uint32_t i = 0; i < items.size(); ++i) verify_result(arguments, inputs, arguments[inputs + i], items[i]);
+  }
+
+  // Of other overloads, which may write to the tensors that they return.
+  void verify_returned(const Vector<int32_t>& arguments) const {
+    if (arguments.size() == 0) return;
+    const int32_t returned = arguments[arguments.size() - 1];
+    need(!is_constant(returned), "it returns a constant");
+    if (type_of(returned) != kTensorList && type_of(returned) != kOptionalTensorList) return;
+    const Vector<int32_t> items = value(returned).list<int32_t>(field::kItems);
+    for (uint32_t i = 0; i < items.size(); ++i) need(items[i] < 0 || !is_constant(items[i]), "it returns a constant");
   }
 
   // Constants are in read-only memory. The first `inputs` arguments may be read after results are written, so they must
@@ -277,24 +287,20 @@ class Plan {
     const int type = instruction.number<uint8_t>(field::kInstructionType);
     const std::optional<Table> call = instruction.table(field::kInstruction);
     need(call.has_value(), "it is missing");
-    const int32_t first = call->number<int32_t>(0), second = type >= kMoveCall ? call->number<int32_t>(1) : 0;
+    const int32_t first = call->number<int32_t>(0);
     switch (type) {
       case kKernelCall:
         verify_arguments(*call, first, operators_.size(), "operator");
         return verify_results(call->list<int32_t>(1), *operators_.table(first).text(field::kOperatorOverload));
       case kDelegateCall:
         return verify_arguments(*call, first, delegates_.size(), "delegate");
-      case kMoveCall:
-        need_value(first, "it");
-        return need_value(second, "it");
       case kJumpFalseCall:
         need_value(first, "it");
-        return need(second > static_cast<int64_t>(index) && second <= static_cast<int64_t>(count),
+        return need(call->number<int32_t>(1) > static_cast<int64_t>(index) &&
+                        call->number<int32_t>(1) <= static_cast<int64_t>(count),
                     "it jumps backwards, which may loop forever, or out of its chain");
-      case kFreeCall:
-        return need_value(first, "it");
-      default:
-        throw Damaged("an unknown type of instruction");
+      default:  // also instructions that replace or free a value, which would change what was checked
+        throw Damaged("an unsupported type of instruction");
     }
   }
 

@@ -10,6 +10,7 @@
 #include <sys/sysctl.h>
 #elif defined(__linux__)
 #include <sched.h>
+#include <unistd.h>
 #endif
 
 namespace streamfuse {
@@ -36,7 +37,10 @@ std::vector<double> read(const std::string& folder, const std::vector<int>& core
 
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
-#if defined(__linux__)
+#if defined(__ANDROID__)
+  // Not the affinity: that of a background thread lacks the big cores, and answers run in other threads.
+  for (int core = 0; core < static_cast<int>(sysconf(_SC_NPROCESSORS_CONF)); ++core) cores.push_back(core);
+#elif defined(__linux__)
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;

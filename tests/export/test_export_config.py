@@ -456,6 +456,14 @@ def test_the_integers_of_another_backend_are_refused(word: str, checkpoint: Chec
         (["--target", "coreml", "--layout", "ane", "--schedule", "both"], "--layout ane needs --schedule deferred"),
         (["--backend", "vulkan", "--scheme", "mlp=int8:32"], "--scheme mlp=int8 must be int8:channel with --backend v"),
         (
+            ["--backend", "vulkan", "--scheme", "mlp=int4:32:affine"],
+            "--scheme mlp=int4:32:affine must be symmetric with --backend vulkan",
+        ),
+        (
+            ["--target", "coreml", "--quantize", "int8", "--group-size", "64"],
+            "--group-size 64 has no effect: with --backend mlprogram --quantize int8 no part has weights in groups",
+        ),
+        (
             ["--backend", "openvino", "--scheme", "embedding=int4"],
             "--scheme embedding must be float or symmetric int8 with --backend openvino, not int4:32:affine",
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +124,44 @@ def test_without_its_library_a_bundle_says_how_to_get_it(
         engine_of(deferred[0])
 
 
+def test_a_forked_process_says_what_it_cannot_do(deferred: tuple[Path, Report], tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", export_samples.FORKED, str(deferred[0])]
+    environment = {**os.environ, "STREAMFUSE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "the model's delegate has no threads in it: load models after forking only" in done.stdout
+
+
+def test_a_library_of_another_release_on_the_search_path_is_passed_over(
+    deferred: tuple[Path, Report], tmp_path: Path
+) -> None:
+    newer_library(tmp_path)
+    found = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("LD_LIBRARY_PATH")]))
+    environment = {**os.environ, "LD_LIBRARY_PATH": found, "STREAMFUSE_HOME": str(tmp_path)}
+    environment.pop("OPENVINO_LIB_PATH", None)
+    script = (
+        "import streamfuse, sys; print(len(streamfuse.load(sys.argv[1]).generate([1, 2], max_new_tokens=1).tokens))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, str(deferred[0])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+def newer_library(folder: Path) -> Path:
+    """OpenVINO's C library of a release that does not exist."""
+    (folder / "newer.cpp").write_text(NEWER)
+    library = folder / "libopenvino_c.so"
+    compiler = os.environ.get("CXX", "c++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "newer.cpp")], check=True)
+    return library
+
+
 def test_another_release_is_named_by_what_exports_and_by_what_runs(
     deferred: tuple[Path, Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import openvino
 
-    (tmp_path / "newer.cpp").write_text(NEWER)
-    library = tmp_path / "libopenvino_c.so"
-    compiler = os.environ.get("CXX", "c++")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "newer.cpp")], check=True)
-    monkeypatch.setenv("OPENVINO_LIB_PATH", str(library))
+    monkeypatch.setenv("OPENVINO_LIB_PATH", str(newer_library(tmp_path)))
     with pytest.raises(BackendError, match=r"is OpenVINO 2099\.1\.0, .*2025\.4 compiled; .*streamfuse\[openvino\]"):
         engine_of(deferred[0])
     monkeypatch.setattr(openvino, "__version__", "2099.1.0-1")

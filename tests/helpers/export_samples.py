@@ -71,6 +71,24 @@ def write_checkpoint(folder: Path, model: StreamFused, **changes: Any) -> tuple[
     return folder, adapter
 
 
+# Generates in a process and in a fork of it, which prints what it raises; the argument is a bundle.
+FORKED = """
+import os, sys
+import streamfuse
+
+with streamfuse.load(sys.argv[1], threads=2) as model:
+    model.generate([1, 2, 3], max_new_tokens=2)
+    child = os.fork()
+    if child == 0:
+        try:
+            model.generate([1, 2, 3], max_new_tokens=2)
+        except Exception as error:
+            os.write(1, str(error).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+"""
+
+
 def config_for(checkpoint: tuple[Path, Path | None], output_dir: Path, **changes: Any) -> ExportConfig:
     """All kinds of methods: kept whole, and pruned from 12 nodes to 6, of which 3 carry streams."""
     settings: dict[str, Any] = {

@@ -73,6 +73,22 @@ def _write_to_a_constant(plan: Any) -> None:
     call.args[-2:] = [constant, constant]
 
 
+def _move_a_constant(plan: Any) -> None:
+    from executorch.exir.schema import Instruction, MoveCall
+
+    instructions, written = plan.chains[0].instructions, calls(plan, "streamfuse::linear")[0].args[-1]
+    instructions.insert(0, Instruction(MoveCall(a_constant(plan), written)))
+
+
+def _copy_into_a_constant(plan: Any) -> None:
+    from executorch.exir.schema import Instruction, KernelCall, Operator
+
+    constant, source = a_constant(plan), calls(plan, "streamfuse::linear")[0].args[0]
+    plan.operators.append(Operator("aten::copy_", ""))
+    call = KernelCall(len(plan.operators) - 1, [constant, source, plan.inputs[0], constant])
+    plan.chains[0].instructions.insert(0, Instruction(call))
+
+
 def _write_over_an_argument(plan: Any) -> None:
     call = calls(plan, "streamfuse::linear")[0]
     read, written = (plan.values[place].val for place in (call.args[0], call.args[-1]))
@@ -124,6 +140,8 @@ DAMAGE: dict[Callable[[Any], None], str] = {
     _name_nothing: "argument 0 names value",
     _name_less_than_nothing: "argument 3 names value -1",
     _write_to_a_constant: "it writes to a constant",
+    _move_a_constant: "an unsupported type of instruction",
+    _copy_into_a_constant: "it returns a constant",
     _write_over_an_argument: "its result overlaps argument 0",
     _return_another: "it returns another tensor than it writes",
     _give_a_constant: "output 0 is a constant",

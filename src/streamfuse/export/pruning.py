@@ -151,10 +151,6 @@ class HalfSurvivors(Survivors):
     def falling(self, path: Tensor, depth: Tensor) -> Tensor:
         return path.clamp(min=-24.0) - self.rows_before * (1 / 16)
 
-    def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        values, rows = super().best(scores)
-        return values, rows.to(torch.int32)  # such processors do not support int64
-
 
 def _relations(ancestors: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """ancestors bool [T, T] -> the same as numbers, the matrix of parents [child, parent], and depths [T].

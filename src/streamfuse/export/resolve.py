@@ -181,6 +181,12 @@ def _check_schemes(config: ExportConfig) -> None:
                 f"--scheme must be PART=GRID with a part of {', '.join(PARTS[1:])} and a grid of {', '.join(GRIDS)} "
                 f"with --backend kernels, not {part}={scheme}"
             )
+    usual = {option.name: option.default for option in fields(config)}["group_size"]
+    if config.group_size != usual and all(config.part_scheme(part).group_size != config.group_size for part in PARTS):
+        raise OptionError(
+            f"--group-size {config.group_size} has no effect: with --backend {config.backend} --quantize "
+            f"{config.quantize} no part has weights in groups of so many; leave it out"
+        )
     for part in PARTS:
         if config.backend == "vulkan":
             _check_vulkan(config, part)
@@ -211,6 +217,11 @@ def _check_qnn(config: ExportConfig, part: Part) -> None:
 def _check_vulkan(config: ExportConfig, part: Part) -> None:
     """The delegate's products take int4 in groups and int8 by channel."""
     scheme = config.part_scheme(part)
+    if part in config.scheme and not scheme.symmetric:
+        raise OptionError(
+            f"--scheme {part}={config.scheme[part]} must be symmetric with --backend vulkan, whose products have no "
+            "zero points; leave :affine out"
+        )
     if scheme.bits == 4 and part == "embedding":
         raise OptionError("--scheme embedding must be float or int8 with --backend vulkan, not int4")
     if scheme.bits == 4 and scheme.group_size is None:

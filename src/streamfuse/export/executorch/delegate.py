@@ -14,6 +14,7 @@ from streamfuse.runtime.backend import Backend
 
 from ..config import ExportConfig
 from ..integers import Integers, to_integers
+from ..pruning import HalfSurvivors, SigmoidEdges, SoftmaxEdges, Survivors
 from ..reference import reference_backend
 from ..schemes import PARTS, Part, PartScheme
 from . import stock
@@ -28,6 +29,17 @@ class Form(stock.Form):
 
     def __init__(self, config: ExportConfig) -> None:
         self.config = config
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the delegate computes in float16."""
+        return self.config.dtype == "float16"
+
+    def survivors(
+        self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
+    ) -> Survivors:
+        kind = HalfSurvivors if self.is_half else Survivors
+        return kind(edges, rows, keep, ordered, threshold)
 
     def scheme(self, part: Part) -> PartScheme:
         """How a part's weights are stored; `resolve` has checked that the delegate supports it."""

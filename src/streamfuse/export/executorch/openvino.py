@@ -91,6 +91,10 @@ class Head(layers.Head):
 class OpenvinoForm(Form):
     NORM, ROW_DTYPE = Norm, FLOATS
 
+    @property
+    def is_half(self) -> bool:
+        return self.config.device != "cpu"  # as openvino_model.py tells OpenVINO
+
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(capacity, scale, window)
 

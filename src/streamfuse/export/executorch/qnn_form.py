@@ -42,6 +42,14 @@ class Int8(Int8Linear):
         return self
 
 
+class NarrowSurvivors(HalfSurvivors):
+    """Without int64, which the processor does not support."""
+
+    def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        values, rows = super().best(scores)
+        return values, rows.to(torch.int32)
+
+
 class QnnForm(Form):
     NORM, ROW_DTYPE = Norm, FLOATS
 
@@ -54,4 +62,4 @@ class QnnForm(Form):
     def survivors(
         self, edges: SigmoidEdges | SoftmaxEdges, rows: int, keep: int, ordered: bool, threshold: float
     ) -> Survivors:
-        return HalfSurvivors(edges, rows, keep, ordered, threshold)
+        return NarrowSurvivors(edges, rows, keep, ordered, threshold)
