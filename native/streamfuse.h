@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 #define SF_VERSION "0.1.0"
-#define SF_ABI_VERSION 1 /* changes whenever programs must be recompiled */
+#define SF_ABI_VERSION 2 /* changes whenever programs must be recompiled */
 
 /* Of the loaded library, to compare with SF_VERSION and SF_ABI_VERSION. */
 SF_EXPORT const char* sf_version(void);

@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from collections.abc import Iterator
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +91,14 @@ class AnswerOptions(_Sized):
 
 
 class CPiece(ctypes.Structure):
-    _fields_ = [("text", c_void_p), ("bytes", c_size_t), ("token", c_int64), ("source", c_int32), ("channel", c_int32)]
+    _fields_ = [
+        ("text", c_void_p),
+        ("bytes", c_size_t),
+        ("token", c_int64),
+        ("source", c_int32),
+        ("channel", c_int32),
+        ("log_prob", c_float),
+    ]
 
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {

@@ -66,6 +66,7 @@ pub struct Options {
     width: i32,
     constraint: *const c_void,
     sources: i32,
+    log_probs: i32,
     dropped_turns: i64,
     dropped_tokens: i64,
 }
