@@ -106,20 +106,18 @@ void* opened(const std::string& path, std::string& why) {
 }
 
 // Opens the library from the first folder that has it and sets `path`, unless it is wrong (see Delegate). If none has
-// it, null, and `why` is the reason: what is wrong, or why the last cannot be opened.
+// it, null; `bad` then says what is wrong with one, or `missing` why the last cannot be opened.
 void* open_any(const std::string& name, const std::vector<std::string>& folders, Wrong wrong, std::string& path,
-               std::string& why) {
-  std::string found, missing;
+               std::string& missing, std::string& bad) {
   for (const std::string& folder : folders) {
     path = with_version(folder, name);
     void* const library = opened(path, missing);
     if (library == nullptr) continue;
-    found = wrong == nullptr ? "" : wrong(library);
+    const std::string found = wrong == nullptr ? "" : wrong(library);
     if (found.empty()) return library;
-    why = path + " " + found;
+    bad = path + " " + found;
     dlclose(library);
   }
-  if (why.empty()) why = missing;
   return nullptr;
 }
 
@@ -132,11 +130,12 @@ std::string open_vendors(const Delegate& delegate, void*& library) {
   if (is_set) folders = {names_library ? "" : std::string(set) + delegate.sdk_folder};
   for (const char* const vendor : delegate.vendor) {
     const std::string name = names_library ? set : std::string(vendor) + kLibrarySuffix;
-    std::string path, why;
-    library = open_any(name, folders, delegate.wrong, path, why);
+    std::string path, missing, bad;
+    library = open_any(name, folders, delegate.wrong, path, missing, bad);
     if (library == nullptr) {
+      if (!bad.empty()) return bad;
       const std::string of_sdk = is_set && !names_library ? std::string(" of ") + delegate.environment : "";
-      return (names_library ? delegate.environment : name + of_sdk) + " cannot be loaded (" + why + ")";
+      return (names_library ? delegate.environment : name + of_sdk) + " cannot be loaded (" + missing + ")";
     }
     if (delegate.sdk_folder == nullptr) setenv(delegate.environment, path.c_str(), 1);  // the delegate reads it
   }
@@ -215,9 +214,10 @@ std::string load_delegate(const std::string& name) {
     if (const std::string missing = open_vendors(delegate, vendors); !missing.empty())
       return missing + "; " + delegate.advice;
     if (executorch::runtime::get_backend_class(delegate.backend) != nullptr) return "";  // linked, or loaded before
-    std::string path, why;
+    std::string path, why, bad;
     for (const char* const library : delegate.libraries)
-      if (open_any(std::string(library) + kLibrarySuffix, {executorch_folder(), ""}, nullptr, path, why) != nullptr)
+      if (open_any(std::string(library) + kLibrarySuffix, {executorch_folder(), ""}, nullptr, path, why, bad) !=
+          nullptr)
         return "";
     return std::string(delegate.libraries[0]) + kLibrarySuffix + " cannot be loaded (" + why + "); " +
            delegate_advice(delegate);

@@ -217,7 +217,7 @@ def _check_qnn(config: ExportConfig, part: Part) -> None:
 def _check_vulkan(config: ExportConfig, part: Part) -> None:
     """The delegate's products take int4 in groups and int8 by channel."""
     scheme = config.part_scheme(part)
-    if part in config.scheme and not scheme.symmetric:
+    if "affine" in config.scheme.get(part, "").split(":"):
         raise OptionError(
             f"--scheme {part}={config.scheme[part]} must be symmetric with --backend vulkan, whose products have no "
             "zero points; leave :affine out"
