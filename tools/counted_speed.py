@@ -128,7 +128,9 @@ def speed(
         found = generation.statistics
         spent += sum(cost_of(one.method, max(1, len(one.tokens))) for one in passes)
         spent += found.streams_passes * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
-        tokens, count = tokens + found.generated_tokens, count + len(passes)
+        # A token that ends the text takes a pass of plain decoding too.
+        tokens += round(found.mean_accepted_tokens * found.target_forward_passes)
+        count += len(passes)
         sources.update(found.accepted_by_source)
     over_plain = tokens * cost_of("decode", 1) / spent
     return {

@@ -71,11 +71,11 @@ def by_the_clock(bundle: Path) -> dict[str, Any]:
     """Plain and speculative decoding after random tokens."""
     random = np.random.default_rng(0)
     with load(bundle, cost_cache=False) as model:
-        session = model.session(text=False)
-        session.prepare()
+        sessions = {name: model.session(text=False) for name in (PLAIN, SPECULATIVE)}
+        sessions[SPECULATIVE].prepare()
         ids = random.integers(model.manifest.model.vocab_size, size=(_PROMPTS, 64)).tolist()
-        machine = ReadBandwidth(engine_threads(session.backend))
-        systems = [OwnRuntime(model, name, session) for name in (PLAIN, SPECULATIVE)]
+        machine = ReadBandwidth(engine_threads(sessions[PLAIN].backend))
+        systems = [OwnRuntime(model, name, session) for name, session in sessions.items()]
         settings = TaskSettings(_NEW_TOKENS, repetitions=2)
         return compare(systems, ids, settings, machine, weight_bytes(model.manifest)).to_dict()
 

@@ -25,11 +25,12 @@ from bundle_samples import (
 from typer.testing import CliRunner
 
 from streamfuse import engines, load
-from streamfuse.bench.acceptance import AcceptanceSettings, measure_bundle
+from streamfuse.bench.acceptance import AcceptanceSettings, Tally, measure_bundle
 from streamfuse.bench.shared.turns import turns
 from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.reference.watch import Pass
 from streamfuse.train.formats import Example, Sample
 
 NEW = 12
@@ -77,6 +78,29 @@ def test_drafts_that_are_always_right_give_the_most_tokens_per_pass(measure: Mea
     assert found["acceptance_per_depth"] == [1, 1]
     assert [ranks[0] for ranks in found["acceptance_per_rank"]] == [1, 1]
     assert found["equal"] == 1
+
+
+def chain(drafts: int, delivered: int) -> Pass:
+    """A pass that verifies a chain and delivers its first tokens."""
+    rows = drafts + 1
+    tree = {"tokens": [7] * rows, "parents": list(range(-1, drafts)), "log_probs": [0.0] * rows, "sources": []}
+    walk = {"walk_rows": list(range(delivered)), "walk_tokens": [7] * delivered, "delivered": delivered}
+    return Pass(method="verify", reason=None, kept=[], cached=9, **tree, **walk)
+
+
+def test_the_first_pass_and_its_drafted_tokens_do_not_count_in_the_ratio() -> None:
+    tally = Tally()
+    tally.add_answer([chain(drafts=3, delivered=4), chain(3, 2), chain(3, 2), chain(0, 0)], tokens=9)
+    assert tally.figures()["mean_accepted_tokens"] == 9 / 4
+    assert tally.figures()["call_reduction_ratio"] == 5 / 3
+    tally.add_answer([chain(3, 3)], tokens=4)  # the first pass ends this text
+    assert tally.figures()["call_reduction_ratio"] == 5 / 3
+
+
+def test_trees_may_be_deeper_than_any_streams() -> None:
+    tally = Tally()
+    tally.add_answer([chain(drafts=20, delivered=16)], tokens=16)
+    assert tally.figures()["acceptance_per_depth"] == [1.0] * 15 + [0.0] * 5
 
 
 def test_drafts_that_are_always_wrong_give_one_token_per_pass(measure: Measure) -> None:

@@ -6,8 +6,11 @@ Run: python -m pytest tests/bench/test_bench_all.py
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +54,34 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def program_that(folder: Path, commands: str) -> Path:
+    """A program of shell commands, which is run in the place of Python."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\n{commands}\n", encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
 def bench_all(place: Path, *flags: str) -> Result:
     folders = ["--data", str(place / "data"), "--bundles", str(place / "build"), "-o", str(place / "out.json")]
     return CliRunner().invoke(app, ["bench", "all", *folders, *flags])
+
+
+def test_two_runs_on_one_file_keep_the_results_of_both(place: Path) -> None:
+    first, second = suite.benchmarks(place / "build", place / "data", 1, 1)[:2]
+    results = [suite.Results(place / "out.json") for _ in range(2)]
+    results[0].add(first, {"prompts": 1})
+    results[1].add(second, {"prompts": 2})
+    assert set(suite.Results(place / "out.json").rows) == {first.name, second.name}
 
 
 def test_every_command_that_it_runs_is_one(place: Path) -> None:
     result = bench_all(place, "--dry-run")
     assert result.exit_code == 0, result.stderr
     commands = [line.split() for line in result.stdout.splitlines() if not line.startswith("#")]
+    listed = json.loads(bench_all(place, "--dry-run", "--json").stdout)
+    assert [command.split() for command in listed["to_run"].values()] == commands
+    assert "HumanEval" in listed["left_out"]
     for kind in ("tasks", "acceptance", "structured", "latency", "memory"):
         flags = {flag for command in commands if command[2] == kind for flag in command if flag.startswith("--")}
         help_text = CliRunner().invoke(app, ["bench", kind, "--help-all"], env={"COLUMNS": "300"}).stdout
@@ -100,6 +122,15 @@ def test_only_what_changed_is_measured_again(place: Path, ran: list[str], monkey
         result = bench_all(place)
     assert (result.exit_code, ran) == (1, [])
     assert "has results of another processor" in result.stderr
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("STREAMFUSE_ISA", "avx2")
+        bench_all(place, "--only", "structured")
+        assert ran == [name for name in first if name.startswith("structured")]
+        ran.clear()
+        elsewhere.setattr(suite, "version", lambda package: "99.0")
+        bench_all(place, "--only", "structured")
+        assert ran == [name for name in first if name.startswith("structured")]
+        ran.clear()
     bench_all(place, "--limit", "5", "--only", "structured")
     assert ran == [name for name in first if name.startswith("structured")]
     ran.clear()
@@ -153,18 +184,41 @@ def test_a_failure_keeps_what_was_measured(place: Path, ran: list[str], monkeypa
 
 
 def test_a_benchmark_is_a_process_whose_failure_has_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        assert command[:3] == [sys.executable, "-m", "streamfuse"]
-        assert command[-1] == "--json"
-        return subprocess.CompletedProcess(command, 0 if "latency" in command else 1, b'{"a": 1}')
-
+    program = program_that(tmp_path, 'test "$*" = "-m streamfuse bench latency x --json" && echo \'{"a": 1}\'')
     monkeypatch.setattr(suite, "commit", lambda: "0123abcd")
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "executable", str(program))
     passes = suite.Benchmark("passes", ("bench", "latency", "x"), tmp_path, None)
     result, facts = suite.measure(passes)
     assert (result, facts["seconds"], facts["commit"]) == ({"a": 1}, 0, "0123abcd")
     with pytest.raises(suite.SuiteError, match=r"^chat ended with code 1: streamfuse bench tasks x$"):
         suite.measure(suite.Benchmark("chat", ("bench", "tasks", "x"), tmp_path, None))
+
+
+def test_ctrl_c_lets_a_benchmark_end(tmp_path: Path) -> None:
+    """Its process has programs to end and figures to print, for longer than Python waits for an interrupted child."""
+    program = program_that(tmp_path, f"""
+        trap 'sleep 1; echo ended >{tmp_path}/said; exit 130' INT
+        echo began >{tmp_path}/said
+        while :; do sleep 0.05; done
+    """)  # fmt: skip
+    script = (
+        "import sys; from pathlib import Path; from streamfuse.bench import suite\n"
+        f"sys.executable = {str(program)!r}\n"
+        "suite.measure(suite.Benchmark('passes', ('bench', 'latency', 'x'), Path(), None))\n"
+    )
+    said = tmp_path / "said"
+    terminal = subprocess.Popen([sys.executable, "-c", script], start_new_session=True, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while not said.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(terminal.pid, signal.SIGINT)
+        _, printed = terminal.communicate(timeout=60)
+    finally:
+        if terminal.poll() is None:
+            os.killpg(terminal.pid, signal.SIGKILL)
+    assert b"KeyboardInterrupt" in printed
+    assert said.read_text() == "ended\n"
 
 
 def test_a_damaged_file_of_results_is_not_overwritten(place: Path, ran: list[str]) -> None:

@@ -73,7 +73,7 @@ def answer_of(kind: str, plain_ms: float, *depths: int) -> measure.Answer:
         for place, depth in enumerate(depths)
     )
     of_plain = measure.Pass(plain_ms, (measure.Token("x" * sum(depth + 1 for depth in depths), "model"),))
-    facts: Any = SimpleNamespace(rounds=len(depths), accepted_by_source={"lookup": sum(depths)}, cost_ms={})
+    facts: Any = SimpleNamespace(accepted_by_source={"lookup": sum(depths)}, cost_ms={})
     ids = tuple(range(sum(depth + 1 for depth in depths)))
     return measure.Answer(kind, "?", measure.Lane(ids, (of_plain,), facts), measure.Lane(ids, passes, facts))
 
@@ -83,6 +83,7 @@ def test_figures_are_of_all_answers() -> None:
     assert measure.speedups(answers) == {"code": 4.0, "qa": 2.0}
     assert measure.speedup(answers) == pytest.approx(12 / 5)
     assert measure.acceptance(answers) == pytest.approx([3 / 5, 2 / 5, 1 / 5])
+    assert measure.acceptance([]) == []
     assert measure.accepted_by_source(answers) == {"lookup": 6}
     assert all(one.equal for one in answers)
     first = answers[0]
@@ -137,6 +138,14 @@ def test_texts_that_differ_end_with_code_1(
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(bundle: Path, tmp_path: Path) -> None:
     done = report(bundle, "-o", tmp_path / "none" / "report.html")
     assert (done.exit_code, "there is no folder" in done.stderr) == (2, True)
+
+
+def test_the_data_are_not_overwritten(bundle: Path, data: Path) -> None:
+    before = data.read_bytes()
+    for arguments in (("report", bundle, "--data", data, "-o", data), ("quantization", "--data", data, "-o", data)):
+        done = CliRunner().invoke(app, ["bench", *map(str, arguments)])
+        assert (done.exit_code, f"--output {data} would overwrite an input of --data" in done.stderr) == (2, True)
+    assert data.read_bytes() == before
 
 
 @needs_browser

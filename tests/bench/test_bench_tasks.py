@@ -15,11 +15,12 @@ import fakes
 import pytest
 from bundle_samples import CAPACITY, edit_manifest, fake_engines, write_bundle
 from engine_fixtures import made_engines
+from equality_engines import latencies
 from fake_llama import FakeLlama
 from typer.testing import CliRunner
 
 from streamfuse import engines
-from streamfuse.api import load
+from streamfuse.api import Model, load
 from streamfuse.bench.external import llama_cpp
 from streamfuse.bench.external.opening import trial
 from streamfuse.bench.shared import cold_caches
@@ -37,11 +38,13 @@ from streamfuse.bench.shared.systems import (
     Request,
     accept_lengths,
 )
+from streamfuse.bench.tasks import measure
 from streamfuse.bench.tasks import prompts as bench_prompts
 from streamfuse.bench.tasks.measure import TaskError, TaskResult, compare
 from streamfuse.bench.tasks.report import gain_rows, summary, system_rows, tasks_report
 from streamfuse.cli import app
 from streamfuse.options import OptionError
+from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.readers import read_samples
 
@@ -107,7 +110,22 @@ def test_systems_take_turns_after_a_warm_up_each() -> None:
     assert set(warm_up) == {PLAIN, SPECULATIVE, LLAMA_CPP}
     assert len(rest) == 3 * len(PROMPTS)
     assert all(len(set(turn)) == 3 for turn in rest)
-    assert {turn[0] for turn in rest} == {PLAIN, SPECULATIVE, LLAMA_CPP}, "not always the same one begins"
+    assert {turn[0] for turn in rest} == {PLAIN, SPECULATIVE}, "not always the same one begins"
+
+
+def test_no_system_of_ours_follows_another_program_without_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(measure.time, "sleep", lambda seconds: log.append("rest") if seconds >= 0.3 else None)
+    run(*three(log), Scripted(ONNX_GENAI, 9.0, log), Scripted(WITHOUT["streams"], 3.0, log))
+    turns = [log[i : i + 6] for i in range(5, len(log), 6)]  # after a warm-up of each
+    assert len(turns) == 3 * len(PROMPTS)
+    for turn in turns:
+        assert set(turn[:3]) == {PLAIN, SPECULATIVE, WITHOUT["streams"]}
+        assert set(turn[3:5]) == {LLAMA_CPP, ONNX_GENAI}
+        assert turn[5] == "rest"
+    log.clear()
+    run(*three(log)[:2])
+    assert "rest" not in log
 
 
 def test_repetitions_ask_the_same_and_prompts_have_seeds_of_their_own() -> None:
@@ -230,6 +248,31 @@ def test_the_own_runtime_speculates_without_changing_the_text(tmp_path: Path, mo
             assert len(answer.statistics["accept_lengths"]) == answer.statistics["target_forward_passes"]
 
 
+def test_the_passes_of_a_system_do_not_depend_on_those_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "engines_of", fake_engines()[1])
+    bundle, new_session = write_bundle(tmp_path / "demo"), Model.session
+
+    def with_fixed_costs(model: Model, **options: Any) -> Session:
+        session = new_session(model, **options)
+        session.core.set_costs(latencies(model.bundle.spec(), variant=3), frozen=True)
+        return session
+
+    monkeypatch.setattr(Model, "session", with_fixed_costs)
+
+    def passes_beside(*others: str) -> list[Any]:
+        with load(bundle, cost_cache=False) as model:
+            systems = [OwnRuntime(model, name) for name in (*others, SPECULATIVE)]
+            settings = TaskSettings(max_new_tokens=40, repetitions=2)
+            result = compare(systems, [[place, 3, 1] for place in range(1, 9)], settings, lambda: 20.0, 1)
+        answers = [answer for repeated in result.systems[SPECULATIVE].answers for answer in repeated]
+        names = ("widths", "streams_passes", "accepted_by_source")
+        return [[answer.statistics[name] for name in names] for answer in answers if answer.statistics]
+
+    assert passes_beside() == passes_beside(PLAIN, *WITHOUT.values())
+
+
 def test_a_pass_ends_with_a_token_of_the_models_own() -> None:
     assert accept_lengths([False, True, True, False, False, True], 4) == [1, 3, 1, 1]
     assert accept_lengths([True, False], 2) == [2, 0], "the second pass ended the text"
@@ -239,9 +282,9 @@ def test_a_pass_ends_with_a_token_of_the_models_own() -> None:
 def test_the_report_is_one_page_with_a_chart() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[bench]'")
     result = run(*three([]))
-    page = tasks_report(result, "some model", "build/demo", "valid.jsonl").html()
+    page = tasks_report(result, "some model", "streamfuse bench tasks build/demo --data valid.jsonl").html()
     assert "<svg" in page
-    assert "--data valid.jsonl --systems plain,speculative,llama.cpp" in page
+    assert "streamfuse bench tasks build/demo --data valid.jsonl" in page
     assert [row[0] for row in system_rows(result)[1]] == [PLAIN, SPECULATIVE, LLAMA_CPP]
 
 
@@ -386,7 +429,7 @@ def test_cold_caches_change_no_text_and_are_for_our_own_systems(
     assert facts["systems"]["plain"]["cpu_ms_per_token"] is None, "evictions take processor time too"
     assert facts["systems"]["plain"]["joules_per_token"] is None
     assert not engines.cost_folder().exists(), "what `run` reads there is of warm caches"
-    assert len(fake_engine) == 2, "one that plain and speculative share, and that of the memory"
+    assert len(fake_engine) == 4, "one of each system, and one that says what it runs on"
     code, _, stderr = command(bundle, *flags, "--systems", "plain,llama.cpp")
     assert (code, "--cold-caches" in stderr) == (2, True)
 

@@ -56,6 +56,16 @@ def test_the_command_writes_the_file_that_phones_read(tmp_path: Path) -> None:
     assert json.loads(stdout)["bundles"][0]["url"] == "https://models.example/v1/one/"
 
 
+def test_a_file_of_a_bundle_is_not_overwritten(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "demo")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for name in ("manifest.json", "tokenizer.json"):
+        code, stdout, stderr = command(folder, "-o", folder / name)
+        assert (code, stdout) == (2, "")
+        assert f"--output {folder / name} would overwrite an input of BUNDLE; name another file" in stderr
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_a_licence_that_the_manifest_does_not_state_is_null(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "demo", model={**manifest_fields()["model"], "license": None})
     assert make_catalog([folder]).bundles[0].license is None

@@ -130,6 +130,18 @@ def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: lis
     assert facts["model_load_ms"] > 0
 
 
+def test_a_module_run_by_python_completes_as_the_installed_command() -> None:
+    command = [sys.executable, "-m", "streamfuse", "--show-completion", "bash"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "_STREAMFUSE_COMPLETE" in shown
+    assert "python" not in shown
+
+
+def test_codes_of_emoji_in_a_line_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("1:100:2 a:x:b")
+    assert capsys.readouterr().err == "1:100:2 a:x:b\n"
+
+
 def test_run_as_json_has_log_probabilities_if_they_are_asked_for(
     bundle: Path, backends: list[fakes.ArithmeticBackend]
 ) -> None:
@@ -138,6 +150,8 @@ def test_run_as_json_has_log_probabilities_if_they_are_asked_for(
     assert (code, list(facts)[:3]) == (0, ["text", "tokens", "log_probs"])
     assert len(facts["tokens"]) == len(facts["log_probs"]) == 16
     assert max(facts["log_probs"]) < 0
+    empty = json.loads(streamfuse_command("run", bundle, "hello", "--json", "--log-probs", "--regex", "")[1])
+    assert (empty["text"], empty["tokens"], empty["log_probs"]) == ("", [], [])
 
 
 def test_an_answer_that_the_model_ended_says_nothing_of_limits(

@@ -207,13 +207,29 @@ def test_an_adaptive_exit_moves_its_threshold_as_the_authors_do() -> None:
     rule = AdaptiveExit()
     assert rule.ends(0.79)
     assert not rule.ends(0.81)
-    rule.learn(4, 2)  # share 0.5 * 1 + 0.5 * 0.5 = 0.75, too low: 0.9 * 0.8 + 0.1 * 0.81
+    rule.learn(4, 2, whole=False)  # share 0.5 * 1 + 0.5 * 0.5 = 0.75, too low: 0.9 * 0.8 + 0.1 * 0.81
     assert rule.threshold == pytest.approx(0.801)
     rule.share = 1.0
-    rule.learn(4, 4)  # high enough, and the chain was not whole: 0.9 * 0.801 + 0.1 * 0.791
+    rule.learn(4, 4, whole=False)  # high enough, and a longer chain was possible: 0.9 * 0.801 + 0.1 * 0.791
     assert rule.threshold == pytest.approx(0.8)
-    rule.learn(8, 8)  # as long as it may be: nothing to gain below
+    rule.learn(7, 7, whole=True)  # as long as it may be: nothing to gain below
     assert rule.threshold == pytest.approx(0.8)
+
+
+def test_the_rule_of_a_chain_knows_whether_it_was_as_long_as_the_pass_allows(backend: ExecuTorchBackend) -> None:
+    learned: list[tuple[int, bool]] = []
+
+    class Watched(AdaptiveExit):
+        def ends(self, probability: float) -> bool:
+            return len(learned) == 1  # the second chain ends after its first token
+
+        def learn(self, drafted: int, accepted: int, whole: bool) -> None:
+            learned.append((drafted, whole))
+
+    drafter = ChainDrafter(DraftModel(backend), exit_=Watched())
+    for length in (5, 6, 7):
+        drafter.draft(TEXT[:length], 8, 16)
+    assert learned == [(7, True), (1, False)]
 
 
 def test_layers_left_out_cost_their_share_and_agree_less(checkpoint: Path, model: StreamFused) -> None:

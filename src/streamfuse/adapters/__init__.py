@@ -6,7 +6,7 @@ from pathlib import Path
 
 from streamfuse.model.fields import PEFT
 
-DEFAULT = "chat-small"  # kernels, deferred: a streams pass of two layers costs 0.09 to 0.24 plain passes
+DEFAULT = "chat-small"  # kernels, deferred: a short pass of its own computes the streams
 DEFAULT_ELSEWHERE = "chat-lossless"  # other backends and fused streams: trained with and without the next token
 
 

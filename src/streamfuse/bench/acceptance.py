@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streamfuse.api import Model
 from streamfuse.bench.quality.scores import quality
-from streamfuse.bench.shared.systems import NO_DEFAULTS
+from streamfuse.bench.shared.systems import NO_DEFAULTS, tokens_after_first_pass
 from streamfuse.bench.shared.turns import turns
 from streamfuse.bench.tasks.prompts import none_fits
 from streamfuse.runtime.reference.watch import Pass
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streamfuse.train.evaluate import Replay
     from streamfuse.train.formats import Example, Sample
 
-_MAX_DEPTH = 8  # streams of a model at most
+_MAX_DEPTH = 64  # a tree's nodes at deeper levels are not counted by depth
 _MAX_RANKS = 8  # ranks from here on are counted as one
 _REPLAY_BATCH = 64  # answers written together, in sequences
 
@@ -43,33 +43,40 @@ class AcceptanceSettings:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over answers. An answer's first pass reads the last prompt token: nothing is drafted for it."""
+    """Sums over answers."""
 
     answers: int = 0
     tokens: int = 0  # delivered ones, and the stop tokens that ended texts
+    later_tokens: int = 0  # those of them that an answer's first pass did not bring; streams have not drafted for it
     passes: int = 0  # of the target, prompt passes not counted
     equal: int = 0  # answers whose plain text has the same tokens
     proposed: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_MAX_DEPTH, np.int64))
     accepted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((_MAX_DEPTH, _MAX_RANKS), np.int64))
 
-    def add_pass(self, one: Pass) -> None:
-        """A pass of the runtime: how deep its tree was, and which children of the accepted path were the right ones."""
-        self.proposed[: one.depth] += 1
-        for depth, row in enumerate(one.walk_rows[1 : one.delivered + 1]):
-            rank = one.parents[:row].count(one.parents[row])
-            self.accepted[depth, min(rank, _MAX_RANKS - 1)] += 1
+    def add_answer(self, passes: Sequence[Pass], tokens: int) -> None:
+        """An answer of the runtime: how deep the trees of its passes were, and which children of the accepted paths
+        were the right ones."""
+        for one in passes:
+            self.proposed[: one.depth] += 1
+            for depth, row in enumerate(one.walk_rows[1 : one.delivered + 1][:_MAX_DEPTH]):
+                rank = one.parents[:row].count(one.parents[row])
+                self.accepted[depth, min(rank, _MAX_RANKS - 1)] += 1
+        self.answers, self.passes = self.answers + 1, self.passes + len(passes)
+        self.tokens += tokens
+        self.later_tokens += tokens_after_first_pass(tokens, [one.delivered for one in passes])
 
     def add_replay(self, replay: Replay, answers: int) -> None:
         """Replayed answers; `replay` leaves out the first token of each and the pass that it comes from."""
         depth, ranks = replay.accepted_by_rank.shape
         self.answers, self.tokens = self.answers + answers, self.tokens + replay.tokens + answers
-        self.passes += replay.calls + answers
+        self.later_tokens, self.passes = self.later_tokens + replay.tokens, self.passes + replay.calls + answers
         self.proposed[:depth] += np.asarray(replay.proposed)
         self.accepted[:depth, :ranks] += replay.accepted_by_rank
 
     def add(self, other: Tally) -> None:
         """Another tally's sums."""
         self.answers, self.tokens = self.answers + other.answers, self.tokens + other.tokens
+        self.later_tokens += other.later_tokens
         self.passes, self.equal = self.passes + other.passes, self.equal + other.equal
         self.proposed += other.proposed
         self.accepted += other.accepted
@@ -82,7 +89,7 @@ class Tally:
             "answers": self.answers,
             "tokens": self.tokens,
             "target_forward_passes": self.passes,
-            "call_reduction_ratio": (self.tokens - self.answers) / max(self.passes - self.answers, 1),
+            "call_reduction_ratio": self.later_tokens / max(self.passes - self.answers, 1),
             "mean_accepted_tokens": self.tokens / max(self.passes, 1),
             "acceptance_per_depth": shares.sum(axis=1).tolist(),
             "acceptance_per_rank": shares.tolist(),
@@ -136,13 +143,12 @@ def measure_bundle(
             if len(prompt_ids) > room:
                 break
             tally = tallies[sample.kind]
+            passes: list[Pass] = []
             session.reset()
-            generation = session.generate(prompt_ids, config, tally.add_pass)
+            generation = session.generate(prompt_ids, config, passes.append)
             last = generation.finish()
-            tally.answers += 1
             facts = generation.statistics
-            tally.tokens += round(facts.mean_accepted_tokens * facts.target_forward_passes)
-            tally.passes += facts.target_forward_passes
+            tally.add_answer(passes, round(facts.mean_accepted_tokens * facts.target_forward_passes))
             if settings.plain:
                 session.reset()
                 plain = session.generate(prompt_ids, plainly)

@@ -1,14 +1,14 @@
 """All measurements of a release as a list of commands, and one file with what they printed.
 
-A benchmark is a command of this program with `--json`. Its result is stored with a digest of the command, the native
-libraries, the bundle and the data; a later run repeats only the benchmarks whose digest has changed. A file has the
-results of one processor.
+A benchmark is a command of this program with `--json`. Its result is stored with a digest of all that it depends on; a
+later run repeats only the benchmarks whose digest has changed. A file has the results of one processor.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from streamfuse.bundle.manifest import MANIFEST_NAME
 from streamfuse.durable import write_text
 from streamfuse.engines import processor
 from streamfuse.native.library import find_core, find_library, find_text
+from streamfuse.runtime.cores import cores
 
 SETS: Final = {  # name: (bundle, data, tokens per answer)
     "chat": ("demo", "spec_bench/question.jsonl", 256),
@@ -50,6 +52,7 @@ REMEMBERED: Final = {  # kind of answer: the prompt that the base model answers 
     "Text: {references[0]}",
 }
 WITH_MEMORY: Final = "memory of answers, {}"  # the name of a kind's benchmark
+_PROGRAMS: Final = ("llama-cpp-python", "onnxruntime-genai")  # packages of other programs that benchmarks run
 SAMPLED: Final = "{}, temperature 0.7"  # the name of a data set's benchmark with sampled answers
 
 
@@ -125,13 +128,25 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
 
 
 def identity(benchmark: Benchmark) -> str:
-    """SHA-256 of what the result depends on: the command, the native libraries, the data and the bundle (its manifest,
-    which has the hashes of its files)."""
-    digest = hashlib.sha256(benchmark.command.encode())
-    for path in (find_core(), find_text(), find_library(), benchmark.bundle / MANIFEST_NAME, benchmark.data):
+    """SHA-256 of what the result depends on: the command, the cores and the instruction set in use, the other programs,
+    the code of the benchmarks, the native libraries, the data and the bundle (its manifest, which has the hashes of its
+    files)."""
+    programs = [f"{name} {_version(name)}" for name in _PROGRAMS]
+    digest = hashlib.sha256(repr((benchmark.command, cores(), os.environ.get("STREAMFUSE_ISA"), programs)).encode())
+    code = sorted(Path(__file__).parent.rglob("*.py"))
+    libraries = (find_core(), find_text(), find_library())
+    for path in (*code, *libraries, benchmark.bundle / MANIFEST_NAME, benchmark.data):
         if path is not None:
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    """None: not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 class Results:
@@ -146,23 +161,28 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: dict[str, dict[str, Any]] = {}
+        self.rows = self._read()
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        path = self.path
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            self.rows, measured_on = found["benchmarks"], found["processor"]
+            rows, measured_on = dict(found["benchmarks"]), found["processor"]
         except FileNotFoundError:
-            return
+            return {}
         except (ValueError, KeyError, TypeError):
             raise SuiteError(f"{path} is not a file of results; give another with --output, or delete it") from None
         if measured_on != processor():
             raise SuiteError(
                 f"{path} has results of another processor ({measured_on}); give another file with --output"
             )
+        return rows
 
     def has(self, benchmark: Benchmark) -> bool:
         return self.rows.get(benchmark.name, {}).get("identity") == identity(benchmark)
 
     def add(self, benchmark: Benchmark, result: Mapping[str, Any], **facts: Any) -> None:
+        self.rows = self._read()  # another process may have added results since
         self.rows[benchmark.name] = {
             "command": benchmark.command,
             "identity": identity(benchmark),
@@ -195,15 +215,23 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     began = datetime.now(timezone.utc)
     start = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "streamfuse", *benchmark.arguments, "--json"], stdout=subprocess.PIPE)
-    if done.returncode != 0:
-        raise SuiteError(f"{benchmark.name} {ending(done.returncode)}: {benchmark.command}")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "streamfuse", *benchmark.arguments, "--json"], stdout=subprocess.PIPE
+    )
+    try:
+        printed, _ = child.communicate()
+    except KeyboardInterrupt:
+        # The terminal interrupts the child too, which then ends the programs that it started.
+        child.communicate()
+        raise
+    if child.returncode != 0:
+        raise SuiteError(f"{benchmark.name} {ending(child.returncode)}: {benchmark.command}")
     facts = {
         "commit": commit(),
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - start),
     }
-    return json.loads(done.stdout), facts
+    return json.loads(printed), facts
 
 
 def _ratio(value: float | None) -> str:

@@ -73,4 +73,4 @@ def main() -> None:
     """The command line of this process."""
     # Whatever imports torchao makes torch warn, for the developers of torchao, about types of a future release.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-    app()
+    app(prog_name="streamfuse")  # for `python -m streamfuse` too: completion is installed for this name

@@ -64,7 +64,7 @@ def summary(measured: Latency) -> list[str]:
     return [*lines, f"{measured.settings.context} tokens in the cache{', ' + facts if facts else ''}"]
 
 
-def latency_report(measured: Latency, model: str, bundle: str) -> Report:
+def latency_report(measured: Latency, model: str, command: str) -> Report:
     """Tables and a bar chart of the parts. ReportError without matplotlib."""
     report = Report(f"Latency: {model}")
     for line in summary(measured):
@@ -82,11 +82,7 @@ def latency_report(measured: Latency, model: str, bundle: str) -> Report:
     report.heading("Parts")
     for table in part_tables(measured):
         report.table(*table)
-    settings = measured.settings
-    adapter = f"--adapter {measured.engine['adapter']} " if "adapter" in measured.engine else ""
-    report.code(
-        f"streamfuse bench latency {bundle} {adapter}--context {settings.context} --repetitions {settings.repetitions}"
-    )
+    report.code(command)
     return report
 
 

@@ -136,12 +136,12 @@ def speedup(answers: Sequence[Answer]) -> float:
 
 
 def acceptance(answers: Sequence[Answer]) -> list[float]:
-    """The share of passes with a tree of drafts whose accepted path has at least depth 1, 2, ..."""
-    trees = sum(one.speculative.statistics.rounds for one in answers)
+    """The share of passes that delivered at least 1, 2, ... drafted tokens. What a constraint forces is delivered by
+    passes without a tree of drafts too, so all passes count."""
     depths = [
         sum(token.source != "model" for token in each.tokens) for one in answers for each in one.speculative.passes
     ]
-    return [sum(depth >= least for depth in depths) / trees for least in range(1, max(depths, default=0) + 1)]
+    return [sum(depth >= least for depth in depths) / len(depths) for least in range(1, max(depths, default=0) + 1)]
 
 
 def accepted_by_source(answers: Sequence[Answer]) -> Counter[str]:

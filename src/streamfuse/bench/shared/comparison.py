@@ -11,6 +11,7 @@ from streamfuse.bundle.manifest import DECODE, STREAMS
 from streamfuse.options import OptionError, flag_of
 
 SETTLE_S = 0.01  # between two systems: threads that spin for their next job go to sleep meanwhile
+REST_S = 0.3  # after other programs, whose threads may spin for longer and would slow down the system that follows
 T = TypeVar("T")
 
 
@@ -49,7 +50,7 @@ class TaskSettings:
 
 def rotated(systems: Sequence[T], turn: int) -> list[T]:
     """All of them, from another one on in each turn."""
-    first = turn % len(systems)
+    first = turn % len(systems) if systems else 0
     return [*systems[first:], *systems[:first]]
 
 

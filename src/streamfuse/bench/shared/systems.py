@@ -85,11 +85,19 @@ class System(Protocol):
 
 class OwnRuntime:
     """A model of this project: plain, speculative, MEMORY, or one of WITHOUT. All may share one model, as they take
-    turns, but MEMORY, whose model was loaded with one. They answer in `session`; None: in the model's own."""
+    turns, but MEMORY, whose model was loaded with one.
 
-    def __init__(self, model: Model, name: str, session: Session | None = None) -> None:
+    Each has a session of its own, as the plan of a session learns from every answer: in a shared one it would choose
+    its passes by what other systems drafted.
+
+    Args:
+        session: of the model; None: a new one.
+        evicting: the session's clock evicts caches, which takes processor time and energy, so answers have neither.
+    """
+
+    def __init__(self, model: Model, name: str, session: Session | None = None, *, evicting: bool = False) -> None:
         self.name = name
-        self._session = session
+        self._session, self._evicting = session or model.session(), evicting
         self._model, self._speculative = model, name != PLAIN
         self._sources = None if name not in WITHOUT.values() else [one for one in WITHOUT if WITHOUT[one] != name]
 
@@ -102,16 +110,13 @@ class OwnRuntime:
             "max_new_tokens": request.max_new_tokens, "temperature": request.temperature, "seed": request.seed,
             "speculative": self._speculative, "sources": self._sources, **NO_DEFAULTS, **request.constraint,
         }  # fmt: skip
-        if self._session is None:
-            self._model.reset()
-            return finished(self._model.stream(request.prompt_ids, **options))
         self._session.reset()
         # The core calls a clock in Python, where Ctrl-C must not raise.
         with stop_on_interrupt(self._session.stop) as interrupted:
             answer = finished(self._session.generate(request.prompt_ids, self._model.config(**options)))
         if interrupted:
             raise KeyboardInterrupt
-        return replace(answer, cpu_ms=None, joules=None)  # the evictions of --cold-caches take both
+        return replace(answer, cpu_ms=None, joules=None) if self._evicting else answer
 
 
 def open_own(name: str, bundle: str, adapter: str | None, threads: int | None, provider: str | None) -> OwnRuntime:
@@ -161,6 +166,12 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
     measured = [(value, tokens) for value, tokens in spent if value is not None]
     tokens = sum(count for _, count in measured)
     return sum(value for value, _ in measured) / tokens if tokens else None
+
+
+def tokens_after_first_pass(emitted: int, accept_lengths: Sequence[int]) -> int:
+    """Of an answer's `emitted` tokens (the one that ends it too), those of its later passes, from what each pass
+    delivered."""
+    return 0 if len(accept_lengths) == 1 else emitted - accept_lengths[0]
 
 
 def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:

@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from streamfuse.bench.shared.comparison import SETTLE_S, rotated
+from streamfuse.bench.shared.comparison import REST_S, SETTLE_S, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Timings
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, ExternalSystemError, Request, System
 
 from .questions import Question, problem_of
 
 _WARM_UP_TOKENS = 8
-_REST_S = 0.3  # after all of them
 
 
 class Externals:
@@ -96,10 +95,9 @@ class Asked:
     def ask(self, turn: int) -> None:
         """All of them once more, from another one on in each turn; one that has refused is not asked again.
 
-        They follow one another, and then rest: threads of theirs may still spin, which would slow down the one of ours
-        that comes next.
+        They follow one another, and then rest before ours come next.
         """
-        for name in rotated(list(self._answers), turn) if self._answers else ():
+        for name in rotated(list(self._answers), turn):
             time.sleep(SETTLE_S)
             if name not in self._refused:
                 found = self._externals.answer(name, self._request)
@@ -108,7 +106,7 @@ class Asked:
                 else:
                     self._answers[name].append(found)
         if self._answers:
-            time.sleep(_REST_S)
+            time.sleep(REST_S)
 
     def replies(self) -> dict[str, Reply]:
         """By program, after at least one `ask` of each."""

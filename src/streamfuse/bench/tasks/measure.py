@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamfuse.bench.shared.comparison import SETTLE_S, TaskSettings, counted_speedup, rotated
+from streamfuse.bench.shared.comparison import REST_S, SETTLE_S, TaskSettings, counted_speedup, rotated
 from streamfuse.bench.shared.statistics import Bootstrap, Estimate, Spread, Timings
 from streamfuse.bench.shared.systems import (
     LOOP_PHASES,
@@ -238,7 +238,7 @@ def compare(
     without: Progress = lambda line: None,
     kinds: Sequence[str] = (),
 ) -> TaskResult:
-    """Warm up, then let the systems take turns; who begins changes from prompt to prompt.
+    """Warm up, then let the systems take turns: ours, from another one on in each turn, and then other programs.
 
     Args:
         without: gets a sentence about each external system that failed, when it does.
@@ -253,6 +253,8 @@ def compare(
     answers: dict[str, list[list[Answer]]] = {system.name: [[] for _ in prompts] for system in systems}
     left_out: dict[str, str] = {}
     bandwidth = []
+    own = [system for system in systems if system.name not in PROGRAMS]
+    others = [system for system in systems if system.name in PROGRAMS]
 
     def answer(system: System, request: Request) -> Answer | None:
         try:
@@ -267,6 +269,15 @@ def compare(
                 raise TaskError(f"no system is left to measure: {error}") from None
             return None
 
+    def ask(group: Sequence[System], repetition: int, number: int) -> bool:
+        """Whether there was one to ask."""
+        asked = [system for system in group if system.name in answers]
+        for system in rotated(asked, repetition + number):
+            time.sleep(SETTLE_S)
+            if (found := answer(system, settings.request(number, prompts[number]))) is not None:
+                answers[system.name][number].append(found)
+        return bool(asked)
+
     def all_turns() -> None:
         for system in systems:
             answer(system, settings.request(0, prompts[0], _WARM_UP_TOKENS))
@@ -275,14 +286,13 @@ def compare(
             for system in systems:
                 if isinstance(system, OwnRuntime):
                     system.forget()
-            for number, prompt_ids in enumerate(prompts):
+            for number in range(len(prompts)):
                 progress(
                     f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}"
                 )
-                for system in rotated([one for one in systems if one.name in answers], repetition + number):
-                    time.sleep(SETTLE_S)
-                    if (found := answer(system, settings.request(number, prompt_ids))) is not None:
-                        answers[system.name][number].append(found)
+                ask(own, repetition, number)
+                if ask(others, repetition, number):
+                    time.sleep(REST_S)
 
     stopped_by: BaseException | None = None
     try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-
 from streamfuse.bench.external.opening import trial_text
 from streamfuse.bench.shared.comparison import equality_line
 from streamfuse.bench.shared.machine import distance_text
 from streamfuse.bench.shared.report import Report, interval_bars
 from streamfuse.bench.shared.statistics import Estimate
-from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT
+from streamfuse.bench.shared.systems import MEMORY, PLAIN, SPECULATIVE
 
 from .measure import TaskResult
 
@@ -82,8 +80,8 @@ def summary(result: TaskResult) -> list[str]:
     return lines
 
 
-def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Report:
-    """A table and a bar chart. ReportError without matplotlib."""
+def tasks_report(result: TaskResult, model: str, command: str) -> Report:
+    """Tables, a bar chart, and the command that measured. ReportError without matplotlib."""
     report = Report(f"Tasks: {model}")
     for line in summary(result):
         report.text(line)
@@ -97,22 +95,7 @@ def tasks_report(result: TaskResult, model: str, bundle: str, data: str) -> Repo
     if result.gains:
         report.heading("What each source of drafts brings")
         report.table(*gain_rows(result))
-    settings = result.settings
-    sources = set(WITHOUT.values()) <= result.systems.keys()
-    asked = (PLAIN, SPECULATIVE, *PROGRAMS, *(() if sources else WITHOUT.values()))
-    command = ["streamfuse", "bench", "tasks", bundle]
-    if adapter := result.facts.get("adapter"):
-        command += ["--adapter", adapter]
-    command += ["--data", data, "--systems", ",".join(name for name in result.systems if name in asked)]
-    flags = {
-        "--sources": sources,
-        "--memory": MEMORY in result.systems,
-        "--cold-caches": bool(result.facts.get("cold_caches")),
-    }
-    command += [flag for flag, given in flags.items() if given]
-    command += ["--max-new-tokens", str(settings.max_new_tokens), "--repetitions", str(settings.repetitions)]
-    command += ["--temperature", str(settings.temperature), "--seed", str(settings.seed)]
-    report.code(shlex.join(command))
+    report.code(command)
     return report
 
 

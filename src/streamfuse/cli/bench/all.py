@@ -52,7 +52,8 @@ def all_(
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, commit, start and duration. Run the
     same command again to resume: results are reused unless the command, the
-    native libraries, the bundle or the data changed. A results file is for
+    code of the benchmarks, the native libraries, the bundle, the data, the
+    other programs, the cores or STREAMFUSE_ISA changed. A results file is for
     one processor.
 
     [bold]Examples[/bold]
@@ -85,6 +86,9 @@ def all_(
         say(f"{name}: left out, {why}", "yellow")
     todo = [one for one in present if not results.has(one)]
     say(f"{len(todo)} to run, {len(present) - len(todo)} already in {output}, {len(missing)} left out")
+    if dry_run and json_:
+        print_json({"to_run": {one.name: one.command for one in todo}, "left_out": missing})
+        return
     if dry_run:
         for one in todo:
             out.print(f"# {one.name}\n{one.command}", markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.engine import settle
+from streamfuse.cli.shared.help import command_line
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def latency(
+    ctx: typer.Context,
     bundle: options.BundleFolder,
     adapter: options.TaskAdapter = None,
     threads: options.Threads = None,
@@ -75,7 +77,7 @@ def latency(
             ColdCaches() if cold_caches else time.perf_counter,
         )  # fmt: skip
     if report is not None:
-        latency_report(measured, manifest.model.name, bundle).write(report)
+        latency_report(measured, manifest.model.name, command_line(ctx)).write(report)
     if json_:
         print_json(measured.to_dict())
     else:

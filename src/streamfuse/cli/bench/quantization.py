@@ -104,6 +104,7 @@ def quantization(
         raise typer.BadParameter(error.flags) from None
     adapter_path = options.adapter_file("--adapter", adapter)
     options.check_place("--output", output)
+    options.check_not_read("--output", output, "--data", data)
     folder = resolve_model(model)
     texts = _texts(folder, data, format_, tokens)
     bench = Bench(load_stream_fused(load_base(folder), adapter_path), texts, width)

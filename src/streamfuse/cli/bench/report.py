@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from streamfuse.api import Generation, GenerationOptions, Model, load
 from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
-from streamfuse.cli.shared.help import COMMON
+from streamfuse.cli.shared.help import COMMON, command_line
 from streamfuse.cli.shared.prompts import PROMPTS, fitting
 from streamfuse.extras import need
 
@@ -24,6 +23,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def report(
+    ctx: typer.Context,
     bundle: options.BundleFolder,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page to write."), COMMON
@@ -65,6 +65,7 @@ def report(
     """
     need("bench-report")
     options.check_place("--output", output)
+    options.check_not_read("--output", output, "--data", [] if data is None else [data])
     from streamfuse.bench.report import measure
     from streamfuse.bench.report.page import page_of
     from streamfuse.bench.shared.machine import engine_threads
@@ -85,12 +86,7 @@ def report(
             answers.append(measure.answer(kind, prompt, partial(ask, **settings), plain_first=number % 2 == 0))
         facts = f"{model.manifest.model.name}, {processor()}, {engine_threads(model.backend)} threads, greedy"
         title = f"Speculative decoding of {model.manifest.model.name.rpartition('/')[2]}"
-    of_data = {"--data": data, "--limit": limit, "--format": format_, "--template": template, "--split": split}
-    given = {"--adapter": adapter, "--max-new-tokens": max_new_tokens, "--threads": threads, "--provider": provider}
-    flags = given if data is None else of_data | given
-    words = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
-    command = shlex.join(["streamfuse", "bench", "report", bundle, *words])
-    write_page(output, page_of(answers, title, facts, command))
+    write_page(output, page_of(answers, title, facts, command_line(ctx)))
     if json_:
         print_json({"speedup": measure.speedup(answers), "answers": [one.to_dict() for one in answers]})
     else:

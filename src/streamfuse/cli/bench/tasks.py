@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfuse.api import Model, load
-from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT, OwnRuntime, System
+from streamfuse.api import load
+from streamfuse.bench.shared.systems import MEMORY, PLAIN, PROGRAMS, SPECULATIVE, WITHOUT, System
 from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
-from streamfuse.cli.shared.engine import settle
-from streamfuse.cli.shared.help import COMMON
+from streamfuse.cli.shared.help import COMMON, command_line
 from streamfuse.cli.shared.prompts import fitting
 from streamfuse.cli.shared.systems import Programs, system_names, warn
 
 if TYPE_CHECKING:
     from streamfuse.bench.tasks.measure import TaskResult
-    from streamfuse.runtime.session import Session
 
 _SYSTEMS = (PLAIN, SPECULATIVE, *WITHOUT.values(), *PROGRAMS)
 ADVERSARIAL = "adversarial"  # --data: prompts that no drafter can foresee
@@ -30,6 +28,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def tasks(
+    ctx: typer.Context,
     bundle: options.BundleFolder,
     data: Annotated[
         str,
@@ -113,6 +112,7 @@ def tasks(
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
     options.check_report(report)
+    options.check_not_read("--report", report, "--data", [data])
     from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
@@ -120,7 +120,7 @@ def tasks(
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words
     from streamfuse.bench.tasks.report import tasks_report
-    from streamfuse.cli.shared.cold_caches import cold_session
+    from streamfuse.cli.shared.own_systems import own_system
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = system_names(systems, _SYSTEMS)
@@ -152,28 +152,6 @@ def tasks(
     programs = Programs(others, required=systems is not None)
     programs.prepare(manifest, gguf, trained)
     with whole, ExitStack() as stack, err.status("warming up") as status:
-        clock = ColdCaches() if cold_caches else None
-
-        def session_of(model: Model) -> Session | None:
-            """None: the model's own session."""
-            if clock is not None:
-                return cold_session(model, clock)
-            settle(model, plan=True)
-            return None
-
-        session = session_of(opened)
-        backend = (session or opened).backend
-        facts = {
-            **engine_facts(backend),
-            "data": data,
-            "adapter": adapter,
-            "prompts": len(prompts),
-            "skipped": len(asked) - len(prompts),
-            "cold_caches": cold_caches,
-        }
-        used = engine_threads(backend)
-        machine = ReadBandwidth(used)
-        facts["core_distance_ns"] = machine.core_distance_ns
         own = [name for name in names if name not in PROGRAMS]
         if sources:
             own += [name for name in WITHOUT.values() if name not in own]
@@ -184,11 +162,24 @@ def tasks(
                 warn(f"Without {name}: the bundle has no streams")
         if not own and not others:
             raise typer.BadParameter("the bundle has no streams to leave out; name another system in --systems")
-        running: list[System] = [OwnRuntime(opened, name, session) for name in own]
+        clock = ColdCaches() if cold_caches else None
+        running: list[System] = [own_system(opened, name, clock) for name in own]
+        backend = opened.backend
+        used = engine_threads(backend)
+        machine = ReadBandwidth(used)
+        facts = {
+            **engine_facts(backend),
+            "data": data,
+            "adapter": adapter,
+            "prompts": len(prompts),
+            "skipped": len(asked) - len(prompts),
+            "cold_caches": cold_caches,
+            "core_distance_ns": machine.core_distance_ns,
+        }
         if memory:
             again = load(whole.bundle, threads=threads, provider=provider, cost_cache=False, memory="")
             remembering = options.with_adapter(stack.enter_context(again), adapter)
-            running.append(OwnRuntime(remembering, MEMORY, session_of(remembering)))
+            running.append(own_system(remembering, MEMORY, clock))
         running += programs.open(stack, used, manifest, prompts[0], settings, status.update)
         facts |= programs.facts
         result = compare(
@@ -200,7 +191,7 @@ def tasks(
     else:
         _print(result)
     if report is not None:
-        tasks_report(result, manifest.model.name, bundle, data).write(report)
+        tasks_report(result, manifest.model.name, command_line(ctx)).write(report)
     if result.stopped_by is not None:
         say(
             f"Stopped early: the figures are of {result.prompts} of {len(prompts)} prompts, "

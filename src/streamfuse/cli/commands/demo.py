@@ -48,7 +48,7 @@ def demo(
 
     streamfuse demo build/demo --repeats 1 --json
     """
-    from streamfuse.cli.shared.cold_caches import with_cold_caches
+    from streamfuse.cli.shared.own_systems import with_cold_caches
 
     model = load(bundle, threads=threads, provider=provider)
     asked = GenerationOptions(max_new_tokens=max_new_tokens, temperature=0.0, repetition_penalty=1.0)

@@ -150,7 +150,7 @@ def run(
                 if json_:
                     generation.finish()
                     result = generation.result
-                    print_json({**answer(result), **result.statistics.to_dict(), **_provider(model.backend)})
+                    print_json({**answer(result, log_probs), **result.statistics.to_dict(), **_provider(model.backend)})
                 else:
                     drafts.write(generation, show_drafts)
                     write(calls(generation.result))

@@ -10,9 +10,9 @@ from typing import Any
 from streamfuse.api import ParsedError, Result
 
 
-def answer(result: Result) -> dict[str, Any]:
+def answer(result: Result, log_probs: bool = False) -> dict[str, Any]:
     """The text; what the model thought; the object that the text spells if there is a schema, null if it is incomplete;
-    the tool calls; the ids and log-probabilities of the tokens if these are asked for."""
+    the tool calls; with `log_probs` the ids of the tokens and their log-probabilities."""
     found: dict[str, Any] = {"text": result.text}
     if result.thinking:
         found["thinking"] = result.thinking
@@ -22,7 +22,7 @@ def answer(result: Result) -> dict[str, Any]:
             found["parsed"] = result.parsed
     if result.tool_calls:
         found["tool_calls"] = [asdict(call) for call in result.tool_calls]
-    if result.log_probs:
+    if log_probs:
         found |= {"tokens": result.tokens, "log_probs": result.log_probs}
     return found
 

@@ -39,8 +39,8 @@ class SafeConsole(Console):
             yield Segment(visible(text) if self.is_terminal and control is None else text, style, control)
 
 
-out = SafeConsole(highlight=False, color_system=None if _NO_COLOR else "auto")
-err = SafeConsole(stderr=True, highlight=False, color_system=None if _NO_COLOR else "auto")
+out = SafeConsole(highlight=False, emoji=False, color_system=None if _NO_COLOR else "auto")
+err = SafeConsole(stderr=True, highlight=False, emoji=False, color_system=None if _NO_COLOR else "auto")
 
 MOST_BYTES = 4 << 20  # of a prompt; no context holds that much text
 

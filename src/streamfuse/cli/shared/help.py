@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from copy import copy
 from typing import Annotated, Any, get_args, get_origin
 
@@ -16,6 +17,7 @@ class _Common:
 
 COMMON = _Common()
 ALL = "--help-all"
+_WORDS = "streamfuse.words"  # in a context's `meta`: the words after the command
 _EXAMPLES, _CHOICES = 3, 25  # limits of the short help: examples; characters of a list of choices
 _HEADING = re.compile(r"\[bold\].+\[/bold\]")
 _FIRST_SENTENCE = re.compile(r".+?[.](?=\s|$)", re.DOTALL)
@@ -25,14 +27,14 @@ class Group(TyperGroup):
     """A group whose help shows no type for flags without a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types(super().get_params(ctx))
+        return _hide_flag_types(super().get_params(ctx))
 
 
 class _View(TyperCommand):
-    """What prints the help of a command."""
+    """A command that is made only to print its help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types(super().get_params(ctx))
+        return _hide_flag_types(super().get_params(ctx))
 
 
 class Command(TyperCommand):
@@ -42,6 +44,10 @@ class Command(TyperCommand):
     """
 
     _all: Any = None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)
@@ -86,14 +92,21 @@ class Command(TyperCommand):
         return _View(self.name, help=text, params=params, epilog=epilog, rich_markup_mode=self.rich_markup_mode)
 
 
+def command_line(ctx: Any) -> str:
+    """The running command with its arguments, quoted for a shell: what a page of results says to repeat."""
+    path = ctx.command_path.split()[1:]  # the first one is the program, by any name
+    return shlex.join(["streamfuse", *path, *ctx.meta[_WORDS]])
+
+
 def help_flag(ctx: Any) -> str:
     """`--help-all` if the context's command has a short `--help`, else `--help`."""
     command = getattr(ctx, "command", None)
     return ALL if isinstance(command, Command) and command.left_out() else "--help"
 
 
-def _without_types(params: list[Any]) -> list[Any]:
-    """Typer shows `<bool>` for flags that take no value (since 0.29), as if they took one."""
+def _hide_flag_types(params: list[Any]) -> list[Any]:
+    """Hide the type of flags that take no value, for which typer 0.29 and later show `<bool>`. Changes the parameters
+    in place and returns them."""
     for param in params:
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -298,9 +298,9 @@ def check_place(flag: str, file: Path | None) -> None:
         raise typer.BadParameter(f"{flag} {file} is a folder; name a file in it")
 
 
-def check_not_read(flag: str, out: Path, of: str, inputs: Sequence[Path | str]) -> None:
+def check_not_read(flag: str, out: Path | None, of: str, inputs: Iterable[Path | str]) -> None:
     """Raises BadParameter if the file to write is one of the files that are read, which it would replace."""
-    if any(Path(one).exists() and out.exists() and out.samefile(one) for one in inputs):
+    if out is not None and any(Path(one).exists() and out.exists() and out.samefile(one) for one in inputs):
         raise typer.BadParameter(f"{flag} {out} would overwrite an input of {of}; name another file")
 
 

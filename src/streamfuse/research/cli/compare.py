@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +12,14 @@ from streamfuse.api import load
 from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
-from streamfuse.cli.shared.help import COMMON
+from streamfuse.cli.shared.help import COMMON, command_line
 from streamfuse.durable import write_text
 from streamfuse.extras import need
 
 from .shared import BundlesFolder, DataSets, data_set, samples_of
 
 if TYPE_CHECKING:
-    from streamfuse.bench.shared.comparison import TaskSettings
+    pass
 
 QUICK_PROMPTS, QUICK_TOKENS = 2, 48
 _TEXT = {
@@ -37,6 +36,7 @@ def register(research: typer.Typer) -> None:
 
 
 def compare(
+    ctx: typer.Context,
     bundle: options.BundleFolder,
     data: DataSets,
     bundles: BundlesFolder = Path("build/methods"),
@@ -96,8 +96,9 @@ def compare(
 
     streamfuse research compare build/demo --data spec_bench/question.jsonl --data e2e_nlg/test.jsonl --report page.html
     """
-    options.check_place("--report", report)
-    options.check_place("--markdown", markdown)
+    for flag, file in (("--report", report), ("--markdown", markdown)):
+        options.check_place(flag, file)
+        options.check_not_read(flag, file, "--data", [source.rpartition("=")[2] for source in data])
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.work import weight_bytes
@@ -152,7 +153,7 @@ def compare(
                 "model": model.manifest.model.name,
                 "machine": {"processor": processor(), "cores": os.cpu_count(), **engine_facts(session.backend)},
                 "shapes": here.parts.shapes,
-                "command": _command(bundle, data, limit, online, settings, only, peers),
+                "command": command_line(ctx),
                 "settings": {
                     "max_new_tokens": max_new_tokens, "repetitions": repetitions, "temperature": temperature,
                     "seed": seed, "width": WIDTH,
@@ -228,18 +229,6 @@ def _print(result: dict[str, Any], temperature: float) -> None:
     say("Tokens per pass; times as fast as the same loop's plain decoding (the core's own for the core); peak memory.")
     if temperature:
         say("Texts are the same tokens as plain decoding's under this seed, or drawn from the same distribution.")
-
-
-def _command(
-    bundle: str, data: list[str], limit: int, online: int, settings: TaskSettings, only: str | None, peers: str | None
-) -> str:
-    """What gives the same figures again."""
-    words = ["streamfuse research compare", shlex.quote(bundle), *(f"--data {shlex.quote(source)}" for source in data)]
-    words += [f"--limit {limit}", f"--online {online}", f"--max-new-tokens {settings.max_new_tokens}"]
-    words += [f"--repetitions {settings.repetitions}", f"--temperature {settings.temperature:g}"]
-    words += [f"--seed {settings.seed}"]
-    words += [f"{flag} {shlex.quote(value)}" for flag, value in (("--methods", only), ("--peers", peers)) if value]
-    return " ".join(words)
 
 
 def _rows(result: dict[str, Any], data: str) -> tuple[list[str], list[list[str]]]:

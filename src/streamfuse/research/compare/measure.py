@@ -11,7 +11,7 @@ import numpy as np
 
 from streamfuse.bench.quality.scores import quality
 from streamfuse.bench.shared.comparison import TaskSettings
-from streamfuse.bench.shared.systems import Answer, System
+from streamfuse.bench.shared.systems import Answer, System, tokens_after_first_pass
 from streamfuse.bench.shared.turns import questions
 from streamfuse.bench.tasks.measure import TaskResult, compare
 from streamfuse.runtime.text import Tokenizer
@@ -147,12 +147,14 @@ def figures(
     statistics = [answer.statistics or {} for answer in answers]
     lengths, passes = [len(a.token_ids) for a in answers], [one["target_forward_passes"] for one in statistics]
     emitted = [round(one["mean_accepted_tokens"] * count) for one, count in zip(statistics, passes, strict=True)]
+    by_pass = [one.get("accept_lengths", [1] * count) for one, count in zip(statistics, passes, strict=True)]
+    later = [tokens_after_first_pass(*both) for both in zip(emitted, by_pass, strict=True)]
     kept = [_common(a.token_ids, b.token_ids) / max(len(b.token_ids), 1) for a, b in zip(answers, plain, strict=True)]
     counted = Counter[str]()
     for one in statistics:
         counted.update(one["passes"])
     return {
-        "call_reduction_ratio": (sum(emitted) - len(answers)) / max(sum(passes) - len(answers), 1),
+        "call_reduction_ratio": sum(later) / max(sum(passes) - len(answers), 1),
         "mean_accepted_tokens": sum(emitted) / max(sum(passes), 1),
         "first_token_ms": float(np.median([one["first_token_ms"] for one in statistics])),
         "equal_texts": all(a.token_ids == b.token_ids for a, b in zip(answers, plain, strict=True)),

@@ -26,8 +26,8 @@ class Exit(Protocol):
         """Whether a token with this draft probability is the last of its chain."""
         ...
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        """Called with the result of the last chain."""
+    def learn(self, drafted: int, accepted: int, whole: bool) -> None:
+        """Called with the result of the last chain, and whether that had its maximum length."""
         ...
 
 
@@ -39,7 +39,7 @@ class Never:
     def ends(self, probability: float) -> bool:
         return False
 
-    def learn(self, drafted: int, accepted: int) -> None:
+    def learn(self, drafted: int, accepted: int, whole: bool) -> None:
         pass
 
 
@@ -57,21 +57,18 @@ class AdaptiveExit:
     step: float = 0.01
     share_memory: float = 0.5
     threshold_memory: float = 0.9
-    most: int = 8
     share: float = 1.0
     needs_probability: bool = field(default=True, init=False)
 
     def ends(self, probability: float) -> bool:
         return probability < self.threshold
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        if not drafted:
-            return
+    def learn(self, drafted: int, accepted: int, whole: bool) -> None:
         self.share = self.share_memory * self.share + (1 - self.share_memory) * accepted / drafted
         wanted = self.threshold
         if self.share < self.target:
             wanted += self.step
-        elif drafted < self.most:
+        elif not whole:
             wanted -= self.step
         self.threshold = self.threshold_memory * self.threshold + (1 - self.threshold_memory) * wanted
 
@@ -97,7 +94,8 @@ class ChainDrafter:
     ) -> None:
         self.model, self.exit, self.length, self.how = model, exit_ or Never(), length, how
         self.sampling = sampling or SamplingConfig()
-        self._drafted, self._at = 0, 0  # number of tokens of the last chain, and of the text before it
+        # Number of tokens of the last chain and of the text before it, and whether the chain could be no longer.
+        self._drafted, self._at, self._whole = 0, 0, False
 
     def reset(self) -> None:
         self._drafted = 0
@@ -107,7 +105,8 @@ class ChainDrafter:
 
     def draft(self, tokens: Sequence[int], width: int, depth: int) -> Tree:
         if self._drafted:
-            self.exit.learn(self._drafted, min(len(tokens) - self._at - 1, self._drafted))
+            accepted = min(len(tokens) - self._at - 1, self._drafted)
+            self.exit.learn(self._drafted, accepted, self._whole)
         grower = Grower(tokens[-1], self.sampling.seed, len(tokens) - 1)
         most = min(width - 1, depth, self.length or width)
         self.model.begin(tokens)
@@ -118,7 +117,7 @@ class ChainDrafter:
             if self.exit.ends(probability):
                 break
         self.model.end()
-        self._drafted, self._at = len(grower) - 1, len(tokens)
+        self._drafted, self._at, self._whole = len(grower) - 1, len(tokens), len(grower) > most
         return grower.done()
 
     def _next(self, grower: Grower, row: int, text: list[int]) -> tuple[int, float]:

@@ -63,6 +63,8 @@ def catalog(
 
     streamfuse bundle catalog build/demo -o catalog.json --title "demo=SmolLM2 135M" --public-key release.pub
     """
+    files = [file for bundle in bundles for file in Path(bundle).rglob("*")]
+    options.check_not_read("--output", output, "BUNDLE", files)
     titles = dict(_title(each) for each in title or [])
     if base_url:
         if not _FOLDER_URL.fullmatch(base_url):

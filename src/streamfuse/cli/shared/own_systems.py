@@ -1,4 +1,4 @@
-"""Plain and speculative decoding with CPU caches that are evicted before each pass."""
+"""Our own systems of a comparison, and answers with CPU caches that are evicted before each pass."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from streamfuse.bench.shared.systems import PLAIN, SPECULATIVE, OwnRuntime, Requ
 from streamfuse.cli.shared.compare import Comparison
 from streamfuse.cli.shared.engine import settle
 from streamfuse.interrupt import stop_on_interrupt
-from streamfuse.runtime.session import Session
 
 Rows = list[tuple[str, Comparison]]
 
 
-def cold_session(model: Model, clock: ColdCaches) -> Session:
-    """A session of the model, closed with it, whose planner has measured the latency of passes with cold caches."""
+def own_system(model: Model, name: str, clock: ColdCaches | None = None) -> OwnRuntime:
+    """A system in a session of its own, which is closed with the model. What passes cost is measured now, with cold
+    caches if `clock` evicts them."""
     session = model.session(clock=clock)
     with stop_on_interrupt(session.stop) as interrupted:
-        settle(session, plan=True)
+        settle(session, plan=name != PLAIN)
     if interrupted:
         raise KeyboardInterrupt
-    return session
+    return OwnRuntime(model, name, session, evicting=clock is not None)
 
 
 def with_cold_caches(
@@ -38,8 +38,8 @@ def with_cold_caches(
     Raises:
         MemoryError: what is read to evict the caches, twice their size, does not fit into memory.
     """
-    session = cold_session(model, ColdCaches())
-    ways = [OwnRuntime(model, name, session) for name in (PLAIN, SPECULATIVE)]
+    clock = ColdCaches()
+    ways = [own_system(model, name, clock) for name in (PLAIN, SPECULATIVE)]
 
     def measured(row: Comparison, prompt: str, restriction: Mapping[str, Any]) -> Comparison:
         request = Request(model.encode(prompt), max_new_tokens, constraint=restriction)
