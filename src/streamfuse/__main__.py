@@ -1,4 +1,7 @@
-"""The `streamfuse` command as a program. It exits quietly on Ctrl-C, also during start-up and shutdown."""
+"""The `streamfuse` command as a program. It exits quietly on Ctrl-C, also during start-up and shutdown.
+
+Where the parent had SIGINT ignored, as a script's shell does for what it runs in the background, it stays ignored.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,20 @@ _EXIT_INTERRUPTED = 130  # as cli/errors.py has it, which is not loaded yet
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGINT, _leave)
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not ignored:
+        signal.signal(signal.SIGINT, _leave)
     try:
         from streamfuse.cli import main as command
 
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         command()
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)
     finally:
-        signal.signal(signal.SIGINT, _leave)
+        if not ignored:
+            signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(*_: object) -> None:

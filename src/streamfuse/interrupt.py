@@ -21,9 +21,11 @@ class Interrupted:
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupted]:
-    """Call `stop` at the first Ctrl-C. Outside the main thread, where Python allows no handler, nothing changes."""
+    """Call `stop` at the first Ctrl-C. Nothing changes outside the main thread, where Python allows no handler, and
+    where SIGINT is ignored."""
     interrupted = Interrupted()
-    if threading.current_thread() is not threading.main_thread():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield interrupted
         return
 

@@ -140,6 +140,23 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(bun
     assert (done.exit_code, "there is no folder" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        ("report", ["--limit", "3"], "--limit has no effect without --data"),
+        ("acceptance", ["--data", "x", "--model", "y"], "--model has no effect with a BUNDLE"),
+        ("tasks", ["--data", "adversarial", "--split", "test"], "--split has no effect with --data adversarial"),
+        ("tasks", ["--data", "x", "--systems", "plain", "--gguf", "y"], "--gguf has no effect without llama.cpp"),
+        ("structured", ["--systems", "none", "--trained-adapter", "y"], "--trained-adapter has no effect without"),
+        ("structured", ["--systems", "none", "--split", "test"], "--split has no effect without a task that has data"),
+        ("memory", ["--data", "x", "--systems", "plain", "--gguf", "y"], "--gguf has no effect without llama.cpp"),
+    ],
+)
+def test_a_flag_that_nothing_reads_is_named(bundle: Path, command: str, flags: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["bench", command, str(bundle), *flags])
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
+
+
 def test_the_data_are_not_overwritten(bundle: Path, data: Path) -> None:
     before = data.read_bytes()
     for arguments in (("report", bundle, "--data", data, "-o", data), ("quantization", "--data", data, "-o", data)):

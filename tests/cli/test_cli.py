@@ -652,6 +652,21 @@ def test_ctrl_c_in_a_real_process_is_exit_code_130_without_traceback(bundle: Pat
     assert (process.returncode, stderr) == (130, "")
 
 
+def test_an_ignored_interrupt_stays_ignored(bundle: Path) -> None:
+    """Ctrl-C in a script reaches what its shell runs in the background too, for which it has SIGINT ignored."""
+    code = SLOW.format(tests=str(Path(__file__).parents[1] / "helpers"))
+    command = [sys.executable, "-u", "-c", code, "run", str(bundle), "hi", "--raw", "--max-new-tokens", "8"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_the_command_loads_no_torch_before_it_must(bundle: Path) -> None:
     code = "import sys, streamfuse.cli; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -445,9 +445,17 @@ def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> N
         "documents",
         "sources",
     }
-    for use in (model.generate, model.stream, model.chat, model.chat().send):
+    for use in (model.generate, model.stream, model.chat, model.chat().send, model.encode):
         with pytest.raises(TypeError, match="there is no option temprature; the options are max_new_tokens, tempera"):
             use("hi", temprature=1.0)
+
+
+def test_a_width_that_the_bundle_does_not_have_is_refused_without_speculation_too(model: streamfuse.Model) -> None:
+    for speculative in (True, False):
+        with pytest.raises(OptionError, match=r"width must be one of .* for this bundle, not 5"):
+            model.generate("hi", width=5, speculative=speculative)
+    plain = model.generate("hi", max_new_tokens=4, speculative=False)
+    assert model.generate("hi", max_new_tokens=4, width=4, speculative=False).tokens == plain.tokens
 
 
 def test_a_prompt_that_does_not_fit_is_refused_before_an_engine_is_loaded(

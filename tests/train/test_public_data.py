@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 
 from streamfuse.bench.structured.function_calling import read_questions as read_calls
 from streamfuse.cli import app
+from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.train import public
 from streamfuse.train.readers import merged, read_samples
 from streamfuse.train.recipe import load, names
@@ -116,13 +117,19 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_set_is_written_as_its_format_reads_it(server: str, tmp_path: Path) -> None:
+def test_every_set_is_written_as_its_format_reads_it(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "data"
     result = fetch(*public.NAMES, "-o", out, "--from", server)
     assert result.exit_code == 0, result.stderr
     folders = [out / name for name in ("e2e_nlg", "sql_context", "dialogsum", "spec_bench", "function_calling")]
     assert result.stdout.split() == list(map(str, folders))
     assert result.stderr.count("Licence: ") == 5
+    with monkeypatch.context() as terminal:
+        terminal.setattr("streamfuse.cli.commands.data.fetch.err", SafeConsole(stderr=True, force_terminal=True))
+        again = fetch("sql", "-o", out, "--from", server)
+        assert again.stdout.split() == [str(out / "sql_context")], again.stderr
     assert "the shipped adapters were trained; test.jsonl is the authors' test set" in result.stderr
     assert rows(out / "e2e_nlg/train.jsonl") == [
         {"prompt": "name[Red]", "completion": "Red."},

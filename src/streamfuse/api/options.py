@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamfuse.bundle import Manifest
@@ -80,10 +80,7 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         OptionError: a value out of its range; names the keyword. It is a ValueError.
         TypeError: an option that does not exist.
     """
-    for name in options:
-        if name not in GenerationOptions.__annotations__:
-            listed = ", ".join(GenerationOptions.__annotations__)
-            raise TypeError(f"there is no option {name}; the options are {listed}")
+    _check_names(options)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     defaults = {name: getattr(manifest.sampling_defaults, name) for name in ("max_new_tokens", *SAMPLING)}
     sampling = {name: given.get(name, defaults[name]) for name in SAMPLING}
@@ -95,7 +92,7 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         stop_strings=(stop,) if isinstance(stop, str) else several("stop", stop, "text, or a list of texts"),
         ignore_eos=given.get("ignore_eos", False),
         speculative=speculative,
-        width=given.get("width") if speculative else None,
+        width=given.get("width"),
         sources=several("sources", given["sources"], "a list of names") if "sources" in given else None,
         log_probs=given.get("log_probs", False),
         schema=None if schema is None else _schema_of(schema),
@@ -103,11 +100,20 @@ def config_of(manifest: Manifest, **options: Unpack[GenerationOptions]) -> Gener
         grammar=given.get("grammar"),
     )
     config.check_width(sorted(method.rows for method in manifest.verify_methods.values() if method.rows > 1))
-    return config
+    return config if speculative else replace(config, width=None)
+
+
+def _check_names(options: Iterable[str]) -> None:
+    for name in options:
+        if name not in GenerationOptions.__annotations__:
+            listed = ", ".join(GenerationOptions.__annotations__)
+            raise TypeError(f"there is no option {name}; the options are {listed}")
 
 
 def prompt_config_of(**options: Unpack[GenerationOptions]) -> PromptConfig:
-    """What the options mean for the prompt. OptionError names the keyword that is wrong."""
+    """What the options mean for the prompt. OptionError names the keyword that is wrong; TypeError an option that does
+    not exist."""
+    _check_names(options)
     given_variables, given_documents = options.get("template_variables"), options.get("documents")
     variables = {} if given_variables is None else _mapping("template-variables", given_variables)
     documents = () if given_documents is None else several("documents", given_documents, "a list of dicts")

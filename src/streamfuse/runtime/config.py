@@ -137,7 +137,7 @@ class GenerationConfig:
 
     def check_width(self, widths: Sequence[int]) -> None:
         """OptionError for a width that is none of the bundle's."""
-        if self.speculative and self.width is not None and self.width not in widths:
+        if self.width is not None and self.width not in widths:
             listed = f"one of {', '.join(map(str, widths))}" if widths else "left out"
             why = "" if widths else ", which has no verify methods"
             raise OptionError(f"--width must be {listed} for this bundle{why}, not {self.width}")

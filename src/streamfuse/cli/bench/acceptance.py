@@ -32,6 +32,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def acceptance(
+    ctx: typer.Context,
     data: Annotated[str, typer.Option(metavar="DATA", help=options.DATA_HELP)],
     bundle: Annotated[
         str | None,
@@ -105,7 +106,10 @@ def acceptance(
     from streamfuse.train.readers import merged, read_samples, spread
 
     file = None
-    if bundle is None:
+    if bundle is not None:
+        options.refuse_unread(ctx, "with a BUNDLE", "model")
+    else:
+        options.refuse_unread(ctx, "without a BUNDLE", "threads", "provider", "no_plain")
         if adapter is None:
             raise typer.BadParameter("give a BUNDLE, or --adapter")
         if temperature:

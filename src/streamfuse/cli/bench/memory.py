@@ -12,7 +12,7 @@ from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import Programs, system_names, warn
+from streamfuse.cli.shared.systems import Programs, refuse_unused_weights, system_names, warn
 
 if TYPE_CHECKING:
     from streamfuse.bench.memory import Opener
@@ -24,6 +24,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def memory(
+    ctx: typer.Context,
     bundle: options.BundleFolder,
     data: Annotated[str, typer.Option(metavar="DATA", help=options.DATA_HELP)],
     limit: Annotated[
@@ -65,6 +66,7 @@ def memory(
     from streamfuse.train.readers import encode_prompt, merged, read_samples, spread
 
     names = system_names(systems, (PLAIN, SPECULATIVE, LLAMA_CPP))
+    refuse_unused_weights(ctx, [name for name in names if name == LLAMA_CPP])
     trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     with load(bundle, threads=threads, provider=provider, cost_cache=False) as whole:
         opened = options.with_adapter(whole, adapter)

@@ -87,7 +87,7 @@ def parity(
             drafter = StreamDrafter(drafting) if backend.spec.num_streams else LookUpDrafter()
             replays.append(replay(backend, drafter, texts, width, lambda: None))
         if not json_ and err.is_terminal:
-            err.print(f"{one.bundle.folder}: {len(replays[-1].paths)} passes", highlight=False)
+            err.print(f"{one.bundle.folder}: {len(replays[-1].paths)} passes", markup=False)
     found = [
         {"bundle": str(one.bundle.folder), "target": one.bundle.manifest.target, "snr_db": decibels(one.bundle),
          **each.figures(replays[0], near_tie)}

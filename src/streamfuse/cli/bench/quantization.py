@@ -129,7 +129,7 @@ def quantization(
         out.print(tables.figures(_COLUMNS, [_row(name, row) for name, row in found.items()]))
         for name, kind in (("own", texts.own), ("other", texts.other)):
             count = sum(len(text.input_ids) - text.start for text in kind)
-            out.print(f"{name}: {count} tokens of {len(kind)} texts", highlight=False)
+            out.print(f"{name}: {count} tokens of {len(kind)} texts", markup=False)
     if stopped_by is not None:
         raise stopped_by
 

@@ -63,6 +63,8 @@ def report(
 
     streamfuse bench report build/demo --data question.jsonl -o chat.html
     """
+    if data is None:
+        options.refuse_unread(ctx, "without --data", "limit", "format_", "template", "split")
     need("bench-report")
     options.check_place("--output", output)
     options.check_not_read("--output", output, "--data", [] if data is None else [data])

@@ -16,7 +16,7 @@ from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import settle
 from streamfuse.cli.shared.help import COMMON
-from streamfuse.cli.shared.systems import Programs, system_names, warn
+from streamfuse.cli.shared.systems import Programs, refuse_unused_weights, system_names, warn
 from streamfuse.extras import need
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def structured(
+    ctx: typer.Context,
     bundle: options.BundleFolder,
     task: Annotated[
         list[str] | None,
@@ -109,9 +110,12 @@ def structured(
     from streamfuse.bench.structured.tasks import encode_questions
 
     names = _programs(systems)
+    refuse_unused_weights(ctx, names)
     trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     sources = [_task(one) for one in task or ["objects"]]
+    if not any(source for _, source in sources):
+        options.refuse_unread(ctx, "without a task that has data", "split")
     questions = {found.name: found.read_questions(source, split) for found, source in sources}
     whole = load(bundle, threads=threads, provider=provider, cost_cache=False)
     model = options.with_adapter(whole, adapter)

@@ -14,7 +14,7 @@ from streamfuse.cli.shared import complete, options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.help import COMMON, command_line
 from streamfuse.cli.shared.prompts import fitting
-from streamfuse.cli.shared.systems import Programs, system_names, warn
+from streamfuse.cli.shared.systems import Programs, refuse_unused_weights, system_names, warn
 
 if TYPE_CHECKING:
     from streamfuse.bench.tasks.measure import TaskResult
@@ -111,6 +111,8 @@ def tasks(
 
     streamfuse bench tasks build/demo --data adversarial --limit 8
     """
+    if data == ADVERSARIAL:
+        options.refuse_unread(ctx, f"with --data {ADVERSARIAL}", "format_", "template", "split")
     options.check_report(report)
     options.check_not_read("--report", report, "--data", [data])
     from streamfuse.bench.shared.cold_caches import ColdCaches
@@ -125,6 +127,7 @@ def tasks(
 
     names = system_names(systems, _SYSTEMS)
     others = [name for name in names if name in PROGRAMS]
+    refuse_unused_weights(ctx, others)
     if cold_caches and others:
         if systems is not None:
             raise typer.BadParameter(

@@ -298,6 +298,15 @@ def check_place(flag: str, file: Path | None) -> None:
         raise typer.BadParameter(f"{flag} {file} is a folder; name a file in it")
 
 
+def refuse_unread(ctx: Any, case: str, *parameters: str) -> None:
+    """Raises BadParameter if one of these parameters of the running command was given, which nothing reads in this
+    `case`, such as "without --data"."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name)
+        if param.name in parameters and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{param.opts[0]} has no effect {case}; leave it out")
+
+
 def check_not_read(flag: str, out: Path | None, of: str, inputs: Iterable[Path | str]) -> None:
     """Raises BadParameter if the file to write is one of the files that are read, which it would replace."""
     if out is not None and any(Path(one).exists() and out.exists() and out.samefile(one) for one in inputs):

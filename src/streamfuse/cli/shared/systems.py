@@ -22,6 +22,7 @@ from streamfuse.bench.shared.systems import (
     ExternalSystemError,
     System,
 )
+from streamfuse.cli.shared import options
 from streamfuse.cli.shared.console import err, say
 from streamfuse.extras import MissingExtra, package_of
 
@@ -43,6 +44,14 @@ def system_names(systems: str | None, names: Collection[str]) -> list[str]:
     if not found or len(set(found)) != len(found) or set(found) - set(names):
         raise typer.BadParameter(f"--systems names some of {', '.join(names)}, each once, not {systems!r}")
     return found
+
+
+def refuse_unused_weights(ctx: Any, programs: Collection[str]) -> None:
+    """BadParameter if --gguf or --trained-adapter was given, and none of the programs that run reads it."""
+    if LLAMA_CPP not in programs:
+        options.refuse_unread(ctx, f"without {LLAMA_CPP} among the systems", "gguf")
+    if not programs:
+        options.refuse_unread(ctx, "without another program among the systems", "trained_adapter")
 
 
 class Programs:

@@ -219,7 +219,7 @@ def _print(result: dict[str, Any], temperature: float) -> None:
     from streamfuse.research.compare.peer_rows import peers_short
 
     for name in result["data"]:
-        out.print(name)
+        out.print(name, markup=False)
         out.print(tables.figures(*_rows(result, name)))
         if result["peers"]:
             out.print(tables.figures(*peers_short(result, name)))

@@ -64,7 +64,7 @@ def distill(
 
     streamfuse data distill prompts.jsonl varied.jsonl --temperature 0.8 --top-p 0.95 --seed 7 --system "Be brief."
 
-    streamfuse data distill e2e.jsonl own.jsonl --adapter adapters/e2e-shared.safetensors --max-new-tokens 64
+    streamfuse data distill e2e.jsonl own.jsonl --adapter e2e-shared --max-new-tokens 64
     """
     need("distill")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

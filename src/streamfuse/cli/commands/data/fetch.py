@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,9 @@ def fetch(
     if unknown := [name for name in names if name not in NAMES]:
         raise typer.BadParameter(f"NAME must be one of {', '.join(NAMES)}, not {unknown[0]}")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    with Progress(
+        *columns, console=err, transient=True, disable=not err.is_terminal, redirect_stdout=sys.stdout.isatty()
+    ) as progress:
         task = progress.add_task("", total=None)
 
         def show(file: str, done: int, size: int) -> None:
