@@ -299,6 +299,25 @@ def test_a_weight_that_is_not_finite_is_named_wherever_it_is(checkpoint: Checkpo
         flat[3] = finite
 
 
+def test_sizes_that_no_block_of_onnx_runtime_divides_are_named_before_anything_is_loaded(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model())
+    config = json.loads((checkpoint[0] / "config.json").read_text())
+    (checkpoint[0] / "config.json").write_text(json.dumps({**config, "intermediate_size": 72}))
+    weights = load_file(checkpoint[0] / "model.safetensors")
+    for name in [name for name in weights if ".mlp." in name]:
+        cut = weights[name][:, :72] if "down_proj" in name else weights[name][:72]
+        weights[name] = cut.contiguous()
+    save_file(weights, checkpoint[0] / "model.safetensors", metadata={"format": "pt"})
+    for changes, words in (
+        ({"quantize": "int8"}, "the group size of mlp must divide this model's sizes 64, 72 .*: use --quantize none"),
+        ({"quantize": "int4"}, "--group-size must divide this model's sizes 64, 72 .*: use --quantize none"),
+    ):
+        config = ExportConfig(checkpoint[0], None, tmp_path / "bundle", target="onnx", max_context_len=128, **changes)
+        with pytest.raises(OptionError) as refused:
+            preview(resolve(config))
+        assert re.search(words, refused.value.flags)
+
+
 def test_added_tokens_without_a_row_of_the_embedding_are_named(checkpoint: Checkpoint, tmp_path: Path) -> None:
     folder = shutil.copytree(checkpoint[0], tmp_path / "padded")
     rows = load_config(folder).vocab_size

@@ -11,8 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from coreml_bundles import CHUNK, KINDS, WIDE, Made
-from export_samples import TEXT, VOCAB_SIZE, decode_rows, prefill, verify_rows
+from export_samples import (
+    TEXT,
+    VOCAB_SIZE,
+    config_for,
+    decode_rows,
+    prefill,
+    tiny_model,
+    verify_rows,
+    write_checkpoint,
+)
 from typer.testing import CliRunner
 
 from streamfuse.bundle import open_bundle
@@ -20,6 +30,7 @@ from streamfuse.cli import app
 from streamfuse.cli.shared.console import SafeConsole
 from streamfuse.emulator.program import Package
 from streamfuse.export.coreml.target import DESCRIPTIONS
+from streamfuse.export.pipeline import run_export
 from streamfuse.export.selftest import FLOORS
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.backends.coreml import open_package
@@ -95,6 +106,25 @@ def test_the_manifest_names_the_tensors_of_the_package(made: Made) -> None:
         assert [decode[f"logits_{i}"][1] for i in range(3)] == [CHUNK, CHUNK, VOCAB_SIZE - 2 * CHUNK]
     else:
         assert decode["logits"] == (1, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param({"schedule": "fused", "prune_keep": 4, "stream_nodes": {4: 2}}, id="ordered, not pruned"),
+        pytest.param({"schedule": "deferred", "layout": "ane", "widths": (1, 4)}, id="streams of verify_1"),
+    ],
+)
+def test_streams_of_a_verify_pass_are_those_of_the_model(tmp_path: Path, plan: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_model())
+    common = {"target": "coreml", "quantize": "none", "dtype": "float32", "widths": (4,), "default_width": 4}
+    report = run_export(config_for(checkpoint, tmp_path / "bundle", **{**common, **plan}))
+    carrying = {name: row for name, row in report.parity["lowering"].items() if "stream_snr_db" in row}
+    assert {"verify_4" if "stream_nodes" in plan else "verify_1"} <= set(carrying)
+    for row in carrying.values():
+        assert row["stream_snr_db"] > 80
+        assert row.get("own_best", 1) == row.get("kept_agreement", 1) == 1
 
 
 def test_every_weight_is_stored_once(made: Made) -> None:

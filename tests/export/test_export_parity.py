@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from bundle_samples import edit_manifest, write_bundle
@@ -17,12 +19,13 @@ from export_samples import config_for, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
 from streamfuse.bundle import BundleError, open_bundle
+from streamfuse.bundle.manifest import BelowFloor
 from streamfuse.cli import app
 from streamfuse.export import selftest
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import run_export
 from streamfuse.export.resolve import resolve
-from streamfuse.export.selftest import WALK, Floor, Miss, ParityError, check
+from streamfuse.export.selftest import WALK, Floor, Miss, ParityError, PassResult, check, compare
 from streamfuse.options import OptionError
 
 FLOOR = Floor("kernels", 20.0, 0.9)
@@ -54,6 +57,31 @@ def test_a_floor_that_is_named_lets_its_misses_through_and_returns_them() -> Non
         Miss(WALK, "top1_agreement", 0.5, 0.9, "kernels"),
     ]
     assert check({WALK: FINE}, FLOOR, ("kernels",)) == []
+
+
+def test_streams_of_verify_passes_best_tokens_and_pruners_are_held_to_a_floor_too() -> None:
+    fine = {**FINE, "stream_snr_db": 20.0, "own_best": 1.0, "kept_agreement": 0.5}
+    assert check({WALK: FINE, "verify_4": fine}, FLOOR) == []
+    for metric, value in (("stream_snr_db", 19.9), ("own_best", 0.75), ("kept_agreement", 0.4)):
+        with pytest.raises(ParityError, match=f"verify_4: {metric} is {value}, .*; allow_parity_below kernels exports"):
+            check({WALK: FINE, "verify_4": {**fine, metric: value}}, FLOOR)
+        (miss,) = check({WALK: FINE, "verify_4": {**fine, metric: value}}, FLOOR, ("kernels",))
+        assert BelowFloor(comparison="lowering", **asdict(miss)).metric == metric, "the manifest can hold it"
+
+
+def test_a_best_token_that_is_not_the_best_of_its_logits_and_noise_in_streams_are_seen() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 9)).astype(np.float32)
+    logits[0, 4] = logits[0, 7] = 5.0  # either is the best
+    streams = {0: (np.zeros((2, 1), np.int64), np.array([[-0.1, -2.0, -3.0]] * 2, np.float32))}
+    rows, best = dict(enumerate(logits)), {node: int(row.argmax()) for node, row in enumerate(logits)}
+    right = [PassResult(WALK, rows), PassResult("verify_4", rows, best, streams)]
+    figures = compare([PassResult(WALK, rows), PassResult("verify_4", rows, {**best, 0: 7}, streams)], right)
+    assert (figures["verify_4"]["own_best"], figures["verify_4"]["stream_snr_db"]) == (1.0, 200.0)
+    noisy = {0: (streams[0][0], streams[0][1] + rng.normal(size=(2, 3)).astype(np.float32))}
+    figures = compare([PassResult(WALK, rows), PassResult("verify_4", rows, {**best, 1: 0}, noisy)], right)
+    assert figures["verify_4"]["own_best"] == pytest.approx(2 / 3)
+    assert figures["verify_4"]["stream_snr_db"] < 10
 
 
 @pytest.mark.parametrize("figure", ["snr_db", "top1_agreement"])
@@ -99,6 +127,12 @@ def test_a_figure_that_is_no_number_stops_an_export_whatever_is_allowed(
     with pytest.raises(ParityError, match="snr_db is nan"):
         run_export(config_for(checkpoint, tmp_path / "bundle", allow_parity_below=("int4", "kernels")))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_float_export_is_held_to_no_floor_of_integers(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"target": "onnx", "quantize": "none", "dtype": "float32", "allow_parity_below": ("int8",)}
+    with pytest.raises(OptionError, match="must be float32, which this export is held to, not int8"):
+        run_export(config_for(checkpoint, tmp_path / "bundle", **plan))
 
 
 def test_a_floor_that_nobody_knows_or_this_plan_is_not_held_to_is_refused(

@@ -185,7 +185,7 @@ class BelowFloor(Strict):
         description="integer weights against float32 ones, or the emitted graphs against PyTorch on the same weights"
     )
     method: FilledLine = Field(description="a method, or walk: passes over natural text")
-    metric: Literal["snr_db", "top1_agreement"]
+    metric: Literal["snr_db", "stream_snr_db", "top1_agreement", "own_best", "kept_agreement"]
     measured: float
     asked: float = Field(description="what the floor asks for")
     floor: FilledLine

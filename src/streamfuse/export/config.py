@@ -19,6 +19,7 @@ from .schemes import (
     BITS,
     DTYPE_BITS,
     INTEGER_ACTIVATIONS,
+    PARTS,
     Part,
     PartScheme,
     Schemes,
@@ -351,9 +352,12 @@ class ExportConfig:
         )
 
     @property
-    def integer_floor(self) -> str:
-        """The name of the floor of integer weights."""
-        return "int4" if self.four_bits else "int8"
+    def weight_floor(self) -> str:
+        """The name of the floor of the stored weights, compared with the checkpoint's."""
+        if self.four_bits:
+            return "int4"
+        integers = self.grids is not None or any(self.part_scheme(part).bits < 16 for part in PARTS)
+        return "int8" if integers else self.dtype
 
     @property
     def four_bits(self) -> bool:

@@ -131,10 +131,11 @@ def run_export(
             model = model.merged() if merges else model
             merged = f"{config.model} with {config.adapter_file} merged"
             _check_range(config, model, merged if merges else str(config.model))
-            spec, floor = facts.model_spec(model, config), config.integer_floor
+            spec, floor = facts.model_spec(model, config), config.weight_floor
             target = make_target(config, model, spec, folder, progress)
             for name in config.allow_parity_below:
-                check_choice("--allow-parity-below", name, (target.floor.name, floor), ", which this export is held to")
+                held = tuple(dict.fromkeys((target.floor.name, floor)))
+                check_choice("--allow-parity-below", name, held, ", which this export is held to")
             text = tokenizer.encode(selftest.TEXT)
             whole = _Part(None, config, model, spec, target, report, Script.of(spec, text))
             parts = [whole, *(_task(whole, name, own, base, text) for name, own in config.tasks.items())]

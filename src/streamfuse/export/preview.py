@@ -26,7 +26,7 @@ from .config import NO_ADAPTER, ExportConfig
 from .cost import Cost, export_cost
 from .facts import chat_template, source_facts
 from .sampling import SamplingDefaults, sampling_defaults
-from .schemes import DTYPE_BITS, GROUP_SIZES, PARTS
+from .schemes import DTYPE_BITS, GROUP, GROUP_SIZES, PARTS
 from .sizes import PartSize, part_sizes, sizes_of
 
 TUNING_ROUNDED = (
@@ -277,6 +277,13 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
         )
 
 
+_WITHOUT_GROUPS = {  # what to do where no group size fits, by target
+    "executorch": "use --backend xnnpack --quantize none",
+    "coreml": "use groups of a channel",
+    "onnx": "use --quantize none",
+}
+
+
 def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
     hidden = model_config.hidden_size
     inputs = {
@@ -286,16 +293,19 @@ def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
     for part in PARTS:
         if config.kernels or config.backend == "xnnpack":
             group_size = config.group_size if config.quantized else None
+            is_asked = True
         else:
-            group_size = config.part_scheme(part).group_size
+            scheme = config.part_scheme(part)
+            # ONNX Runtime's products have blocks of weights, and none with one scale per output.
+            group_size = scheme.group_size or (GROUP if config.target == "onnx" and scheme.bits < 16 else None)
+            is_asked = scheme.group_size == config.group_size
         sizes = sorted({*inputs.get(part, ()), hidden})
         if group_size is not None and any(size % group_size for size in sizes):
             fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in sizes)]
-            without = (
-                "use --backend xnnpack --quantize none" if config.target == "executorch" else "use groups of a channel"
-            )
+            without = _WITHOUT_GROUPS[config.target]
             allowed = f"one of {', '.join(fitting)}" if fitting else f"none does: {without}"
-            flag = f"--scheme {part}={config.scheme[part]}:" if part in config.scheme else "--group-size"
+            own = "--group-size" if is_asked else f"the group size of {part}"
+            flag = f"--scheme {part}={config.scheme[part]}:" if part in config.scheme else own
             listed = ", ".join(map(str, sizes))
             raise OptionError(f"{flag} must divide this model's sizes {listed} ({allowed}), not {group_size}")
 

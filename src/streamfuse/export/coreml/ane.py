@@ -142,7 +142,7 @@ class Embedding(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A convolution with low-rank adapters: in all rows if `first` is 0, else in none.
+    """A convolution with low-rank adapters in the rows from `first` on.
 
     Args:
         inputs, outputs: the adapters' channels that this convolution covers; all by default.
@@ -165,11 +165,12 @@ class Adapted(nn.Module):
 
     def forward(self, x: Tensor, first: int) -> Tensor:
         y: Tensor = self.product(x)
-        if self.adapter is None or first:
+        if self.adapter is None or first >= x.shape[3]:
             return y
+        added = x[..., first:] if first else x
         for factor in (self.adapter.down, self.adapter.up):
-            x = F.conv2d(x, factor.weight[..., None, None])
-        return y + x
+            added = F.conv2d(added, factor.weight[..., None, None])
+        return torch.cat([y[..., :first], y[..., first:] + added], 3) if first else y + added
 
 
 class GateUp(nn.Module):

@@ -50,7 +50,8 @@ class Blocks:
 
 
 def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blocks:
-    """weight [N, K] in this scheme: without change if it is on the scheme's grid, otherwise quantized.
+    """weight [N, K] in this scheme. A matrix most of whose groups are on the scheme's grid keeps these without change;
+    any other is quantized by ONNX Runtime.
 
     Rows of a table (`is_table`) are also looked up, which does not support offsets.
 
@@ -59,7 +60,8 @@ def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blo
     """
     scheme = replace(scheme, group_size=scheme.group_size or GROUP)
     found = to_integers(weight, scheme, _rounded)
-    if found.exact is not None and not (bool(found.exact.all()) and (found.m is None or not is_table)):
+    on_grid = found.exact is None or float(found.exact.float().mean()) > 0.5
+    if not on_grid or (found.m is not None and is_table):
         found = _rounded(weight.detach().float(), scheme)
     return _encoded(found, scheme.bits)
 
@@ -72,7 +74,8 @@ def _encoded(found: Integers, bits: int) -> Blocks:
         zero_points = _packed(F.pad(found.z, (0, -groups % (8 // bits)), value=middle), bits)
     offsets = None if found.m is None else (found.m.float() + middle * found.d.float()).T.contiguous()
     values = _packed(q, bits).unflatten(1, (groups, -1))
-    return Blocks(bits, values, found.d.float(), zero_points, offsets, found.exact is not None)
+    exact = found.exact is not None and bool(found.exact.all())
+    return Blocks(bits, values, found.d.float(), zero_points, offsets, exact)
 
 
 def _packed(q: Tensor, bits: int) -> Tensor:

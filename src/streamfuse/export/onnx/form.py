@@ -38,6 +38,8 @@ class PartReport:
         self.signal += float(weight.pow(2).sum())
         if not blocks.exact:
             found = dequantized(blocks.values, blocks.scales, blocks.zero_points, blocks.bits)
+            if blocks.offsets is not None:
+                found = found + blocks.offsets.T.repeat_interleave(blocks.block_size, 1)
             self.noise += float((found - weight).pow(2).sum())
 
     def to_dict(self) -> dict[str, Any]:
