@@ -29,7 +29,7 @@ from streamfuse.research.compare.calibrate import accuracy, shapes
 from streamfuse.research.compare.core import CORE_OURS, CoreSystem
 from streamfuse.research.compare.costs import DEVICES, computed_speedup, measured, table
 from streamfuse.research.compare.measure import DataSet, MethodsResult, measure
-from streamfuse.research.compare.methods import BASELINE, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
+from streamfuse.research.compare.methods import BASELINE, DRAFT, MEDUSA, METHODS, STREAMS, Method, Parts, chosen
 from streamfuse.research.compare.online import Pair, plain_answers, shifting
 from streamfuse.research.compare.online import row as online_row
 from streamfuse.research.compare.peer_rows import peer_rows
@@ -101,6 +101,20 @@ def compared(
         TaskSettings(24, 1, temperature), Letters(),  # type: ignore[arg-type]
         peers=peers, costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
     )  # fmt: skip
+
+
+def test_methods_that_share_a_draft_model_all_read_the_prompt_with_it() -> None:
+    made = parts()
+    request = Request([3, 1, 4, 1, 5], 12)
+    shared = [method for method in METHODS if DRAFT in method.needs and not method.sampled]
+    alone = [system_of(method, parts()).answer(request).statistics for method in shared]
+    after_others = [system_of(method, made).answer(request).statistics for method in shared]
+    assert len(shared) > 1
+    for before, after in zip(alone, after_others, strict=True):
+        assert before is not None
+        assert after is not None
+        assert before["passes"] == after["passes"]
+        assert after["passes"]["draft model: prefill"] > 0
 
 
 class Failing(Other):

@@ -17,7 +17,7 @@ from streamfuse.runtime.reference.accept import Acceptor
 from streamfuse.runtime.reference.draft import Drafter, StreamDrafter
 from streamfuse.runtime.reference.loop import Loop, Round
 
-from .methods import BASELINE, METHODS, STREAMS_OF, TARGET, Method, Parts
+from .methods import BASELINE, DRAFT, METHODS, STREAMS_OF, TARGET, Method, Parts
 
 MAX_DEPTH, MAX_RANKS = 16, 8
 
@@ -93,6 +93,10 @@ class Tally:
         self.rounds.append((ms, one.delivered, min(one.delivered, len(walk.tokens) - 1), rejected))
 
 
+def _unread(prompt: Sequence[int]) -> None:
+    """Of a drafter without a model of its own."""
+
+
 class LoopSystem:
     """Answers through the readable loop with a drafter and an acceptor.
 
@@ -104,6 +108,7 @@ class LoopSystem:
         width: nodes of a tree at most, the root counted; 1 decodes plainly.
         streams: name of the pass that gives streams or heads; None: the drafter reads none.
         own_passes: how often models of the drafter's own have run so far.
+        read: processes a prompt with the drafter's own model, before its first draft.
         observe: sees every pass too.
     """
 
@@ -116,14 +121,16 @@ class LoopSystem:
         width: int,
         streams: str | None = None,
         own_passes: Callable[[], Counter[str]] = Counter,
+        read: Callable[[Sequence[int]], None] = _unread,
         observe: Callable[[Round], None] = lambda one: None,
     ) -> None:
         self.name, self.width = name, width
         self._backend, self._make, self._acceptor = backend, make_drafter, acceptor
-        self._streams, self._own, self._observe = streams, own_passes, observe
+        self._streams, self._own, self._read, self._observe = streams, own_passes, read, observe
 
     def answer(self, request: Request) -> Answer:
-        """The clock runs from the pass of the last prompt token on, as that of every other system."""
+        """The clock runs from the pass of the last prompt token on, as that of every other system. Both models have
+        processed the rest of the prompt by then."""
         sampling = SamplingConfig(temperature=request.temperature, seed=request.seed)
         drafter, tally, passes = self._make(sampling), Tally(), Counter[str]()
         before = Counter(self._own())
@@ -144,6 +151,7 @@ class LoopSystem:
         counted = Counted(self._backend, self._streams, passes)
         loop = Loop(counted, list(request.prompt_ids), config, drafter, self._acceptor, observe=see)
         loop.prefill()
+        self._read(request.prompt_ids)
         prefill_ms = since()
         first_ms, tokens = 0.0, []
         for one in loop.run():
@@ -184,7 +192,9 @@ def system_of(
 
     target = parts.backends[method.bundle] if backend is None else backend
     decides = acceptor or method.acceptor()
-    return LoopSystem(method.name, target, make, decides, method.width, streams, parts.passes, observe)
+    own = parts.draft if DRAFT in method.needs else None
+    read = _unread if own is None else own.read
+    return LoopSystem(method.name, target, make, decides, method.width, streams, parts.passes, read, observe)
 
 
 def plain_system(parts: Parts) -> LoopSystem:

@@ -34,6 +34,12 @@ class DraftModel:
         self.backend.close()
         self.backend, self._tokens = backend, []
 
+    def read(self, prompt: Sequence[int]) -> None:
+        """Process a prompt, but for its last token, from an empty cache: several drafters may share this model, and
+        what one of them has read must not spare the next one its passes."""
+        self._tokens = []
+        self.begin(prompt)
+
     def begin(self, tokens: Sequence[int]) -> None:
         """Fill the cache with all tokens except the last, which is the input of `step` or `tree`."""
         wanted = list(tokens[:-1])
