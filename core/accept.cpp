@@ -40,15 +40,15 @@ void Acceptor::accept(const Tree& tree, int64_t nodes, const sf_results& results
   path.rows.clear();
   path.near_ties.clear();
   path.log_probs.clear();
+  path.top.clear();
   int64_t row = 0, place = nodes == 1 ? 0 : place_of(results, 0);
   while (true) {
     int64_t token;
-    double log_prob = 0.0;
     bool ends, taken = false;
     try {
       sampler_.near_tie = false;
       token = choose(results, place, generation.sampling, constraint, statistics, watch);
-      if (generation.log_probs) log_prob = log_prob_of(results, place, token, statistics, watch);
+      if (generation.log_probs) add_log_probs(results, place, token, generation.top_log_probs, path, statistics, watch);
       ends = generation.ends_text(token);
       if (constraint != nullptr && !ends) {
         constraint->accept(token);
@@ -63,7 +63,6 @@ void Acceptor::accept(const Tree& tree, int64_t nodes, const sf_results& results
     path.rows.push_back(static_cast<int32_t>(row));
     path.tokens.push_back(token);
     path.near_ties.push_back(sampler_.near_tie);
-    if (generation.log_probs) path.log_probs.push_back(static_cast<float>(log_prob));
     path.survivor = place;
     int64_t child = 0, rank = -1, offers = 0;
     for (int64_t other = row + 1; other < nodes; ++other) {
@@ -106,12 +105,11 @@ int64_t Acceptor::choose(const sf_results& results, int64_t survivor, const Samp
   return token;
 }
 
-double Acceptor::log_prob_of(const sf_results& results, int64_t survivor, int64_t token, Statistics& statistics,
-                             Stopwatch& watch) {
+void Acceptor::add_log_probs(const sf_results& results, int64_t survivor, int64_t token, int64_t top, Path& path,
+                             Statistics& statistics, Stopwatch& watch) {
   watch.lap(statistics.ms[kAccept]);
-  const double found = sampler_.log_prob(results.logits + survivor * vocab_size_, token);
+  path.log_probs.push_back(sampler_.log_prob(results.logits + survivor * vocab_size_, token, top, path.top));
   watch.lap(statistics.ms[kSample]);
-  return found;
 }
 
 }  // namespace streamfuse

@@ -21,6 +21,7 @@ struct Path {
   std::vector<int32_t> rows;       // [tokens] of the tree: the row that each token follows, the root first
   std::vector<uint8_t> near_ties;  // [tokens] whether another engine's rounding might have chosen otherwise
   std::vector<float> log_probs;    // [tokens] as in sf_token; empty unless they are asked for
+  std::vector<sf_top_token> top;   // [tokens, Generation::top_log_probs], or the vocabulary's size if that is less
   int64_t survivor = 0;            // index of the last row among those that the pass kept
   bool complete = false;           // the constraint allows no token after the last one
 
@@ -43,8 +44,8 @@ class Acceptor {
  private:
   int64_t choose(const sf_results& results, int64_t survivor, const Sampling& sampling, Constraint* constraint,
                  Statistics& statistics, Stopwatch& watch);
-  double log_prob_of(const sf_results& results, int64_t survivor, int64_t token, Statistics& statistics,
-                     Stopwatch& watch);
+  void add_log_probs(const sf_results& results, int64_t survivor, int64_t token, int64_t top, Path& path,
+                     Statistics& statistics, Stopwatch& watch);
 
   int64_t vocab_size_;
   Sampler sampler_;

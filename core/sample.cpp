@@ -78,12 +78,24 @@ int64_t Sampler::choose(const Sampling& sampling, const float* logits, std::span
   return changes ? draw(sampling, changed_.data(), noise) : draw(sampling, logits, noise);
 }
 
-double Sampler::log_prob(const float* logits, int64_t token) {
-  const double top = find_top(logits);
-  demand_finite(top);
+float Sampler::log_prob(const float* logits, int64_t token, int64_t top, std::vector<sf_top_token>& found) {
+  const double best = find_top(logits);
+  demand_finite(best);
   Lanes lanes{};
-  loops<float>().weigh(logits, vocab_size_, top, 1.0, lanes.data());
-  return static_cast<double>(logits[token]) - top - logarithm(total_of(lanes.data(), vocab_size_));
+  loops<float>().weigh(logits, vocab_size_, best, 1.0, lanes.data());
+  const double total = logarithm(total_of(lanes.data(), vocab_size_));
+  const auto of = [&](int64_t id) { return static_cast<float>(static_cast<double>(logits[id]) - best - total); };
+  best_.clear();
+  const size_t most = static_cast<size_t>(std::min(top, vocab_size_));
+  for (int64_t id = 0; most > 0 && id < vocab_size_; ++id) {
+    if (best_.size() == most && !(logits[id] > logits[best_.back()])) continue;
+    if (best_.size() == most) best_.pop_back();
+    const auto place =
+        std::find_if(best_.begin(), best_.end(), [&](int64_t other) { return logits[id] > logits[other]; });
+    best_.insert(place, id);
+  }
+  for (const int64_t id : best_) found.push_back({id, of(id), 0});
+  return of(token);
 }
 
 void Sampler::forbid(const uint32_t* allowed) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "noise.h"
+#include "streamfuse_core.h"
 
 namespace streamfuse {
 
@@ -29,8 +30,9 @@ class Sampler {
   int64_t choose(const Sampling& sampling, const float* logits, std::span<const int64_t> history, int64_t position,
                  const uint32_t* allowed = nullptr);
 
-  // The natural logarithm of softmax(logits)[token], logits [vocab_size]. Throws like `choose`.
-  double log_prob(const float* logits, int64_t token);
+  // The natural logarithm of softmax(logits)[token], logits [vocab_size], and the `top` most probable tokens with
+  // theirs, best first, ties by the smaller id, appended to `found`. Throws like `choose`.
+  float log_prob(const float* logits, int64_t token, int64_t top, std::vector<sf_top_token>& found);
 
   bool near_tie = false;  // whether another engine's rounding might change the last choice
 
@@ -64,6 +66,7 @@ class Sampler {
   std::vector<double> peaks_;    // the largest score of each block of tokens
   std::vector<Noise::Block> blocks_;
   std::vector<Token> kept_;
+  std::vector<int64_t> best_;  // the most probable tokens so far, best first
 };
 
 }  // namespace streamfuse

@@ -89,6 +89,7 @@ void Session::start(const int64_t* ids, int64_t n, const Generation& generation,
   const bool needs_costs = drafts && generation.width == 0;
   const double measure_ms = needs_costs ? learn_costs() : 0.0;
   generation_ = generation;
+  top_ = {};
   if (!drafts) generation_.width = 1;
   or_end([&] {
     if (constrained) constraint_.emplace(std::move(*constrained));
@@ -200,6 +201,7 @@ void Session::pass() {
   const bool needs_logits = generation_.sampling.needs_logits() || constraint_ || generation_.log_probs;
   block_.results = &engine_.run(step.method, tree, step.nodes, needs_logits);
   block_.ms.pass = watch_.lap(statistics_.ms[kVerify]);
+  top_ = {};
   acceptor_.accept(tree, step.nodes, *block_.results, generation_, constraint(), tokens_, room_, statistics_, watch_,
                    block_.path);
   block_.open = true;
@@ -222,7 +224,11 @@ bool Session::deliver(sf_token& out) {
   ++block_.delivered;
   const bool drafted = at + 1 < path.rows.size();
   emit(token, drafted ? planner_.tree()[path.rows[at + 1]].source : uint8_t{SF_MODEL}, out);
-  if (generation_.log_probs) out.log_prob = path.log_probs[at];
+  if (generation_.log_probs) {
+    const size_t count = path.top.size() / path.log_probs.size();
+    out.log_prob = path.log_probs[at];
+    top_ = std::span(path.top).subspan(at * count, count);
+  }
   return true;
 }
 

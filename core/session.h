@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ class Session {
   void start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar);
   bool read();               // processes a part of the prompt in one pass; false: nothing is left
   bool next(sf_token& out);  // false: the text has ended
+  std::span<const sf_top_token> top() const { return top_; }
   void finish(const char* reason);
   void stop() { ++stops_; }
   void reset();
@@ -106,7 +108,8 @@ class Session {
   int64_t room_ = 0;                      // tokens that may still be delivered; -1: the prompt is not processed yet
   const char* reason_ = nullptr;          // why the text ends; NULL: it does not end yet
   Block block_;
-  std::vector<int64_t> certain_;  // tokens that end the text without a pass, the last one first
+  std::span<const sf_top_token> top_;  // in `block_.path`: what could stand in the place of the last token
+  std::vector<int64_t> certain_;       // tokens that end the text without a pass, the last one first
 };
 
 }  // namespace streamfuse

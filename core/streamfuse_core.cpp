@@ -45,7 +45,7 @@ int on(sf_sequence* handle, Body body) noexcept {
 constexpr int64_t kMemory = 65536, kMostMemory = 1 << 24;  // tokens: the default; the maximum
 
 sf_options defaults() {
-  return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr, 0, 0, 0, 0};
+  return {sizeof(sf_options), 128, 0.0, 0, 1.0, 0.0, 1.0, 0, nullptr, 0, 0, 1, 0, nullptr, 0, 0, 0, 0, 0};
 }
 
 streamfuse::Sampling sampling_of(const sf_options& o) {
@@ -77,7 +77,11 @@ streamfuse::Generation generation_of(const sf_options* given, const streamfuse::
   constexpr int32_t kAll = 1 << SF_STREAMS | 1 << SF_LOOKUP | 1 << SF_TABLE | 1 << SF_MEMORY;
   if ((o.sources & ~kAll) != 0) bad("sources may have the bits of SF_STREAMS, SF_LOOKUP, SF_TABLE and SF_MEMORY only");
   generation.sources = o.sources;
-  generation.log_probs = o.log_probs != 0;
+  if (o.top_log_probs < 0 || o.top_log_probs > SF_TOP_LOG_PROBS)
+    bad("top_log_probs must be between 0 and " + std::to_string(SF_TOP_LOG_PROBS) + ", not " +
+        std::to_string(o.top_log_probs));
+  generation.top_log_probs = o.top_log_probs;
+  generation.log_probs = o.log_probs != 0 || o.top_log_probs > 0;
   if (o.dropped_turns < 0 || o.dropped_tokens < 0) bad("dropped_turns and dropped_tokens must be at least 0");
   generation.dropped_turns = o.dropped_turns;
   generation.dropped_tokens = o.dropped_tokens;
@@ -208,6 +212,13 @@ int sf_sequence_next(sf_sequence* handle, sf_token* out) {
     if (out == nullptr) bad("next needs a place for the token");
     return session.next(*out) ? SF_OK : SF_END;
   });
+}
+
+int32_t sf_sequence_top(const sf_sequence* handle, const sf_top_token** out) {
+  if (handle == nullptr || handle->session == nullptr || out == nullptr) return 0;
+  const std::span<const sf_top_token> top = handle->session->top();
+  *out = top.data();
+  return static_cast<int32_t>(top.size());
 }
 
 int sf_sequence_finish(sf_sequence* handle, const char* reason) {

@@ -270,6 +270,8 @@ SF_EXPORT int sf_sequence_new(sf_core_model*, const sf_backend* backend, const s
 SF_EXPORT void sf_sequence_free(sf_sequence*);
 SF_EXPORT const char* sf_sequence_error(const sf_sequence*); /* never NULL */
 
+enum { SF_TOP_LOG_PROBS = 20 };
+
 typedef struct sf_options {
   size_t size;
   int64_t max_new_tokens;    /* at least 1 */
@@ -292,6 +294,8 @@ typedef struct sf_options {
   int32_t log_probs; /* 1: sf_token.log_prob is computed; the text is the same, but a token costs more time */
   int64_t dropped_turns;  /* for the statistics: the number of turns that were dropped for this text, */
   int64_t dropped_tokens; /* and their length in tokens, both from sf_text_dropped; 0: none */
+  int32_t top_log_probs;  /* 0 to SF_TOP_LOG_PROBS: the number of tokens that sf_sequence_top returns; more than 0
+                             implies log_probs */
 } sf_options;
 
 /* 128 tokens, greedy, speculative, width chosen by the planner. */
@@ -335,6 +339,17 @@ SF_EXPORT int sf_sequence_read(sf_sequence*, int64_t* read, int64_t* total);
  * further token, at max_new_tokens, a full context, or sf_sequence_stop. Between two calls the cache matches the
  * delivered tokens. */
 SF_EXPORT int sf_sequence_next(sf_sequence*, sf_token* out);
+
+typedef struct sf_top_token {
+  int64_t id;
+  float log_prob; /* as in sf_token */
+  int32_t reserved;
+} sf_top_token;
+
+/* The tokens that were most probable in the place of the last one, best first, ties by the smaller id: their number,
+ * and an array that is valid until the next call on this sequence. 0 unless sf_options.top_log_probs is set, and before
+ * the first token. The last token itself need not be among them. */
+SF_EXPORT int32_t sf_sequence_top(const sf_sequence*, const sf_top_token** out);
 
 /* Ends the text after the tokens delivered so far and discards what was computed beyond them. `reason` is the finish
  * reason in the statistics: "stop" (a stop string) or "stopped" (NULL means this). No effect if no text runs. */

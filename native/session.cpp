@@ -182,6 +182,7 @@ bool Session::read(int64_t* read, int64_t* total) {
 }
 
 bool Session::next(sf_piece& out) {
+  gave_token_ = false;
   if (give_held(out)) return true;  // a token that completed text of two channels
   if (running_) {
     sf_token token{};
@@ -225,8 +226,25 @@ void Session::give(const sf_token& token, sf_piece& out) {
     out.source = token.source;
     out.log_prob = token.log_prob;
   }
+  gave_token_ = true;
   // A stop string is complete. Where the end fails the cache is shorter, and the next answer reads more.
   if (code == SF_END) sf_sequence_finish(sequence_.get(), "stop");
+}
+
+const std::vector<sf_top_piece>& Session::top() {
+  top_texts_.clear();
+  top_.clear();
+  const sf_top_token* found = nullptr;
+  const int32_t n = gave_token_ ? sf_sequence_top(sequence_.get(), &found) : 0;
+  for (int32_t i = 0; i < n; ++i) {
+    const char* text = nullptr;
+    size_t bytes = 0;
+    text_needs(sf_text_token(text_.get(), found[i].id, &text, &bytes));
+    top_texts_.emplace_back(text, bytes);
+  }
+  for (size_t i = 0; i < top_texts_.size(); ++i)
+    top_.push_back({top_texts_[i].data(), top_texts_[i].size(), found[i].id, found[i].log_prob, 0});
+  return top_;
 }
 
 // The answer is over, and the turn is closed with what was delivered of it.

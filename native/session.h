@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "handle.h"
 #include "model.h"
@@ -27,6 +28,7 @@ class Session {
   void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
   bool read(int64_t* read, int64_t* total);  // false: nothing is left to process
   bool next(sf_piece& out);                  // false: the answer has ended
+  const std::vector<sf_top_piece>& top();    // of the last piece
   void finish();
   void stop();
   const char* statistics() { return sf_sequence_statistics(sequence_.get()); }
@@ -66,8 +68,11 @@ class Session {
     std::string text;
     int32_t channel;
   };
-  std::deque<Part> held_;  // text of later pieces
-  std::string shown_;      // the last piece
+  std::deque<Part> held_;    // text of later pieces
+  std::string shown_;        // the last piece
+  bool gave_token_ = false;  // the last piece has a token
+  std::vector<std::string> top_texts_;
+  std::vector<sf_top_piece> top_;  // with these texts
 };
 
 }  // namespace streamfuse::native

@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "guard.h"
 #include "model.h"
@@ -230,6 +231,16 @@ int sf_session_next(sf_session* handle, sf_piece* out) {
   return on(handle, [&](Session& session) {
     if (out == nullptr) bad("next needs a place for the piece");
     return session.next(*out) ? SF_OK : SF_END;
+  });
+}
+
+int sf_session_top(sf_session* handle, const sf_top_piece** out, int32_t* n) {
+  return on(handle, [&](Session& session) {
+    if (out == nullptr || n == nullptr) bad("top needs a place for the tokens and one for their number");
+    const std::vector<sf_top_piece>& top = session.top();
+    *out = top.data();
+    *n = static_cast<int32_t>(top.size());
+    return SF_OK;
   });
 }
 

@@ -249,6 +249,18 @@ typedef struct sf_piece {
 /* The next piece. SF_END when the answer has ended, or if none was started. */
 SF_EXPORT int sf_session_next(sf_session*, sf_piece* out);
 
+typedef struct sf_top_piece {
+  const char* text; /* what the token stands for, which may be a part of a character; the name of a special token */
+  size_t bytes;
+  int64_t token;
+  float log_prob; /* as in sf_token */
+  int32_t reserved;
+} sf_top_piece;
+
+/* The tokens that were most probable in the place of that of the last piece, best first (sf_sequence_top), valid until
+ * the next call on this session. None unless sf_options.top_log_probs is set, and for a piece without a token. */
+SF_EXPORT int sf_session_top(sf_session*, const sf_top_piece** out, int32_t* n);
+
 /* Ends the running answer, or the one that a call is starting, at its next token or during its prompt. Any thread may
  * call it. Delivered text stays in the conversation; if nothing was delivered, the question is dropped. No effect if no
  * answer runs or starts. */

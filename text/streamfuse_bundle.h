@@ -160,6 +160,10 @@ SF_EXPORT int sf_text_count(sf_text*, const char* text, size_t bytes, int64_t* n
 /* The text of tokens, without special tokens. */
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
 
+/* The bytes that a token stands for, which may be a part of a character; the name of a special token. None if the
+ * tokenizer has no such token. */
+SF_EXPORT int sf_text_token(sf_text*, int64_t id, const char** text, size_t* bytes);
+
 /* Renders messages with the chat template, ending where the answer begins. messages: a JSON list of
  * {"role": ..., "content": ...}; a template may read further fields, such as tool_calls (the content may then be null),
  * tool_call_id, name and reasoning_content. SF_BAD_ARGUMENT if there is no template or it rejects the messages. The

@@ -116,8 +116,11 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
         choice = Choice() if provider is None else Choice.parse(provider)
         return lambda bundle=bundle: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads, provider=choice)
     if bundle.manifest.target == "coreml":
+        from streamfuse.options import OptionError
         from streamfuse.runtime.backends.coreml import open_package
 
+        if threads is not None:
+            raise OptionError("--threads has no effect on a Core ML bundle; leave it out")
         return lambda bundle=bundle: open_package(bundle.graph, bundle.spec())
     _check_backend(bundle)
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
@@ -180,6 +183,8 @@ def _engine_stamp(bundle: Bundle) -> str:
         from streamfuse.runtime.backends.onnx_providers import installed
 
         return installed()
+    if bundle.manifest.target == "coreml" and emulated(bundle):
+        return f"emulator of streamfuse {version('streamfuse')}, numpy {version('numpy')}"
     if bundle.manifest.target == "coreml":
         try:
             return f"coremltools {version('coremltools')}"

@@ -150,6 +150,11 @@ def test_run_as_json_has_log_probabilities_if_they_are_asked_for(
     assert (code, list(facts)[:3]) == (0, ["text", "tokens", "log_probs"])
     assert len(facts["tokens"]) == len(facts["log_probs"]) == 16
     assert max(facts["log_probs"]) < 0
+    top = json.loads(streamfuse_command("run", bundle, "hello", "--json", "--top-log-probs", "2")[1])
+    assert (top["tokens"], top["log_probs"]) == (facts["tokens"], facts["log_probs"])
+    assert [[*one] for one in top["top_log_probs"][0]] == [["token", "log_prob", "text"]] * 2
+    assert [one["token"] for one, *_ in top["top_log_probs"]] == facts["tokens"], "greedy"
+    assert streamfuse_command("run", bundle, "hello", "--top-log-probs", "2")[0] == 2
     empty = json.loads(streamfuse_command("run", bundle, "hello", "--json", "--log-probs", "--regex", "")[1])
     assert (empty["text"], empty["tokens"], empty["log_probs"]) == ("", [], [])
 

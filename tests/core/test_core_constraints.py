@@ -24,7 +24,7 @@ from tokenizer_samples import llama_like, opened
 from streamfuse.runtime.backend import DECODE, STREAMS, BackendError, ModelSpec
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.constraint import Constraint
-from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, Token
+from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, Token, TokenLogProb
 from streamfuse.runtime.reference.draft import DraftTables, StreamDrafter
 from streamfuse.runtime.reference.guide import Guide
 from streamfuse.runtime.reference.lookup import LookUpDrafter
@@ -197,12 +197,13 @@ def test_log_probabilities_are_the_models_with_drafts_and_without_and_change_no_
         config = GenerationConfig(
             40, replace(SAMPLINGS[sampling], seed=int(rng.integers(2**60))), width=int(rng.choice([2, 4, 8]))
         )
-        accuracy, found = int(rng.integers(0, 17)), []
+        accuracy, found, tops = int(rng.integers(0, 17)), [], list[list[tuple[TokenLogProb, ...]]]()
         for asked in (
             config,
             replace(config, log_probs=True),
             replace(config, log_probs=True, width=None),
-            replace(config, log_probs=True, width=None, speculative=False),
+            replace(config, top_log_probs=3, width=None, speculative=False),
+            replace(config, top_log_probs=3),
         ):
             engine = ArithmeticBackend(model, accuracy, mixed=True)
             tokens: list[Token] = []
@@ -211,13 +212,20 @@ def test_log_probabilities_are_the_models_with_drafts_and_without_and_change_no_
                 session.start(prompt, asked, copy.deepcopy(automaton))
                 tokens.extend(iter(session.next, None))
             found.append(([token.id for token in tokens], [token.log_prob for token in tokens]))
+            tops.append([token.top for token in tokens])
         (text, without), *others = found
         assert without == [None] * len(text)
+        assert tops[:3] == [[()] * len(text)] * 3
+        assert tops[3] == tops[4]
         expected = []
         for place, token in enumerate(text):
             logits = logits_after([*prompt, *text[:place]], model.vocab_size).astype(np.float64)
-            expected.append(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum()))
-        assert others == [(text, others[0][1])] * 3
+            all_log_probs = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            expected.append(all_log_probs[token])
+            best = np.argsort(-logits, kind="stable")[:3].tolist()  # equal ones by their ids
+            assert [one.token for one in tops[3][place]] == best
+            np.testing.assert_allclose([one.log_prob for one in tops[3][place]], all_log_probs[best], rtol=1e-6)
+        assert others == [(text, others[0][1])] * 4
         np.testing.assert_allclose(others[0][1], expected, rtol=1e-6)
 
 

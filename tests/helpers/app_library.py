@@ -101,9 +101,19 @@ class CPiece(ctypes.Structure):
     ]
 
 
+class TopPiece(ctypes.Structure):
+    _fields_ = [
+        ("text", c_void_p),
+        ("bytes", c_size_t),
+        ("token", c_int64),
+        ("log_prob", c_float),
+        ("reserved", c_int32),
+    ]
+
+
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "sf_model_options": ModelOptions, "sf_session_options": SessionOptions,
-    "sf_answer_options": AnswerOptions, "sf_piece": CPiece,
+    "sf_answer_options": AnswerOptions, "sf_piece": CPiece, "sf_top_piece": TopPiece,
 }  # fmt: skip
 _handle, _place, _int64 = c_void_p, POINTER(c_void_p), POINTER(c_int64)
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -140,6 +150,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_session_start_tokens": (c_int, [_handle, c_void_p, c_int64, POINTER(AnswerOptions)]),
     "sf_session_read": (c_int, [_handle, _int64, _int64]),
     "sf_session_next": (c_int, [_handle, POINTER(CPiece)]),
+    "sf_session_top": (c_int, [_handle, POINTER(POINTER(TopPiece)), POINTER(c_int32)]),
     "sf_session_stop": (None, [_handle]),
     "sf_session_finish": (c_int, [_handle]),
     "sf_session_statistics": (c_char_p, [_handle]),
@@ -318,6 +329,16 @@ class AppSession:
         self._check(code)
         text = ctypes.string_at(piece.text, piece.bytes).decode() if piece.bytes else ""
         return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source], CHANNELS[piece.channel])
+
+    def top(self) -> list[dict[str, Any]]:
+        """The most probable tokens in the place of the last piece's."""
+        found, n = POINTER(TopPiece)(), c_int32()
+        self._check(library().sf_session_top(self.handle, byref(found), byref(n)))
+        return [
+            {"token": one.token, "log_prob": one.log_prob,
+             "text": ctypes.string_at(one.text, one.bytes).decode(errors="replace")}
+            for one in found[: n.value]
+        ]  # fmt: skip
 
     def pieces(self) -> Iterator[Piece]:
         while (piece := self.next()) is not None:

@@ -8,8 +8,8 @@ Reads one JSON object per line, and writes one for each:
      "context_policy": of a chat or null, "adapter": a task adapter of the bundle or null,
      "restore": file or null, "save": file or null,
      "stops": null or for each turn a number of tokens or null}
-    {"turns": [{"text", "tokens", "sources", "log_probs", "statistics", "seconds"}, ...], "messages": [...]}
-    or {"error": sentence}
+    {"turns": [{"text", "tokens", "sources", "log_probs", "top_log_probs", "statistics", "seconds"}, ...],
+     "messages": [...]} or {"error": sentence}
 
 Each request has a sequence of its own: a chat, or for raw prompts a session. A turn with a number in `stops` is
 stopped once so many tokens were delivered; 0: before its prompt is read.
@@ -50,6 +50,7 @@ def turn(ask: Callable[[], Any], stop_after: int | None = None) -> dict[str, Any
         "tokens": [piece.token for piece in pieces if piece.token is not None],
         "sources": [piece.source for piece in pieces if piece.token is not None],
         "log_probs": [piece.log_prob for piece in pieces if piece.log_prob is not None],
+        "top_log_probs": [[one._asdict() for one in piece.top_log_probs] for piece in pieces if piece.top_log_probs],
         "statistics": stream.statistics.to_dict(),
         "seconds": seconds,
     }

@@ -103,6 +103,22 @@ def test_turns_are_python_s_with_speculation_and_without(model: AppModel, chat_b
             chat.free()
 
 
+def test_the_most_probable_tokens_are_python_s(model: AppModel, chat_bundle: Path) -> None:
+    config = {**SHORT, **SETTINGS[1], "top_log_probs": 3}
+    (answer,) = python({"bundle": str(chat_bundle), "turns": QUESTIONS[:1], "config": config})
+    chat = model.chat()
+    chat.start(QUESTIONS[0], **config)
+    assert chat.top() == [], "before the first piece"
+    tops = [chat.top() for piece in chat.pieces() if piece.token is not None]
+    assert tops == answer["turns"][0]["top_log_probs"]
+    assert chat.top() == [], "after the end"
+    assert model.chat().ask(QUESTIONS[0], **SHORT) == model.chat().ask(QUESTIONS[0], **SHORT, top_log_probs=20)
+    with pytest.raises(LibraryFailure, match="top_log_probs must be between 0 and 20, not 21") as refused:
+        chat.start(QUESTIONS[0], top_log_probs=21)
+    assert refused.value.code == BAD_ARGUMENT
+    chat.free()
+
+
 @pytest.mark.parametrize("drafts", [{"speculative": 0}, {"width": 4}, {}])
 def test_a_chat_longer_than_the_context_is_python_s(
     model: AppModel, chat_bundle: Path, tmp_path: Path, drafts: dict[str, int]

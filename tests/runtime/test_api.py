@@ -436,6 +436,33 @@ def test_a_piece_and_a_result_have_the_log_probabilities_that_are_asked_for(mode
     assert model.generate("hi", **options).log_probs == []
 
 
+def test_the_most_probable_tokens_come_with_their_text(model: streamfuse.Model) -> None:
+    options = {"max_new_tokens": 12, "temperature": 0.9, "seed": 3}
+    plain = model.generate("hi", speculative=False, top_log_probs=4, **options)
+    drafted = model.generate("hi", top_log_probs=4, **options)
+    assert plain.tokens == drafted.tokens == model.generate("hi", **options).tokens
+    assert plain.log_probs == drafted.log_probs == model.generate("hi", log_probs=True, **options).log_probs
+    assert plain.top_log_probs == drafted.top_log_probs
+    assert [len(top) for top in plain.top_log_probs] == [4] * 12
+    for token, log_prob, top in zip(plain.tokens, plain.log_probs, plain.top_log_probs, strict=True):
+        values = [one.log_prob for one in top]
+        assert values == sorted(values, reverse=True)
+        assert dict((one.token, one.log_prob) for one in top).get(token, log_prob) == log_prob
+        assert [one.text for one in top] == [
+            model.tokenizer.token_bytes(one.token).decode(errors="replace") for one in top
+        ]
+    with model.stream("hi", top_log_probs=4, **options) as pieces:
+        assert [piece.top_log_probs for piece in pieces if piece.token is not None] == plain.top_log_probs
+    ids = [token for token in range(model.manifest.model.vocab_size) if model.tokenizer.token_bytes(token) == b"a"]
+    assert len(ids) == 1
+    (end,) = model.tokenizer.encode_rendered("<|im_end|>")
+    assert model.tokenizer.token_bytes(end) == b"<|im_end|>", "special tokens have their names"
+    assert model.tokenizer.token_bytes(1 << 31) == b""
+    for wrong in (21, -1, 1.5, True):
+        with pytest.raises(OptionError, match=rf"^top_log_probs must be an integer from 0 to 20, not {wrong}$"):
+            model.generate("hi", top_log_probs=wrong)  # type: ignore[arg-type]
+
+
 def test_the_options_are_the_command_lines_by_name(model: streamfuse.Model) -> None:
     flags = {*inspect.signature(run).parameters}
     assert {*GenerationOptions.__annotations__} - flags == {

@@ -17,8 +17,10 @@ import bundle_samples
 import fakes
 import pytest
 from engine_fixtures import made_engines
+from writing_backend import writing
 
 import streamfuse
+from streamfuse import engines
 from streamfuse.api import ToolCall
 from streamfuse.api.options import prompt_config_of
 from streamfuse.api.tools import choice_of, tools_of
@@ -315,6 +317,29 @@ def test_a_stop_while_a_function_runs_ends_the_rounds(model: streamfuse.Model) -
             assert [call.name for call in answer.tool_calls] == ["hold"]
             assert [message["role"] for message in chat.messages] == ["user", "assistant"]
             assert chat.send_tool_results(["done"]).tokens, "a stop ends earlier requests only"
+
+
+def test_after_a_stop_the_functions_of_the_calls_that_are_left_are_not_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = "".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>\n' for name in ("hold", "later")
+    )
+    monkeypatch.setattr(engines, "engines_of", bundle_samples.fake_engines(writing({"x": calls}))[1])
+    called: list[str] = []
+    with streamfuse.load(bundle_of(tmp_path / "demo")) as model, model.chat(max_new_tokens=400) as chat:
+
+        def hold() -> str:
+            called.append("hold")
+            chat.stop()
+            return "done"
+
+        def later() -> None:
+            called.append("later")
+
+        answer = chat.send("x", tools=[hold, later], max_tool_rounds=4)
+        assert [call.name for call in answer.tool_calls] == ["hold", "later"]
+        assert called == ["hold"]
 
 
 def test_results_can_be_sent_by_hand(model: streamfuse.Model) -> None:

@@ -283,6 +283,21 @@ def test_log_probabilities_are_those_of_the_public_api_in_one_piece_and_as_a_str
     assert served.ask(**options).choices[0].logprobs is None
 
 
+def test_the_most_probable_tokens_are_those_of_the_public_api(served: Served) -> None:
+    options = {"max_tokens": 12, "temperature": 0.9, "seed": 3}
+    expected = served.model.generate("hi", max_new_tokens=12, temperature=0.9, seed=3, top_log_probs=3).top_log_probs
+    for stream in (False, True):
+        answer = served.ask(logprobs=True, top_logprobs=3, stream=stream, **options)
+        choices = [chunk.choices[0] for chunk in answer if chunk.choices] if stream else [answer.choices[0]]
+        content = [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content]
+        top = [[(one.token, one.logprob, one.bytes) for one in token.top_logprobs] for token in content]
+        assert top == [[(one.text, one.log_prob, list(one.text.encode())) for one in of_token] for of_token in expected]
+    text: dict[str, Any] = {"model": NAME, "prompt": "a few words", "max_tokens": 9, "logprobs": 2}
+    found = served.client.completions.create(**text).choices[0].logprobs.top_logprobs
+    whole = served.model.generate("a few words", raw=True, max_new_tokens=9, top_log_probs=2).top_log_probs
+    assert found == [{one.text: one.log_prob for one in reversed(of_token)} for of_token in whole]
+
+
 def test_log_probabilities_of_a_continued_text_have_offsets(served: Served) -> None:
     options: dict[str, Any] = {"model": NAME, "prompt": "a few words", "max_tokens": 9, "logprobs": 0}
     expected = served.model.generate("a few words", raw=True, max_new_tokens=9, log_probs=True)

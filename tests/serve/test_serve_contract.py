@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from bundle_samples import IM_END, IM_START, VOCAB_SIZE, byte_tokenizer
-from fakes import ArithmeticBackend
 from served import NAME, Served, serving
+from writing_backend import BYTES, writing
 
-from streamfuse.runtime.backend import DECODE
 from streamfuse.serve.requests import read_chat
 
-BYTES = byte_tokenizer()
-AFTER_START = len("assistant\n")
 TEXTS = {
     "hello": "Hello, world",
     "unicode": "café 日本語 😀🎉",
@@ -38,33 +32,9 @@ WEATHER = {
 }
 
 
-class WritingBackend(ArithmeticBackend):
-    """Answers a question that is a word of TEXTS with its text, then ends; by any width."""
-
-    def run(self, method: str, input_ids: Any, position_ids: Any, ancestors: Any, want_logits: bool = False) -> Any:
-        output = super().run(method, input_ids, position_ids, ancestors, want_logits)
-        if output.logits is None:
-            return output
-        rows = [0] if method == DECODE else output.kept
-        best = [_next([*self.cache, *input_ids[np.flatnonzero(ancestors[row])].tolist()]) for row in rows]
-        logits = np.zeros((len(best), VOCAB_SIZE), np.float32)
-        logits[np.arange(len(best)), best] = 50
-        return replace(output, logits=logits, best=logits.argmax(axis=1))
-
-
-def _next(context: list[int]) -> int:
-    starts = [place for place, token in enumerate(context) if token == IM_START]
-    if len(starts) < 2:
-        return 0  # a pass that is only timed
-    question = BYTES.decode(context[starts[-2] : starts[-1]]).removeprefix("user\n").strip()
-    # A drafted token may begin a turn too, whose question is none of these.
-    text, done = BYTES.encode(TEXTS.get(question, "")).ids, len(context) - 1 - starts[-1] - AFTER_START
-    return text[done] if 0 <= done < len(text) else IM_END
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("served"), WritingBackend) as served:
+    with serving(tmp_path_factory.mktemp("served"), writing(TEXTS)) as served:
         yield served
 
 

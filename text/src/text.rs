@@ -47,6 +47,10 @@ impl Text {
         self.language.decode(&tokens(ids)?)
     }
 
+    pub fn token_bytes(&self, id: i64) -> Result<Vec<u8>> {
+        Ok(self.language.tokenizer.token_bytes(token(id)?))
+    }
+
     pub fn render(&self, messages: &str) -> Result<String> {
         Ok(self.render_cut(messages)?.replace(CUT, ""))
     }

@@ -200,6 +200,22 @@ impl Tokenizer {
         self.inner.id_to_token(id).is_some()
     }
 
+    /// The bytes that a token stands for, its name if it is special; none if there is no such token.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        match self.special(id) {
+            "" => self.spelled(id, self.spelling().unwrap_or(self.byte_spelling)),
+            name => name.as_bytes().to_owned(),
+        }
+    }
+
+    fn spelled(&self, id: u32, spelling: Spelling) -> Vec<u8> {
+        let word = self.inner.id_to_token(id).unwrap_or_default();
+        if self.inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
+            return word.into_bytes();
+        }
+        spelling.bytes(&word)
+    }
+
     /// The token's text in the vocabulary; empty if there is none.
     pub fn word(&self, id: Option<i64>) -> String {
         id.map_or_else(String::new, |id| word(&self.inner, id))
@@ -214,11 +230,7 @@ impl Decoder for Tokenizer {
     }
 
     fn bytes(&self, id: u32) -> Vec<u8> {
-        let word = self.inner.id_to_token(id).unwrap_or_default();
-        if self.inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
-            return word.into_bytes();
-        }
-        self.byte_spelling.bytes(&word)
+        self.spelled(id, self.byte_spelling)
     }
 
     fn special(&self, id: u32) -> &str {

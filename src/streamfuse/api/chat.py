@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
@@ -70,8 +70,8 @@ class Chat:
 
         With `max_tool_rounds` above 0, tool calls of an answer are made: the functions of `tools` are called, and their
         results are sent, until an answer calls none, at most so many times. What a function raises is sent as the
-        result "error: ...". `stop` ends this too, while a function runs as well: calls without a result are left in
-        `tool_calls`. The result is that of the last answer.
+        result "error: ...". `stop` ends this too, while a function runs as well: the functions of the calls that are
+        left are not called, and the calls stay in `tool_calls`. The result is that of the last answer.
         """
         whole = is_integer(max_tool_rounds) and max_tool_rounds >= 0
         demand(whole, "max-tool-rounds", "an integer of at least 0", max_tool_rounds)
@@ -81,9 +81,11 @@ class Chat:
         for _ in range(max_tool_rounds):
             if not result.tool_calls or stopped():
                 break
-            results = self.call_tools(result.tool_calls, **options)
-            if stopped():
-                break
+            results = []
+            for text in self._called(result.tool_calls, options):
+                results.append(text)
+                if stopped():
+                    return result
             result = self._finish(self._stream_tool_results(results, options, stopped))
         return result
 
@@ -140,13 +142,16 @@ class Chat:
         calls = several("calls", calls, "the tool calls of an answer")
         for call in calls:
             demand(isinstance(call, ToolCall), "calls", "the tool calls of an answer", call)
+        return list(self._called(calls, options))
+
+    def _called(self, calls: Sequence[ToolCall], options: GenerationOptions) -> Iterator[str]:
+        """The text of each call's result; a function is called when its text is asked for."""
         tools = {tool.name: tool for tool in self._turn(options)[1].tools}
-        return [
-            tools[call.name].answer(call.arguments)
-            if call.name in tools
-            else f"error: there is no tool {call.name}; the tools are {', '.join(tools)}"
-            for call in calls
-        ]
+        for call in calls:
+            if call.name in tools:
+                yield tools[call.name].answer(call.arguments)
+            else:
+                yield f"error: there is no tool {call.name}; the tools are {', '.join(tools)}"
 
     def _turn(self, options: GenerationOptions) -> tuple[GenerationConfig, PromptConfig]:
         merged: GenerationOptions = {**self._options, **options}

@@ -14,6 +14,7 @@ from streamfuse.runtime.backend import ModelSpec
 
 OFF_BY_REQUEST = "off by request"
 NO_VERIFY = "no verify methods in this bundle"
+MOST_TOP_LOG_PROBS = 20  # SF_TOP_LOG_PROBS of core/streamfuse_core.h
 DRAFT_SOURCES = ("streams", "lookup", "table", "memory")  # of drafts
 CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
@@ -89,6 +90,7 @@ class GenerationConfig:
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
     sources: tuple[str, ...] | None = None  # what may draft, some of DRAFT_SOURCES; None: all of them
     log_probs: bool = False  # compute the log-probability of each token
+    top_log_probs: int = 0  # and of this many of the most probable ones in its place; above 0: log_probs too
     schema: Schema | None = None  # the text is JSON that fits it; at most one of schema, regex and grammar
     regex: str | None = None  # the whole text matches this regular expression
     grammar: str | None = None  # the text is in the language of this Lark grammar
@@ -103,6 +105,8 @@ class GenerationConfig:
         demand_bool("ignore-eos", self.ignore_eos)
         demand_bool("speculative", self.speculative)
         demand_bool("log-probs", self.log_probs)
+        asked = is_integer(self.top_log_probs) and 0 <= self.top_log_probs <= MOST_TOP_LOG_PROBS
+        demand(asked, "top-log-probs", f"an integer from 0 to {MOST_TOP_LOG_PROBS}", self.top_log_probs)
         demand(self.width is None or is_integer(self.width), "width", "an integer", self.width)
         if "" in self.stop_strings:
             raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")

@@ -20,7 +20,7 @@ from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.constraint import table_of as table_of_constraint
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
-from streamfuse.runtime.structures import CLOCK, TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor
+from streamfuse.runtime.structures import CLOCK, TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor, TopToken
 from streamfuse.runtime.tables import DTYPES
 from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK
 
@@ -164,12 +164,23 @@ def _guarded(clock: Clock, failure: list[BaseException]) -> Any:
     return CLOCK(now)
 
 
+class TokenLogProb(NamedTuple):
+    """A token, the natural logarithm of its probability as in `Piece`, and what it stands for: text with a replacement
+    character for a part of one, or the name of a special token; empty from a session that speaks ids alone."""
+
+    token: int
+    log_prob: float
+    text: str = ""
+
+
 class Token(NamedTuple):
-    """A delivered token, who drafted it (SOURCES), and its log-probability if it is asked for."""
+    """A delivered token, who drafted it (SOURCES), and if they are asked for its log-probability and the most probable
+    tokens in its place, best first."""
 
     id: int
     source: str
     log_prob: float | None = None
+    top: tuple[TokenLogProb, ...] = ()
 
 
 class CoreSession:
@@ -216,6 +227,7 @@ class CoreSession:
             raise CoreError(sentence)
         self._token = CToken()
         self._token_address = ctypes.addressof(self._token)
+        self._wants_top = False
 
     def prepare(self) -> None:
         """End a running text, and measure the latency of passes unless it is known; at most about 250 ms."""
@@ -250,7 +262,9 @@ class CoreSession:
             stop_count=len(stops), ignore_eos=config.ignore_eos, speculative=config.speculative,
             width=config.width or 0, sources=sum(1 << SOURCES.index(source) for source in config.sources or ()),
             log_probs=config.log_probs, dropped_turns=dropped[0], dropped_tokens=dropped[1],
+            top_log_probs=config.top_log_probs,
         )  # fmt: skip
+        self._wants_top = config.top_log_probs > 0
         with self.handle:  # first: a closed session raises here and does not own the constraint
             if constraint is not None:
                 restricted = table_of_constraint(constraint, self.vocab_size, self.failure)
@@ -271,11 +285,17 @@ class CoreSession:
 
     def next(self) -> Token | None:
         """The next token; None where the text has ended."""
-        with self.handle:
+        with self.handle as handle:
             if self._call(self.library.sf_sequence_next, self._token_address, allowed=END) == END:
                 return None
             token = self._token
-            return Token(token.id, SOURCES[token.source], None if math.isnan(token.log_prob) else token.log_prob)
+            log_prob = None if math.isnan(token.log_prob) else token.log_prob
+            return Token(token.id, SOURCES[token.source], log_prob, self._top(handle) if self._wants_top else ())
+
+    def _top(self, handle: c_void_p) -> tuple[TokenLogProb, ...]:
+        found = POINTER(TopToken)()
+        count = self.library.sf_sequence_top(handle, byref(found))
+        return tuple(TokenLogProb(one.id, one.log_prob) for one in found[:count])
 
     def finish(self, reason: str | None = None) -> None:
         """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""
@@ -405,6 +425,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_sequence_start": (ctypes.c_int, [_handle, c_void_p, _number, c_void_p]),
     "sf_sequence_read": (ctypes.c_int, [_handle, c_void_p, c_void_p]),
     "sf_sequence_next": (ctypes.c_int, [_handle, c_void_p]),
+    "sf_sequence_top": (c_int32, [_handle, POINTER(POINTER(TopToken))]),
     "sf_sequence_finish": (ctypes.c_int, [_handle, _text]),
     "sf_sequence_stop": (None, [_handle]),
     "sf_sequence_reset": (ctypes.c_int, [_handle]),

@@ -19,7 +19,7 @@ from streamfuse.options import OptionError
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig, Schema
 from streamfuse.runtime.constraint import Constraint
-from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession
+from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession, TokenLogProb
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import TextError, TextStream, Tokenizer
@@ -38,7 +38,8 @@ class Piece:
     part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the
     model's family, which are in no piece. With the option `log_probs`, `log_prob` is the natural logarithm of the
     model's probability of the token: softmax over the whole vocabulary, before temperature, filters, penalty and
-    constraint.
+    constraint. With `top_log_probs=n`, `top_log_probs` has the n most probable tokens in its place, best first, ties by
+    the smaller id; where the token was sampled or constrained it may be none of them.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Piece:
     source: str = "model"
     channel: str = "answer"
     log_prob: float | None = None
+    top_log_probs: tuple[TokenLogProb, ...] = ()
 
     @property
     def drafted(self) -> bool:
@@ -68,7 +70,8 @@ class ToolCall:
 @dataclass(frozen=True)
 class Result:
     """An answer, as far as it was delivered. `text` is its channel "answer", `thinking` that of this name. With the
-    option `log_probs`, `log_probs` has the log-probability of each of `tokens` (Piece); otherwise it is empty."""
+    option `log_probs`, `log_probs` has the log-probability of each of `tokens` (Piece); otherwise it is empty. So with
+    `top_log_probs`."""
 
     text: str
     tokens: list[int]
@@ -77,6 +80,7 @@ class Result:
     thinking: str = field(default="", repr=False)
     tool_calls: list[ToolCall] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list, repr=False)
+    top_log_probs: list[tuple[TokenLogProb, ...]] = field(default_factory=list, repr=False)
 
     @property
     def finish_reason(self) -> str:
@@ -127,6 +131,7 @@ class Generation(Iterator[Piece]):
         self._tool_calls: list[ToolCall] = []
         self.token_ids: list[int] = []  # delivered so far, prompt excluded
         self._log_probs: list[float] = []  # of `token_ids`, if they are asked for
+        self._top_log_probs: list[tuple[TokenLogProb, ...]] = []  # the same
 
     @property
     def text(self) -> str:
@@ -142,8 +147,10 @@ class Generation(Iterator[Piece]):
     def result(self) -> Result:
         """What was delivered so far. Tool calls are known at the end."""
         thinking, calls = self._texts["thinking"], list(self._tool_calls)
-        log_probs = list(self._log_probs)
-        return Result(self.text, list(self.token_ids), self.statistics, self._schema, thinking, calls, log_probs)
+        return Result(
+            self.text, list(self.token_ids), self.statistics, self._schema, thinking, calls, list(self._log_probs),
+            list(self._top_log_probs),
+        )  # fmt: skip
 
     def stop(self) -> None:
         """End at the next token. Any thread may call it."""
@@ -189,9 +196,13 @@ class Generation(Iterator[Piece]):
             self.token_ids.append(token.id)
             if token.log_prob is not None:
                 self._log_probs.append(token.log_prob)
+            top = token.top
+            if top:
+                top = top if stream is None else tuple(one._replace(text=stream.token_text(one.token)) for one in top)
+                self._top_log_probs.append(top)
             parts = [] if stream is None else stream.push(token.id)
             channel, text = parts[0] if parts else ("answer", "")
-            self._ready.append(Piece(text, token.id, token.source, channel, token.log_prob))
+            self._ready.append(Piece(text, token.id, token.source, channel, token.log_prob, top))
             self._ready.extend(Piece(text, None, channel=channel) for channel, text in parts[1:])
             if stream is not None and stream.stopped:
                 core.finish("stop")

@@ -167,6 +167,7 @@ class Options(Sized):
         ("constraint", POINTER(ConstraintTable)),
         *((n, c_int32) for n in ("sources", "log_probs")),
         *((n, c_int64) for n in ("dropped_turns", "dropped_tokens")),
+        ("top_log_probs", c_int32),
     ]
 
 
@@ -176,9 +177,15 @@ class CToken(ctypes.Structure):
     _fields_ = [("id", c_int64), ("source", c_int32), ("log_prob", c_float)]
 
 
+class TopToken(ctypes.Structure):
+    """sf_top_token."""
+
+    _fields_ = [("id", c_int64), ("log_prob", c_float), ("reserved", c_int32)]
+
+
 STRUCTURES: dict[str, type[ctypes.Structure]] = {  # a test compares them with the header
     "sf_results": Results, "sf_backend": EngineTable, "sf_method": Method, "sf_spec": Spec, "sf_tensor": Tensor,
     "sf_sequence_options": SequenceOptions, "sf_constraint": ConstraintTable, "sf_options": Options,
-    "sf_token": CToken, "sf_watch": Watch, "sf_estimate": Estimate,
+    "sf_token": CToken, "sf_top_token": TopToken, "sf_watch": Watch, "sf_estimate": Estimate,
     "sf_bundle_options": BundleOptions,
 }  # fmt: skip

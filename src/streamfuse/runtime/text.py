@@ -107,6 +107,11 @@ class Tokenizer:
         """Text of tokens, without special ones."""
         return self._handle.text("sf_text_decode", *ids_argument(token_ids))
 
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for, which may be a part of a character; the name of a special token. Empty if there is
+        no such token."""
+        return self._handle.token_bytes(token)
+
     def count_tokens(self, text: str) -> int:
         """The number of tokens of a text in a message: without what the chat template adds, and with the characters of
         a control token as text. Without a template, that of a raw prompt without the tokens around it."""
@@ -202,6 +207,10 @@ class TextStream:
         """Text that was held back. In a conversation the answer is complete; one that was `stopped` before its first
         token is forgotten, and its question too."""
         return self._handle.parts("sf_text_end", stopped)[0]
+
+    def token_text(self, token: int) -> str:
+        """What a token stands for, a replacement character for a part of one; the name of a special token."""
+        return self._handle.token_bytes(token).decode(errors="replace")
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:

@@ -48,6 +48,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_can_chat": (c_int32, [c_void_p]),
     "sf_text_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int32, _place, _count]),
     "sf_text_decode": (c_int, [c_void_p, c_void_p, c_int64, _place, _size]),
+    "sf_text_token": (c_int, [c_void_p, c_int64, _place, _size]),
     "sf_text_render": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_render_cut": (c_int, [c_void_p, c_char_p, c_size_t, _place, _size]),
     "sf_text_encode_chat": (c_int, [c_void_p, c_char_p, c_size_t, _place, _count]),
@@ -232,6 +233,11 @@ class TextHandle:
 
     def text(self, function: str, *arguments: Any) -> str:
         return self.data(function, *arguments)[0].decode()
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for."""
+        ids_argument([token])  # TextError for one of more than 64 bits
+        return self.data("sf_text_token", token)[0]
 
     def items(self, function: str) -> list[dict[str, Any]]:
         """The JSON list that the function hands out."""

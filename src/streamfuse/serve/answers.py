@@ -137,7 +137,10 @@ class TextAnswer:
         if not self._log_probs:
             return None
         names = {"tokens": "token", "token_logprobs": "logprob", "text_offset": "offset"}
-        return {"top_logprobs": None, **{name: [token[own] for token in tokens] for name, own in names.items()}}
+        # By text, of which the more probable of two tokens counts.
+        top = [{one["token"]: one["logprob"] for one in reversed(token["top_logprobs"])} for token in tokens]
+        lists = {name: [token[own] for token in tokens] for name, own in names.items()}
+        return {"top_logprobs": top if any(top) else None, **lists}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "choices": choices, **({"usage": None} if self._include_usage else {})}
@@ -159,11 +162,16 @@ def _text(text: str, reason: str | None = None, log_probs: dict[str, Any] | None
 
 def _tokens(piece: Piece) -> list[dict[str, Any]]:
     """The token of a piece of the answer, if log-probabilities are asked for. Its text is what it completes, so the
-    texts of all tokens are the answer. JSON has no minus infinity; -9999 stands for it, as in OpenAI's API."""
+    texts of all tokens are the answer."""
     if piece.log_prob is None or piece.channel != "answer":
         return []
-    text, log_prob = piece.text, max(piece.log_prob, -9999.0)
-    return [{"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []}]
+    top = [_token(one.text, one.log_prob) for one in piece.top_log_probs]
+    return [{**_token(piece.text, piece.log_prob), "top_logprobs": top}]
+
+
+def _token(text: str, log_prob: float) -> dict[str, Any]:
+    """JSON has no minus infinity; -9999 stands for it, as in OpenAI's API."""
+    return {"token": text, "logprob": max(log_prob, -9999.0), "bytes": list(text.encode())}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

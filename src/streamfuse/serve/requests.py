@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfuse.api import GenerationOptions
-from streamfuse.runtime.config import CONSTRAINTS
+from streamfuse.runtime.config import CONSTRAINTS, MOST_TOP_LOG_PROBS
 from streamfuse.serve.errors import RequestError
 
 # Options of the same name and form; the API checks them.
@@ -28,7 +28,6 @@ _IGNORED = (
     "store", "user",
 )  # fmt: skip
 _ONE_ANSWER = "an answer is one text; send the request several times, each with its own seed"
-_NO_ALTERNATIVES = "only the tokens of the answer have log-probabilities"
 # Fields that cannot be obeyed: the values that ask for nothing, and the reason and next step for all others.
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), _ONE_ANSWER),
@@ -37,7 +36,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "logit_bias": (({},), "use regex, grammar or response_format to restrict the answer"),
 }
 _REFUSED_CHAT = _REFUSED | {
-    "top_logprobs": ((0,), f"{_NO_ALTERNATIVES}; leave it out"),
     "audio": ((), "answers are text"),
     "modalities": ((["text"],), "answers are text"),
     "functions": (([],), "use tools"),
@@ -82,8 +80,13 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
     if (documents := fields.take("documents", list, "a list of objects")) is not None:
         options["documents"] = documents
     limit = _add_limit(fields, options)
-    if fields.take("logprobs", bool, "true or false"):
+    asked = fields.take("logprobs", bool, "true or false")
+    if asked:
         options["log_probs"] = True
+    if top := _alternatives(fields, "top_logprobs"):
+        if not asked:
+            raise RequestError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_value")
+        options["top_log_probs"] = top
     _add_tools(fields, options)
     stream, include_usage = _streaming(fields)
     fields.end()
@@ -97,13 +100,8 @@ def read_completion(body: object, models: Sequence[str]) -> Request:
     options = _options(fields)
     if (limit := fields.take("max_tokens", object, "")) is not None:
         options["max_new_tokens"] = limit
-    if (alternatives := fields.take("logprobs", object, "")) is not None:
-        if type(alternatives) is not int or alternatives < 0:
-            raise _wrong("logprobs", "0", alternatives)
-        if alternatives > 0:
-            message = f"logprobs {alternatives!r:.40} is not supported: {_NO_ALTERNATIVES}, so set it to 0"
-            raise RequestError(400, message, "logprobs", "unsupported_parameter")
-        options["log_probs"] = True
+    if (top := _alternatives(fields, "logprobs")) is not None:
+        options["log_probs"], options["top_log_probs"] = True, top
     stream, include_usage = _streaming(fields)
     fields.end()
     return Request(options, fields.model, None, prompt, stream, include_usage)
@@ -143,6 +141,14 @@ class _Fields:
         """RequestError for a field that nobody has taken."""
         for name in self._left:
             raise RequestError(400, f"there is no field {name:.100}; leave it out", f"{name:.100}", "unknown_parameter")
+
+
+def _alternatives(fields: _Fields, name: str) -> int | None:
+    """The number of most probable tokens that this field asks for; None: it is left out."""
+    found = fields.take(name, object, "")
+    if found is not None and (type(found) is not int or not 0 <= found <= MOST_TOP_LOG_PROBS):
+        raise _wrong(name, f"an integer from 0 to {MOST_TOP_LOG_PROBS}", found)
+    return found
 
 
 def _wrong(param: str, what: str, value: object) -> RequestError:

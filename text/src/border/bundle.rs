@@ -69,6 +69,7 @@ pub struct Options {
     log_probs: i32,
     dropped_turns: i64,
     dropped_tokens: i64,
+    top_log_probs: i32,
 }
 
 #[repr(C)]

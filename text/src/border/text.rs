@@ -169,6 +169,16 @@ pub unsafe extern "C" fn sf_text_decode(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_text_token(
+    handle: *mut TextHandle,
+    id: i64,
+    text: *mut *const c_char,
+    bytes: *mut usize,
+) -> c_int {
+    on(handle, |own, out| unsafe { out.give_bytes(own.token_bytes(id)?, text, bytes) })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_text_render(
     handle: *mut TextHandle,
     messages: *const c_char,

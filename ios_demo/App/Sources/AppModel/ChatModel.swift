@@ -180,6 +180,7 @@ public final class ChatModel {
   /// process may be killed. Where the user is back before, it goes on. What there is of the answer is written at once:
   /// the process may be killed earlier.
   func leave(grace: Duration) -> Task<Void, Never> {
+    keepTyped()
     guard state.phase == .writing else { return later { await self.save() } }
     let seen = returns, writing = last
     if grace <= .zero { stop(End.left) }

@@ -110,6 +110,15 @@ extension ChatModel {
     }
   }
 
+  /// Makes a text that was typed and not sent a part of the chat, so that it is saved.
+  func keepTyped() {
+    guard state.phase != .loading, state.editing == nil, state.unsent == nil, !input.allSatisfy(\.isWhitespace) else {
+      return
+    }
+    state.unsent = input
+    unsaved = true
+  }
+
   /// Saves the chat as it would be if the process ended now, during an answer.
   func keepUnfinished() async {
     guard state.phase == .writing else { return }

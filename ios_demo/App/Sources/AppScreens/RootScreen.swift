@@ -38,8 +38,8 @@
           }
         }
       }
-      .onChange(of: outside.question, initial: true) { _, question in
-        guard let question else { return }
+      .onChange(of: outside.question, initial: true) {
+        guard let question = outside.question else { return }  // another window has taken it
         outside.question = nil
         (page, column) = (nil, .detail)
         parts.chat.applySettings()  // before the question: later it would stop the answer

@@ -121,6 +121,7 @@
             }
           }
           Slider(value: value, in: slider.range, step: slider.step) { Text(field.words.label) }
+            .accessibilityValue(Text(verbatim: store.shown(field, defaults)))
           Text(field.words.help).font(.footnote).foregroundStyle(.secondary)
         }
       }

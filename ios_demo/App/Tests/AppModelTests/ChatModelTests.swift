@@ -118,6 +118,18 @@ final class ChatModelTests: AppTestCase {
     }
   }
 
+  func testWhatWasTypedAndNotSentComesBackAfterTheProcessEnded() async throws {
+    try use("demo")
+    let parts = start()
+    _ = try await ask(parts.chat, "Hello")
+    parts.chat.type("And a long question")
+    await parts.leave().value
+    let again = start().chat
+    try await ready(again)
+    XCTAssertEqual(again.input, "And a long question")
+    XCTAssertEqual(again.state.turns, parts.chat.state.turns)
+  }
+
   func testTheMessageOfARefusalIsShownAndTheTextStaysInTheField() async throws {
     try use("demo")
     let chat = start().chat

@@ -139,7 +139,9 @@ public func removeCaches(
   configure(&options)
   guard let compiled = options.compiledFolder else { return }
   try? await blocking {
+    guard FileManager.default.fileExists(atPath: compiled.path) else { return }
     let removed = try identity(of: folder)
+    guard hasCompiledPackage(identity: removed, in: compiled) else { return }
     if others.contains(where: { (try? identity(of: $0)) == removed }) { return }
     removeCompiledPackage(identity: removed, in: compiled)
   }

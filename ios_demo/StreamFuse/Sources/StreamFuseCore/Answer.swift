@@ -48,7 +48,8 @@ public struct Answer: AsyncSequence, Sendable {
 
     /// The next piece; nil at the end.
     public func next() async throws -> Piece? {
-      try await withTaskCancellationHandler {
+      if !turn.begun.load(ordering: .relaxed) { session.makeWay(for: turn) }
+      return try await withTaskCancellationHandler {
         try await session.next(turn)
       } onCancel: {
         session.stop(turn)
@@ -63,6 +64,7 @@ public struct Answer: AsyncSequence, Sendable {
   public func response() async throws -> Response {
     let iterator = makeAsyncIterator()
     var text = "", thinking = "", tokens = [Int](), logProbs = [Double]()
+    var topLogProbs = [[TokenLogProb]]()
     while let piece = try await iterator.next() {
       switch piece.channel {
       case .answer: text += piece.text
@@ -71,11 +73,12 @@ public struct Answer: AsyncSequence, Sendable {
       }
       if let token = piece.token { tokens.append(token) }
       if let logProb = piece.logProb { logProbs.append(logProb) }
+      if !piece.topLogProbs.isEmpty { topLogProbs.append(piece.topLogProbs) }
     }
     let outcome = try await session.outcome(of: turn)
     return Response(
       text: text, thinking: thinking, toolCalls: outcome.toolCalls, tokens: tokens, logProbs: logProbs,
-      statistics: outcome.statistics)
+      topLogProbs: topLogProbs, statistics: outcome.statistics)
   }
 }
 

@@ -73,7 +73,8 @@ public final class Chat: TextSession {
   /// Sends a request and waits for the whole answer. If it calls tools, they are run, one after the other, and their
   /// results are sent, until an answer has no calls; the response is that answer.
   ///
-  /// `stop`, another request, `reset` and `restore` end this too: calls without a result are left in the response.
+  /// `stop`, another request, `reset` and `restore` end this too: the calls that are left are not made, and stay in the
+  /// response.
   ///
   /// - Parameter maxToolRounds: maximum number of answers to results; calls beyond it are left in the response. 0: you
   ///   make the calls and send the results with `stream(results:)`.
@@ -86,7 +87,11 @@ public final class Chat: TextSession {
     var response = try await answer.response()
     for _ in 0..<max(0, maxToolRounds) where !response.toolCalls.isEmpty && session.isLast(answer.turn) {
       var results = [ToolResult]()
-      for call in response.toolCalls { results.append(try await result(of: call)) }
+      for call in response.toolCalls {
+        try Task.checkCancellation()
+        guard session.isLast(answer.turn) else { return response }
+        results.append(try await result(of: call))
+      }
       // A required call was made; required again, it would repeat until the last round.
       let choice = answer.turn.config.toolChoice.map { $0 == .never ? $0 : .auto }
       let next = stream(results: results) {

@@ -45,8 +45,13 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     let code = sf_sequence_next(handle, &token)
     if code == Int32(SF_END) { return nil }
     try check(code, sf_sequence_error(handle))
+    var top: UnsafePointer<sf_top_token>?
+    let count = sf_sequence_top(handle, &top)
     return Piece(
-      text: "", token: Int(token.id), source: Source(number: token.source), logProb: Piece.logProb(token.log_prob))
+      text: "", token: Int(token.id), source: Source(number: token.source), logProb: Piece.logProb(token.log_prob),
+      topLogProbs: UnsafeBufferPointer(start: top, count: Int(count)).map { one in
+        TokenLogProb(token: Int(one.id), logProb: Double(one.log_prob), text: "")
+      })
   }
 
   /// Ends the text after the last delivered token.

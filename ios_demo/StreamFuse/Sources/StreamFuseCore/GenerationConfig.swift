@@ -33,6 +33,9 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   public var width: Int?
   /// Whether to compute the log-probability of each token: `Piece.logProb`. The text is the same.
   public var logProbs: Bool?
+  /// How many of the most probable tokens in its place to compute them for too, at most 20: `Piece.topLogProbs`. More
+  /// than 0 implies `logProbs`.
+  public var topLogProbs: Int?
   /// The answer is JSON that fits this schema. At most one of `schema`, `regex`, `grammar` and `toolChoice` is set;
   /// docs/structured.md says what is supported.
   public var schema: JSONSchema?
@@ -60,6 +63,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     case enableSpeculativeDecoding = "speculative"
     case width
     case logProbs = "log_probs"
+    case topLogProbs = "top_log_probs"
     case schema, regex, grammar
     case toolChoice = "tool_choice"
   }
@@ -85,6 +89,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     }
     whole.width = width ?? defaults.width
     whole.logProbs = logProbs ?? defaults.logProbs
+    whole.topLogProbs = topLogProbs ?? defaults.topLogProbs
     return whole
   }
 
@@ -108,6 +113,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     ignoreEOS = options.ignore_eos != 0
     enableSpeculativeDecoding = options.speculative != 0
     logProbs = options.log_probs != 0
+    topLogProbs = Int(options.top_log_probs)
   }
 
   /// Calls `body` with the core's structure, whose pointers are valid during the call.
@@ -125,6 +131,12 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
     if let ignoreEOS { options.ignore_eos = ignoreEOS ? 1 : 0 }
     if let logProbs { options.log_probs = logProbs ? 1 : 0 }
     if let enableSpeculativeDecoding { options.speculative = enableSpeculativeDecoding ? 1 : 0 }
+    if let topLogProbs {
+      guard let count = Int32(exactly: topLogProbs) else {
+        throw StreamFuseError(.badArgument, "top_log_probs must be between 0 and 20, not \(topLogProbs)")
+      }
+      options.top_log_probs = count
+    }
     guard let nodes = Int32(exactly: width ?? 0) else {
       throw StreamFuseError(.badArgument, "width must be one of the bundle's widths, not \(width ?? 0)")
     }

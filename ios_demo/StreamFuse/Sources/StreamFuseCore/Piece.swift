@@ -36,6 +36,31 @@ public enum Channel: String, Sendable, Codable, CaseIterable {
   }
 }
 
+/// A token that could have been chosen.
+public struct TokenLogProb: Sendable, Equatable, Codable {
+  /// Its id.
+  public let token: Int
+  /// Natural logarithm of its probability, as `Piece.logProb`.
+  public let logProb: Double
+  /// What it stands for: text, with a replacement character for a part of one, or the name of a special token; empty
+  /// from a model without a tokenizer.
+  public let text: String
+
+  /// A token that could have been chosen.
+  public init(token: Int, logProb: Double, text: String) {
+    self.token = token
+    self.logProb = logProb
+    self.text = text
+  }
+
+  /// Names as in every language.
+  enum CodingKeys: String, CodingKey {
+    case token
+    case logProb = "log_prob"
+    case text
+  }
+}
+
 /// A step of an answer.
 public struct Piece: Sendable, Equatable, Codable {
   /// Text that this token completes: often empty, sometimes more than the token itself, never part of a character.
@@ -49,16 +74,21 @@ public struct Piece: Sendable, Equatable, Codable {
   /// Natural logarithm of the model's probability of the token: softmax over the whole vocabulary, before temperature,
   /// filters, penalty and constraint. Nil unless `GenerationConfig.logProbs` is set, or without a token.
   public let logProb: Double?
+  /// The `GenerationConfig.topLogProbs` most probable tokens in the place of this one, best first, ties by the smaller
+  /// id. Where it was sampled or constrained, it may be none of them.
+  public let topLogProbs: [TokenLogProb]
 
   /// A step of an answer.
   public init(
-    text: String, token: Int?, source: Source = .model, channel: Channel = .answer, logProb: Double? = nil
+    text: String, token: Int?, source: Source = .model, channel: Channel = .answer, logProb: Double? = nil,
+    topLogProbs: [TokenLogProb] = []
   ) {
     self.text = text
     self.token = token
     self.source = source
     self.channel = channel
     self.logProb = logProb
+    self.topLogProbs = topLogProbs
   }
 
   /// The log-probability of the core's structures, where NaN is none.
@@ -80,6 +110,9 @@ public struct Response: Sendable, Equatable {
   public let tokens: [Int]
   /// The log-probability of each of `tokens` (`Piece.logProb`); empty unless `GenerationConfig.logProbs` is set.
   public let logProbs: [Double]
+  /// The most probable tokens in the place of each of `tokens` (`Piece.topLogProbs`); empty unless
+  /// `GenerationConfig.topLogProbs` is set.
+  public let topLogProbs: [[TokenLogProb]]
   /// Counters and times.
   public let statistics: Statistics
 

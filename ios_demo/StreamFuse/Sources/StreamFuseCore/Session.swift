@@ -60,9 +60,8 @@ public actor Session {
 
   /// Measures the latency of passes on this device, unless it is known, about 250 ms. Otherwise the first planned
   /// answer does it.
-  public func prepare() throws {
-    endTurn(keepsRounds: true)
-    try opened().prepare()
+  public nonisolated func prepare() async throws {
+    try await alone(keepsRounds: true) { try $0.opened().prepare() }
   }
 
   /// Calls `prepare`, unless an answer is in progress.
@@ -109,17 +108,15 @@ public actor Session {
   }
 
   /// Clears all tokens, and all turns except the messages that the session began with.
-  public func reset() throws {
-    endTurn()
-    try writer?.reset()
+  public nonisolated func reset() async throws {
+    try await alone { try $0.writer?.reset() }
   }
 
   /// Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends. The
   /// conversation stays, and the next request prefills it again. `Model.trim` does this for all sessions that are not
   /// in use. Throws `StreamFuseError`.
-  public func trim() throws {
-    endTurn(keepsRounds: true)
-    try writer?.trim()
+  public nonisolated func trim() async throws {
+    try await alone(keepsRounds: true) { try $0.writer?.trim() }
   }
 
   /// Whether a request is being answered that somebody reads.
@@ -132,16 +129,37 @@ public actor Session {
   }
 
   /// Writes cache, tokens and conversation to a file atomically. An answer in progress ends.
-  public func save(to file: URL) throws {
-    endTurn(keepsRounds: true)
-    try opened().save(to: file)
+  public nonisolated func save(to file: URL) async throws {
+    try await alone(keepsRounds: true) { try $0.opened().save(to: file) }
   }
 
   /// Restores what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
   /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know.
-  public func restore(from file: URL) throws {
-    endTurn()
-    try opened().restore(from: file)
+  public nonisolated func restore(from file: URL) async throws {
+    try await alone { try $0.opened().restore(from: file) }
+  }
+
+  /// Ends the answer in progress, also during its prefill, and runs `body`. Unless it `keepsRounds`, results of tools that
+  /// still run do not reach the model.
+  private nonisolated func alone(
+    keepsRounds: Bool = false, _ body: @Sendable (isolated Session) throws -> Void
+  ) async throws {
+    makeWay()
+    try await afterTurn(keepsRounds: keepsRounds, body)
+  }
+
+  /// The isolated part of `alone`.
+  private func afterTurn(keepsRounds: Bool, _ body: @Sendable (isolated Session) throws -> Void) throws {
+    endTurn(keepsRounds: keepsRounds)
+    try body(self)
+  }
+
+  /// Ends the answer in progress at its next token or during its prefill, which blocks the session's queue, unless it is
+  /// `turn`.
+  nonisolated func makeWay(for turn: Turn? = nil) {
+    running.withLock {
+      if let current = $0.turn, current !== turn { $0.writer?.stop() }
+    }
   }
 
   /// The next piece of an answer.

@@ -51,10 +51,15 @@ public struct Tool: Sendable {
       return ToolResult(toolCallID: call.id, content: try await run(call.arguments))
     } catch {
       try Task.checkCancellation()
-      // A decoding error's localized description does not say which argument is wrong.
-      let reason = error is DecodingError ? "\(error)" : error.localizedDescription
-      return ToolResult(toolCallID: call.id, content: "error: \(reason)")
+      return ToolResult(toolCallID: call.id, content: "error: \(Self.reason(of: error))")
     }
+  }
+
+  /// What an error says. The localized description of an error that has none is the name of its type and a number.
+  private static func reason(of error: any Error) -> String {
+    if error is DecodingError { return "\(error)" }  // its localized description does not say which argument is wrong
+    if let words = (error as? any LocalizedError)?.errorDescription { return words }
+    return error is any CustomNSError ? error.localizedDescription : "\(error)"
   }
 }
 

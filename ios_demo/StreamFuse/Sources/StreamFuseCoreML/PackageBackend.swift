@@ -68,13 +68,15 @@ final class PackageBackend: Backend {
     own["cache_length"]?.fill([Int32(length)])
     try layout.writeMask(own["mask"]!, n: n, sees: ancestors, capacity: spec.capacity, length: length)
     outputs = try predict(method, own, caches[...])
-    for cache in caches { _ = try output(cache.output, of: method) }
-    if method == "prefill" {
+    let isPrefill = method == "prefill"
+    for cache in (isPrefill ? caches[...] : caches[..<lower]) { try check(cache.output, of: method, rows: rows) }
+    if isPrefill {
       places = Dictionary(uniqueKeysWithValues: (0..<n).map { (Int32($0), $0) })
       return sf_results()
     }
     let kept = try outputs["kept"]?.integers() ?? (0..<Int64(rows)).map { $0 }
     let real = kept.prefix { $0 < n }.count  // padding rows come last
+    for cache in caches[lower...] { try check(cache.output, of: method, rows: real) }
     // Of a row that a damaged package names twice the first place counts.
     places = Dictionary((0..<real).map { (Int32(kept[$0]), $0) }, uniquingKeysWith: { first, _ in first })
     results.kept.fill(kept[..<real])
@@ -88,6 +90,9 @@ final class PackageBackend: Backend {
   func streams(survivor: Int, nextToken: Int64) throws -> sf_results {
     guard let hidden = outputs["hidden"], (0..<places.count).contains(survivor) else {
       throw StreamFuseError(.notKept, "the last pass has no survivor \(survivor) with a hidden state")
+    }
+    guard hidden.type == layout.floats, hidden.shape.count > layout.rowAxis, hidden.shape[layout.rowAxis] > survivor else {
+      throw unfitting("hidden", hidden, of: "the last pass")
     }
     let depth = spec.numStreams
     var own = try tensors("streams", rows: depth)
@@ -122,7 +127,6 @@ final class PackageBackend: Backend {
       throw StreamFuseError(
         .contextFull, "\(length + rows.count) rows do not fit into the cache of \(spec.capacity)")
     }
-    let lower = 2 * (layout.numLayers - layout.numTopLayers)
     for (index, cache) in caches.enumerated() {
       layout.copyRows(
         index < lower ? rows.map(Int.init) : survivors, of: outputs[cache.output]!, to: cache.tensor, at: length)
@@ -231,6 +235,24 @@ final class PackageBackend: Backend {
     if method == "streams", layout.nextToken { made["next_token"] = try runner.makeTensor(.int32, [1]) }
     inputs[method] = made
     return made
+  }
+
+  /// How many of `caches` are of the layers below the top ones.
+  private var lower: Int { 2 * (layout.numLayers - layout.numTopLayers) }
+
+  /// Throws unless a function has this output, with at least so many rows of a cache.
+  private func check(_ name: String, of method: String, rows: Int) throws {
+    let found = try output(name, of: method)
+    let count = found.shape.count > layout.rowAxis ? found.shape[layout.rowAxis] : 0
+    guard found.type == layout.floats, found.shape == layout.cacheShape(count), count >= rows else {
+      throw unfitting(name, found, of: "the function \(method)")
+    }
+  }
+
+  /// The error for an output of another type or shape than the package's layout says.
+  private func unfitting(_ name: String, _ found: any Tensor, of whom: String) -> StreamFuseError {
+    StreamFuseError(
+      .badProgram, "\(whom) of the package gives \(name) as \(found.type) \(found.shape), which does not fit its layout")
   }
 
   /// An output that a function must have.

@@ -52,3 +52,8 @@ public func openPackage(
 
 /// Removes the compiled package that `openPackage` kept of a bundle with this identity.
 public func removeCompiledPackage(identity: String, in compiled: URL) { CompiledPackages(folder: compiled).remove(identity) }
+
+/// Whether there is one for a bundle of this identity.
+public func hasCompiledPackage(identity: String, in compiled: URL) -> Bool {
+  CompiledPackages(folder: compiled).kept(identity) != nil
+}

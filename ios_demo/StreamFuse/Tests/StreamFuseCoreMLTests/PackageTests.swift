@@ -237,6 +237,20 @@ final class PackageTests: XCTestCase {
     }
   }
 
+  func testRowsOfAnotherTypeOrNumberThanTheLayoutSaysAreRefused() throws {
+    let spec = ModelSpec(capacity: 8, vocabSize: 50, prefillRows: 2, identity: "unfit")
+    let layout = try PackageLayout(metadata: metadata(.float16))
+    for (floats, rows) in [(ElementType.float16, 1), (.float32, 2), (.float16, 2)] {
+      let backend = try PackageBackend(FakePackage { _, _ in newRows(floats, rows) }, spec, layout)
+      let run = { try pass(backend, "prefill", 2) }
+      if floats == .float16, rows == 2 {
+        XCTAssertNoThrow(try run())
+      } else {
+        XCTAssertThrowsError(try run()) { XCTAssertEqual(($0 as? StreamFuseError)?.code, .badProgram) }
+      }
+    }
+  }
+
   func testARowThatADamagedPackageNamesTwiceOrTooFewNumbersDoNotEndTheApp() throws {
     let spec = ModelSpec(
       capacity: 8, vocabSize: 50, prefillRows: 2,

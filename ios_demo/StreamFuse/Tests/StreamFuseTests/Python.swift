@@ -38,6 +38,7 @@ struct Reply: Decodable {
     let tokens: [Int]
     let sources: [Source]
     let log_probs: [Double]
+    let top_log_probs: [[TokenLogProb]]
     let statistics: Statistics
   }
   let turns: [Turn]
@@ -50,6 +51,7 @@ struct Answered {
   var tokens = [Int]()
   var sources = [Source]()
   var logProbs = [Double]()
+  var topLogProbs = [[TokenLogProb]]()
 }
 
 /// A file or folder of build/ that `make ios` makes before it runs the tests. Throws where it is missing: a test that
@@ -92,6 +94,7 @@ extension TextSession {
         answered.tokens.append(token)
         answered.sources.append(piece.source)
         if let logProb = piece.logProb { answered.logProbs.append(logProb) }
+        if !piece.topLogProbs.isEmpty { answered.topLogProbs.append(piece.topLogProbs) }
         if answered.tokens.count == stopAfter { session.stop() }
       }
     }

@@ -14,6 +14,9 @@ final class SameAsPythonTests: XCTestCase {
         XCTAssertEqual(got.text, expected.text, words)
         XCTAssertEqual(got.logProbs, expected.log_probs, words)
         XCTAssertEqual(got.logProbs.count, request.config.logProbs == true ? got.tokens.count : 0)
+        XCTAssertEqual(got.topLogProbs, expected.top_log_probs, words)
+        let asked = request.config.topLogProbs ?? 0
+        XCTAssertEqual(got.topLogProbs.map(\.count), asked > 0 ? got.tokens.map { _ in asked } : [])
         guard !request.planned else { continue }
         XCTAssertEqual(got.sources, expected.sources, words)
         let statistics = try await session.statistics

@@ -164,6 +164,28 @@ final class SessionTests: XCTestCase {
     }
   }
 
+  func testWhatEndsAnAnswerEndsItWhileItsPromptIsReadToo() async throws {
+    let prompt = String(repeating: "31415926", count: 6)  // more than one pass
+    let ends: [@Sendable (Chat) async throws -> Void] = [
+      { _ = try await $0.respond(to: "2") }, { try await $0.reset() }, { try await $0.trim() },
+    ]
+    for end in ends {
+      let first = HeldPass(1)
+      let chat = try await lettersModel { first.reached() }.chat { $0.maxNewTokens = 9 }
+      let answer = chat.stream(to: prompt)
+      let writing = Task { try await answer.response() }
+      await first.isReached()
+      let ending = Task { try await end(chat) }
+      try await Task.sleep(for: .milliseconds(100))  // it waits for the pass
+      first.go()
+      let response = try await writing.value
+      XCTAssertEqual(response.tokens, [])
+      try await ending.value
+      let messages = try await chat.messages
+      XCTAssertFalse(messages.contains { $0.content == prompt }, "a question without an answer is forgotten")
+    }
+  }
+
   func testAnAnswerWithoutATokenThatNobodyStoppedCounts() async throws {
     let chat = try await lettersModel().chat { $0.maxNewTokens = 9 }
     let whole = try await chat.respond(to: "314").tokens

@@ -103,6 +103,43 @@ final class ToolLoopTests: XCTestCase {
     XCTAssert(results.allSatisfy { $0.content.hasPrefix("error: ") })
   }
 
+  private enum Failure: Error {
+    case noSuchCity(String)
+  }
+
+  private struct Told: LocalizedError {
+    var errorDescription: String? { "there is no such city" }
+  }
+
+  func testTheModelReadsWhatAToolThrows() async throws {
+    let failures: [(any Error, String)] = [
+      (Failure.noSuchCity("Rome"), "error: noSuchCity(\"Rome\")"), (Told(), "error: there is no such city"),
+    ]
+    for (failure, content) in failures {
+      let writer = ScriptedWriter([[try call("a")]])
+      let tool = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in throw failure }
+      _ = try await chat(writer, [tool]).respond(to: "And the weather?")
+      XCTAssertEqual(writer.results, [[ToolResult(toolCallID: "a", content: content)]])
+    }
+  }
+
+  func testAfterAStopTheCallsThatAreLeftAreNotMade() async throws {
+    let writer = ScriptedWriter([[try call("a"), try call("b", "forecast", "Oslo")]])
+    let made = Locked(0), asked = Locked<Chat?>(nil)
+    let tool = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in
+      made.withLock { $0 += 1 }
+      asked.withLock { $0 }?.stop()
+      return "cold"
+    }
+    let chat = chat(writer, [tool])
+    asked.withLock { $0 = chat }
+    let response = try await chat.respond(to: "And the weather?")
+    asked.withLock { $0 = nil }
+    XCTAssertEqual(made.withLock { $0 }, 1)
+    XCTAssertEqual(response.toolCalls.map(\.id), ["a", "b"])
+    XCTAssertEqual(writer.results.count, 0)
+  }
+
   func testThereAreAtMostFourRoundsByDefault() async throws {
     let script = try (0..<6).map { [try call("\($0)")] }
     let writer = ScriptedWriter(script)

@@ -16,6 +16,7 @@ from streamfuse.cli.shared.engine import settle, tell_defaults, tell_emulated, t
 from streamfuse.cli.shared.help import COMMON
 from streamfuse.interrupt import stop_on_interrupt
 from streamfuse.options import AUTO
+from streamfuse.runtime.config import MOST_TOP_LOG_PROBS
 
 _REPEATS = 3  # of --compare
 
@@ -65,6 +66,14 @@ def run(
         bool,
         typer.Option("--log-probs", help="With --json: also print the ids of the tokens and their log-probabilities."),
     ] = False,
+    top_log_probs: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_TOP_LOG_PROBS,
+            help="With --json: --log-probs, and for each token this many of the most probable ones in its place.",
+        ),
+    ] = 0,
     stats: Annotated[
         bool,
         typer.Option("--stats", "--verbose", help="Print statistics and plan on standard error."),
@@ -108,8 +117,9 @@ def run(
         raise typer.BadParameter(f"{flag} prints statistics itself, so --stats does not go with it")
     if repeats is not None and not compare_:
         raise typer.BadParameter("--repeats needs --compare")
-    if log_probs and (compare_ or not json_):
-        raise typer.BadParameter("--log-probs needs --json, without --compare")
+    for flag, given in (("--log-probs", log_probs), ("--top-log-probs", top_log_probs)):
+        if given and (compare_ or not json_):
+            raise typer.BadParameter(f"{flag} needs --json, without --compare")
     if show_drafts and (json_ or compare_):
         raise typer.BadParameter(
             f"--show-drafts colours a text, so {'--json' if json_ else '--compare'} does not go with it"
@@ -121,7 +131,7 @@ def run(
     asked = GenerationOptions(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop or ()), speculative=not no_speculation,
-        width=options.nodes(width, no_speculation), log_probs=log_probs,
+        width=options.nodes(width, no_speculation), log_probs=log_probs, top_log_probs=top_log_probs,
     )  # fmt: skip
     asked.update(options.restrictions(schema, regex, grammar))
     options.add_prompt(asked, tools, template_variables, tool_choice)
@@ -150,7 +160,8 @@ def run(
                 if json_:
                     generation.finish()
                     result = generation.result
-                    print_json({**answer(result, log_probs), **result.statistics.to_dict(), **_provider(model.backend)})
+                    found = answer(result, log_probs, top_log_probs)
+                    print_json({**found, **result.statistics.to_dict(), **_provider(model.backend)})
                 else:
                     drafts.write(generation, show_drafts)
                     write(calls(generation.result))

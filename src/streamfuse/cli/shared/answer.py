@@ -10,9 +10,10 @@ from typing import Any
 from streamfuse.api import ParsedError, Result
 
 
-def answer(result: Result, log_probs: bool = False) -> dict[str, Any]:
+def answer(result: Result, log_probs: bool = False, top_log_probs: int = 0) -> dict[str, Any]:
     """The text; what the model thought; the object that the text spells if there is a schema, null if it is incomplete;
-    the tool calls; with `log_probs` the ids of the tokens and their log-probabilities."""
+    the tool calls; with `log_probs` the ids of the tokens and their log-probabilities, with `top_log_probs` also the
+    most probable tokens in the place of each."""
     found: dict[str, Any] = {"text": result.text}
     if result.thinking:
         found["thinking"] = result.thinking
@@ -22,8 +23,10 @@ def answer(result: Result, log_probs: bool = False) -> dict[str, Any]:
             found["parsed"] = result.parsed
     if result.tool_calls:
         found["tool_calls"] = [asdict(call) for call in result.tool_calls]
-    if log_probs:
+    if log_probs or top_log_probs:
         found |= {"tokens": result.tokens, "log_probs": result.log_probs}
+    if top_log_probs:
+        found["top_log_probs"] = [[one._asdict() for one in top] for top in result.top_log_probs]
     return found
 
 

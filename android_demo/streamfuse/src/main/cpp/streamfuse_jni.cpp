@@ -41,7 +41,7 @@ struct Options {
   sf_options sampling;  // Kotlin writes zeros where the sampling has no number
   int32_t can_chat;
 };
-static_assert(sizeof(Step) == 32 && sizeof(sf_options) == 120, "Reply.kt counts on these sizes");
+static_assert(sizeof(Step) == 32 && sizeof(sf_options) == 128, "Reply.kt counts on these sizes");
 
 template <typename T>
 T* of(jlong handle) {
@@ -212,6 +212,32 @@ NATIVE(jint, next, jlong handle, jobject buffer) {
   const std::span<char> room = room_in(env, buffer);
   if (piece.bytes > 0 && piece.bytes <= room.size()) std::memcpy(room.data(), piece.text, piece.bytes);
   return code;
+}
+
+// The most probable tokens in the place of the last piece's: of each its id, its log-probability, the length of its
+// text, and the text. Puts the code into the buffer; null where it fails.
+NATIVE(jbyteArray, top, jlong handle, jobject buffer) {
+  const sf_top_piece* top = nullptr;
+  int32_t n = 0;
+  const int code = *in<int32_t>(env, buffer) = sf_session_top(session_of(handle), &top, &n);
+  if (code != SF_OK) return nullptr;
+  jbyteArray found = nullptr;
+  guarded([&] {
+    std::vector<char> bytes;
+    const auto add = [&](const void* from, size_t size) {
+      bytes.insert(bytes.end(), static_cast<const char*>(from), static_cast<const char*>(from) + size);
+    };
+    for (const sf_top_piece& one : std::span(top, static_cast<size_t>(n))) {
+      const int32_t token = static_cast<int32_t>(one.token), length = static_cast<int32_t>(one.bytes);
+      add(&token, sizeof token);
+      add(&one.log_prob, sizeof one.log_prob);
+      add(&length, sizeof length);
+      add(one.text, one.bytes);
+    }
+    found = bytes_of(env, bytes.empty() ? "" : bytes.data(), bytes.size());
+    return SF_OK;
+  });
+  return found;
 }
 
 NATIVE(jbyteArray, longText, jlong handle) {

@@ -30,7 +30,7 @@ public actor BundleStore {
   /// A store with its own check of new bundles. The module `StreamFuse` has an initializer that needs none.
   ///
   /// - Parameters:
-  ///   - directory: where the bundles are stored; created if it is missing.
+  ///   - directory: where the bundles are stored; created if it is missing, and excluded from backups.
   ///   - limits: what a bundle may have at most.
   ///   - transport: makes the requests of downloads.
   ///   - removeCaches: removes what `check` stored outside of a bundle's folder, which is deleted next, unless the bundle
@@ -174,7 +174,8 @@ public actor BundleStore {
     }
   }
 
-  /// Deletes a bundle, and what is kept elsewhere for it. A model that has it open keeps its files.
+  /// Deletes a bundle, and what is kept elsewhere for it. Release its model first: task adapters and the self-test read
+  /// files of the folder when they are first used.
   ///
   /// Throws `StreamFuseError` (`.badArgument`) for a name that no bundle can have, and the file system's error if there
   /// is no such bundle or it cannot be deleted.
@@ -326,6 +327,9 @@ public actor BundleStore {
   try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
   #if canImport(Darwin)
     var fresh = folder
+    var excluded = URLResourceValues()
+    excluded.isExcludedFromBackup = true  // bundles are large, and can be downloaded again
+    try? fresh.setResourceValues(excluded)
     fresh.removeAllCachedResourceValues()
     let values = try? fresh.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])
     if let bytes = values?.volumeAvailableCapacityForImportantUsage, bytes > 0 { return bytes }

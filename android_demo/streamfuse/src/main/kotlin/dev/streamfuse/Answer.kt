@@ -13,6 +13,8 @@ import kotlinx.serialization.serializer
  * @property statistics counters and times.
  * @property logProbs the log-probability of each of [tokens] ([Piece.logProb]); empty unless
  *   [GenerationConfig.logProbs] is set.
+ * @property topLogProbs the most probable tokens in the place of each of [tokens] ([Piece.topLogProbs]); empty unless
+ *   [GenerationConfig.topLogProbs] is set.
  */
 public class Answer internal constructor(
     public val text: String,
@@ -21,6 +23,7 @@ public class Answer internal constructor(
     public val toolCalls: List<ToolCall>,
     public val statistics: Statistics,
     public val logProbs: List<Double> = emptyList(),
+    public val topLogProbs: List<List<TokenLogProb>> = emptyList(),
 ) {
     /**
      * The object that the answer to a request with [GenerationConfig.schema] spells.

@@ -139,7 +139,10 @@ public class BundleStore @JvmOverloads constructor(
         }
     }
 
-    /** Deletes a bundle. A model that has it open keeps its files. IOException if there is none. */
+    /**
+     * Deletes a bundle. Close its model first: task adapters and the self-test read files of the folder when they are
+     * first used. IOException if there is none.
+     */
     public suspend fun delete(name: String): Unit = withContext(dispatcher) {
         require(isPlainPath(name, depth = 1) && !name.startsWith(".")) { "$name is not the name of a bundle" }
         temporary { folder ->
@@ -244,7 +247,9 @@ public class BundleStore @JvmOverloads constructor(
     /** Gives a checked folder its name, or the next one that is free. */
     private fun install(folder: File, wanted: String): InstalledBundle {
         folder.flushAllNames()
-        val plain = wanted.replace(Regex("[^\\p{L}\\p{N}._ -]"), "_").trim(' ', '.').take(60).ifEmpty { "bundle" }
+        val plain = wanted.replace(Regex("[^\\p{L}\\p{N}._ -]"), "_").trim(' ', '.').take(60)
+            .let { if (it.lastOrNull()?.isHighSurrogate() == true) it.dropLast(1) else it }
+            .ifEmpty { "bundle" }
         for (number in 1..Int.MAX_VALUE) {
             val target = folder(if (number == 1) plain else "$plain $number")
             if (target.exists()) continue

@@ -6,6 +6,7 @@ import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.SerializationException
 import kotlinx.serialization.json.Json
+import org.jetbrains.annotations.Blocking
 
 /** A file of a published bundle: its SHA-256, 64 lower-case hexadecimal digits, and its size. */
 @Serializable
@@ -90,8 +91,15 @@ public class CatalogEntry internal constructor(
         val reader = Json { ignoreUnknownKeys = true }
     }
 
+    /** Why this device cannot run the bundle; null if it can. The first call may open vendors' libraries. */
+    @Blocking
+    public fun unsupportedReason(): String? = when {
+        !StreamFuse.isSupported -> "the native library cannot be loaded on this device"
+        else -> unsupportedReason(StreamFuse.backends)
+    }
+
     /** Why a device with these [backends] cannot run the bundle; null if it can. */
-    public fun unsupportedReason(backends: Map<String, String?> = StreamFuse.backends): String? = when {
+    public fun unsupportedReason(backends: Map<String, String?>): String? = when {
         target != "executorch" -> "it is for $target, and this library runs bundles for executorch"
         backend !in backends -> "this library has no backend $backend"
         else -> backends[backend]

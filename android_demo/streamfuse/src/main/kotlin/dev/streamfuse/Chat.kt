@@ -1,5 +1,7 @@
 package dev.streamfuse
 
+import kotlinx.coroutines.currentCoroutineContext
+import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.serialization.builtins.ListSerializer
 import kotlinx.serialization.json.Json
@@ -31,6 +33,14 @@ public class Chat internal constructor(
     public fun send(results: List<ToolResult>, config: GenerationConfig = GenerationConfig()): Flow<Piece> =
         send(promptOf(results), config)
 
+    /** Like [Session.send] with a callback, with the results of the last answer's tool calls instead of a text. */
+    @JvmOverloads
+    public fun send(
+        results: List<ToolResult>,
+        callback: GenerationCallback,
+        config: GenerationConfig = GenerationConfig(),
+    ): Unit = send(promptOf(results), callback, config)
+
     /**
      * Like [Session.generate], with the results of the last answer's tool calls instead of a text.
      *
@@ -49,7 +59,12 @@ public class Chat internal constructor(
 
     internal override suspend fun followUp(answer: Generation, round: Int): Prompt? {
         if (answer.stopped || answer.toolCalls.isEmpty() || round >= maxToolRounds) return null
-        return promptOf(answer.toolCalls.map { ToolResult(it.id, resultOf(it)) })
+        val results = answer.toolCalls.map { call ->
+            currentCoroutineContext().ensureActive()
+            if (!goesOn(answer)) return null // the calls that are left are not made
+            ToolResult(call.id, resultOf(call))
+        }
+        return promptOf(results)
     }
 
     private suspend fun resultOf(call: ToolCall): String {

@@ -40,7 +40,7 @@ internal class Generation(
                 if (state == State.NEW) start(native)
                 native.next()
             } catch (failure: Throwable) {
-                runCatching { end() }.onFailure(failure::addSuppressed)
+                runCatching { end(refused = state == State.NEW) }.onFailure(failure::addSuppressed)
                 throw failure
             } ?: run {
                 end()
@@ -52,12 +52,13 @@ internal class Generation(
     /** Ends it now; does nothing if it has ended. */
     fun close(): Unit = sequence.locked { end() }
 
-    /** [close]; the caller holds the lock. */
-    fun end() {
-        val ran = state == State.RUNNING
+    /** [close]; the caller holds the lock. A [refused] request leaves the session as it was. */
+    fun end(refused: Boolean = false) {
+        val before = state
         state = State.ENDED
         try {
-            if (ran) sequence.use(::closeTurn)
+            if (before == State.NEW && !refused) session.statistics = statistics // it ended before it began
+            if (before == State.RUNNING) sequence.use(::closeTurn)
         } finally {
             sequence.release(this)
         }

@@ -24,6 +24,8 @@ import kotlinx.serialization.Serializable
  * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen for each pass by the latency measured
  *   on this device.
  * @property logProbs compute the log-probability of each token: [Piece.logProb]. The text is the same.
+ * @property topLogProbs compute also those of the most probable tokens in its place, this many, at most 20:
+ *   [Piece.topLogProbs]. More than 0 implies [logProbs].
  * @property schema the answer is JSON that fits this JSON schema, for example of [schemaOf]. At most one of [schema],
  *   [regex], [grammar] and [toolChoice] is set; docs/structured.md says what is supported.
  * @property regex the whole answer matches this regular expression.
@@ -46,6 +48,7 @@ public data class GenerationConfig(
     @SerialName("speculative") val enableSpeculativeDecoding: Boolean? = null,
     val width: Int? = null,
     @SerialName("log_probs") val logProbs: Boolean? = null,
+    @SerialName("top_log_probs") val topLogProbs: Int? = null,
     val schema: String? = null,
     val regex: String? = null,
     val grammar: String? = null,
@@ -71,6 +74,7 @@ public data class GenerationConfig(
         enableSpeculativeDecoding = enableSpeculativeDecoding ?: defaults.enableSpeculativeDecoding,
         width = width ?: defaults.width,
         logProbs = logProbs ?: defaults.logProbs,
+        topLogProbs = topLogProbs ?: defaults.topLogProbs,
         schema = (if (isConstrained) this else defaults).schema,
         regex = (if (isConstrained) this else defaults).regex,
         grammar = (if (isConstrained) this else defaults).grammar,

@@ -70,10 +70,6 @@ public class Model internal constructor(
     public val loadMs: Double = native.loadMs
     private val watch = Leaks.watch(this, "the model $folder", memory::close)
 
-    init {
-        log.info("$name is loaded from $folder: backend $backend, $threads threads, ${loadMs.toInt()} ms")
-    }
-
     /**
      * A conversation with its own cache, so only new tokens are prefilled. It allocates the cache: call it off the main
      * thread, or use [chatInBackground].
@@ -147,7 +143,7 @@ public class Model internal constructor(
 
     /**
      * The number of tokens of a text in a message of a chat, without what the chat template adds. Any thread may call
-     * it.
+     * it; it waits for no other call.
      *
      * @throws StreamFuseException if this model is closed.
      */

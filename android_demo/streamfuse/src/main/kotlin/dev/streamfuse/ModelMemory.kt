@@ -1,16 +1,20 @@
 package dev.streamfuse
 
+import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.locks.ReentrantLock
+import java.util.concurrent.locks.ReentrantReadWriteLock
+import kotlin.concurrent.read
 import kotlin.concurrent.withLock
+import kotlin.concurrent.write
 
 /**
  * The native memory of a model and its sessions. It holds no reference to the app's objects, so the garbage collector
  * can find those that are unreachable.
  */
 internal class ModelMemory(private val native: NativeModel) {
-    private val lock = Any()
-    private val open = mutableSetOf<Sequence>() // guarded by the lock, like `closed`
-    private var closed = false
+    private val lock = ReentrantReadWriteLock() // shared by calls of the native side, which any thread may make
+    private val open: MutableSet<Sequence> = ConcurrentHashMap.newKeySet()
+    private var closed = false // changed with the lock held alone
     private val testing = ReentrantLock() // during a self-test, which takes seconds; `close` waits for it
 
     fun open(make: (NativeModel) -> NativeSession): Sequence = withOpen { native ->
@@ -32,7 +36,7 @@ internal class ModelMemory(private val native: NativeModel) {
 
     fun countTokens(text: String): Int = withOpen { it.countTokens(text) }
 
-    private fun <T> withOpen(body: (NativeModel) -> T): T = synchronized(lock) {
+    private fun <T> withOpen(body: (NativeModel) -> T): T = lock.read {
         if (closed) throw StreamFuseException(ErrorCode.CLOSED, "this model is closed; load it again")
         body(native)
     }
@@ -42,7 +46,7 @@ internal class ModelMemory(private val native: NativeModel) {
         try {
             return sequence.free()
         } finally {
-            synchronized(lock) { open -= sequence }
+            open -= sequence
         }
     }
 
@@ -51,7 +55,7 @@ internal class ModelMemory(private val native: NativeModel) {
      * failure is thrown.
      */
     fun close(): Boolean {
-        val left = synchronized(lock) {
+        val left = lock.write {
             if (closed) return false
             closed = true
             open.toList()

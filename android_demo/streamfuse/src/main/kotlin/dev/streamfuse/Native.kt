@@ -75,6 +75,9 @@ internal object Native {
 
     @JvmStatic external fun next(session: Long, reply: ByteBuffer): Int
     @JvmStatic external fun longText(session: Long): ByteArray?
+
+    /** Puts the code into the reply. */
+    @JvmStatic external fun top(session: Long, reply: ByteBuffer): ByteArray?
     @JvmStatic external fun stop(session: Long)
     @JvmStatic external fun finish(session: Long): Int
     @JvmStatic external fun statistics(session: Long): ByteArray?
@@ -127,8 +130,8 @@ internal object NativeLibrary {
     fun require() {
         val cause = failure ?: return
         val processor = System.getProperty("os.arch")
-        val sentence = "libstreamfuse_jni cannot be loaded on this device ($processor): ${cause.message}; it is built for " +
-            "arm64-v8a and x86_64, and StreamFuse.isSupported tells beforehand"
+        val sentence = "libstreamfuse_jni cannot be loaded on this device ($processor): ${cause.message}; most often it is " +
+            "not built for this processor. StreamFuse.isSupported tells beforehand"
         throw StreamFuseException(ErrorCode.UNSUPPORTED, sentence).apply { initCause(cause) }
     }
 }

@@ -2,6 +2,7 @@ package dev.streamfuse
 
 import java.io.File
 import java.nio.ByteBuffer
+import java.nio.ByteOrder
 import kotlinx.serialization.builtins.ListSerializer
 import kotlinx.serialization.builtins.serializer
 import kotlinx.serialization.json.Json
@@ -49,8 +50,11 @@ internal interface NativeSession {
 
 /** A [NativeSession] over C++; [reply] is the memory that both sides read. */
 internal class JniSession private constructor(private val handle: Long, private val reply: Reply) : NativeSession {
+    private var wantsTop = false
+
     override fun start(prompt: Prompt, config: GenerationConfig) {
         reply.config = config
+        wantsTop = config.topLogProbs!! > 0
         val stops = Json.encodeToString(ListSerializer(String.serializer()), config.stop!!)
         val stopIds = LongArray(config.stopTokenIds!!.size) { config.stopTokenIds[it].toLong() }
         val texts = bytesOf(prompt.text, stops, config.schema, config.regex, config.grammar, config.toolChoice)
@@ -61,7 +65,21 @@ internal class JniSession private constructor(private val handle: Long, private 
         val code = Native.next(handle, reply.buffer)
         if (code == Native.END) return null
         check(code)
-        return reply.step { Native.longText(handle) }
+        val piece = reply.step { Native.longText(handle) }
+        return if (wantsTop && piece.token != null) piece.copy(topLogProbs = top()) else piece
+    }
+
+    private fun top(): List<TokenLogProb> {
+        val bytes = Native.top(handle, reply.buffer)
+        check(reply.code)
+        val buffer = ByteBuffer.wrap(bytes ?: throw failure(Native.OUT_OF_MEMORY) { "" }).order(ByteOrder.nativeOrder())
+        return buildList {
+            while (buffer.hasRemaining()) {
+                val (token, logProb) = buffer.getInt() to buffer.getFloat().toDouble()
+                val text = ByteArray(buffer.getInt()).also { buffer.get(it) }
+                add(TokenLogProb(token, logProb, String(text, Charsets.UTF_8)))
+            }
+        }
     }
 
     override fun stop() = Native.stop(handle)

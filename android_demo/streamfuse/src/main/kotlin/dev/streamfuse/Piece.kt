@@ -34,6 +34,15 @@ public enum class Channel {
 }
 
 /**
+ * A token that could have been chosen.
+ *
+ * @property token its id.
+ * @property logProb natural logarithm of its probability, as [Piece.logProb].
+ * @property text what it stands for: text, with a replacement character for a part of one, or the name of a special token.
+ */
+public data class TokenLogProb(val token: Int, val logProb: Double, val text: String)
+
+/**
  * A step of an answer.
  *
  * @property text text that this token completes: often empty, sometimes more than the token itself, never part of a
@@ -43,6 +52,8 @@ public enum class Channel {
  * @property channel what the text is part of. Only [Channel.ANSWER] is for the reader.
  * @property logProb natural logarithm of the model's probability of the token: softmax over the whole vocabulary, before
  *   temperature, filters, penalty and constraint. Null unless [GenerationConfig.logProbs] is set, or without a token.
+ * @property topLogProbs the [GenerationConfig.topLogProbs] most probable tokens in the place of this one, best first,
+ *   ties by the smaller id. Where it was sampled or constrained, it may be none of them.
  */
 public data class Piece(
     val text: String,
@@ -50,6 +61,7 @@ public data class Piece(
     val source: Source = Source.MODEL,
     val channel: Channel = Channel.ANSWER,
     val logProb: Double? = null,
+    val topLogProbs: List<TokenLogProb> = emptyList(),
 ) {
     /** Whether the token was drafted and then accepted by the model. */
     public val drafted: Boolean get() = source != Source.MODEL

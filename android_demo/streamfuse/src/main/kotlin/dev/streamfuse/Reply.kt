@@ -5,7 +5,7 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 private const val STEP_BYTES = 32
-private const val OPTIONS_BYTES = 120
+private const val OPTIONS_BYTES = 128
 private const val MOST = Int.MAX_VALUE.toLong()
 
 /**
@@ -71,6 +71,7 @@ internal class Reply {
             ignoreEos = buffer.getInt(76) != 0,
             enableSpeculativeDecoding = buffer.getInt(80) != 0,
             logProbs = buffer.getInt(100) != 0,
+            topLogProbs = buffer.getInt(120),
         )
         set(value) {
             for (offset in 0 until OPTIONS_BYTES step 8) buffer.putLong(offset, 0)
@@ -85,5 +86,6 @@ internal class Reply {
             buffer.putInt(80, if (value.enableSpeculativeDecoding!!) 1 else 0)
             buffer.putInt(84, value.width ?: 0)
             buffer.putInt(100, if (value.logProbs!!) 1 else 0)
+            buffer.putInt(120, value.topLogProbs!!)
         }
 }

@@ -27,10 +27,11 @@ internal class Sequence(native: NativeSession) {
 
     /** [claim] for an answer that continues an ended one; false if something was requested or stopped since. */
     fun claimAfter(ended: Generation, answer: Generation): Boolean = synchronized(gate) {
-        if (closing || requests != ended.request) return false
-        claim(answer)
-        true
+        goesOn(ended).also { if (it) claim(answer) }
     }
+
+    /** Whether nothing was requested or stopped since [ended]. */
+    fun goesOn(ended: Generation): Boolean = synchronized(gate) { !closing && requests == ended.request }
 
     /** Whether [answer] may begin: no later one was requested. */
     fun isClaimed(answer: Generation): Boolean = synchronized(gate) { claimed === answer }
@@ -50,6 +51,11 @@ internal class Sequence(native: NativeSession) {
     /** Ends the answer in progress at its next token; with [only], just if it is that one. */
     fun stop(only: Generation? = null): Unit = synchronized(gate) {
         if (only == null) requests++
+        interrupt(only)
+    }
+
+    /** [stop] without the rounds of tool calls: the result of a running tool still reaches the model. */
+    fun interrupt(only: Generation? = null): Unit = synchronized(gate) {
         val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
         answers.forEach { it.stopped = true } // an answer that has not begun checks it when it begins
         if (running in answers) native?.stop()
@@ -59,12 +65,15 @@ internal class Sequence(native: NativeSession) {
     fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
     /**
-     * [use], after ending the answer in progress and, unless [keepsRounds], the rounds of tool calls: the result of a
-     * running tool does not reach the model then.
+     * [use], after ending the answer in progress, also during its prefill, and, unless [keepsRounds], the rounds of tool
+     * calls: the result of a running tool does not reach the model then.
      */
-    fun <T> alone(keepsRounds: Boolean = false, body: (NativeSession) -> T): T = use {
-        endAll(keepsRounds)
-        body(it)
+    fun <T> alone(keepsRounds: Boolean = false, body: (NativeSession) -> T): T {
+        interrupt()
+        return use {
+            endAll(keepsRounds)
+            body(it)
+        }
     }
 
     /** Gives the memory of the cache back, unless an answer is requested or the session is closed. */

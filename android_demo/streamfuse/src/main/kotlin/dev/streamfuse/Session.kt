@@ -56,7 +56,7 @@ public sealed class Session(
      * The work runs on [Options.dispatcher], whatever the collector runs on. The next token is computed after the
      * collector has processed the last one, so leaving takes effect at exactly that token. Add `.flowOn` with that
      * dispatcher to let the model run ahead of the collector, with one thread switch per answer instead of two per
-     * token.
+     * token; what it has written when the collector leaves is in the conversation too.
      *
      * An answer in progress ends at its next token when the collection begins. The flow fails with
      * [StreamFuseException] if the session is closed, the request is refused or the engine fails. A refused request has
@@ -82,8 +82,11 @@ public sealed class Session(
      * @throws StreamFuseException if the session is closed.
      */
     @JvmOverloads
-    public fun send(text: String, callback: GenerationCallback, config: GenerationConfig = GenerationConfig()) {
-        val answer = claim(Prompt(text), config)
+    public fun send(text: String, callback: GenerationCallback, config: GenerationConfig = GenerationConfig()): Unit =
+        send(Prompt(text), callback, config)
+
+    internal fun send(prompt: Prompt, callback: GenerationCallback, config: GenerationConfig) {
+        val answer = claim(prompt, config)
         try {
             dispatcher.asExecutor().execute {
                 try {
@@ -135,7 +138,9 @@ public sealed class Session(
         fun text(channel: Channel) = pieces.filter { it.channel == channel }.joinToString("") { it.text }
         val tokens = pieces.mapNotNull { it.token }
         val (answer, thinking) = text(Channel.ANSWER) to text(Channel.THINKING)
-        return Answer(answer, thinking, tokens, last.toolCalls, last.statistics, pieces.mapNotNull { it.logProb })
+        val logProbs = pieces.mapNotNull { it.logProb }
+        val top = pieces.map { it.topLogProbs }.filter { it.isNotEmpty() }
+        return Answer(answer, thinking, tokens, last.toolCalls, last.statistics, logProbs, top)
     }
 
     /**
@@ -160,7 +165,7 @@ public sealed class Session(
     }
 
     /** [reset] on [Options.dispatcher]. */
-    public suspend fun resetInBackground(): Unit = withContext(dispatcher) { reset() }
+    public suspend fun resetInBackground(): Unit = alone { reset() }
 
     /**
      * Drops the cache and gives its memory back to the system, while memory is short. An answer in progress ends here;
@@ -171,7 +176,7 @@ public sealed class Session(
     public fun trim(): Unit = sequence.alone(keepsRounds = true) { native -> native.trim() }
 
     /** [trim] on [Options.dispatcher]. */
-    public suspend fun trimInBackground(): Unit = withContext(dispatcher) { trim() }
+    public suspend fun trimInBackground(): Unit = alone { trim() }
 
     /**
      * Writes cache, tokens and conversation to [file] atomically. An answer in progress ends here; the result of a
@@ -184,7 +189,7 @@ public sealed class Session(
     public fun save(file: File): Unit = sequence.alone(keepsRounds = true) { native -> native.save(file) }
 
     /** [save] on [Options.dispatcher]. */
-    public suspend fun saveInBackground(file: File): Unit = withContext(dispatcher) { save(file) }
+    public suspend fun saveInBackground(file: File): Unit = alone { save(file) }
 
     /**
      * Restores what [save] wrote with the same bundle, in this process or another, or in another language.
@@ -208,7 +213,7 @@ public sealed class Session(
     }
 
     /** [restore] on [Options.dispatcher]. */
-    public suspend fun restoreInBackground(file: File): Unit = withContext(dispatcher) { restore(file) }
+    public suspend fun restoreInBackground(file: File): Unit = alone { restore(file) }
 
     /** Frees the memory, after the token that is being computed. A second call does nothing. */
     @Blocking
@@ -218,7 +223,16 @@ public sealed class Session(
     }
 
     /** [close] on [Options.dispatcher], even if the caller is cancelled. */
-    public suspend fun closeInBackground(): Unit = withContext(NonCancellable + dispatcher) { close() }
+    public suspend fun closeInBackground(): Unit = withContext(NonCancellable) { alone { close() } }
+
+    /** Runs [body] on the dispatcher, whose threads an answer in progress may need to the end: so it is ended first. */
+    private suspend fun alone(body: () -> Unit) {
+        sequence.interrupt()
+        withContext(dispatcher) { body() }
+    }
+
+    /** Whether nothing was requested or stopped since [answer], so that its tool calls are still to be made. */
+    internal fun goesOn(answer: Generation): Boolean = sequence.goesOn(answer)
 
     /** Copies the turns and counts from the native side; the caller holds the sequence's lock. */
     internal fun readState(native: NativeSession) {

@@ -113,12 +113,15 @@ public object StreamFuse {
     private fun open(folder: File, options: Options, progress: LoadProgress?): Model {
         Leaks.sweep()
         val native = JniModel.open(folder, options, progress)
-        try {
-            return Model(native, folder, options)
+        val model = try {
+            Model(native, folder, options)
         } catch (error: Throwable) {
             native.close()
             throw error
         }
+        val (threads, ms) = model.threads to model.loadMs.toInt()
+        log.info("${model.name} is loaded from $folder: backend ${model.backend}, $threads threads, $ms ms")
+        return model
     }
 }
 

@@ -1,5 +1,6 @@
 package dev.streamfuse
 
+import java.io.File
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
 import java.util.concurrent.RejectedExecutionException
@@ -8,6 +9,7 @@ import java.util.logging.Handler
 import java.util.logging.Level
 import java.util.logging.LogRecord
 import java.util.logging.Logger
+import kotlin.concurrent.thread
 import kotlin.coroutines.CoroutineContext
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.Runnable
@@ -18,6 +20,7 @@ import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertSame
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.io.TempDir
 
 /** Memory comes back and callbacks hear of it, also where the native half fails or an app forgets to close. */
 class ClosingTest {
@@ -42,6 +45,40 @@ class ClosingTest {
             this.error = error
             ended.countDown()
         }
+    }
+
+    @Test
+    fun `tokens are counted while a chat is made`() {
+        native.model().use { model ->
+            val (begun, goOn) = CountDownLatch(1) to CountDownLatch(1)
+            native.beforeChat = {
+                begun.countDown()
+                goOn.await()
+            }
+            val made = thread { model.chat() }
+            assertTrue(begun.await(10, SECONDS))
+            assertEquals(5, model.countTokens("Hello"))
+            goOn.countDown()
+            made.join()
+        }
+    }
+
+    @Test
+    fun `an answer that ends before it begins leaves no statistics of an earlier one`(@TempDir folder: File) {
+        val single = Executors.newSingleThreadExecutor()
+        native.model(Options(dispatcher = single.asCoroutineDispatcher())).use { model ->
+            val chat = model.chat()
+            RecordingCallback().also { chat.send("Hello", it) }.wait()
+            assertEquals("length", chat.statistics!!.finishReason)
+            val goOn = CountDownLatch(1)
+            single.execute { goOn.await() }
+            val callback = RecordingCallback().also { chat.send("Hello", it) }
+            chat.save(File(folder, "saved"))
+            goOn.countDown()
+            callback.wait()
+            assertEquals("stopped", chat.statistics!!.finishReason)
+        }
+        single.shutdown()
     }
 
     @Test

@@ -82,6 +82,28 @@ class EarlyEndTest {
     }
 
     @Test
+    fun `save, trim, reset and close end an answer while a long prompt is read, also on one thread`(@TempDir folder: File) {
+        val ends = mapOf<String, suspend (Chat) -> Unit>(
+            "save" to { it.saveInBackground(File(folder, "saved")) }, "trim" to { it.trimInBackground() },
+            "reset" to { it.resetInBackground() }, "close" to { it.closeInBackground() },
+        )
+        val options = Options(dispatcher = Dispatchers.IO.limitedParallelism(1))
+        StreamFuse.loadBlocking(Repository.bundle("demo"), options).use { model ->
+            for ((name, end) in ends) runBlocking {
+                val chat = model.chatInBackground()
+                val job = launch(Dispatchers.Default) { chat.generate("word ".repeat(900), fixed) }
+                withTimeout(5000) { while (chat.messages.isEmpty()) delay(1) }
+                end(chat)
+                job.join()
+                assertEquals(emptyList<Message>(), chat.messages, name)
+                assertEquals("stopped", chat.statistics!!.finishReason, name)
+                assertTrue(chat.statistics!!.prefilledTokens < 900, name)
+                chat.close()
+            }
+        }
+    }
+
+    @Test
     fun `stop at every token completes the flow, and the next turn goes on from there`() = runBlocking {
         Models.demo.chat().use { chat ->
             for (n in 1..16 step 3) {

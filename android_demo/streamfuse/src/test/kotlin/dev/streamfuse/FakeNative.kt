@@ -16,10 +16,14 @@ internal class FakeNative : NativeModel {
     override fun defaults() = GenerationConfig(
         maxNewTokens = 5, temperature = 0.0, topK = 0, topP = 1.0, minP = 0.0, repetitionPenalty = 1.0, seed = 0,
         ignoreEos = false, enableSpeculativeDecoding = true, logProbs = false,
+        topLogProbs = 0,
     ) to true
 
     /** The tools and template variables of the last chat. */
     var declared: Pair<String?, String?> = null to null
+
+    /** Called before a chat is there. */
+    var beforeChat: () -> Unit = {}
 
     override fun newChat(
         system: String?,
@@ -29,6 +33,7 @@ internal class FakeNative : NativeModel {
         policy: ContextPolicy,
         adapter: String?,
     ): FakeNativeSession {
+        beforeChat()
         declared = tools to variables
         val first = listOfNotNull(system?.let { Message(Role.SYSTEM, it) }) + history
         return FakeNativeSession(first).also { sessions += it }

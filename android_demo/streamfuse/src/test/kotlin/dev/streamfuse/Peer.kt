@@ -16,6 +16,9 @@ fun main() {
     }
 }
 
+private fun top(answered: Answered) =
+    answered.topLogProbs.map { place -> place.map { Python.Top(it.token, it.logProb, it.text) } }
+
 private val open = mutableMapOf<String, Model>()
 
 private fun answer(request: Python.Request): Python.Reply {
@@ -26,7 +29,7 @@ private fun answer(request: Python.Request): Python.Reply {
             request.turns.map { prompt ->
                 val answered = it.answer(prompt, request.config)
                 val statistics: JsonObject = Json.parseToJsonElement(answered.statistics.json).jsonObject
-                Python.Turn(answered.text, answered.tokens, answered.sources, statistics, 0.0, answered.logProbs)
+                Python.Turn(answered.text, answered.tokens, answered.sources, statistics, 0.0, answered.logProbs, top(answered))
             },
         )
     }

@@ -70,6 +70,9 @@ class SameAsPythonTest {
             assertEquals(expected.text, own.text, prompt)
             assertEquals(expected.logProbs, own.logProbs, prompt)
             assertEquals(if (config.logProbs == true) own.tokens.size else 0, own.logProbs.size, prompt)
+            assertEquals(expected.topLogProbs, own.topLogProbs, prompt)
+            val asked = config.topLogProbs ?: 0
+            assertEquals(if (asked > 0) own.tokens.map { asked } else emptyList(), own.topLogProbs.map { it.size }, prompt)
             val theirs = Statistics.of(expected.statistics.toString())
             assertEquals(theirs.finishReason, own.statistics.finishReason)
             if (config.width == null && config.enableSpeculativeDecoding != false) continue // measured costs decide
@@ -80,7 +83,7 @@ class SameAsPythonTest {
 
     /** How tokens are chosen. */
     enum class Sampling(val config: GenerationConfig) {
-        GREEDY(GenerationConfig(temperature = 0.0, logProbs = true)),
+        GREEDY(GenerationConfig(temperature = 0.0, logProbs = true, topLogProbs = 3)),
         WARM(GenerationConfig(temperature = 0.7, seed = 7)),
         CUT(
             GenerationConfig(

@@ -49,6 +49,9 @@ object Python {
     )
 
     @Serializable
+    class Top(val token: Int, @SerialName("log_prob") val logProb: Double, val text: String)
+
+    @Serializable
     class Turn(
         val text: String,
         val tokens: List<Int>,
@@ -56,7 +59,11 @@ object Python {
         val statistics: JsonObject,
         val seconds: Double,
         @SerialName("log_probs") val logProbs: List<Double> = emptyList(),
-    )
+        @SerialName("top_log_probs") val top: List<List<Top>> = emptyList(),
+    ) {
+        val topLogProbs: List<List<TokenLogProb>>
+            get() = top.map { place -> place.map { TokenLogProb(it.token, it.logProb, it.text) } }
+    }
 
     @Serializable
     class Reply(
@@ -111,6 +118,7 @@ class Answered(val pieces: List<Piece>, val statistics: Statistics) {
     val tokens = pieces.mapNotNull { it.token }
     val sources = pieces.filter { it.token != null }.map { it.source.name.lowercase() }
     val logProbs = pieces.mapNotNull { it.logProb }
+    val topLogProbs = pieces.map { it.topLogProbs }.filter { it.isNotEmpty() }
 }
 
 fun Session.answer(prompt: String, config: GenerationConfig = GenerationConfig()): Answered = runBlocking {

@@ -1,11 +1,16 @@
 package dev.streamfuse
 
 import java.io.File
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit.SECONDS
 import kotlinx.coroutines.CompletableDeferred
+import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.async
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
@@ -25,6 +30,9 @@ import org.junit.jupiter.api.io.TempDir
 class ToolTest {
     @Serializable
     data class Query(val city: String, val days: Int = 1)
+
+    @Serializable
+    data class Light(val on: Boolean = false)
 
     @Serializable
     data class Forecast(val degrees: Int)
@@ -213,6 +221,71 @@ class ToolTest {
             job.cancelAndJoin()
             assertEquals("stop", chat.statistics!!.finishReason)
         }
+    }
+
+    @Test
+    fun `after a stop, the calls that are left are not made`() = runBlocking<Unit> {
+        val ends = listOf<suspend (Chat) -> Unit>({ it.stop() }, { it.reset() }, { it.close() }, { it.send("And?").first() })
+        for (end in ends) {
+            val called = mutableListOf<String>()
+            lateinit var chat: Chat
+            val tool = Tool("forecast", "", "{}") { arguments ->
+                called += "$arguments"
+                end(chat)
+                "cold"
+            }
+            chat = model.chat(tools = listOf(tool))
+            val session = native.sessions.last()
+            session.scripts += calling(call("a", "Rome"), call("b", "Oslo"))
+            chat.generate("And the weather?")
+            assertEquals(1, called.size)
+            assertTrue(session.asked.none { it.first.isResults })
+            chat.close()
+        }
+        val job = Job()
+        val called = mutableListOf<String>()
+        val unsuspending = Tool("forecast", "", "{}") { arguments ->
+            called += "$arguments"
+            job.cancel()
+            "cold"
+        }
+        model.chat(tools = listOf(unsuspending)).use { chat ->
+            native.sessions.last().scripts += calling(call("a", "Rome"), call("b", "Oslo"))
+            CoroutineScope(job).launch { chat.generate("And the weather?") }.join()
+            assertEquals(1, called.size, "cancelled while a function runs that does not suspend")
+        }
+    }
+
+    @Test
+    fun `a result is sent with the properties that have their default values`() = runBlocking {
+        val light = tool("light", "Whether the light is on.") { _: Query -> Light() }
+        val (chat, session) = scripted(model.chat(tools = listOf(light)), calling(call("a", "Rome", "light")), Scripted("Off."))
+        chat.generate("Is it on?")
+        assertEquals(listOf(ToolResult("a", """{"on":false}""")), results(session.asked.last().first))
+    }
+
+    @Test
+    fun `the callback form takes results too`() {
+        val none = model.chat(tools = listOf(forecast), maxToolRounds = 0)
+        val (chat, session) = runBlocking { scripted(none, calling(call("a", "Rome")), Scripted("Warm.")) }
+        runBlocking { chat.generate("And the weather?") }
+        val done = CountDownLatch(1)
+        val pieces = mutableListOf<Piece>()
+        chat.send(
+            listOf(ToolResult("a", "hot")),
+            object : GenerationCallback {
+                override fun onPiece(piece: Piece) {
+                    pieces += piece
+                }
+
+                override fun onDone(statistics: Statistics) = done.countDown()
+
+                override fun onError(error: Throwable) = throw error
+            },
+        )
+        assertTrue(done.await(10, SECONDS))
+        assertEquals("Warm.", pieces.joinToString("") { it.text })
+        assertEquals(listOf(ToolResult("a", "hot")), results(session.asked.last().first))
     }
 
     @Test
