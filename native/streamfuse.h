@@ -257,8 +257,8 @@ typedef struct sf_top_piece {
   int32_t reserved;
 } sf_top_piece;
 
-/* The tokens that were most probable in the place of that of the last piece, best first (sf_sequence_top), valid until
- * the next call on this session. None unless sf_options.top_log_probs is set, and for a piece without a token. */
+/* The most probable tokens at the position of the last piece's token, best first (sf_sequence_top), valid until the
+ * next call on this session; *n is 0 for a piece without a token, or without sf_options.top_log_probs. */
 SF_EXPORT int sf_session_top(sf_session*, const sf_top_piece** out, int32_t* n);
 
 /* Ends the running answer, or the one that a call is starting, at its next token or during its prompt. Any thread may

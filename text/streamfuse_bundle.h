@@ -160,8 +160,8 @@ SF_EXPORT int sf_text_count(sf_text*, const char* text, size_t bytes, int64_t* n
 /* The text of tokens, without special tokens. */
 SF_EXPORT int sf_text_decode(sf_text*, const int64_t* ids, int64_t n, const char** text, size_t* bytes);
 
-/* The bytes that a token stands for, which may be a part of a character; the name of a special token. None if the
- * tokenizer has no such token. */
+/* The bytes of a token, which may be part of a character; the name of a special token. Empty (*bytes = 0) for an
+ * unknown id. */
 SF_EXPORT int sf_text_token(sf_text*, int64_t id, const char** text, size_t* bytes);
 
 /* Renders messages with the chat template, ending where the answer begins. messages: a JSON list of

@@ -17,7 +17,7 @@ def page() -> str:
     """Markdown: each command with its help, its examples and a table of its flags."""
     parts = [
         "# CLI reference",
-        "What `--help-all` prints, for all commands. [First steps and command line](../README.md) is the guide.",
+        "What `--help-all` prints, for all commands. [First steps](../README.md) is the guide.",
     ]
     for name, command in _commands(get_command(app), "streamfuse"):
         about, *examples = _HEADING.split(command.help or "")

@@ -70,8 +70,8 @@ def bench_all(place: Path, *flags: str) -> Result:
 def test_two_runs_on_one_file_keep_the_results_of_both(place: Path) -> None:
     first, second = suite.benchmarks(place / "build", place / "data", 1, 1)[:2]
     results = [suite.Results(place / "out.json") for _ in range(2)]
-    results[0].add(first, {"prompts": 1})
-    results[1].add(second, {"prompts": 2})
+    results[0].add(first, suite.identity(first), {"prompts": 1})
+    results[1].add(second, suite.identity(second), {"prompts": 2})
     assert set(suite.Results(place / "out.json").rows) == {first.name, second.name}
 
 

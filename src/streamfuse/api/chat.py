@@ -70,8 +70,8 @@ class Chat:
 
         With `max_tool_rounds` above 0, tool calls of an answer are made: the functions of `tools` are called, and their
         results are sent, until an answer calls none, at most so many times. What a function raises is sent as the
-        result "error: ...". `stop` ends this too, while a function runs as well: the functions of the calls that are
-        left are not called, and the calls stay in `tool_calls`. The result is that of the last answer.
+        result "error: ...". `stop` also works while a function runs: no further function is called, and `tool_calls`
+        has all calls of that answer, made or not. The result is that of the last answer.
         """
         whole = is_integer(max_tool_rounds) and max_tool_rounds >= 0
         demand(whole, "max-tool-rounds", "an integer of at least 0", max_tool_rounds)

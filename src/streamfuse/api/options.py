@@ -42,7 +42,7 @@ class GenerationOptions(TypedDict, total=False):
     width: int | None  # nodes per verify pass; None: chosen by the cost measured on this device
     sources: Sequence[str] | None  # what may draft, of "streams", "lookup", "table", "memory"; all by default
     log_probs: bool | None  # compute the log-probability of each token: Piece.log_prob, Result.log_probs
-    top_log_probs: int | None  # and those of this many of the most probable tokens in its place, at most 20
+    top_log_probs: int | None  # the n most probable tokens at each position, at most 20; implies log_probs
     schema: Any  # the answer is JSON that fits it: a dict, JSON text, a pydantic model, a dataclass, a TypedDict
     regex: str | None  # the whole answer matches this regular expression
     grammar: str | None  # the answer is in the language of this Lark grammar

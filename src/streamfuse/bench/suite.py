@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -53,6 +54,7 @@ REMEMBERED: Final = {  # kind of answer: the prompt that the base model answers 
 }
 WITH_MEMORY: Final = "memory of answers, {}"  # the name of a kind's benchmark
 _PROGRAMS: Final = ("llama-cpp-python", "onnxruntime-genai")  # packages of other programs that benchmarks run
+_END_S: Final = 60  # for an interrupted benchmark to end
 SAMPLED: Final = "{}, temperature 0.7"  # the name of a data set's benchmark with sampled answers
 
 
@@ -181,11 +183,12 @@ class Results:
     def has(self, benchmark: Benchmark) -> bool:
         return self.rows.get(benchmark.name, {}).get("identity") == identity(benchmark)
 
-    def add(self, benchmark: Benchmark, result: Mapping[str, Any], **facts: Any) -> None:
-        self.rows = self._read()  # another process may have added results since
+    def add(self, benchmark: Benchmark, measured: str, result: Mapping[str, Any], **facts: Any) -> None:
+        """Store a result; `measured` is the benchmark's identity from before it ran."""
+        self.rows |= self._read()  # another process may have added results since
         self.rows[benchmark.name] = {
             "command": benchmark.command,
-            "identity": identity(benchmark),
+            "identity": measured,
             **facts,
             "result": dict(result),
         }
@@ -222,8 +225,12 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
         printed, _ = child.communicate()
     except KeyboardInterrupt:
         # The terminal interrupts the child too, which then ends the programs that it started.
-        child.communicate()
+        with suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=_END_S)
         raise
+    finally:
+        if child.poll() is None:
+            child.terminate()
     if child.returncode != 0:
         raise SuiteError(f"{benchmark.name} {ending(child.returncode)}: {benchmark.command}")
     facts = {

@@ -165,8 +165,8 @@ def _guarded(clock: Clock, failure: list[BaseException]) -> Any:
 
 
 class TokenLogProb(NamedTuple):
-    """A token, the natural logarithm of its probability as in `Piece`, and what it stands for: text with a replacement
-    character for a part of one, or the name of a special token; empty from a session that speaks ids alone."""
+    """A token, the natural logarithm of its probability as in `Piece`, and its text (U+FFFD for part of a character) or
+    the name of a special token; empty from a session without a tokenizer."""
 
     token: int
     log_prob: float
@@ -175,7 +175,7 @@ class TokenLogProb(NamedTuple):
 
 class Token(NamedTuple):
     """A delivered token, who drafted it (SOURCES), and if they are asked for its log-probability and the most probable
-    tokens in its place, best first."""
+    tokens at its position, best first."""
 
     id: int
     source: str

@@ -38,8 +38,8 @@ class Piece:
     part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the
     model's family, which are in no piece. With the option `log_probs`, `log_prob` is the natural logarithm of the
     model's probability of the token: softmax over the whole vocabulary, before temperature, filters, penalty and
-    constraint. With `top_log_probs=n`, `top_log_probs` has the n most probable tokens in its place, best first, ties by
-    the smaller id; where the token was sampled or constrained it may be none of them.
+    constraint. With `top_log_probs=n`, `top_log_probs` has the n most probable tokens at its position, best first, ties
+    by the smaller id; a token that was sampled or constrained may be none of them.
     """
 
     text: str
@@ -70,8 +70,8 @@ class ToolCall:
 @dataclass(frozen=True)
 class Result:
     """An answer, as far as it was delivered. `text` is its channel "answer", `thinking` that of this name. With the
-    option `log_probs`, `log_probs` has the log-probability of each of `tokens` (Piece); otherwise it is empty. So with
-    `top_log_probs`."""
+    option `log_probs`, `log_probs` has the log-probability of each of `tokens` (Piece); otherwise it is empty. The
+    option `top_log_probs` implies it, and `top_log_probs` has the most probable tokens at the position of each."""
 
     text: str
     tokens: list[int]

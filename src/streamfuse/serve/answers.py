@@ -165,13 +165,14 @@ def _tokens(piece: Piece) -> list[dict[str, Any]]:
     texts of all tokens are the answer."""
     if piece.log_prob is None or piece.channel != "answer":
         return []
-    top = [_token(one.text, one.log_prob) for one in piece.top_log_probs]
+    top = [_token(one.text, one.log_prob, is_whole="\ufffd" not in one.text) for one in piece.top_log_probs]
     return [{**_token(piece.text, piece.log_prob), "top_logprobs": top}]
 
 
-def _token(text: str, log_prob: float) -> dict[str, Any]:
-    """JSON has no minus infinity; -9999 stands for it, as in OpenAI's API."""
-    return {"token": text, "logprob": max(log_prob, -9999.0), "bytes": list(text.encode())}
+def _token(text: str, log_prob: float, is_whole: bool = True) -> dict[str, Any]:
+    """JSON has no minus infinity; -9999 stands for it, as in OpenAI's API. `bytes` is null for part of a character,
+    whose text says only that it is one."""
+    return {"token": text, "logprob": max(log_prob, -9999.0), "bytes": list(text.encode()) if is_whole else None}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -112,9 +112,8 @@ extension ChatModel {
 
   /// Makes a text that was typed and not sent a part of the chat, so that it is saved.
   func keepTyped() {
-    guard state.phase != .loading, state.editing == nil, state.unsent == nil, !input.allSatisfy(\.isWhitespace) else {
-      return
-    }
+    guard record != nil, session != nil, state.editing == nil, state.unsent == nil else { return }
+    guard !input.allSatisfy(\.isWhitespace) else { return }
     state.unsent = input
     unsaved = true
   }

@@ -52,14 +52,12 @@
       }
     }
 
-    /// Requests background time for the rest of an answer and for saving, and gives the model's memory back: a suspended
-    /// app gets no memory warning, and the large ones are ended first.
+    /// Requests background time for the rest of an answer and for saving.
     private func leave() {
       let time = BackgroundTime { parts.endNow() }
       let saved = parts.leave(grace: Self.grace)
       Task {
         await saved.value
-        if UIApplication.shared.applicationState == .background { await parts.memoryIsShort(onScreen: false).value }
         time.end()
       }
     }

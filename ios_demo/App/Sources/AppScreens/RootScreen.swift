@@ -38,7 +38,7 @@
           }
         }
       }
-      .onChange(of: outside.question, initial: true) {
+      .onChange(of: outside.question, initial: true) { _, _ in
         guard let question = outside.question else { return }  // another window has taken it
         outside.question = nil
         (page, column) = (nil, .detail)

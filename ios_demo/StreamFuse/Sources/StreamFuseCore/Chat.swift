@@ -73,8 +73,8 @@ public final class Chat: TextSession {
   /// Sends a request and waits for the whole answer. If it calls tools, they are run, one after the other, and their
   /// results are sent, until an answer has no calls; the response is that answer.
   ///
-  /// `stop`, another request, `reset` and `restore` end this too: the calls that are left are not made, and stay in the
-  /// response.
+  /// `stop`, another request, `reset` and `restore` end this too: no further call is made, and the response has all calls
+  /// of its answer, made or not.
   ///
   /// - Parameter maxToolRounds: maximum number of answers to results; calls beyond it are left in the response. 0: you
   ///   make the calls and send the results with `stream(results:)`.

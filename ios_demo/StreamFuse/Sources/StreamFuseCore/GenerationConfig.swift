@@ -33,8 +33,8 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   public var width: Int?
   /// Whether to compute the log-probability of each token: `Piece.logProb`. The text is the same.
   public var logProbs: Bool?
-  /// How many of the most probable tokens in its place to compute them for too, at most 20: `Piece.topLogProbs`. More
-  /// than 0 implies `logProbs`.
+  /// Number of most probable tokens to return per position, at most 20: `Piece.topLogProbs`. More than 0 implies
+  /// `logProbs`.
   public var topLogProbs: Int?
   /// The answer is JSON that fits this schema. At most one of `schema`, `regex`, `grammar` and `toolChoice` is set;
   /// docs/structured.md says what is supported.

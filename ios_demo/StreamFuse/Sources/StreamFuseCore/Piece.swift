@@ -42,8 +42,7 @@ public struct TokenLogProb: Sendable, Equatable, Codable {
   public let token: Int
   /// Natural logarithm of its probability, as `Piece.logProb`.
   public let logProb: Double
-  /// What it stands for: text, with a replacement character for a part of one, or the name of a special token; empty
-  /// from a model without a tokenizer.
+  /// Its text (U+FFFD for part of a character), or the name of a special token; empty from a model without a tokenizer.
   public let text: String
 
   /// A token that could have been chosen.
@@ -72,10 +71,10 @@ public struct Piece: Sendable, Equatable, Codable {
   /// What the text is part of. Only `answer` is for the reader.
   public let channel: Channel
   /// Natural logarithm of the model's probability of the token: softmax over the whole vocabulary, before temperature,
-  /// filters, penalty and constraint. Nil unless `GenerationConfig.logProbs` is set, or without a token.
+  /// filters, penalty and constraint. Nil unless `GenerationConfig.logProbs` or `topLogProbs` is set, or without a token.
   public let logProb: Double?
-  /// The `GenerationConfig.topLogProbs` most probable tokens in the place of this one, best first, ties by the smaller
-  /// id. Where it was sampled or constrained, it may be none of them.
+  /// The `GenerationConfig.topLogProbs` most probable tokens at this position, best first, ties by the smaller id. A token
+  /// that was sampled or constrained may be none of them.
   public let topLogProbs: [TokenLogProb]
 
   /// A step of an answer.
@@ -108,9 +107,10 @@ public struct Response: Sendable, Equatable {
   public let toolCalls: [ToolCall]
   /// The ids of all its tokens.
   public let tokens: [Int]
-  /// The log-probability of each of `tokens` (`Piece.logProb`); empty unless `GenerationConfig.logProbs` is set.
+  /// The log-probability of each of `tokens` (`Piece.logProb`); empty unless `GenerationConfig.logProbs` or `topLogProbs`
+  /// is set.
   public let logProbs: [Double]
-  /// The most probable tokens in the place of each of `tokens` (`Piece.topLogProbs`); empty unless
+  /// The most probable tokens at the position of each of `tokens` (`Piece.topLogProbs`); empty unless
   /// `GenerationConfig.topLogProbs` is set.
   public let topLogProbs: [[TokenLogProb]]
   /// Counters and times.

@@ -59,7 +59,7 @@ public actor Session {
   }
 
   /// Measures the latency of passes on this device, unless it is known, about 250 ms. Otherwise the first planned
-  /// answer does it.
+  /// answer does it. An answer in progress ends.
   public nonisolated func prepare() async throws {
     try await alone(keepsRounds: true) { try $0.opened().prepare() }
   }
@@ -107,7 +107,7 @@ public actor Session {
     }
   }
 
-  /// Clears all tokens, and all turns except the messages that the session began with.
+  /// Clears all tokens, and all turns except the messages that the session began with. An answer in progress ends.
   public nonisolated func reset() async throws {
     try await alone { try $0.writer?.reset() }
   }
@@ -134,7 +134,8 @@ public actor Session {
   }
 
   /// Restores what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
-  /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know.
+  /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know. An answer in progress
+  /// ends.
   public nonisolated func restore(from file: URL) async throws {
     try await alone { try $0.opened().restore(from: file) }
   }
@@ -154,11 +155,13 @@ public actor Session {
     try body(self)
   }
 
-  /// Ends the answer in progress at its next token or during its prefill, which blocks the session's queue, unless it is
-  /// `turn`.
+  /// Ends the answer in progress, even in prefill, unless it is `turn`; does not wait for the session's queue. Its tool
+  /// calls, if some are complete, are not made.
   nonisolated func makeWay(for turn: Turn? = nil) {
     running.withLock {
-      if let current = $0.turn, current !== turn { $0.writer?.stop() }
+      guard let current = $0.turn, current !== turn else { return }
+      $0.writer?.stop()
+      $0.last = nil
     }
   }
 

@@ -92,7 +92,7 @@ final class PackageBackend: Backend {
       throw StreamFuseError(.notKept, "the last pass has no survivor \(survivor) with a hidden state")
     }
     guard hidden.type == layout.floats, hidden.shape.count > layout.rowAxis, hidden.shape[layout.rowAxis] > survivor else {
-      throw unfitting("hidden", hidden, of: "the last pass")
+      throw unfitting("hidden", hidden, of: "last pass")
     }
     let depth = spec.numStreams
     var own = try tensors("streams", rows: depth)
@@ -245,14 +245,14 @@ final class PackageBackend: Backend {
     let found = try output(name, of: method)
     let count = found.shape.count > layout.rowAxis ? found.shape[layout.rowAxis] : 0
     guard found.type == layout.floats, found.shape == layout.cacheShape(count), count >= rows else {
-      throw unfitting(name, found, of: "the function \(method)")
+      throw unfitting(name, found, of: "function \(method)")
     }
   }
 
   /// The error for an output of another type or shape than the package's layout says.
   private func unfitting(_ name: String, _ found: any Tensor, of whom: String) -> StreamFuseError {
     StreamFuseError(
-      .badProgram, "\(whom) of the package gives \(name) as \(found.type) \(found.shape), which does not fit its layout")
+      .badProgram, "the package's \(whom) returned \(name) as \(found.type) \(found.shape), which its layout does not allow")
   }
 
   /// An output that a function must have.

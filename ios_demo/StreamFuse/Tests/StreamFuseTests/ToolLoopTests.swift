@@ -16,7 +16,13 @@ private final class ScriptedWriter: StatelessWriter {
   }
   let state: Mutex<State>
 
-  init(_ script: [[ToolCall]]) { state = Mutex(State(script: script)) }
+  /// Called before an answer ends.
+  let beforeEnd: @Sendable () -> Void
+
+  init(_ script: [[ToolCall]], beforeEnd: @escaping @Sendable () -> Void = {}) {
+    state = Mutex(State(script: script))
+    self.beforeEnd = beforeEnd
+  }
 
   /// The results that were sent, one list per round.
   var results: [[ToolResult]] {
@@ -35,7 +41,8 @@ private final class ScriptedWriter: StatelessWriter {
   }
 
   func next() -> Piece? {
-    state.withLock {
+    if state.withLock({ !$0.hasPiece }) { beforeEnd() }
+    return state.withLock {
       guard $0.hasPiece else { return nil }
       $0.hasPiece = false
       return $0.calls.isEmpty ? Piece(text: "Warm.", token: 1) : Piece(text: "{...}", token: 2, channel: .toolCall)
@@ -120,6 +127,35 @@ final class ToolLoopTests: XCTestCase {
       let tool = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in throw failure }
       _ = try await chat(writer, [tool]).respond(to: "And the weather?")
       XCTAssertEqual(writer.results, [[ToolResult(toolCallID: "a", content: content)]])
+    }
+  }
+
+  func testAnAnswerThatTrimOrSaveCutsMakesNoCalls() async throws {
+    let cuts: [@Sendable (Chat) async throws -> Void] = [
+      { try await $0.trim() }, { try await $0.save(to: URL(filePath: "/dev/null")) },
+    ]
+    for cut in cuts {
+      let (reached, reachedNow) = AsyncStream.makeStream(of: Void.self)
+      let gate = DispatchSemaphore(value: 0)
+      let writer = ScriptedWriter([[try call("a")]]) {
+        reachedNow.yield()
+        _ = gate.wait(timeout: .now() + 10)
+      }
+      let made = Locked(0)
+      let tool = Tool("forecast", "", parameters: JSONSchema("{}")) { _ in
+        made.withLock { $0 += 1 }
+        return "cold"
+      }
+      let chat = chat(writer, [tool])
+      let asking = Task { try await chat.respond(to: "And the weather?") }
+      for await _ in reached { break }
+      let cutting = Task { try await cut(chat) }
+      try await Task.sleep(for: .milliseconds(200))  // it waits for the pass
+      gate.signal()
+      gate.signal()
+      _ = try await asking.value
+      try await cutting.value
+      XCTAssertEqual(made.withLock { $0 }, 0)
     }
   }
 

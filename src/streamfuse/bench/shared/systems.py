@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from streamfuse.api import Generation, Model, load
 from streamfuse.bench.shared.energy import EnergyCounter
 from streamfuse.interrupt import stop_on_interrupt
+from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import DRAFT_SOURCES
 from streamfuse.runtime.session import Session
 
@@ -100,6 +101,11 @@ class OwnRuntime:
         self._session, self._evicting = session or model.session(), evicting
         self._model, self._speculative = model, name != PLAIN
         self._sources = None if name not in WITHOUT.values() else [one for one in WITHOUT if WITHOUT[one] != name]
+
+    @property
+    def backend(self) -> Backend:
+        """The engine that answers."""
+        return self._session.backend
 
     def forget(self) -> None:
         """The answers so far, before all prompts are answered again."""

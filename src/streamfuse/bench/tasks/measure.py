@@ -281,6 +281,8 @@ def compare(
     def all_turns() -> None:
         for system in systems:
             answer(system, settings.request(0, prompts[0], _WARM_UP_TOKENS))
+        if others:
+            time.sleep(REST_S)
         for repetition in range(settings.repetitions):
             bandwidth.append(read_bandwidth())
             for system in systems:

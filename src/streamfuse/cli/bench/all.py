@@ -66,7 +66,7 @@ def all_(
 
     streamfuse bench all --data data --only structured --limit 8 --dry-run
     """
-    from streamfuse.bench.suite import Results, benchmarks, measure, memory_table, speed_rows
+    from streamfuse.bench.suite import Results, benchmarks, identity, measure, memory_table, speed_rows
     from streamfuse.bundle import open_bundle
 
     chosen = [one for one in benchmarks(bundles, data, limit, repetitions) if only is None or only in one.name]
@@ -99,8 +99,9 @@ def all_(
     try:
         for number, one in enumerate(todo, 1):
             say(f"{number} of {len(todo)}: {one.command}")
+            measured = identity(one)
             result, facts = measure(one)
-            results.add(one, result, **facts)
+            results.add(one, measured, result, **facts)
     except KeyboardInterrupt:
         say(f"Stopped. Finished results are in {output}; run the same command again to continue.", "yellow")
         raise

@@ -78,7 +78,8 @@ def parity(
     replays: list[Replay] = []
     texts: list[tuple[int, list[int]]] = []
     for one in opened:
-        with closing(engines.engines_of(one.bundle, threads)()) as backend:
+        own = None if one.bundle.manifest.target == "coreml" else threads  # Core ML chooses
+        with closing(engines.engines_of(one.bundle, own)()) as backend:
             if not texts:
                 texts = [(len(prompt), write_text(backend, prompt, max_new_tokens)) for prompt in prompts]
             drafting = DraftTables.load(one.bundle.tables, one.bundle.draft) if one.bundle.tables else None

@@ -166,8 +166,9 @@ def tasks(
         if not own and not others:
             raise typer.BadParameter("the bundle has no streams to leave out; name another system in --systems")
         clock = ColdCaches() if cold_caches else None
-        running: list[System] = [own_system(opened, name, clock) for name in own]
-        backend = opened.backend
+        ours = [own_system(opened, name, clock) for name in own]
+        running: list[System] = list(ours)
+        backend = ours[0].backend if ours else opened.backend
         used = engine_threads(backend)
         machine = ReadBandwidth(used)
         facts = {

@@ -71,7 +71,7 @@ def run(
         typer.Option(
             min=0,
             max=MOST_TOP_LOG_PROBS,
-            help="With --json: --log-probs, and for each token this many of the most probable ones in its place.",
+            help="With --json: like --log-probs, plus the N most probable tokens at each position.",
         ),
     ] = 0,
     stats: Annotated[

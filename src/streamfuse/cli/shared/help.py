@@ -93,7 +93,7 @@ class Command(TyperCommand):
 
 
 def command_line(ctx: Any) -> str:
-    """The running command with its arguments, quoted for a shell: what a page of results says to repeat."""
+    """The running command with its arguments, quoted for a shell, as reports print it."""
     path = ctx.command_path.split()[1:]  # the first one is the program, by any name
     return shlex.join(["streamfuse", *path, *ctx.meta[_WORDS]])
 

@@ -299,8 +299,8 @@ def check_place(flag: str, file: Path | None) -> None:
 
 
 def refuse_unread(ctx: Any, case: str, *parameters: str) -> None:
-    """Raises BadParameter if one of these parameters of the running command was given, which nothing reads in this
-    `case`, such as "without --data"."""
+    """Raises BadParameter if one of these parameters of the running command was given but is not used in this `case`,
+    such as "without --data"."""
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name)
         if param.name in parameters and source is not None and source.name == "COMMANDLINE":

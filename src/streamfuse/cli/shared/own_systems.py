@@ -1,4 +1,4 @@
-"""Our own systems of a comparison, and answers with CPU caches that are evicted before each pass."""
+"""streamfuse's systems in a comparison, and answers with CPU caches that are evicted before each pass."""
 
 from __future__ import annotations
 

@@ -47,11 +47,12 @@ def system_names(systems: str | None, names: Collection[str]) -> list[str]:
 
 
 def refuse_unused_weights(ctx: Any, programs: Collection[str]) -> None:
-    """BadParameter if --gguf or --trained-adapter was given, and none of the programs that run reads it."""
+    """BadParameter if --gguf or --trained-adapter was given, and none of the programs that run uses it."""
     if LLAMA_CPP not in programs:
-        options.refuse_unread(ctx, f"without {LLAMA_CPP} among the systems", "gguf")
+        options.refuse_unread(ctx, f"without {LLAMA_CPP} among the systems (extra llama-cpp)", "gguf")
     if not programs:
-        options.refuse_unread(ctx, "without another program among the systems", "trained_adapter")
+        case = "without another program among the systems (extras llama-cpp, onnx-genai)"
+        options.refuse_unread(ctx, case, "trained_adapter")
 
 
 class Programs:

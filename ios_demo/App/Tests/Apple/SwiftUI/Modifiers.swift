@@ -126,6 +126,7 @@ extension View {
   public func defaultScrollAnchor(_ anchor: UnitPoint?) -> some View { SomeView() }
   public func scrollDismissesKeyboard(_ mode: ScrollDismissesKeyboardMode) -> some View { SomeView() }
   public func accessibilityLabel(_ label: Text) -> some View { SomeView() }
+  public func accessibilityValue(_ value: Text) -> some View { SomeView() }
   public func accessibilityAddTraits(_ traits: AccessibilityTraits) -> some View { SomeView() }
   public func accessibilityElement(children: AccessibilityChildBehavior) -> some View { SomeView() }
   public func onChange<V: Equatable>(of value: V, initial: Bool = false, _ action: @escaping (V, V) -> Void) -> some View {

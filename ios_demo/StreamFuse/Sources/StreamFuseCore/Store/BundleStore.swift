@@ -175,7 +175,7 @@ public actor BundleStore {
   }
 
   /// Deletes a bundle, and what is kept elsewhere for it. Release its model first: task adapters and the self-test read
-  /// files of the folder when they are first used.
+  /// files of the folder on first use.
   ///
   /// Throws `StreamFuseError` (`.badArgument`) for a name that no bundle can have, and the file system's error if there
   /// is no such bundle or it cannot be deleted.

@@ -12,8 +12,8 @@ import kotlinx.serialization.serializer
  * @property toolCalls its tool calls that were not answered: see [Model.chat], `maxToolRounds`.
  * @property statistics counters and times.
  * @property logProbs the log-probability of each of [tokens] ([Piece.logProb]); empty unless
- *   [GenerationConfig.logProbs] is set.
- * @property topLogProbs the most probable tokens in the place of each of [tokens] ([Piece.topLogProbs]); empty unless
+ *   [GenerationConfig.logProbs] or [GenerationConfig.topLogProbs] is set.
+ * @property topLogProbs the most probable tokens at the position of each of [tokens] ([Piece.topLogProbs]); empty unless
  *   [GenerationConfig.topLogProbs] is set.
  */
 public class Answer internal constructor(

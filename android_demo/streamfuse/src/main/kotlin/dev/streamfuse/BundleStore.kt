@@ -140,8 +140,8 @@ public class BundleStore @JvmOverloads constructor(
     }
 
     /**
-     * Deletes a bundle. Close its model first: task adapters and the self-test read files of the folder when they are
-     * first used. IOException if there is none.
+     * Deletes a bundle. Close its model first: task adapters and the self-test read files of the folder on first use.
+     * IOException if there is no such bundle.
      */
     public suspend fun delete(name: String): Unit = withContext(dispatcher) {
         require(isPlainPath(name, depth = 1) && !name.startsWith(".")) { "$name is not the name of a bundle" }

@@ -57,7 +57,8 @@ internal class Generation(
         val before = state
         state = State.ENDED
         try {
-            if (before == State.NEW && !refused) session.statistics = statistics // it ended before it began
+            val isLast = before == State.NEW && !refused && sequence.isClaimed(this)
+            if (isLast) session.statistics = statistics // it ended before it began
             if (before == State.RUNNING) sequence.use(::closeTurn)
         } finally {
             sequence.release(this)

@@ -24,8 +24,8 @@ import kotlinx.serialization.Serializable
  * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen for each pass by the latency measured
  *   on this device.
  * @property logProbs compute the log-probability of each token: [Piece.logProb]. The text is the same.
- * @property topLogProbs compute also those of the most probable tokens in its place, this many, at most 20:
- *   [Piece.topLogProbs]. More than 0 implies [logProbs].
+ * @property topLogProbs number of most probable tokens to return per position, at most 20: [Piece.topLogProbs]. More
+ *   than 0 implies [logProbs].
  * @property schema the answer is JSON that fits this JSON schema, for example of [schemaOf]. At most one of [schema],
  *   [regex], [grammar] and [toolChoice] is set; docs/structured.md says what is supported.
  * @property regex the whole answer matches this regular expression.

@@ -14,7 +14,7 @@ import kotlin.concurrent.write
 internal class ModelMemory(private val native: NativeModel) {
     private val lock = ReentrantReadWriteLock() // shared by calls of the native side, which any thread may make
     private val open: MutableSet<Sequence> = ConcurrentHashMap.newKeySet()
-    private var closed = false // changed with the lock held alone
+    private var closed = false // guarded by the write lock
     private val testing = ReentrantLock() // during a self-test, which takes seconds; `close` waits for it
 
     fun open(make: (NativeModel) -> NativeSession): Sequence = withOpen { native ->

@@ -130,8 +130,8 @@ internal object NativeLibrary {
     fun require() {
         val cause = failure ?: return
         val processor = System.getProperty("os.arch")
-        val sentence = "libstreamfuse_jni cannot be loaded on this device ($processor): ${cause.message}; most often it is " +
-            "not built for this processor. StreamFuse.isSupported tells beforehand"
+        val sentence = "libstreamfuse_jni cannot be loaded on this device ($processor): ${cause.message}; usually it was " +
+            "not built for this processor. Check StreamFuse.isSupported first"
         throw StreamFuseException(ErrorCode.UNSUPPORTED, sentence).apply { initCause(cause) }
     }
 }

@@ -38,7 +38,7 @@ public enum class Channel {
  *
  * @property token its id.
  * @property logProb natural logarithm of its probability, as [Piece.logProb].
- * @property text what it stands for: text, with a replacement character for a part of one, or the name of a special token.
+ * @property text its text (U+FFFD for part of a character), or the name of a special token.
  */
 public data class TokenLogProb(val token: Int, val logProb: Double, val text: String)
 
@@ -51,9 +51,10 @@ public data class TokenLogProb(val token: Int, val logProb: Double, val text: St
  * @property source the source of the token.
  * @property channel what the text is part of. Only [Channel.ANSWER] is for the reader.
  * @property logProb natural logarithm of the model's probability of the token: softmax over the whole vocabulary, before
- *   temperature, filters, penalty and constraint. Null unless [GenerationConfig.logProbs] is set, or without a token.
- * @property topLogProbs the [GenerationConfig.topLogProbs] most probable tokens in the place of this one, best first,
- *   ties by the smaller id. Where it was sampled or constrained, it may be none of them.
+ *   temperature, filters, penalty and constraint. Null unless [GenerationConfig.logProbs] or
+ *   [GenerationConfig.topLogProbs] is set, or without a token.
+ * @property topLogProbs the [GenerationConfig.topLogProbs] most probable tokens at this position, best first, ties by the
+ *   smaller id. A token that was sampled or constrained may be none of them.
  */
 public data class Piece(
     val text: String,

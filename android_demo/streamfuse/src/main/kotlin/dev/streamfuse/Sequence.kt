@@ -65,8 +65,8 @@ internal class Sequence(native: NativeSession) {
     fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
     /**
-     * [use], after ending the answer in progress, also during its prefill, and, unless [keepsRounds], the rounds of tool
-     * calls: the result of a running tool does not reach the model then.
+     * Ends the answer in progress, even in prefill, then calls [use]. Unless [keepsRounds], also ends the rounds of tool
+     * calls: the result of a running tool is dropped.
      */
     fun <T> alone(keepsRounds: Boolean = false, body: (NativeSession) -> T): T {
         interrupt()

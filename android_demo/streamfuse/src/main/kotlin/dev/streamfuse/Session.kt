@@ -7,6 +7,7 @@ import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.asExecutor
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.flow
@@ -225,8 +226,9 @@ public sealed class Session(
     /** [close] on [Options.dispatcher], even if the caller is cancelled. */
     public suspend fun closeInBackground(): Unit = withContext(NonCancellable) { alone { close() } }
 
-    /** Runs [body] on the dispatcher, whose threads an answer in progress may need to the end: so it is ended first. */
+    /** Runs [body] on the dispatcher, after ending the answer in progress, which may occupy all its threads. */
     private suspend fun alone(body: () -> Unit) {
+        currentCoroutineContext().ensureActive()
         sequence.interrupt()
         withContext(dispatcher) { body() }
     }

@@ -115,8 +115,8 @@ public data class ToolCall(val id: String, val name: String, val arguments: Json
 @Serializable
 public data class ToolResult(@SerialName("tool_call_id") val toolCallId: String, val content: String)
 
-/** The JSON format of answers, tool calls and their results: keys that a class lacks are ignored, and the model reads
- * properties that have their default values too. */
+/** The JSON format of answers, tool calls and their results: keys that a class lacks are ignored; default values are
+ * written too. */
 @PublishedApi
 internal val structured: Json = Json {
     ignoreUnknownKeys = true
