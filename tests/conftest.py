@@ -11,6 +11,7 @@ import gc
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import zlib
@@ -24,6 +25,10 @@ from typing import Any
 # The libraries read this when they are loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# What a script starts in the background ignores SIGINT, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest

@@ -158,7 +158,7 @@ def loop_trace(
         if stop is not None and count == stop.get("tokens"):
             stopped.set()
     sampling = asdict(config.sampling)
-    left_out = {"sampling", "sources", "log_probs", *CONSTRAINTS}
+    left_out = {"sampling", "sources", "log_probs", "top_log_probs", *CONSTRAINTS}
     sampling["seed"] = str(sampling["seed"])
     return {
         "format": FORMAT,

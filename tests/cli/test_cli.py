@@ -132,9 +132,10 @@ def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: lis
 
 def test_a_module_run_by_python_completes_as_the_installed_command() -> None:
     command = [sys.executable, "-m", "streamfuse", "--show-completion", "bash"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "_STREAMFUSE_COMPLETE" in shown
-    assert "python" not in shown
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "_STREAMFUSE_COMPLETE" in run.stdout
+    assert "python" not in run.stdout
 
 
 def test_codes_of_emoji_in_a_line_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -241,7 +241,7 @@ def test_a_family_is_exported_and_run(
         assert calls_in(plan.output_dir / "model.pte", methods) == {name: planned.calls[name] for name in methods}
     if form not in HERE:
         return
-    make = engines_of(bundle, 1)
+    make = engines_of(bundle, None if bundle.manifest.target == "coreml" else 1)
     with make() as backend:
         plain = decode_rows(backend, TEXT)
         drafted = verify_rows(backend, "verify_4", TEXT)[: len(plain)]
