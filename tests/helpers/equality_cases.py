@@ -196,6 +196,7 @@ def _options(random: Random, facts: Facts, limit: int, has_stops: bool, way: str
         "seed": random.choice((random.randrange(4), random.getrandbits(64))),
         "ignore_eos": random.random() < 0.3,
         "log_probs": random.random() < 0.3,
+        "top_log_probs": mostly(0, 1, 3, 20),
     }
     if has_stops and facts.has_text and way != "saved" and random.random() < 0.15:
         options["stop"] = [random.choice(STOPS)]

@@ -35,7 +35,7 @@ class Text:
         reason: why it ended; "left" if its reader did not wait for that, "refused" if the prompt does not fit.
         passes: passes of the model after the prompt.
         drafted: delivered tokens by who drafted them.
-        log_probs: of the tokens, if they were asked for.
+        log_probs: of each token, and of the most probable ones at its position, if they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -122,7 +122,7 @@ def text_of(start: Callable[[], Generation], leave: int = 0) -> Text:
     for piece in generation:
         drafted[piece.source] += piece.token is not None
         if piece.log_prob is not None:
-            log_probs.append(piece.log_prob)
+            log_probs += [piece.log_prob, *(one.log_prob for one in piece.top_log_probs)]
         if left := leave > 0 and len(generation.token_ids) == leave:
             break
     found = generation.statistics

@@ -169,7 +169,7 @@ final class PartsTests: AppTestCase {
     left = parts.leave(grace: .seconds(60))
     let replaced = try await found { $0.contains("\"length\"") }
     XCTAssertEqual(replaced.state.turns, turns, "nothing has taken their place")
-    XCTAssertEqual(replaced.input, "")
+    XCTAssertEqual(replaced.input, "Then this", "what was typed is the chat's")
     library.gate = nil
     await left.value
   }
