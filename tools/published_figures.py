@@ -121,12 +121,14 @@ def other_speed(document: Document) -> str:
     """Per data set on another processor: speculative over plain decoding, and the gain from streams."""
     found = []
     for title, warm, cold in of_sets(document):
+        streams = [_gain(one.get("gains", {}).get("all", {}), "streams") for one in (cold, warm)]
+        plain = _number(warm["systems"]["plain"]["decode_token_per_sec"], 0)
         found.append([
-            title, _speedup(cold), _speedup(warm), _per_pass(warm), _gain(warm["gains"]["all"], "streams"),
-            _number(warm["systems"]["plain"]["decode_token_per_sec"], 0),
+            title, _speedup(cold), _speedup(warm), _per_pass(warm), *streams, plain, str(warm["prompts"]),
         ])  # fmt: skip
     columns = "data set | over plain, cold caches | over plain, warm caches | tokens per pass"
-    return table(f"{columns} | gain from streams | plain, tokens/s", found)
+    gains = "gain from streams, cold caches | gain from streams, warm caches"
+    return table(f"{columns} | {gains} | plain, tokens/s | prompts", found)
 
 
 def other_runtimes(document: Document) -> str:

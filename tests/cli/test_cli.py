@@ -132,7 +132,8 @@ def test_run_as_json_has_the_text_and_the_statistics(bundle: Path, backends: lis
 
 def test_a_module_run_by_python_completes_as_the_installed_command() -> None:
     command = [sys.executable, "-m", "streamfuse", "--show-completion", "bash"]
-    run = subprocess.run(command, capture_output=True, text=True)
+    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # not that of the tests' parent
+    run = subprocess.run(command, env=named, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert "_STREAMFUSE_COMPLETE" in run.stdout
     assert "python" not in run.stdout
