@@ -108,7 +108,7 @@ class Session {
   int64_t room_ = 0;                      // tokens that may still be delivered; -1: the prompt is not processed yet
   const char* reason_ = nullptr;          // why the text ends; NULL: it does not end yet
   Block block_;
-  std::span<const sf_top_token> top_;  // in `block_.path`: what could stand in the place of the last token
+  std::span<const sf_top_token> top_;  // most probable tokens at the last one's position; points into `block_.path`
   std::vector<int64_t> certain_;       // tokens that end the text without a pass, the last one first
 };
 

@@ -270,7 +270,7 @@ SF_EXPORT int sf_sequence_new(sf_core_model*, const sf_backend* backend, const s
 SF_EXPORT void sf_sequence_free(sf_sequence*);
 SF_EXPORT const char* sf_sequence_error(const sf_sequence*); /* never NULL */
 
-enum { SF_TOP_LOG_PROBS = 20 };
+enum { SF_TOP_LOG_PROBS = 20 }; /* maximum of sf_options.top_log_probs */
 
 typedef struct sf_options {
   size_t size;
@@ -320,9 +320,9 @@ typedef struct sf_token {
                      n-gram table), SF_GRAMMAR (forced by the constraint, or chosen by the model in an earlier state
                      with the same choice_key), or SF_MEMORY (look-up in earlier answers, if their match is longer
                      than that in this text: sf_core_model_remember) */
-  float
-      log_prob; /* natural logarithm of the model's probability of this token: softmax over the whole vocabulary,
-                   before temperature, filters, penalty and constraint. NaN unless log_probs or top_log_probs is set */
+  /* Natural logarithm of the model's probability of this token: softmax over the whole vocabulary, before temperature,
+   * filters, penalty and constraint. NaN unless log_probs or top_log_probs is set. */
+  float log_prob;
 } sf_token;
 
 /* What to do if a question does not fit into the context, for text/streamfuse_bundle.h and native/streamfuse.h. */

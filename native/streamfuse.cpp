@@ -236,7 +236,7 @@ int sf_session_next(sf_session* handle, sf_piece* out) {
 
 int sf_session_top(sf_session* handle, const sf_top_piece** out, int32_t* n) {
   return on(handle, [&](Session& session) {
-    if (out == nullptr || n == nullptr) bad("top needs a place for the tokens and one for their number");
+    if (out == nullptr || n == nullptr) bad("sf_session_top: out and n must not be NULL");
     const std::vector<sf_top_piece>& top = session.top();
     *out = top.data();
     *n = static_cast<int32_t>(top.size());

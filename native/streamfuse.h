@@ -250,7 +250,7 @@ typedef struct sf_piece {
 SF_EXPORT int sf_session_next(sf_session*, sf_piece* out);
 
 typedef struct sf_top_piece {
-  const char* text; /* what the token stands for, which may be a part of a character; the name of a special token */
+  const char* text; /* the token's bytes, possibly part of a character; for a special token, its name */
   size_t bytes;
   int64_t token;
   float log_prob; /* as in sf_token */

@@ -9,7 +9,7 @@ What constrained text gains over constrained plain decoding (the tasks of `strea
 
     python tools/counted_speed.py build/demo --task function-calling --data function_calling --limit 40
 
-What an n-gram table of each size is worth, in the place of the bundle's:
+What an n-gram table of each size is worth instead of the bundle's:
 
     python tools/counted_speed.py build/demo --data spec_bench/question.jsonl --limit 30 \\
         --ngram-table mine.safetensors --ngram-table-mb 0 1 4 8 24 --costs "Zen 4, AVX-512, by rows"
@@ -143,7 +143,7 @@ def speed(
 
 
 def with_ngrams(tables: Mapping[str, npt.NDArray[Any]], adapter: Path, megabytes: float, vocab_size: int) -> Tables:
-    """These drafting tables with the best of an adapter's n-gram table in the place of their own."""
+    """These drafting tables, with their n-gram table replaced by the best part of an adapter's."""
     ngrams = {name[7:]: one for name, one in read_adapter(adapter)[1].items() if name.startswith("ngrams.")}
     if not ngrams:
         raise SystemExit(f"--ngram-table {adapter}: has no n-gram table; `streamfuse adapter ngrams` counts one")

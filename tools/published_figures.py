@@ -5,8 +5,9 @@ python tools/published_figures.py build/figures.json --other   # the same with d
 python tools/published_figures.py                              # writes the tables anew
 python tools/published_figures.py --check                      # exit code 1 if a table differs from the results
 
-docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md. Tables have the rows
-that were measured, and `-` for what a result has as null; benchmarks without results are listed.
+docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md. README.md has its
+figures too: in the first one's run, compared systems shared a session. Tables have the rows that were measured, and `-`
+for what a result has as null; benchmarks without results are listed.
 
 It also lists the latest commits that have changed the measured code since; they fail nothing, as measuring takes an
 hour.
@@ -333,7 +334,7 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "other speed": other_speed,
     },
 }
-_OF_OTHER = ("other machine", "other speed")  # tables of OTHER
+_OF_OTHER = ("readme", "other machine", "other speed")  # tables of OTHER
 
 
 def missing(document: Document, figures: Path = FIGURES) -> list[str]:

@@ -1,6 +1,6 @@
 """The `streamfuse` command as a program. It exits quietly on Ctrl-C, also during start-up and shutdown.
 
-Where the parent had SIGINT ignored, as a script's shell does for what it runs in the background, it stays ignored.
+If SIGINT was already ignored at start, as for background jobs of a shell script, it stays ignored.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def flush_tree(folder: Path) -> None:
 
 
 def replace_file(temporary: Path, path: Path) -> None:
-    """Give a written file its name, in the place of what has it: after a crash it is the old one or the new one."""
+    """Atomically rename a written file to `path`: after a crash, `path` is either the old file or the new one."""
     flush(temporary)
     os.replace(temporary, path)
     flush(path.parent)

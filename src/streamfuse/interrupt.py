@@ -21,8 +21,8 @@ class Interrupted:
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupted]:
-    """Call `stop` at the first Ctrl-C. Nothing changes outside the main thread, where Python allows no handler, and
-    where SIGINT is ignored."""
+    """Call `stop` at the first Ctrl-C. Does nothing outside the main thread, where Python cannot set signal
+    handlers, or if SIGINT is ignored."""
     interrupted = Interrupted()
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -55,7 +55,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def program_that(folder: Path, commands: str) -> Path:
-    """A program of shell commands, which is run in the place of Python."""
+    """A shell script that runs `commands`; tests set it as `sys.executable`."""
     program = folder / "program"
     program.write_text(f"#!/bin/sh\n{commands}\n", encoding="utf-8")
     program.chmod(0o755)

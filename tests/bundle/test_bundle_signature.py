@@ -101,7 +101,7 @@ def add_the_order(signature: bytes) -> bytes:
 
 
 def without_a_nonce(bundle: Path) -> None:
-    """What the owner of the key can make with the point 0 in the place of a random one; lax readers take it."""
+    """What the owner of the key can make with the point 0 instead of a random one; lax readers take it."""
     manifest, public, point = (bundle / "manifest.json").read_bytes(), bytes.fromhex(PUBLIC), b"\x01" + bytes(31)
     scalar = bytearray(hashlib.sha512(bytes.fromhex(SECRET)).digest()[:32])
     scalar[0] &= 248

@@ -660,7 +660,7 @@ def test_ctrl_c_in_a_real_process_is_exit_code_130_without_traceback(bundle: Pat
 
 
 def test_an_ignored_interrupt_stays_ignored(bundle: Path) -> None:
-    """Ctrl-C in a script reaches what its shell runs in the background too, for which it has SIGINT ignored."""
+    """Ctrl-C also reaches background jobs of a shell script, which have SIGINT ignored."""
     code = SLOW.format(tests=str(Path(__file__).parents[1] / "helpers"))
     command = [sys.executable, "-u", "-c", code, "run", str(bundle), "hi", "--raw", "--max-new-tokens", "8"]
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The Core ML backend over PyTorch in the place of Core ML: masks, padding, commits, both layouts.
+"""The Core ML backend over PyTorch instead of Core ML: masks, padding, commits, both layouts.
 
 pytest tests/coreml/test_coreml_backend.py
 """

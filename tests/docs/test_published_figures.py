@@ -61,9 +61,10 @@ def test_commits_to_the_measured_code_since_then_are_named(copy: Path) -> None:
 
 def test_a_table_that_differs_is_found_and_written_anew(copy: Path) -> None:
     before = {name: (copy / name).read_text(encoding="utf-8") for name in published.PAGES}
-    document = results()
-    document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
-    (copy / published.FIGURES).write_text(json.dumps(document), encoding="utf-8")
+    for figures in (published.FIGURES, published.OTHER):
+        document = results(figures)
+        document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
+        (copy / figures).write_text(json.dumps(document), encoding="utf-8")
     assert published.main(copy, check=True) == 1
     assert {name: (copy / name).read_text(encoding="utf-8") for name in published.PAGES} == before
     assert published.main(copy, check=False) == 0
@@ -85,10 +86,9 @@ def test_another_processor_has_tables_of_its_own(copy: Path) -> None:
     document["processor"] = "a second one"
     document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
     (copy / "new.json").write_text(json.dumps(document), encoding="utf-8")
-    readme = (copy / "README.md").read_text(encoding="utf-8")
     published.take_over(copy / "new.json", copy, published.OTHER)
     assert published.main(copy, check=False) == 0
-    assert (copy / "README.md").read_text(encoding="utf-8") == readme
+    assert (copy / "README.md").read_text(encoding="utf-8").count("9.87 (") == 1
     page = (copy / "docs/figures.md").read_text(encoding="utf-8")
     assert page.count("9.87 (") == 1
     assert page.count("on a second one,") == 1
@@ -186,8 +186,8 @@ def test_a_checkout_without_git_has_no_age(copy: Path) -> None:
 
 def test_sentences_on_the_gain_from_streams_have_the_range_of_the_results() -> None:
     pages = {
-        published.FIGURES: ("README.md", "docs/limits.md", "docs/tutorial.md"),
-        published.OTHER: ("docs/limits.md",),
+        published.FIGURES: ("docs/limits.md", "docs/tutorial.md"),
+        published.OTHER: ("README.md", "docs/limits.md"),
     }
     for figures, named in pages.items():
         gains = [results(figures)["benchmarks"][name]["result"]["gains"]["all"] for name in published.SETS]

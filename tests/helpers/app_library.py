@@ -331,7 +331,7 @@ class AppSession:
         return Piece(text, None if piece.token == -1 else piece.token, SOURCES[piece.source], CHANNELS[piece.channel])
 
     def top(self) -> list[dict[str, Any]]:
-        """The most probable tokens in the place of the last piece's."""
+        """The most probable tokens at the position of the last piece's token."""
         found, n = POINTER(TopPiece)(), c_int32()
         self._check(library().sf_session_top(self.handle, byref(found), byref(n)))
         return [

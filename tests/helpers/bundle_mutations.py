@@ -8,8 +8,8 @@ A mutation is a list, its kind first:
     ["header", tensor, field, value] the same in the header of draft.safetensors; a field of null takes the tensor out
     ["number", tensor, index, value] one number of a tensor; "nan" and "inf" are words
     ["flip", file, byte, bit]        ["cut", file, bytes left]    ["grow", file, bytes more]
-    ["paste", file, byte, hex]       bytes in the place of others
-    ["link", file, target]           ["fifo", file]    ["folder", file]    ["gone", file]    in the place of the file
+    ["paste", file, byte, hex]       overwrite bytes from there on
+    ["link", file, target]           ["fifo", file]    ["folder", file]    ["gone", file]    instead of the file
     ["honest"]                       sizes and hashes in the manifest are made right
 """
 

@@ -160,7 +160,7 @@ class SavingBackend(PrintableBackend):
 def fake_engines(
     kind: Callable[..., fakes.ArithmeticBackend] = fakes.ArithmeticBackend,
 ) -> tuple[list[fakes.ArithmeticBackend], Callable[..., Callable[[], fakes.ArithmeticBackend]]]:
-    """What to put in the place of `streamfuse.engines.engines_of`, after the list of the engines that it makes."""
+    """The list of the engines that it makes, and a replacement for `streamfuse.engines.engines_of`."""
     made: list[fakes.ArithmeticBackend] = []
 
     def engine(bundle: Bundle) -> fakes.ArithmeticBackend:

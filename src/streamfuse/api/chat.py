@@ -145,7 +145,7 @@ class Chat:
         return list(self._called(calls, options))
 
     def _called(self, calls: Sequence[ToolCall], options: GenerationOptions) -> Iterator[str]:
-        """The text of each call's result; a function is called when its text is asked for."""
+        """Yields the text of each call's result. Lazy: a function is called only when the iterator reaches it."""
         tools = {tool.name: tool for tool in self._turn(options)[1].tools}
         for call in calls:
             if call.name in tools:

@@ -47,15 +47,15 @@ class Tally:
 
     answers: int = 0
     tokens: int = 0  # delivered ones, and the stop tokens that ended texts
-    later_tokens: int = 0  # those of them that an answer's first pass did not bring; streams have not drafted for it
+    later_tokens: int = 0  # without those of each answer's first pass, for which streams have not drafted
     passes: int = 0  # of the target, prompt passes not counted
     equal: int = 0  # answers whose plain text has the same tokens
     proposed: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_MAX_DEPTH, np.int64))
     accepted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((_MAX_DEPTH, _MAX_RANKS), np.int64))
 
     def add_answer(self, passes: Sequence[Pass], tokens: int) -> None:
-        """An answer of the runtime: how deep the trees of its passes were, and which children of the accepted paths
-        were the right ones."""
+        """Add an answer of the runtime: the depth of each pass's tree, and the rank among its siblings of each
+        accepted node."""
         for one in passes:
             self.proposed[: one.depth] += 1
             for depth, row in enumerate(one.walk_rows[1 : one.delivered + 1][:_MAX_DEPTH]):

@@ -277,7 +277,7 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
         )
 
 
-_WITHOUT_GROUPS = {  # what to do where no group size fits, by target
+_WITHOUT_GROUPS = {  # what the error suggests if no group size fits, by target
     "executorch": "use --backend xnnpack --quantize none",
     "coreml": "use groups of a channel",
     "onnx": "use --quantize none",
@@ -296,7 +296,7 @@ def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
             is_asked = True
         else:
             scheme = config.part_scheme(part)
-            # ONNX Runtime's products have blocks of weights, and none with one scale per output.
+            # ONNX Runtime's quantized matmuls are block-wise only; there is no per-channel form.
             group_size = scheme.group_size or (GROUP if config.target == "onnx" and scheme.bits < 16 else None)
             is_asked = scheme.group_size == config.group_size
         sizes = sorted({*inputs.get(part, ()), hidden})

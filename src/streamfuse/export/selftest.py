@@ -29,7 +29,7 @@ TEXT = (
 )
 WALK = "walk"  # name of the passes over natural text in the results
 HEAD_TOKENS = 16  # tokens of the text for prefill
-_KEPT = 0.5  # share of the nodes that a pruner must keep as the reference does; the scores of others may be close
+_KEPT = 0.5  # a pruner must keep this share of the reference's nodes; the others may differ where scores are close
 WALK_TOKENS = 64  # with fewer rows, a share of best tokens would be too noisy for a floor
 
 Logits = npt.NDArray[np.float32]
@@ -205,8 +205,8 @@ def _run_tree(backend: Backend, method: str, tree: Tree, length: int) -> PassRes
 
 def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str, dict[str, float]]:
     """Per method: SNR in dB of centred logits (of log-probabilities for `streams`), maximum difference, agreement of
-    the best token; how often the engine's best token is the best of its own logits; of streams, SNR in dB of their
-    log-probabilities and agreement of their best.
+    the best token, and the share of rows whose `best` is the argmax of the engine's own logits. For streams: SNR in
+    dB of their log-probabilities and agreement of their best token.
 
     If scores are close, a pruner may keep other nodes; nodes that both sides keep are compared.
     """
@@ -219,7 +219,7 @@ def compare(results: list[PassResult], reference: list[PassResult]) -> dict[str,
             nodes = sorted(set(ours.logits) & set(theirs.logits))
             row = _signal([ours.logits[n] for n in nodes], [theirs.logits[n] for n in nodes])
             row["nodes"], row["kept_agreement"] = float(len(nodes)), len(nodes) / len(theirs.logits)
-            if ours.best:  # rounding may make several equal
+            if ours.best:  # compares values, not ids: rounding can cause ties
                 row["own_best"] = float(np.mean([ours.logits[n][ours.best[n]] == ours.logits[n].max() for n in nodes]))
         if carriers:
             row["stream_snr_db"] = _signal(
@@ -246,10 +246,9 @@ def _signal(ours: list[Logits], theirs: list[Logits]) -> dict[str, float]:
 
 
 def check(figures: dict[str, dict[str, float]], floor: Floor, allow_parity_below: Collection[str] = ()) -> list[Miss]:
-    """Compare results with the floor: SNR for every method and its streams, agreement of the best token for the walk
-    only. The engine's best tokens must be those of its own logits, and a pruner must keep half of the nodes.
-
-    A tree has too few rows for another share.
+    """Compare results with the floor: SNR for every method and its streams; top-1 agreement for the walk only, because
+    a tree has too few rows for it. The engine's best token must be the argmax of its own logits, and a pruner must keep
+    at least half of the nodes that the reference keeps.
 
     Args:
         allow_parity_below: names of floors whose misses are returned. A result that is not finite is never accepted.

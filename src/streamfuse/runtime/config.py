@@ -90,7 +90,7 @@ class GenerationConfig:
     width: int | None = None  # nodes per verify pass; None: planned by a session, the bundle's default in the reference
     sources: tuple[str, ...] | None = None  # what may draft, some of DRAFT_SOURCES; None: all of them
     log_probs: bool = False  # compute the log-probability of each token
-    top_log_probs: int = 0  # and of the n most probable tokens at its position; above 0: log_probs too
+    top_log_probs: int = 0  # return the n most probable tokens per position; above 0 implies log_probs
     schema: Schema | None = None  # the text is JSON that fits it; at most one of schema, regex and grammar
     regex: str | None = None  # the whole text matches this regular expression
     grammar: str | None = None  # the text is in the language of this Lark grammar

@@ -174,8 +174,8 @@ class TokenLogProb(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A delivered token, who drafted it (SOURCES), and if they are asked for its log-probability and the most probable
-    tokens at its position, best first."""
+    """A delivered token and the source that drafted it (SOURCES); if requested, also its log-probability and the most
+    probable tokens at its position, best first."""
 
     id: int
     source: str

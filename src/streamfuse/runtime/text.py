@@ -108,8 +108,7 @@ class Tokenizer:
         return self._handle.text("sf_text_decode", *ids_argument(token_ids))
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token stands for, which may be a part of a character; the name of a special token. Empty if there is
-        no such token."""
+        """The bytes of a token, possibly part of a character; for a special token, its name. Empty for an unknown id."""
         return self._handle.token_bytes(token)
 
     def count_tokens(self, text: str) -> int:
@@ -209,7 +208,7 @@ class TextStream:
         return self._handle.parts("sf_text_end", stopped)[0]
 
     def token_text(self, token: int) -> str:
-        """What a token stands for, a replacement character for a part of one; the name of a special token."""
+        """The text of a token, with U+FFFD for part of a character; for a special token, its name."""
         return self._handle.token_bytes(token).decode(errors="replace")
 
     @property

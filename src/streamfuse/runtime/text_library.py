@@ -235,7 +235,7 @@ class TextHandle:
         return self.data(function, *arguments)[0].decode()
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token stands for."""
+        """The bytes of a token."""
         ids_argument([token])  # TextError for one of more than 64 bits
         return self.data("sf_text_token", token)[0]
 

@@ -137,7 +137,7 @@ class TextAnswer:
         if not self._log_probs:
             return None
         names = {"tokens": "token", "token_logprobs": "logprob", "text_offset": "offset"}
-        # By text, of which the more probable of two tokens counts.
+        # Keyed by text; if two tokens have the same text, the more probable one wins.
         top = [{one["token"]: one["logprob"] for one in reversed(token["top_logprobs"])} for token in tokens]
         lists = {name: [token[own] for token in tokens] for name, own in names.items()}
         return {"top_logprobs": top if any(top) else None, **lists}
@@ -171,7 +171,7 @@ def _tokens(piece: Piece) -> list[dict[str, Any]]:
 
 def _token(text: str, log_prob: float, is_whole: bool = True) -> dict[str, Any]:
     """JSON has no minus infinity; -9999 stands for it, as in OpenAI's API. `bytes` is null for part of a character,
-    whose text says only that it is one."""
+    whose text is only U+FFFD."""
     return {"token": text, "logprob": max(log_prob, -9999.0), "bytes": list(text.encode()) if is_whole else None}
 
 

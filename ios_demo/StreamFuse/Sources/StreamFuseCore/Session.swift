@@ -58,8 +58,8 @@ public actor Session {
     }
   }
 
-  /// Measures the latency of passes on this device, unless it is known, about 250 ms. Otherwise the first planned
-  /// answer does it. An answer in progress ends.
+  /// Measures the latency of passes on this device, unless it is known (about 250 ms). Without this call, the first
+  /// planned answer does it. An answer in progress ends.
   public nonisolated func prepare() async throws {
     try await alone(keepsRounds: true) { try $0.opened().prepare() }
   }
@@ -133,9 +133,9 @@ public actor Session {
     try await alone(keepsRounds: true) { try $0.opened().save(to: file) }
   }
 
-  /// Restores what `save` wrote with the same bundle, in this process or another. A damaged or foreign file is refused
-  /// (`badFile`) and changes nothing, and so is one whose conversation the tokenizer does not know. An answer in progress
-  /// ends.
+  /// Restores what `save` wrote with the same bundle, in this process or another. A file that is damaged, was saved
+  /// with another bundle, or has a conversation that the tokenizer cannot represent is rejected (`badFile`) and changes
+  /// nothing. An answer in progress ends.
   public nonisolated func restore(from file: URL) async throws {
     try await alone { try $0.opened().restore(from: file) }
   }

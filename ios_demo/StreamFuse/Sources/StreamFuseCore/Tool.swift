@@ -55,7 +55,7 @@ public struct Tool: Sendable {
     }
   }
 
-  /// What an error says. The localized description of an error that has none is the name of its type and a number.
+  /// An error's message. Foundation's default `localizedDescription` has only the type's name and a number.
   private static func reason(of error: any Error) -> String {
     if error is DecodingError { return "\(error)" }  // its localized description does not say which argument is wrong
     if let words = (error as? any LocalizedError)?.errorDescription { return words }

@@ -240,7 +240,7 @@ final class PackageBackend: Backend {
   /// How many of `caches` are of the layers below the top ones.
   private var lower: Int { 2 * (layout.numLayers - layout.numTopLayers) }
 
-  /// Throws unless a function has this output, with at least so many rows of a cache.
+  /// Throws unless the function has this output, shaped like a cache with at least `rows` rows.
   private func check(_ name: String, of method: String, rows: Int) throws {
     let found = try output(name, of: method)
     let count = found.shape.count > layout.rowAxis ? found.shape[layout.rowAxis] : 0
@@ -249,7 +249,7 @@ final class PackageBackend: Backend {
     }
   }
 
-  /// The error for an output of another type or shape than the package's layout says.
+  /// The error for an output whose type or shape does not match the package's layout.
   private func unfitting(_ name: String, _ found: any Tensor, of whom: String) -> StreamFuseError {
     StreamFuseError(
       .badProgram, "the package's \(whom) returned \(name) as \(found.type) \(found.shape), which its layout does not allow")

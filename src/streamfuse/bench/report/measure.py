@@ -136,8 +136,8 @@ def speedup(answers: Sequence[Answer]) -> float:
 
 
 def acceptance(answers: Sequence[Answer]) -> list[float]:
-    """The share of passes that delivered at least 1, 2, ... drafted tokens. What a constraint forces is delivered by
-    passes without a tree of drafts too, so all passes count."""
+    """The share of passes that delivered at least 1, 2, ... drafted tokens. Counts all passes, because
+    passes without a draft tree can also deliver tokens that a constraint forces."""
     depths = [
         sum(token.source != "model" for token in each.tokens) for one in answers for each in one.speculative.passes
     ]

@@ -85,15 +85,15 @@ class System(Protocol):
 
 
 class OwnRuntime:
-    """A model of this project: plain, speculative, MEMORY, or one of WITHOUT. All may share one model, as they take
-    turns, but MEMORY, whose model was loaded with one.
+    """A model of this project: plain, speculative, MEMORY, or one of WITHOUT. All can share one model because
+    they run in turn, except MEMORY, whose model is loaded with a memory of answers.
 
-    Each has a session of its own, as the plan of a session learns from every answer: in a shared one it would choose
-    its passes by what other systems drafted.
+    Each has its own session: a session's planner learns from every answer, so in a shared one its choices would depend
+    on what the other systems drafted.
 
     Args:
         session: of the model; None: a new one.
-        evicting: the session's clock evicts caches, which takes processor time and energy, so answers have neither.
+        evicting: the session's clock evicts caches; CPU time and energy, which would include that, are not reported.
     """
 
     def __init__(self, model: Model, name: str, session: Session | None = None, *, evicting: bool = False) -> None:
@@ -175,8 +175,8 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def tokens_after_first_pass(emitted: int, accept_lengths: Sequence[int]) -> int:
-    """Of an answer's `emitted` tokens (the one that ends it too), those of its later passes, from what each pass
-    delivered."""
+    """Number of an answer's `emitted` tokens (stop token included) that come after its first pass. `accept_lengths`
+    has the tokens delivered by each pass."""
     return 0 if len(accept_lengths) == 1 else emitted - accept_lengths[0]
 
 

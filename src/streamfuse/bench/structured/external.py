@@ -95,7 +95,7 @@ class Asked:
     def ask(self, turn: int) -> None:
         """All of them once more, from another one on in each turn; one that has refused is not asked again.
 
-        They follow one another, and then rest before ours come next.
+        The programs run back to back; then a pause lets their threads go idle before our systems run.
         """
         for name in rotated(list(self._answers), turn):
             time.sleep(SETTLE_S)

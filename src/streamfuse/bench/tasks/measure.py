@@ -238,7 +238,7 @@ def compare(
     without: Progress = lambda line: None,
     kinds: Sequence[str] = (),
 ) -> TaskResult:
-    """Warm up, then let the systems take turns: ours, from another one on in each turn, and then other programs.
+    """Warm up, then run all systems on each prompt: ours first, rotating the order, then the other programs.
 
     Args:
         without: gets a sentence about each external system that failed, when it does.
@@ -270,7 +270,7 @@ def compare(
             return None
 
     def ask(group: Sequence[System], repetition: int, number: int) -> bool:
-        """Whether there was one to ask."""
+        """Run the group's remaining systems on a prompt; False if none is left."""
         asked = [system for system in group if system.name in answers]
         for system in rotated(asked, repetition + number):
             time.sleep(SETTLE_S)

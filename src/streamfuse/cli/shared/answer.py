@@ -13,7 +13,7 @@ from streamfuse.api import ParsedError, Result
 def answer(result: Result, log_probs: bool = False, top_log_probs: int = 0) -> dict[str, Any]:
     """The text; what the model thought; the object that the text spells if there is a schema, null if it is incomplete;
     the tool calls; with `log_probs` the ids of the tokens and their log-probabilities, with `top_log_probs` also the
-    most probable tokens in the place of each."""
+    most probable tokens at each position."""
     found: dict[str, Any] = {"text": result.text}
     if result.thinking:
         found["thinking"] = result.thinking

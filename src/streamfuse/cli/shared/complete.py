@@ -1,4 +1,4 @@
-"""What the shell offers after a flag or in the place of a folder (`streamfuse --install-completion`)."""
+"""Shell completion of flag values and folder arguments (`streamfuse --install-completion`)."""
 
 from __future__ import annotations
 

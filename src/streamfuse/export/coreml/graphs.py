@@ -172,7 +172,7 @@ class Graph(nn.Module):
         # In the top layers, rows that a pruner drops or that streams add need another mask.
         self.changes_rows = isinstance(method, Verify) and (pruner is not None or method.carrying > 0)
         self.has_windows = any(window is not None for window in weights.config.layer_windows)
-        self.gives_kept = pruner is not None  # which may only give the nodes another order
+        self.gives_kept = pruner is not None  # even one that keeps all nodes can reorder them
         floats = "float16" if weights.dtype == torch.float16 else "float32"
         named = facts.method_facts(method, weights)
         self.rows, self.keep, self.stream_nodes = named["rows"], named["keep"], named["stream_nodes"]

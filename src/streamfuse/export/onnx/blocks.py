@@ -50,8 +50,8 @@ class Blocks:
 
 
 def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blocks:
-    """weight [N, K] in this scheme. A matrix most of whose groups are on the scheme's grid keeps these without change;
-    any other is quantized by ONNX Runtime.
+    """weight [N, K] in this scheme. If most groups of a matrix are already on the scheme's grid, those are kept
+    exactly; otherwise ONNX Runtime quantizes the whole matrix.
 
     Rows of a table (`is_table`) are also looked up, which does not support offsets.
 

@@ -56,7 +56,7 @@ class OnnxTarget(Target):
         report = {
             "opset": OPSET,
             "provider": self.config.provider,
-            "parity_provider": "cpu",  # of `open`: the exporting machine need not have the other
+            "parity_provider": "cpu",  # see `open`; the exporting machine may not have `provider`
             "contrib_opset": CONTRIB_OPSET if operators else None,
             "contrib_operators": operators,
             "accuracy_level": ACCURACY_LEVEL if operators else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +17,6 @@ from streamfuse.durable import write_text
 from streamfuse.extras import need
 
 from .shared import BundlesFolder, DataSets, data_set, samples_of
-
-if TYPE_CHECKING:
-    pass
 
 QUICK_PROMPTS, QUICK_TOKENS = 2, 48
 _TEXT = {

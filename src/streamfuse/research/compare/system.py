@@ -94,7 +94,7 @@ class Tally:
 
 
 def _unread(prompt: Sequence[int]) -> None:
-    """Of a drafter without a model of its own."""
+    """The `read` of a drafter without its own model: does nothing."""
 
 
 class LoopSystem:
@@ -129,8 +129,8 @@ class LoopSystem:
         self._streams, self._own, self._read, self._observe = streams, own_passes, read, observe
 
     def answer(self, request: Request) -> Answer:
-        """The clock runs from the pass of the last prompt token on, as that of every other system. Both models have
-        processed the rest of the prompt by then."""
+        """Timing starts at the pass of the last prompt token, as for every other system; by then both models have
+        prefilled the rest of the prompt."""
         sampling = SamplingConfig(temperature=request.temperature, seed=request.seed)
         drafter, tally, passes = self._make(sampling), Tally(), Counter[str]()
         before = Counter(self._own())

@@ -27,7 +27,7 @@ class Exit(Protocol):
         ...
 
     def learn(self, drafted: int, accepted: int, whole: bool) -> None:
-        """Called with the result of the last chain, and whether that had its maximum length."""
+        """Called with the result of the last chain; `whole` if it had its maximum length."""
         ...
 
 
@@ -94,7 +94,7 @@ class ChainDrafter:
     ) -> None:
         self.model, self.exit, self.length, self.how = model, exit_ or Never(), length, how
         self.sampling = sampling or SamplingConfig()
-        # Number of tokens of the last chain and of the text before it, and whether the chain could be no longer.
+        # Length of the last chain, length of the text before it, and whether the chain had its maximum length.
         self._drafted, self._at, self._whole = 0, 0, False
 
     def reset(self) -> None:

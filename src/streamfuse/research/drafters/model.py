@@ -35,8 +35,8 @@ class DraftModel:
         self.backend, self._tokens = backend, []
 
     def read(self, prompt: Sequence[int]) -> None:
-        """Process a prompt, but for its last token, from an empty cache: several drafters may share this model, and
-        what one of them has read must not spare the next one its passes."""
+        """Prefill a prompt, except its last token, into an empty cache. Drafters may share this model, so a prefix that
+        another one cached is not reused: every method pays for its own prefill."""
         self._tokens = []
         self.begin(prompt)
 

@@ -19,7 +19,7 @@ from streamfuse.runtime.reference.coupling import GREEDY, Coupling
 from streamfuse.runtime.reference.guide import FORCED_LOG_PROB, FREE, Guide, Path
 from streamfuse.runtime.reference.tree import Tree
 
-ANY = -1  # in the place of the token before the last one: whatever it was
+ANY = -1  # matches any second-to-last token
 MAX_DEPTH = 6
 LONGEST = 8  # tokens of a context that are looked for
 LEAST = math.log(0.02)  # a path less likely than this is not worth a row anywhere

@@ -214,8 +214,8 @@ NATIVE(jint, next, jlong handle, jobject buffer) {
   return code;
 }
 
-// The most probable tokens in the place of the last piece's: of each its id, its log-probability, the length of its
-// text, and the text. Puts the code into the buffer; null where it fails.
+// The most probable tokens at the last piece's position, one after another: id (int32), log-probability (float), length
+// of the text in bytes (int32), text. Writes the status code to the buffer; returns null on failure.
 NATIVE(jbyteArray, top, jlong handle, jobject buffer) {
   const sf_top_piece* top = nullptr;
   int32_t n = 0;

@@ -54,7 +54,7 @@ internal class Sequence(native: NativeSession) {
         interrupt(only)
     }
 
-    /** [stop] without the rounds of tool calls: the result of a running tool still reaches the model. */
+    /** Like [stop], but does not end the rounds of tool calls: a running tool's result is still sent to the model. */
     fun interrupt(only: Generation? = null): Unit = synchronized(gate) {
         val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
         answers.forEach { it.stopped = true } // an answer that has not begun checks it when it begins
