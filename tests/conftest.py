@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Background jobs of a shell script have SIGINT ignored, and processes that tests start and interrupt would inherit that.
+# Background jobs of a shell script have SIGINT ignored, and processes that tests start and interrupt would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -93,6 +93,12 @@ def check_provider(bundle: Bundle, provider: str | None) -> None:
     choice.check()
 
 
+def threads_for(bundle: Bundle, threads: int | None) -> int | None:
+    """The argument of `engines_of` where bundles of several targets get the same number of threads: None for Core ML,
+    which chooses its own."""
+    return None if bundle.manifest.target == "coreml" else threads
+
+
 def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> EngineMaker:
     """Load the graphs of a bundle; the returned function makes engines on them, one per sequence.
 

@@ -147,6 +147,7 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(bun
         ("acceptance", ["--data", "x", "--model", "y"], "--model has no effect with a BUNDLE"),
         ("tasks", ["--data", "adversarial", "--split", "test"], "--split has no effect with --data adversarial"),
         ("tasks", ["--data", "x", "--systems", "plain", "--gguf", "y"], "--gguf has no effect without llama.cpp"),
+        ("tasks", ["--data", "x", "--cold-caches", "--gguf", "y"], "--gguf has no effect without llama.cpp"),
         ("structured", ["--systems", "none", "--trained-adapter", "y"], "--trained-adapter has no effect without"),
         ("structured", ["--systems", "none", "--split", "test"], "--split has no effect without a task that has data"),
         ("memory", ["--data", "x", "--systems", "plain", "--gguf", "y"], "--gguf has no effect without llama.cpp"),

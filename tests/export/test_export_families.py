@@ -21,7 +21,7 @@ from bundle_samples import VOCAB_SIZE
 from export_samples import TEXT, config_for, decode_rows, tiny_model, verify_rows, write_checkpoint
 
 from streamfuse.bundle import open_bundle
-from streamfuse.engines import engines_of
+from streamfuse.engines import engines_of, threads_for
 from streamfuse.export.capabilities import BACKENDS
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import run_export
@@ -241,7 +241,7 @@ def test_a_family_is_exported_and_run(
         assert calls_in(plan.output_dir / "model.pte", methods) == {name: planned.calls[name] for name in methods}
     if form not in HERE:
         return
-    make = engines_of(bundle, None if bundle.manifest.target == "coreml" else 1)
+    make = engines_of(bundle, threads_for(bundle, 1))
     with make() as backend:
         plain = decode_rows(backend, TEXT)
         drafted = verify_rows(backend, "verify_4", TEXT)[: len(plain)]

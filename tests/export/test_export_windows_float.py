@@ -30,7 +30,7 @@ from export_samples import (
 
 import streamfuse
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.engines import engines_of
+from streamfuse.engines import engines_of, threads_for
 from streamfuse.export import selftest
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import Report, run_export
@@ -71,10 +71,6 @@ class Made:
     report: Report
     preview: Preview
 
-    @property
-    def threads(self) -> int | None:
-        return None if self.bundle.manifest.target == "coreml" else 1
-
 
 def exported(folder: Path, form: dict[str, Any], walk: int) -> Made:
     """A bundle whose export has compared `walk` tokens with the model in float32, which has whole caches."""
@@ -103,7 +99,7 @@ def made(request: pytest.FixtureRequest, bundles: Callable[[str], Made]) -> Made
 
 @pytest.fixture
 def backend(made: Made) -> Iterator[Backend]:
-    with engines_of(made.bundle, made.threads)() as backend:
+    with engines_of(made.bundle, threads_for(made.bundle, 1))() as backend:
         yield backend
 
 
@@ -120,7 +116,7 @@ def positions_of(made: Made) -> list[int]:
 def test_layers_with_a_window_have_rings(made: Made) -> None:
     assert positions_of(made) == [RING, RING, CONTEXT, CONTEXT]
     if made.bundle.manifest.target == "executorch":
-        with engines_of(made.bundle, made.threads)() as backend:
+        with engines_of(made.bundle, threads_for(made.bundle, 1))() as backend:
             assert backend.description["cache_bytes"] == made.preview.cache_bytes  # type: ignore[attr-defined]
     assert streamfuse.estimate(made.bundle.folder).cache_bytes == made.preview.cache_bytes
 
@@ -157,7 +153,7 @@ def test_trees_over_many_laps_are_as_plain_decoding(made: Made, backend: Backend
 def test_a_text_over_several_laps_is_the_same_with_speculation_and_without(made: Made, temperature: float) -> None:
     texts, accepted = [], 0
     for settings in ({"speculative": False}, *DRAFTS):
-        with Session(engines_of(made.bundle, made.threads)(), made.bundle.tables) as session:
+        with Session(engines_of(made.bundle, threads_for(made.bundle, 1))(), made.bundle.tables) as session:
             sampling = SamplingConfig(temperature=temperature, top_k=3, seed=3)
             found = text_of(session, TEXT[:250], CONTEXT - 250, sampling=sampling, **settings)
             texts.append(found.token_ids)
@@ -169,13 +165,13 @@ def test_a_text_over_several_laps_is_the_same_with_speculation_and_without(made:
 
 def answer(made: Made, prompt: list[int]) -> list[int]:
     """What a new session writes."""
-    with Session(engines_of(made.bundle, made.threads)(), made.bundle.tables) as session:
+    with Session(engines_of(made.bundle, threads_for(made.bundle, 1))(), made.bundle.tables) as session:
         return text_of(session, prompt, 20, width=4).token_ids
 
 
 @pytest.mark.parametrize(("kept", "reread"), [(20, 20), (400, 0), (609, 0)])
 def test_a_text_goes_back_as_far_as_the_rings_have_its_window(made: Made, kept: int, reread: int) -> None:
-    with Session(engines_of(made.bundle, made.threads)(), made.bundle.tables) as session:
+    with Session(engines_of(made.bundle, threads_for(made.bundle, 1))(), made.bundle.tables) as session:
         text_of(session, TEXT[:590], 20, width=4)
         prompt = [*session.tokens[:kept], 11, 12]
         again = text_of(session, prompt, 20, width=4)
@@ -187,12 +183,12 @@ def test_a_text_goes_back_as_far_as_the_rings_have_its_window(made: Made, kept: 
 def test_a_restored_session_continues_and_goes_back(made: Made, tmp_path: Path) -> None:
     keeps_caches = made.bundle.manifest.target == "executorch"  # else all of a prompt is read again
     for length in (100, 590):  # before the ring is full, and in its third lap
-        with Session(engines_of(made.bundle, made.threads)(), made.bundle.tables) as session:
+        with Session(engines_of(made.bundle, threads_for(made.bundle, 1))(), made.bundle.tables) as session:
             text_of(session, TEXT[:length], 20, width=4)
             text = session.tokens
             session.save(tmp_path / "saved")
         for kept in (len(text), *([len(text) - 100] if keeps_caches else []), 30):
-            with Session(engines_of(made.bundle, made.threads)(), made.bundle.tables) as session:
+            with Session(engines_of(made.bundle, threads_for(made.bundle, 1))(), made.bundle.tables) as session:
                 session.restore(tmp_path / "saved")
                 prompt = [*text[:kept], 11]
                 again = text_of(session, prompt, 20, width=4)

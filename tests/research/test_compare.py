@@ -23,6 +23,7 @@ from streamfuse.bench.external.answers import answer_of
 from streamfuse.bench.shared.comparison import TaskSettings
 from streamfuse.bench.shared.systems import Answer, ExternalSystemDied, Request
 from streamfuse.bench.shared.turns import all_turns, questions
+from streamfuse.bench.tasks import measure as tasks_measure
 from streamfuse.research.acceptors import Match
 from streamfuse.research.compare.answers import write_answers
 from streamfuse.research.compare.calibrate import accuracy, shapes
@@ -101,6 +102,19 @@ def compared(
         TaskSettings(24, 1, temperature), Letters(),  # type: ignore[arg-type]
         peers=peers, costs=COSTS, bandwidth=lambda: 10.0, weight_bytes=1000, facts={"model": "arithmetic"},
     )  # fmt: skip
+
+
+def test_peers_of_any_name_run_after_our_systems_and_before_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Logged(Other):
+        def answer(self, request: Request) -> Answer:
+            log.append("peer")
+            return super().answer(request)
+
+    monkeypatch.setattr(tasks_measure.time, "sleep", lambda seconds: log.append("rest") if seconds >= 0.3 else None)
+    compared(names=(), peers=(Logged("own", 12.0, 6), Logged("lone", 12.0, 0)))
+    assert log == ["peer", "peer", "rest"] * (1 + len(PROMPTS))
 
 
 def test_methods_that_share_a_draft_model_all_read_the_prompt_with_it() -> None:

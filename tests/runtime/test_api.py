@@ -932,6 +932,9 @@ def test_sessions_of_another_clock_measure_what_passes_cost_by_it(
         session = model.session(clock=slow)
         session.prepare()
         assert session.generate([1, 2, 3], model.config(max_new_tokens=4)).result.statistics.cost_ms["decode"] > 500
+        other, before = model.session(clock=slow), readings[0]
+        other.prepare()
+        assert readings[0] == before, "sessions with one clock share what it has measured"
         assert model.generate("hello").statistics.cost_ms["decode"] < 500
 
 

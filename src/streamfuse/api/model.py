@@ -115,6 +115,7 @@ class Model:
         self._load_ms = 0.0
         self._session: Session | None = None
         self._open: set[Session] = set()  # changed by single operations: any thread may
+        self._clocks: dict[Callable[[], float], int] = {}  # the number of each clock that sessions were given
         self._closed = False
         self._one = OneStream()
         self._stops = StopCount()
@@ -236,8 +237,8 @@ class Model:
                 tokenizer=self.tokenizer if text else None,
                 model=self._core_model(),
                 cost_folder=cost_folder() if self._cost_cache and clock is None else None,
-                # Sessions of a model share costs by device; one with a clock of its own measures its own.
-                device=device if clock is None else f"{device}, clock {next(_clocks)}",
+                # Sessions of a model share costs by device and clock.
+                device=device if clock is None else f"{device}, clock {self._clocks.setdefault(clock, next(_clocks))}",
                 model_load_ms=self._load_ms or 1000 * (time.perf_counter() - started),
                 clock=clock,
                 stops=StopCount(self._stops),

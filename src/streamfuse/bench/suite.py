@@ -54,6 +54,7 @@ REMEMBERED: Final = {  # kind of answer: the prompt that the base model answers 
 }
 WITH_MEMORY: Final = "memory of answers, {}"  # the name of a kind's benchmark
 _PROGRAMS: Final = ("llama-cpp-python", "onnxruntime-genai")  # packages of other programs that benchmarks run
+_CODE: Final = ("bench", "cli/bench", "cli/shared")  # of the benchmarks, in the package
 _END_S: Final = 60  # for an interrupted benchmark to end
 SAMPLED: Final = "{}, temperature 0.7"  # the name of a data set's benchmark with sampled answers
 
@@ -135,7 +136,8 @@ def identity(benchmark: Benchmark) -> str:
     files)."""
     programs = [f"{name} {_version(name)}" for name in _PROGRAMS]
     digest = hashlib.sha256(repr((benchmark.command, cores(), os.environ.get("STREAMFUSE_ISA"), programs)).encode())
-    code = sorted(Path(__file__).parent.rglob("*.py"))
+    package = Path(__file__).parents[1]
+    code = sorted(path for folder in _CODE for path in (package / folder).rglob("*.py"))
     libraries = (find_core(), find_text(), find_library())
     for path in (*code, *libraries, benchmark.bundle / MANIFEST_NAME, benchmark.data):
         if path is not None:

@@ -108,7 +108,7 @@ class Tokenizer:
         return self._handle.text("sf_text_decode", *ids_argument(token_ids))
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token, possibly part of a character; for a special token, its name. Empty for an unknown id."""
+        """The bytes of a token, possibly part of a character; for a special token, its name. Empty for unknown ids."""
         return self._handle.token_bytes(token)
 
     def count_tokens(self, text: str) -> int:

@@ -9,8 +9,6 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   private let handle: OpaquePointer
   /// Whether prompts are turns.
   private let isChat: Bool
-  /// Whether the answer's pieces have `topLogProbs`.
-  private var wantsTop = false
 
   /// A session with an empty cache. `engine` runs the graphs if the native engine does not.
   init(_ model: NativeModel, _ use: Model.Use, engine: (any Engine)?, engineMs: Double) throws {
@@ -87,7 +85,6 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
       try json(config.stop ?? []), config.schema?.text ?? "", config.regex ?? "", config.grammar ?? "",
       config.toolChoice?.rawValue ?? "", words,
     ]
-    wantsTop = (config.topLogProbs ?? 0) > 0
     let code = try config.withCOptions { sampling in
       withCharacters(texts) { places in
         var options = sf_answer_options()
@@ -119,7 +116,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     try need(code)
     var top: UnsafePointer<sf_top_piece>?
     var count: Int32 = 0
-    if wantsTop { try need(sf_session_top(handle, &top, &count)) }
+    try need(sf_session_top(handle, &top, &count))
     return Piece(
       text: string(piece.text, piece.bytes), token: piece.token < 0 ? nil : Int(piece.token),
       source: Source(number: piece.source), channel: Channel(number: piece.channel),

@@ -175,9 +175,9 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def tokens_after_first_pass(emitted: int, accept_lengths: Sequence[int]) -> int:
-    """Number of an answer's `emitted` tokens (stop token included) that come after its first pass. `accept_lengths`
-    has the tokens delivered by each pass."""
-    return 0 if len(accept_lengths) == 1 else emitted - accept_lengths[0]
+    """Number of an answer's `emitted` tokens (stop token included, unlike `Answer.later_tokens`) that come after its
+    first pass. `accept_lengths` has the tokens delivered by each pass."""
+    return 0 if len(accept_lengths) < 2 else emitted - accept_lengths[0]
 
 
 def accept_lengths(drafted: Sequence[bool], passes: int) -> list[int]:

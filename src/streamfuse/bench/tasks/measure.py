@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -237,12 +237,14 @@ def compare(
     progress: Progress = lambda line: None,
     without: Progress = lambda line: None,
     kinds: Sequence[str] = (),
+    others: Collection[str] = PROGRAMS,
 ) -> TaskResult:
     """Warm up, then run all systems on each prompt: ours first, rotating the order, then the other programs.
 
     Args:
         without: gets a sentence about each external system that failed, when it does.
         kinds: of each prompt, for `TaskResult.gains`.
+        others: names of the systems that are other programs.
 
     Raises:
         TaskError: there is nothing to run, or every system failed.
@@ -253,8 +255,8 @@ def compare(
     answers: dict[str, list[list[Answer]]] = {system.name: [[] for _ in prompts] for system in systems}
     left_out: dict[str, str] = {}
     bandwidth = []
-    own = [system for system in systems if system.name not in PROGRAMS]
-    others = [system for system in systems if system.name in PROGRAMS]
+    own = [system for system in systems if system.name not in others]
+    programs = [system for system in systems if system.name in others]
 
     def answer(system: System, request: Request) -> Answer | None:
         try:
@@ -281,7 +283,7 @@ def compare(
     def all_turns() -> None:
         for system in systems:
             answer(system, settings.request(0, prompts[0], _WARM_UP_TOKENS))
-        if others:
+        if programs:
             time.sleep(REST_S)
         for repetition in range(settings.repetitions):
             bandwidth.append(read_bandwidth())
@@ -293,7 +295,7 @@ def compare(
                     f"repetition {repetition + 1} of {settings.repetitions}, prompt {number + 1} of {len(prompts)}"
                 )
                 ask(own, repetition, number)
-                if ask(others, repetition, number):
+                if ask(programs, repetition, number):
                     time.sleep(REST_S)
 
     stopped_by: BaseException | None = None

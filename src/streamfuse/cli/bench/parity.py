@@ -64,6 +64,8 @@ def parity(
     from streamfuse.runtime.reference.lookup import LookUpDrafter
 
     opened = [load(bundle) for bundle in bundles]
+    if threads is not None and all(one.bundle.manifest.target == "coreml" for one in opened):
+        raise typer.BadParameter("--threads has no effect on Core ML bundles; leave it out")
     first = opened[0].bundle.spec()
     if not first.verify_widths:
         raise typer.BadParameter(
@@ -78,8 +80,7 @@ def parity(
     replays: list[Replay] = []
     texts: list[tuple[int, list[int]]] = []
     for one in opened:
-        own = None if one.bundle.manifest.target == "coreml" else threads  # Core ML chooses
-        with closing(engines.engines_of(one.bundle, own)()) as backend:
+        with closing(engines.engines_of(one.bundle, engines.threads_for(one.bundle, threads))()) as backend:
             if not texts:
                 texts = [(len(prompt), write_text(backend, prompt, max_new_tokens)) for prompt in prompts]
             drafting = DraftTables.load(one.bundle.tables, one.bundle.draft) if one.bundle.tables else None

@@ -127,7 +127,6 @@ def tasks(
 
     names = system_names(systems, _SYSTEMS)
     others = [name for name in names if name in PROGRAMS]
-    refuse_unused_weights(ctx, others)
     if cold_caches and others:
         if systems is not None:
             raise typer.BadParameter(
@@ -135,6 +134,7 @@ def tasks(
                 "programs"
             )
         others = []
+    refuse_unused_weights(ctx, others)
     if (sources or memory) and SPECULATIVE not in names:
         raise typer.BadParameter(f"--{'sources' if sources else 'memory'} needs speculative among --systems")
     trained = None if trained_adapter is None else options.adapter_file("--trained-adapter", trained_adapter)

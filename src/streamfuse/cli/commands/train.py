@@ -143,7 +143,7 @@ def train(
 
 def _refuse_other_flags(ctx: typer.Context) -> None:
     for name in ctx.params.keys() - _WITH_A_RECIPE:
-        if _given(ctx, name):
+        if options.is_given(ctx, name):
             flag = name.replace("_", "-")
             raise typer.BadParameter(
                 f"--recipe brings its own settings; change one with --set {name}=..., not --{flag}"
@@ -156,9 +156,5 @@ def _refuse_recipe_flags(ctx: typer.Context) -> None:
         ("sweep", "--sweep", "run this command once per value"),
         ("data_root", "--data-root", "--data takes whole paths"),
     ):
-        if _given(ctx, name):
+        if options.is_given(ctx, name):
             raise typer.BadParameter(f"{flag} goes with --recipe; without one, {instead}")
-
-
-def _given(ctx: typer.Context, name: str) -> bool:
-    return str(getattr(ctx.get_parameter_source(name), "name", "")) == "COMMANDLINE"

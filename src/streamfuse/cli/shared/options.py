@@ -298,12 +298,16 @@ def check_place(flag: str, file: Path | None) -> None:
         raise typer.BadParameter(f"{flag} {file} is a folder; name a file in it")
 
 
+def is_given(ctx: Any, parameter: str) -> bool:
+    """Whether the running command was given this parameter on its command line."""
+    return str(getattr(ctx.get_parameter_source(parameter), "name", "")) == "COMMANDLINE"
+
+
 def refuse_unread(ctx: Any, case: str, *parameters: str) -> None:
     """Raises BadParameter if one of these parameters of the running command was given but is not used in this `case`,
     such as "without --data"."""
     for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name)
-        if param.name in parameters and source is not None and source.name == "COMMANDLINE":
+        if param.name in parameters and is_given(ctx, param.name):
             raise typer.BadParameter(f"{param.opts[0]} has no effect {case}; leave it out")
 
 

@@ -17,8 +17,12 @@ Rows = list[tuple[str, Comparison]]
 
 
 def own_system(model: Model, name: str, clock: ColdCaches | None = None) -> OwnRuntime:
-    """A system in a session of its own, which is closed with the model. What passes cost is measured now, with cold
-    caches if `clock` evicts them."""
+    """A system in its own session, which is closed with the model. Measures what passes cost, with cold caches if
+    `clock` evicts them, unless it is PLAIN, which plans nothing, or a session with the same clock has measured it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C while it measures.
+    """
     session = model.session(clock=clock)
     with stop_on_interrupt(session.stop) as interrupted:
         settle(session, plan=name != PLAIN)

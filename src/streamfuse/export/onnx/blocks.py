@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from ..integers import Integers, to_integers
 from ..schemes import GROUP, PartScheme
 
+_MOSTLY = 0.5  # a matrix with a larger share of groups on the scheme's grid keeps it
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -43,6 +45,11 @@ class Blocks:
     def block_size(self) -> int:
         return int(self.values.shape[2]) * 8 // self.bits
 
+    def dequantized(self) -> Tensor:
+        """float [N, K], offsets included."""
+        found = dequantized(self.values, self.scales, self.zero_points, self.bits)
+        return found if self.offsets is None else found + self.offsets.T.repeat_interleave(self.block_size, 1)
+
     @property
     def bytes(self) -> int:
         stored = (self.values, self.scales, self.zero_points, self.offsets)
@@ -60,7 +67,7 @@ def to_blocks(weight: Tensor, scheme: PartScheme, is_table: bool = False) -> Blo
     """
     scheme = replace(scheme, group_size=scheme.group_size or GROUP)
     found = to_integers(weight, scheme, _rounded)
-    on_grid = found.exact is None or float(found.exact.float().mean()) > 0.5
+    on_grid = found.exact is None or float(found.exact.float().mean()) > _MOSTLY
     if not on_grid or (found.m is not None and is_table):
         found = _rounded(weight.detach().float(), scheme)
     return _encoded(found, scheme.bits)

@@ -15,7 +15,7 @@ from streamfuse.model.transformer import Block, RMSNorm, normed
 
 from .. import layers
 from ..schemes import Part, PartScheme
-from .blocks import Blocks, dequantized, to_blocks
+from .blocks import Blocks, to_blocks
 from .operators import ops
 
 
@@ -37,10 +37,7 @@ class PartReport:
         self.bytes += blocks.bytes
         self.signal += float(weight.pow(2).sum())
         if not blocks.exact:
-            found = dequantized(blocks.values, blocks.scales, blocks.zero_points, blocks.bits)
-            if blocks.offsets is not None:
-                found = found + blocks.offsets.T.repeat_interleave(blocks.block_size, 1)
-            self.noise += float((found - weight).pow(2).sum())
+            self.noise += float((blocks.dequantized() - weight).pow(2).sum())
 
     def to_dict(self) -> dict[str, Any]:
         error = (self.noise / self.signal) ** 0.5 if self.signal else 0.0

@@ -245,7 +245,7 @@ def measure(
             task = compare(
                 systems, one.prompts, settings, bandwidth, weight_bytes,
                 progress=lambda line, name=one.name: progress(f"{name}: {line}"),  # type: ignore[misc]
-                without=without,
+                without=without, others=[peer.name for peer in peers],
             )  # fmt: skip
         except (KeyboardInterrupt, Exception) as error:
             if not tasks:

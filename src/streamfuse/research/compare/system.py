@@ -93,10 +93,6 @@ class Tally:
         self.rounds.append((ms, one.delivered, min(one.delivered, len(walk.tokens) - 1), rejected))
 
 
-def _unread(prompt: Sequence[int]) -> None:
-    """The `read` of a drafter without its own model: does nothing."""
-
-
 class LoopSystem:
     """Answers through the readable loop with a drafter and an acceptor.
 
@@ -121,7 +117,7 @@ class LoopSystem:
         width: int,
         streams: str | None = None,
         own_passes: Callable[[], Counter[str]] = Counter,
-        read: Callable[[Sequence[int]], None] = _unread,
+        read: Callable[[Sequence[int]], object] = lambda prompt: None,
         observe: Callable[[Round], None] = lambda one: None,
     ) -> None:
         self.name, self.width = name, width
@@ -193,7 +189,7 @@ def system_of(
     target = parts.backends[method.bundle] if backend is None else backend
     decides = acceptor or method.acceptor()
     own = parts.draft if DRAFT in method.needs else None
-    read = _unread if own is None else own.read
+    read = (lambda prompt: None) if own is None else own.read
     return LoopSystem(method.name, target, make, decides, method.width, streams, parts.passes, read, observe)
 
 
