@@ -5,6 +5,11 @@
 
 namespace streamfuse {
 
+// Seconds of the system's monotonic clock.
+inline double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 class Stopwatch {
  public:
   // `clock` returns seconds; null: the system's steady clock.
@@ -21,9 +26,7 @@ class Stopwatch {
   }
 
  private:
-  static double system(void*) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  static double system(void*) { return monotonic_seconds(); }
 
   double (*clock_)(void*);
   void* context_;

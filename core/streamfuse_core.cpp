@@ -13,6 +13,7 @@
 #include "numbers.h"
 #include "selftest.h"
 #include "session.h"
+#include "stopwatch.h"
 
 using streamfuse::bad;
 using streamfuse::Failure;
@@ -394,6 +395,17 @@ void sf_exp(const double* x, double* y, int64_t n) {
 void sf_log(const double* x, double* y, int64_t n) {
   const streamfuse::DefaultFloats floats;
   for (int64_t i = 0; i < n; ++i) y[i] = streamfuse::logarithm(x[i]);
+}
+
+double sf_cold_clock_now(void* clock) {
+  auto& cold = *static_cast<sf_cold_clock*>(clock);
+  const double now = streamfuse::monotonic_seconds();
+  if (now - cold.last > cold.pass_s) {
+    cold.evict(cold.context);
+    cold.hidden += streamfuse::monotonic_seconds() - now;
+  }
+  cold.last = streamfuse::monotonic_seconds();
+  return cold.last - cold.hidden;
 }
 
 }  // extern "C"

@@ -5,42 +5,73 @@ Run: python -m pytest tests/bench/test_cold_caches.py
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
+import fakes
 import pytest
 
 from streamfuse.bench.shared import cold_caches
 from streamfuse.bench.shared.cold_caches import ColdCaches, largest_caches_bytes, reader
+from streamfuse.runtime.backend import PassOutput
+from streamfuse.runtime.config import GenerationConfig
+from streamfuse.runtime.session import Session
+
+EVICTION_S = 0.1
 
 
-class Time:
+class Evictions:
     def __init__(self) -> None:
-        self.now, self.evictions = 100.0, 0
+        self.count = 0
 
-    def __call__(self) -> float:
-        return self.now
-
-    def passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    def evict(self) -> None:
-        self.evictions += 1
-        self.now += 0.7
+    def __call__(self) -> None:
+        self.count += 1
+        time.sleep(EVICTION_S)
 
 
-def test_evictions_follow_passes_and_are_not_counted() -> None:
-    time = Time()
-    clock = ColdCaches(time.evict, time)
+@pytest.fixture
+def evictions(monkeypatch: pytest.MonkeyPatch) -> Evictions:
+    monkeypatch.setattr(cold_caches, "PASS_S", 0.03)
+    return Evictions()
+
+
+def test_evictions_follow_passes_and_are_not_counted(evictions: Evictions) -> None:
+    clock = ColdCaches(evictions)
     start = clock()
-    assert time.evictions == 1, "the first pass is cold too"
-    time.passes(0.005)
-    assert clock() - start == pytest.approx(0.005)
-    assert time.evictions == 2
-    time.passes(0.0001)
-    assert clock() - start == pytest.approx(0.0051), "drafting and accepting count"
-    assert time.evictions == 2, "after what is too short for a pass the caches are as they were"
-    time.passes(0.002)
-    assert clock() - start == pytest.approx(0.0071)
+    assert evictions.count == 1, "the first pass is cold too"
+    time.sleep(0.04)  # a pass
+    after = clock()
+    assert evictions.count == 2
+    assert 0.04 <= after - start < 0.04 + EVICTION_S
+    assert clock() - after < 0.03
+    assert evictions.count == 2, "after what is too short for a pass the caches are as they were"
+
+
+def test_a_session_s_passes_are_cold_and_its_evictions_are_not_counted(evictions: Evictions) -> None:
+    class Slow(fakes.ArithmeticBackend):
+        def run(self, *arguments: Any) -> PassOutput:
+            time.sleep(0.04)
+            return super().run(*arguments)
+
+    session = Session(Slow(fakes.spec()), clock=ColdCaches(evictions))
+    generation = session.generate([1, 2, 3], GenerationConfig(max_new_tokens=4, speculative=False))
+    generation.finish()
+    found = generation.statistics
+    assert evictions.count >= found.target_forward_passes
+    assert 40 * found.target_forward_passes <= found.time_ms["verify"]
+    assert sum(found.time_ms.values()) < 1000 * EVICTION_S * found.target_forward_passes
+
+
+def test_what_an_eviction_raises_is_raised_by_the_next_call() -> None:
+    def evict() -> None:
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        ColdCaches(evict)()
+    session = Session(fakes.ArithmeticBackend(fakes.spec()), clock=ColdCaches(evict))
+    with pytest.raises(MemoryError, match="no room"):
+        session.generate([1, 2, 3], GenerationConfig(max_new_tokens=4)).finish()
 
 
 @pytest.mark.parametrize(

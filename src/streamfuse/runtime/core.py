@@ -15,16 +15,15 @@ import numpy.typing as npt
 
 from streamfuse.native.library import LibraryError, find_core, load_typed, path_argument
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
+from streamfuse.runtime.clock import Clock, set_clock
 from streamfuse.runtime.config import GenerationConfig, PromptError, token_ids_of
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.constraint import table_of as table_of_constraint
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
-from streamfuse.runtime.structures import CLOCK, TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor, TopToken
+from streamfuse.runtime.structures import TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor, TopToken
 from streamfuse.runtime.tables import DTYPES
 from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK
-
-Clock = Callable[[], float]  # monotonic seconds
 
 # Who drafted a token, by sf_token.source; the model itself where nobody did.
 SOURCES = ("model", "streams", "lookup", "table", "grammar", "memory")
@@ -150,20 +149,6 @@ class CoreModel:
                 raise CoreError(self.library.sf_core_model_error(handle).decode(errors="replace"))
 
 
-def _guarded(clock: Clock, failure: list[BaseException]) -> Any:
-    """The clock for C, which gets the last reading where it raises; the next call raises that."""
-    last = [0.0]
-
-    def now(_: object) -> float:
-        try:
-            last[0] = clock()
-        except BaseException as error:
-            failure.append(error)
-        return last[0]
-
-    return CLOCK(now)
-
-
 class TokenLogProb(NamedTuple):
     """A token, the natural logarithm of its probability as in `Piece`, and its text (U+FFFD for part of a character) or
     the name of a special token; empty from a session without a tokenizer."""
@@ -212,7 +197,7 @@ class CoreSession:
         with model.handle as shared:  # first: a closed model raises here and does not own the engine
             self._table = table_of(engine)
             if clock is not None:
-                self.kept["clock"] = options.clock = _guarded(clock, self._table.guard.failure)
+                self.kept["clock"] = set_clock(options, clock, self.library, self._table.guard.failure)
             code = self.library.sf_sequence_new(shared, byref(self._table.struct), byref(options), byref(pointer))
         self.failure = self._table.guard.failure  # what the next call raises even if it succeeds
         needed = (self.library.sf_sequence_free, self.kept, self._table)
@@ -445,6 +430,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_noise": (c_double, [c_uint64, _number, _number, _number]),
     "sf_exp": (None, [c_void_p, c_void_p, _number]),
     "sf_log": (None, [c_void_p, c_void_p, _number]),
+    "sf_cold_clock_now": (c_double, [c_void_p]),
 }
 
 

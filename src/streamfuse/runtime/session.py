@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import Backend
+from streamfuse.runtime.clock import Clock
 from streamfuse.runtime.config import GenerationConfig, Schema
 from streamfuse.runtime.constraint import Constraint
-from streamfuse.runtime.core import Clock, CoreError, CoreModel, CoreSession, TokenLogProb
+from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, TokenLogProb
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import TextError, TextStream, Tokenizer

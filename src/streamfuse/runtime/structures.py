@@ -111,6 +111,12 @@ class SequenceOptions(Sized):
     ]
 
 
+class ColdClock(ctypes.Structure):
+    """sf_cold_clock."""
+
+    _fields_ = [("evict", RELEASE), ("context", c_void_p), *((n, c_double) for n in ("pass_s", "hidden", "last"))]
+
+
 class Tensor(ctypes.Structure):
     """sf_tensor."""
 
@@ -187,5 +193,5 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {  # a test compares them with t
     "sf_results": Results, "sf_backend": EngineTable, "sf_method": Method, "sf_spec": Spec, "sf_tensor": Tensor,
     "sf_sequence_options": SequenceOptions, "sf_constraint": ConstraintTable, "sf_options": Options,
     "sf_token": CToken, "sf_top_token": TopToken, "sf_watch": Watch, "sf_estimate": Estimate,
-    "sf_bundle_options": BundleOptions,
+    "sf_bundle_options": BundleOptions, "sf_cold_clock": ColdClock,
 }  # fmt: skip

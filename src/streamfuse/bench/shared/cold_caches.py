@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from streamfuse.runtime.clock import cold_clock
+from streamfuse.runtime.core import load_core
 from streamfuse.runtime.cores import allowed, cores
 
 PASS_S = 0.0005  # what takes longer was a pass, and has filled the caches with weights
@@ -19,27 +21,21 @@ _CPUS = Path("/sys/devices/system/cpu")
 class ColdCaches:
     """A clock in seconds that evicts everything from the processor's caches after each pass.
 
-    It reads twice as many bytes as the largest caches hold together whenever more than half a millisecond has passed
-    since its last reading. That time is not part of what it returns, so passes that are measured by it read their
-    weights from memory and are otherwise timed as usual. Readings must come right before and right after a pass, as a
-    session's do.
+    It reads twice as many bytes as the largest caches hold together whenever more than PASS_S has passed since its last
+    reading. That time is not part of what it returns, so passes that are measured by it read their weights from memory
+    and are otherwise timed as usual. Readings must come right before and right after a pass, as a session's do.
     """
 
-    def __init__(
-        self, evict: Callable[[], object] | None = None, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        if evict is None:
-            evict = reader(2 * largest_caches_bytes())
-        self._evict, self._clock = evict, clock
-        self._hidden, self._last = 0.0, -np.inf
+    def __init__(self, evict: Callable[[], object] | None = None) -> None:
+        self.evict, self.pass_s = evict or reader(2 * largest_caches_bytes()), PASS_S
+        self._failure: list[BaseException] = []
+        self._now, self._clock = load_core().sf_cold_clock_now, cold_clock(self, self._failure)
 
     def __call__(self) -> float:
-        now = self._clock()
-        if now - self._last > PASS_S:
-            self._evict()
-            self._hidden += self._clock() - now
-        self._last = self._clock()
-        return self._last - self._hidden
+        now = float(self._now(ctypes.byref(self._clock)))
+        if self._failure:
+            raise self._failure.pop()
+        return now
 
 
 def reader(size: int) -> Callable[[], object]:
