@@ -12,10 +12,12 @@ namespace streamfuse {
 
 StreamGrower::StreamGrower(const Model& model) : model_(model) {
   const size_t k = static_cast<size_t>(model.spec.top_k);
-  gated_.resize(static_cast<size_t>(model.tables.rank));
   scores_.resize(k);
+  terms_.resize(k);
   allowed_.resize(k);
   slots_.resize(k * static_cast<size_t>(model.spec.num_streams));
+  rights_.resize(slots_.size() * static_cast<size_t>(model.tables.rank));
+  stated_.reserve(static_cast<size_t>(model.spec.num_streams));
   noise_.reserve(slots_.size());
   open_.reserve(static_cast<size_t>(model.spec.widest()) + 1);
 }
@@ -35,6 +37,7 @@ void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs
   if (width < 2 || depth < 1) return;
   if (levels > 0) find_slots(ids, levels * model_.spec.top_k);
   noise_.clear();
+  stated_.clear();
   offer(out, 0, ids, log_probs, levels, width - 1, coupling, guide);
   while (out.size() < width && !open_.empty()) {
     const Candidate best = open_.front();
@@ -124,29 +127,44 @@ void StreamGrower::couple(int64_t level, const int64_t* ids, const Coupling& cou
   coupling.apply(&noise_[start], scores_);
 }
 
+// What all parents of a level share: rights_ and stated_. Levels are reached in order.
+void StreamGrower::prepare(int64_t level, const float* own) {
+  if (level < static_cast<int64_t>(stated_.size())) return;
+  const int64_t k = model_.spec.top_k, rank = model_.tables.rank;
+  double stated = 0.0;
+  for (int64_t c = 0; c < k; ++c) {
+    const uint16_t* const right = model_.tables.parent_right + slots_[static_cast<size_t>(level * k + c)] * rank;
+    double* const to = rights_.data() + level * rank * k + c;
+    for (int64_t i = 0; i < rank; ++i) to[i * k] = static_cast<double>(from_half(right[i]));
+    stated += exponential(own[c]);
+  }
+  stated_.push_back(stated);
+}
+
 // scores_[rank]: log-probability of each candidate of a stream under this parent.
 void StreamGrower::score(int64_t level, int64_t parent, const float* own) {
   const Tables& tables = model_.tables;
   const int64_t k = model_.spec.top_k, rank = tables.rank;
   for (int64_t c = 0; c < k; ++c) scores_[static_cast<size_t>(c)] = own[c];
   if (rank == 0) return;
+  prepare(level, own);
   const uint16_t* left = tables.parent_left + parent * rank;
   const float* gate = tables.gate + level * rank;
-  for (int64_t i = 0; i < rank; ++i)
-    gated_[static_cast<size_t>(i)] = static_cast<double>(from_half(left[i])) * static_cast<double>(gate[i]);
-  double mass = 0.0, stated = 0.0;
+  const double* right = rights_.data() + level * rank * k;
+  double* const terms = terms_.data();
+  std::fill(terms, terms + k, 0.0);
+  for (int64_t i = 0; i < rank; ++i, right += k) {
+    const double gated = static_cast<double>(from_half(left[i])) * static_cast<double>(gate[i]);
+    for (int64_t c = 0; c < k; ++c) terms[c] += gated * right[c];
+  }
+  double mass = 0.0;
   for (int64_t c = 0; c < k; ++c) {
-    const uint16_t* right = tables.parent_right + slots_[static_cast<size_t>(level * k + c)] * rank;
-    double term = 0.0;
-    for (int64_t i = 0; i < rank; ++i)
-      term += gated_[static_cast<size_t>(i)] * static_cast<double>(from_half(right[i]));
     double& score = scores_[static_cast<size_t>(c)];
-    stated += exponential(score);
-    score += term;
+    score += terms[c];
     if (!(score <= 700.0)) throw Failure(SF_EXECUTION, "a stream's log-probability is not a number");
     mass += exponential(score);
   }
-  const double norm = logarithm(mass + std::max(0.0, 1.0 - stated));
+  const double norm = logarithm(mass + std::max(0.0, 1.0 - stated_[static_cast<size_t>(level)]));
   for (double& score : scores_) score -= norm;
 }
 
