@@ -84,7 +84,7 @@ void StreamGrower::offer(const Tree& tree, int64_t row, const int64_t* ids, cons
   for (const Guide::Offer& offer : guide.offers(state))
     insert({tree[row].log_prob + offer.log_prob, level + 1, row, --guided, offer.token}, room);
   if (level >= levels || guide.forces(state)) return;
-  score(level, tree[row].token, log_probs + level * k);
+  score(level, tree[row].token, log_probs);
   if (coupling.active()) couple(level, ids, coupling);
   restrict_to_allowed(state, ids + level * k, guide);
   for (int64_t rank = 0; rank < k; ++rank) {
@@ -119,7 +119,7 @@ void StreamGrower::restrict_to_allowed(int32_t state, const int64_t* ids, Guide&
   for (double& score : scores_) score -= norm;
 }
 
-// scores_ given the noise of each candidate, which is the same under all parents. Levels are reached in order.
+// scores_ given the noise of each candidate, which is the same under all parents.
 void StreamGrower::couple(int64_t level, const int64_t* ids, const Coupling& coupling) {
   const size_t start = static_cast<size_t>(level) * scores_.size();
   for (size_t c = noise_.size(); c < start + scores_.size(); ++c)
@@ -127,9 +127,8 @@ void StreamGrower::couple(int64_t level, const int64_t* ids, const Coupling& cou
   coupling.apply(&noise_[start], scores_);
 }
 
-// What all parents of a level share: rights_ and stated_. Levels are reached in order.
+// What all parents of a level share: its part of rights_ and stated_.
 void StreamGrower::prepare(int64_t level, const float* own) {
-  if (level < static_cast<int64_t>(stated_.size())) return;
   const int64_t k = model_.spec.top_k, rank = model_.tables.rank;
   double stated = 0.0;
   for (int64_t c = 0; c < k; ++c) {
@@ -142,12 +141,12 @@ void StreamGrower::prepare(int64_t level, const float* own) {
 }
 
 // scores_[rank]: log-probability of each candidate of a stream under this parent.
-void StreamGrower::score(int64_t level, int64_t parent, const float* own) {
+void StreamGrower::score(int64_t level, int64_t parent, const float* log_probs) {
   const Tables& tables = model_.tables;
   const int64_t k = model_.spec.top_k, rank = tables.rank;
-  for (int64_t c = 0; c < k; ++c) scores_[static_cast<size_t>(c)] = own[c];
+  for (int64_t c = 0; c < k; ++c) scores_[static_cast<size_t>(c)] = log_probs[level * k + c];
   if (rank == 0) return;
-  prepare(level, own);
+  for (int64_t l = static_cast<int64_t>(stated_.size()); l <= level; ++l) prepare(l, log_probs + l * k);
   const uint16_t* left = tables.parent_left + parent * rank;
   const float* gate = tables.gate + level * rank;
   const double* right = rights_.data() + level * rank * k;

@@ -36,15 +36,15 @@ class StreamGrower {
   void offer(const Tree& tree, int64_t row, const int64_t* ids, const float* log_probs, int64_t levels, int64_t room,
              const Coupling& coupling, Guide& guide);
   void prepare(int64_t level, const float* own);
-  void score(int64_t level, int64_t parent, const float* own);
+  void score(int64_t level, int64_t parent, const float* log_probs);
   void couple(int64_t level, const int64_t* ids, const Coupling& coupling);
   void restrict_to_allowed(int32_t state, const int64_t* ids, Guide& guide);
   void insert(const Candidate& child, int64_t room);
 
   const Model& model_;
   std::vector<double> scores_, terms_;
-  // Of the levels that were reached so far: rows of parent_right [level, rank, candidate], and the sum of the
-  // candidates' probabilities before the parent term.
+  // Of all levels up to the deepest one reached so far: rows of parent_right [level, rank, candidate], and the sum of
+  // the candidates' probabilities before the parent term.
   std::vector<double> rights_, stated_;
   std::vector<double> noise_;     // of the candidates of the streams that were used so far
   std::vector<uint8_t> allowed_;  // of the candidates of one stream
