@@ -45,6 +45,7 @@ import numpy.typing as npt
 from streamfuse import engines
 from streamfuse.adapters import find
 from streamfuse.api import Model, load
+from streamfuse.bench.shared.systems import emitted_tokens
 from streamfuse.bench.shared.work import rows_per_layer, work_of
 from streamfuse.bench.structured.tasks import TASKS, encode_questions
 from streamfuse.bundle.manifest import DECODE, Manifest
@@ -129,7 +130,7 @@ def speed(
         spent += sum(cost_of(one.method, max(1, len(one.tokens))) for one in passes)
         spent += found.streams_passes * float(np.broadcast_to(costs.get("streams", 0.0), 2)[0])
         # A token that ends the text takes a pass of plain decoding too.
-        tokens += round(found.mean_accepted_tokens * found.target_forward_passes)
+        tokens += emitted_tokens(found.to_dict())
         count += len(passes)
         sources.update(found.accepted_by_source)
     over_plain = tokens * cost_of("decode", 1) / spent

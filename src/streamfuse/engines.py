@@ -170,7 +170,7 @@ def device_of(bundle: Bundle, threads: int | None, provider: str | None = None) 
     forced = os.environ.get("STREAMFUSE_ISA", "")
     return (
         f"{platform.system()} {platform.machine()}, {processor()}, {cores()} cores, threads {threads or 'default'}, "
-        f"{_engine_stamp(bundle)}" + "".join(f", {word}" for word in (provider, forced) if word)
+        f"{_engine_stamp(bundle, provider)}" + "".join(f", {word}" for word in (provider, forced) if word)
     )
 
 
@@ -181,14 +181,14 @@ def cost_folder() -> Path:
     return cache_root() / "costs"
 
 
-def _engine_stamp(bundle: Bundle) -> str:
+def _engine_stamp(bundle: Bundle, provider: str | None) -> str:
     """Changes with the engine, so that latencies are measured again for a new build or version."""
     from streamfuse.native.library import LibraryError, find_library
 
     if bundle.manifest.target == "onnx":
-        from streamfuse.runtime.backends.onnx_providers import installed
+        from streamfuse.runtime.backends.onnx_providers import stamp
 
-        return installed()
+        return stamp(provider)
     if bundle.manifest.target == "coreml" and emulated(bundle):
         return f"emulator of streamfuse {version('streamfuse')}, numpy {version('numpy')}"
     if bundle.manifest.target == "coreml":

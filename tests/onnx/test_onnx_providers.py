@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,21 @@ def test_the_provider_is_part_of_what_costs_are_kept_for(bundle: Path) -> None:
         devices = {engines.device_of(model.bundle, 1, name) for name in (None, "cpu", "webgpu")}
         assert len(devices) == 3
         assert all(f"onnxruntime {onnxruntime.__version__}" in device for device in devices)
+
+
+def test_costs_are_measured_again_for_another_version_of_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = onnx_providers.distribution
+    versions = {"onnxruntime-qnn": "2.5.0"}
+
+    def found(package: str) -> Any:
+        return SimpleNamespace(version=versions[package]) if package in versions else known(package)
+
+    monkeypatch.setattr(onnx_providers, "distribution", found)
+    before, cpu = onnx_providers.stamp("qnn:soc_model=57"), onnx_providers.stamp(None)
+    assert before == f"{cpu}, onnxruntime-qnn 2.5.0"
+    versions["onnxruntime-qnn"] = "2.6.0"
+    assert onnx_providers.stamp("qnn:soc_model=57") != before
+    assert onnx_providers.stamp(None) == onnx_providers.stamp("cpu") == cpu
 
 
 def test_a_provider_that_fails_is_not_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

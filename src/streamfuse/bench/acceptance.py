@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streamfuse.api import Model
 from streamfuse.bench.quality.scores import quality
-from streamfuse.bench.shared.systems import NO_DEFAULTS, tokens_after_first_pass
+from streamfuse.bench.shared.systems import NO_DEFAULTS, emitted_tokens, tokens_after_first_pass
 from streamfuse.bench.shared.turns import turns
 from streamfuse.bench.tasks.prompts import none_fits
 from streamfuse.runtime.reference.watch import Pass
@@ -148,7 +148,7 @@ def measure_bundle(
             generation = session.generate(prompt_ids, config, passes.append)
             last = generation.finish()
             facts = generation.statistics
-            tally.add_answer(passes, round(facts.mean_accepted_tokens * facts.target_forward_passes))
+            tally.add_answer(passes, emitted_tokens(facts.to_dict()))
             if settings.plain:
                 session.reset()
                 plain = session.generate(prompt_ids, plainly)

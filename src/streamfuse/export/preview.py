@@ -279,7 +279,7 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
 
 _WITHOUT_GROUPS = {  # what the error suggests if no group size fits, by target
     "executorch": "use --backend xnnpack --quantize none",
-    "coreml": "use groups of a channel",
+    "coreml": "use a scale per channel, for example --scheme mlp=int4:channel",
     "onnx": "use --quantize none",
 }
 

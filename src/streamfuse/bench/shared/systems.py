@@ -174,6 +174,12 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
     return sum(value for value, _ in measured) / tokens if tokens else None
 
 
+def emitted_tokens(statistics: Mapping[str, Any]) -> int:
+    """Number of tokens that an answer's passes brought, from its statistics. Unlike `generated_tokens`, it includes a stop
+    token, which took a pass as well."""
+    return round(statistics["mean_accepted_tokens"] * statistics["target_forward_passes"])
+
+
 def tokens_after_first_pass(emitted: int, accept_lengths: Sequence[int]) -> int:
     """Number of an answer's `emitted` tokens (stop token included, unlike `Answer.later_tokens`) that come after its
     first pass. `accept_lengths` has the tokens delivered by each pass."""

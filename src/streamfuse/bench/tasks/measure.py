@@ -30,6 +30,7 @@ from streamfuse.bench.shared.systems import (
     Request,
     System,
     cpu_ms_per_token,
+    emitted_tokens,
     joules_per_token,
 )
 
@@ -66,7 +67,7 @@ class SystemResult:
         if not known:
             return {}
         passes = sum(one["target_forward_passes"] for one in known)
-        emitted = sum(one["mean_accepted_tokens"] * one["target_forward_passes"] for one in known)
+        emitted = sum(map(emitted_tokens, known))
         widths: Counter[str] = Counter()
         for one in known:
             widths.update(one["widths"])

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamfuse.bench.quality.scores import quality
 from streamfuse.bench.shared.comparison import TaskSettings
-from streamfuse.bench.shared.systems import Answer, System, tokens_after_first_pass
+from streamfuse.bench.shared.systems import Answer, System, emitted_tokens, tokens_after_first_pass
 from streamfuse.bench.shared.turns import questions
 from streamfuse.bench.tasks.measure import TaskResult, compare
 from streamfuse.runtime.text import Tokenizer
@@ -146,7 +146,7 @@ def figures(
     """
     statistics = [answer.statistics or {} for answer in answers]
     lengths, passes = [len(a.token_ids) for a in answers], [one["target_forward_passes"] for one in statistics]
-    emitted = [round(one["mean_accepted_tokens"] * count) for one, count in zip(statistics, passes, strict=True)]
+    emitted = list(map(emitted_tokens, statistics))
     by_pass = [one.get("accept_lengths", [1] * count) for one, count in zip(statistics, passes, strict=True)]
     later = [tokens_after_first_pass(*both) for both in zip(emitted, by_pass, strict=True)]
     kept = [_common(a.token_ids, b.token_ids) / max(len(b.token_ids), 1) for a, b in zip(answers, plain, strict=True)]

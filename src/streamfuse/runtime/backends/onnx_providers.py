@@ -211,6 +211,16 @@ def installed() -> str:
     return "onnxruntime"
 
 
+def stamp(provider: str | None) -> str:
+    """`installed`, with the package and version of the provider's plug-in if it is one (None: the CPU provider).
+    OptionError for an unknown provider."""
+    chosen = Choice.parse(provider or CPU).provider
+    with suppress(PackageNotFoundError):
+        if chosen.plug_in:
+            return f"{installed()}, {chosen.package} {distribution(chosen.package).version}"
+    return installed()
+
+
 def first_line(error: Exception) -> str:
     """Of ONNX Runtime's error, without the place in its sources that some begin with."""
     return _PLACE.sub("", str(error).partition("\n")[0])

@@ -1,6 +1,7 @@
 package dev.streamfuse
 
 import java.io.File
+import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.NonCancellable
@@ -12,7 +13,6 @@ import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.launch
-import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withContext
 import kotlinx.serialization.SerializationException
 import org.jetbrains.annotations.Blocking
@@ -90,10 +90,13 @@ public sealed class Session(
         val answer = claim(prompt, config)
         try {
             dispatcher.asExecutor().execute {
-                try {
-                    callback.onDone(write(answer, callback).statistics)
-                } catch (error: Throwable) {
-                    callback.onError(error)
+                // On this thread until a tool suspends, so that the tool may use it, then on one of the dispatcher's.
+                CoroutineScope(dispatcher).launch(start = CoroutineStart.UNDISPATCHED) {
+                    try {
+                        callback.onDone(write(answer, callback).statistics)
+                    } catch (error: Throwable) {
+                        callback.onError(error)
+                    }
                 }
             }
         } catch (error: Throwable) { // a dispatcher that takes no more work
@@ -103,12 +106,12 @@ public sealed class Session(
     }
 
     /** Writes [first] and the answers that follow on tool calls; the last one. */
-    private fun write(first: Generation, callback: GenerationCallback): Generation {
+    private suspend fun write(first: Generation, callback: GenerationCallback): Generation {
         var answer = first
         try {
             for (round in generateSequence(0) { it + 1 }) {
                 while (true) callback.onPiece(answer.next() ?: break)
-                val prompt = runBlocking { followUp(answer, round) } ?: break
+                val prompt = followUp(answer, round) ?: break
                 answer = next(answer, prompt) ?: break
             }
         } catch (error: Throwable) {

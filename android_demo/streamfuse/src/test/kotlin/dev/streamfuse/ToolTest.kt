@@ -2,11 +2,13 @@ package dev.streamfuse
 
 import java.io.File
 import java.util.concurrent.CountDownLatch
+import java.util.concurrent.Executors
 import java.util.concurrent.TimeUnit.SECONDS
 import kotlinx.coroutines.CompletableDeferred
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.async
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.cancelAndJoin
@@ -14,6 +16,7 @@ import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withContext
 import kotlinx.coroutines.withTimeout
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
@@ -113,29 +116,43 @@ class ToolTest {
         assertEquals("Warm.", chat.messages.last().content)
     }
 
+    private class Texts : GenerationCallback {
+        val texts = mutableListOf<String>()
+        private val done = CompletableDeferred<Statistics>()
+
+        fun wait() = runBlocking { withTimeout(10_000) { done.await() } }
+
+        override fun onPiece(piece: Piece) {
+            texts += piece.text
+        }
+
+        override fun onDone(statistics: Statistics) {
+            done.complete(statistics)
+        }
+
+        override fun onError(error: Throwable) {
+            done.completeExceptionally(error)
+        }
+    }
+
     @Test
     fun `a callback gets every round too`() {
         val (chat, _) = chat(calling(call("a", "Rome")), Scripted("Warm.", reason = "length"))
-        val texts = mutableListOf<String>()
-        val done = CompletableDeferred<Statistics>()
-        chat.send(
-            "And the weather?",
-            object : GenerationCallback {
-                override fun onPiece(piece: Piece) {
-                    texts += piece.text
-                }
+        val callback = Texts().also { chat.send("And the weather?", it) }
+        assertEquals("length", callback.wait().finishReason)
+        assertEquals(listOf("hm", "{...}", "Warm."), callback.texts)
+    }
 
-                override fun onDone(statistics: Statistics) {
-                    done.complete(statistics)
-                }
-
-                override fun onError(error: Throwable) {
-                    done.completeExceptionally(error)
-                }
-            },
-        )
-        assertEquals("length", runBlocking { withTimeout(10_000) { done.await() } }.finishReason)
-        assertEquals(listOf("hm", "{...}", "Warm."), texts)
+    @Test
+    fun `a tool of a callback's answer may use the only thread of the dispatcher`() {
+        val thread = Executors.newSingleThreadExecutor().asCoroutineDispatcher()
+        native.model(Options(dispatcher = thread)).use { model ->
+            val slow = Tool("forecast", "", "{}") { withContext(thread) { "cold" } }
+            val (chat, _) = scripted(model.chat(tools = listOf(slow)), calling(call("a", "Rome")), Scripted("Cold."))
+            Texts().also { chat.send("And the weather?", it) }.wait()
+            assertEquals("Cold.", chat.messages.last().content)
+        }
+        thread.close()
     }
 
     @Test

@@ -2,7 +2,6 @@ package dev.streamfuse.app
 
 import android.Manifest
 import android.app.Activity
-import android.app.AlertDialog
 import android.content.ActivityNotFoundException
 import android.content.Intent
 import android.content.pm.PackageManager
@@ -177,12 +176,11 @@ class BundlesActivity : Screen<BundlesState>(R.layout.bundles, list = R.id.scrol
         }
     }
 
-    private fun askToDelete(name: String) {
-        AlertDialog.Builder(this)
-            .setMessage(textOf(R.string.delete_question, name))
-            .setPositiveButton(R.string.delete) { _, _ -> parts.bundles.delete(name) }
-            .setNegativeButton(R.string.cancel, null)
-            .show()
+    private fun askToDelete(name: String) =
+        askWhether(R.string.delete_question, name, R.string.delete) { parts.bundles.delete(name) }
+
+    override fun askAgain(title: Int, about: String, text: String) {
+        if (title == R.string.delete_question) askToDelete(about) else super.askAgain(title, about, text)
     }
 
     private fun pick(intent: Intent, request: Int) = try {

@@ -35,7 +35,7 @@ class ChatActivity : Screen<ChatState>(R.layout.chat) {
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
         wasAtEnd = savedInstanceState?.getBoolean(AT_END, true) ?: true
-        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::askToEdit)
+        turns = Turns(view(R.id.turns), retry = { parts.chat.retry() }, ::askToEdit, ::showFigures)
         showLegend()
         showSuggestions()
         if (list == null) {

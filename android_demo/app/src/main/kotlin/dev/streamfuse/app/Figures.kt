@@ -1,6 +1,5 @@
 package dev.streamfuse.app
 
-import android.app.AlertDialog
 import android.content.Context
 import dev.streamfuse.app.model.Live
 
@@ -31,12 +30,4 @@ class Figures(private val context: Context, private val live: Live) {
             live.droppedTurns.takeIf { it > 0 }?.let { context.textOf(R.string.dropped_turns, it) },
             live.fallbackReason?.let { context.textOf(R.string.fallback, it) },
         )
-
-    fun showAll() {
-        AlertDialog.Builder(context)
-            .setTitle(R.string.figures)
-            .setMessage(lines.joinToString("\n"))
-            .setPositiveButton(R.string.close, null)
-            .show()
-    }
 }

@@ -42,7 +42,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         fun state() = Bundle().also {
             it.putInt(TITLE, title)
             it.putString(ABOUT, about)
-            it.putString(TEXT, dialog.findViewById<EditText>(R.id.field)!!.text.toString())
+            it.putString(TEXT, dialog.findViewById<EditText>(R.id.field)?.text?.toString())
         }
     }
 
@@ -68,13 +68,34 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         asked = Asked(title, about, askForText(title, text, done, help, take))
     }
 
+    /** Asks in a dialog whether to do something to [about], which is the question's argument. As [askFor]. */
+    protected fun askWhether(question: Int, about: String, done: Int, act: () -> Unit) {
+        val dialog = AlertDialog.Builder(this)
+            .setMessage(textOf(question, about))
+            .setPositiveButton(done) { _, _ -> act() }
+            .setNegativeButton(R.string.cancel, null)
+            .show()
+        asked = Asked(question, about, dialog)
+    }
+
+    /** Shows all figures of an answer in a dialog, which is there again after the screen was turned. */
+    protected fun showFigures(lines: String) {
+        val dialog = AlertDialog.Builder(this)
+            .setTitle(R.string.figures)
+            .setMessage(lines)
+            .setPositiveButton(R.string.close, null)
+            .show()
+        asked = Asked(R.string.figures, lines, dialog)
+    }
+
     /** Asks for another title of a chat. */
     protected fun askForTitle(chat: String, title: String) =
         askFor(R.string.title, chat, title, R.string.save) { parts.chats.rename(chat, it) }
 
-    /** The screen was turned while [askFor] asked for a text, of which [text] was typed; the parts are there. */
+    /** The screen was turned while a dialog was open, into which [text] was typed; the parts are there. */
     protected open fun askAgain(title: Int, about: String, text: String) {
         if (title == R.string.title) askForTitle(about, text)
+        if (title == R.string.figures) showFigures(about)
     }
 
     /** Now, or as soon as the parts are there. */
@@ -112,7 +133,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         askAgain(before.getInt(TITLE), before.getString(ABOUT).orEmpty(), before.getString(TEXT).orEmpty())
     }
 
-    /** With the text that is being typed into a dialog. */
+    /** With the open dialog and the text that is being typed into it. */
     override fun onSaveInstanceState(outState: Bundle) {
         super.onSaveInstanceState(outState)
         val open = asked?.takeIf { it.dialog.isShowing }

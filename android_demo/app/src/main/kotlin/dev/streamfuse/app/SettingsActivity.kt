@@ -1,6 +1,5 @@
 package dev.streamfuse.app
 
-import android.app.AlertDialog
 import android.os.Bundle
 import android.view.View
 import android.widget.CompoundButton
@@ -82,18 +81,13 @@ class SettingsActivity : Screen<Settings>(R.layout.settings, list = R.id.scroll)
         askFor(row.field.label, row.field.name, text, R.string.save, row.field.help, row::take)
 
     override fun askAgain(title: Int, about: String, text: String) {
+        if (title == R.string.erase_answers_question) askToErase()
         rows.firstOrNull { it.field.name == about }?.let { askForNumber(it, text) }
     }
 
-    private fun askToErase() {
-        AlertDialog.Builder(this)
-            .setMessage(R.string.erase_answers_question)
-            .setPositiveButton(R.string.erase) { _, _ ->
-                view<View>(R.id.erased).shown(false)
-                whenReady { view<TextView>(R.id.erased).show(it.chat.forgetAnswers().await()) }
-            }
-            .setNegativeButton(R.string.cancel, null)
-            .show()
+    private fun askToErase() = askWhether(R.string.erase_answers_question, "", R.string.erase) {
+        view<View>(R.id.erased).shown(false)
+        whenReady { view<TextView>(R.id.erased).show(it.chat.forgetAnswers().await()) }
     }
 
     private companion object {

@@ -17,11 +17,13 @@ import dev.streamfuse.app.model.Turn
  *
  * @property retry answers the last question again.
  * @property edit asks the user for another question in place of the one at an index, with these words.
+ * @property showFigures shows all figures of an answer.
  */
 class Turns(
     private val container: LinearLayout,
     private val retry: () -> Unit,
     private val edit: (index: Int, words: String, chat: String) -> Unit,
+    private val showFigures: (lines: String) -> Unit,
 ) {
     private data class Row(
         val turn: Turn,
@@ -95,7 +97,7 @@ class Turns(
             visibility = if (figures?.short == null) View.GONE else View.VISIBLE
             text = figures?.short
             contentDescription = context.textOf(R.string.figures_of, figures?.short)
-            setOnClickListener { figures?.showAll() }
+            setOnClickListener { figures?.let { showFigures(it.lines.joinToString("\n")) } }
         }
         view.findViewById<View>(R.id.copy)!!.setOnClickListener { context.copy(answer.source) }
         view.findViewById<View>(R.id.share)!!.setOnClickListener { context.share(answer.source) }

@@ -163,7 +163,8 @@ class BundlesScreenTest : Device() {
     @Test fun `a person chooses another bundle, and deletes the first after a question`() {
         install("demo")
         install("sql", use = false)
-        val screen = openBundles()
+        val controller = open(BundlesActivity::class.java)
+        val screen = controller.get()
         picture(screen, "bundles-light")
         until { parts.chat.state.value.phase == Phase.READY }
         (screen.all().first { it.contentDescription?.startsWith("Use sql") == true }).performClick()
@@ -172,8 +173,8 @@ class BundlesScreenTest : Device() {
         screen.all().first { it.contentDescription == "Delete demo" }.performClick()
         val question = ShadowAlertDialog.getLatestAlertDialog()!!
         assertEquals("Delete the bundle demo and its chat from this device?", shadowOf(question).message)
-        question.getButton(AlertDialog.BUTTON_POSITIVE).performClick()
-        assertEquals("demo is deleted.", screen.message())
+        turn(controller).getButton(AlertDialog.BUTTON_POSITIVE).performClick()
+        until { controller.get().message() == "demo is deleted." }
         assertEquals(listOf("sql"), bundles)
     }
 

@@ -24,7 +24,8 @@ class ChatScreenTest : ChatScreen() {
     @Test fun `a person asks, waits and reads what the library writes, with its statistics`() {
         install("demo")
         parts.settings.set(Field.MAX_NEW_TOKENS, "24")
-        val screen = openChat().get()
+        val controller = openChat()
+        val screen = controller.get()
         val answer = screen.answerTo("What is the capital of France?")
         assertEquals(library(GenerationConfig(), "What is the capital of France?" to 24), listOf(answer))
         assertEquals(listOf("What is the capital of France?", answer), screen.conversation())
@@ -38,6 +39,7 @@ class ChatScreenTest : ChatScreen() {
         assertTrue(figures, figures.contains(Regex("First token [0-9.]+ s\n[0-9.]+ tokens/s\n")))
         assertTrue(figures, figures.contains(Regex("[0-9]+ of [0-9]+ drafted tokens accepted")))
         assertTrue(figures, figures.contains(Regex("Prompt: [0-9]+ tokens, read at [0-9]+ tokens/s")))
+        turn(controller)
     }
 
     @Test fun `stop ends the answer in the middle, and the conversation goes on`() {

@@ -2,6 +2,7 @@ package dev.streamfuse.app
 
 import android.app.Activity
 import android.app.ActivityManager
+import android.app.AlertDialog
 import android.content.ComponentCallbacks2
 import android.content.Intent
 import android.graphics.Bitmap
@@ -101,14 +102,20 @@ abstract class Device {
 
     /** Types a text into the open dialog and turns the screen, whose new dialog has the text. */
     protected fun typeAndTurn(controller: ActivityController<*>, text: String) {
+        ShadowAlertDialog.getLatestAlertDialog()!!.findViewById<EditText>(R.id.field)!!.setText(text)
+        assertEquals(text, turn(controller).findViewById<EditText>(R.id.field)!!.text.toString())
+    }
+
+    /** Turns the screen while a dialog is open. The new one, which has the same message. */
+    protected fun turn(controller: ActivityController<*>): AlertDialog {
         val before = ShadowAlertDialog.getLatestAlertDialog()!!
-        before.findViewById<EditText>(R.id.field)!!.setText(text)
         RuntimeEnvironment.setQualifiers("+land")
         controller.configurationChange()
         until { ShadowAlertDialog.getLatestAlertDialog() !== before }
         val after = ShadowAlertDialog.getLatestAlertDialog()!!
         assertEquals(false to true, before.isShowing to after.isShowing)
-        assertEquals(text, after.findViewById<EditText>(R.id.field)!!.text.toString())
+        assertEquals(shadowOf(before).message, shadowOf(after).message)
+        return after
     }
 
     /** Lets the main thread work until something is so. */

@@ -109,6 +109,15 @@ class OtherScreensTest : Device() {
         assertEquals("it is empty", 0L, remembered.length())
     }
 
+    @Test fun `an open question survives rotation, and its answer counts`() {
+        install("demo")
+        val controller = open(SettingsActivity::class.java)
+        controller.get().press(R.id.erase_answers)
+        turn(controller)
+        pressInDialog(AlertDialog.BUTTON_POSITIVE)
+        until { controller.get().shown(R.id.erased) }
+    }
+
     @Test fun `an open dialog for a number survives rotation`() {
         val controller = open(SettingsActivity::class.java)
         controller.get().value(Field.TEMPERATURE).performClick()
