@@ -1,13 +1,10 @@
 """The tables of figures in README.md and docs/, each written from the results of one `streamfuse bench all`.
 
 python tools/published_figures.py build/figures.json           # copies them to docs/figures.json, writes the tables
-python tools/published_figures.py build/figures.json --other   # the same with docs/figures-other.json
 python tools/published_figures.py                              # writes the tables anew
 python tools/published_figures.py --check                      # exit code 1 if a table differs from the results
 
-docs/figures-other.json is of a second processor, which has a table of its own in docs/figures.md. README.md has its
-figures too: in the first one's run, compared systems shared a session. Tables have the rows that were measured, and `-`
-for what a result has as null; benchmarks without results are listed.
+Tables have the rows that were measured, and `-` for what a result has as null; benchmarks without results are listed.
 
 It also lists the latest commits that have changed the measured code since; they fail nothing, as measuring takes an
 hour.
@@ -39,11 +36,11 @@ from streamfuse.bench.suite import (
 from streamfuse.durable import write_text
 
 ROOT = Path(__file__).parents[1]
-FIGURES, OTHER = Path("docs/figures.json"), Path("docs/figures-other.json")
+FIGURES = Path("docs/figures.json")
 # The code that figures depend on.
 PACKAGES = ("export", "runtime", "adapters")
 MEASURED = ("core", "kernels", "native", "text/src", *(f"src/streamfuse/{package}" for package in PACKAGES))
-_MOST_LISTED = 5  # commits, of each file of results
+_MOST_LISTED = 5  # commits
 _BEGIN = "<!-- table: {}, written by tools/published_figures.py -->"
 _TITLES = {
     "chat": "Spec-Bench",
@@ -116,20 +113,6 @@ def speed(document: Document) -> str:
         ])  # fmt: skip
     columns = "data set | over plain, cold caches | over plain, warm caches | tokens per pass"
     return table(f"{columns} | plain, tokens/s | prompts | ended", found)
-
-
-def other_speed(document: Document) -> str:
-    """Per data set on another processor: speculative over plain decoding, and the gain from streams."""
-    found = []
-    for title, warm, cold in of_sets(document):
-        streams = [_gain(one.get("gains", {}).get("all", {}), "streams") for one in (cold, warm)]
-        plain = _number(warm["systems"]["plain"]["decode_token_per_sec"], 0)
-        found.append([
-            title, _speedup(cold), _speedup(warm), _per_pass(warm), *streams, plain, str(warm["prompts"]),
-        ])  # fmt: skip
-    columns = "data set | over plain, cold caches | over plain, warm caches | tokens per pass"
-    gains = "gain from streams, cold caches | gain from streams, warm caches"
-    return table(f"{columns} | {gains} | plain, tokens/s | prompts", found)
 
 
 def other_runtimes(document: Document) -> str:
@@ -330,23 +313,18 @@ PAGES: dict[str, dict[str, Callable[[Document], str]]] = {
         "other programs": others,
         "passes": passes,
         "memory": memory,
-        "other machine": machine,
-        "other speed": other_speed,
     },
 }
-_OF_OTHER = ("readme", "other machine", "other speed")  # tables of OTHER
 
 
-def missing(document: Document, figures: Path = FIGURES) -> list[str]:
-    """Benchmarks that have a row in a table of these figures, and no results."""
-    names = [one.name for one in benchmarks(Path(), Path(), 1, 1)]
-    if figures == OTHER:
-        names = [form.format(name) for name in SETS for form in ("{}", COLD)]
+def missing(document: Document) -> list[str]:
+    """Benchmarks without results."""
+    names = (one.name for one in benchmarks(Path(), Path(), 1, 1))
     return [name for name in names if name not in document["benchmarks"]]
 
 
-def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
-    """Copy results to `figures`, a file of the docs.
+def take_over(results: Path, root: Path) -> None:
+    """Copy results to FIGURES.
 
     Raises:
         ValueError: a benchmark stopped early, or a text differed.
@@ -357,31 +335,28 @@ def take_over(results: Path, root: Path, figures: Path = FIGURES) -> None:
         # `equal` is a bool, or the share of equal answers.
         if not all(part.get("complete", True) and part.get("equal", True) == 1 for part in parts):
             raise ValueError(f"{results}: {name} stopped early, or its outputs differ")
-    if names := missing(document, figures):
+    if names := missing(document):
         print(
             f"{results}: no results for {'; '.join(names)}; the tables lack them until `streamfuse bench all` has run"
         )
-    write_text(root / figures, json.dumps(compact(document), indent=1) + "\n")
+    write_text(root / FIGURES, json.dumps(compact(document), indent=1) + "\n")
 
 
 def main(root: Path, check: bool) -> int:
     """Write the tables, or compare them; the exit code."""
-    main_results, other = (json.loads((root / name).read_text(encoding="utf-8")) for name in (FIGURES, OTHER))
+    document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
     code = 0
     for name, tables in PAGES.items():
-        texts = {
-            _BEGIN.format(title): f"\n{written(other if title in _OF_OTHER else main_results)}\n"
-            for title, written in tables.items()
-        }
+        texts = {_BEGIN.format(title): f"\n{written(document)}\n" for title, written in tables.items()}
         if update(root / name, texts, check) and check:
             print(f"{name}: figures differ from the results in docs/; run python tools/published_figures.py")
             code = 1
     return code
 
 
-def later_commits(root: Path, figures: Path = FIGURES) -> list[str]:
+def later_commits(root: Path) -> list[str]:
     """Commits since the measured one that changed the measured code; empty if this is no git checkout that has it."""
-    document = json.loads((root / figures).read_text(encoding="utf-8"))
+    document = json.loads((root / FIGURES).read_text(encoding="utf-8"))
     found: dict[str, None] = {}
     for measured in {one["commit"] for one in document["benchmarks"].values()}:
         command = ["git", "-C", str(root), "log", "--format=%h %s", f"{measured}..HEAD", "--", *MEASURED]
@@ -430,15 +405,13 @@ def _percent(share: float | None) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", help="of `streamfuse bench all`")
-    parser.add_argument("--other", action="store_true", help=f"they are of a second processor: {OTHER}")
     parser.add_argument("--check", action="store_true", help="compare only")
     arguments = parser.parse_args()
     if arguments.results is not None:
-        take_over(arguments.results, ROOT, OTHER if arguments.other else FIGURES)
-    for figures in (FIGURES, OTHER):
-        commits = later_commits(ROOT, figures)
-        for line in commits[:_MOST_LISTED]:
-            print(f"{figures} is older than {line}")
-        if len(commits) > _MOST_LISTED:
-            print(f"{figures} is older than {len(commits) - _MOST_LISTED} more commits")
+        take_over(arguments.results, ROOT)
+    commits = later_commits(ROOT)
+    for line in commits[:_MOST_LISTED]:
+        print(f"{FIGURES} is older than {line}")
+    if len(commits) > _MOST_LISTED:
+        print(f"{FIGURES} is older than {len(commits) - _MOST_LISTED} more commits")
     sys.exit(main(ROOT, arguments.check))

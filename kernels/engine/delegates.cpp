@@ -98,15 +98,17 @@ std::string delegate_advice(const Delegate& delegate) {
          ": `pip install executorch==" + version + "`";
 }
 
+// The error of a file that exists is kept over those of the other places, which only do not have the library.
 void* opened(const std::string& path, std::string& why) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
-    if (const char* const error = dlerror(); error != nullptr) why = error;
-  return library;
+  if (library != nullptr) return library;
+  const char* const error = dlerror();
+  if (error != nullptr && (why.empty() || access(path.c_str(), F_OK) == 0)) why = error;
+  return nullptr;
 }
 
 // Opens the library from the first folder that has it and sets `path`, unless it is wrong (see Delegate). If none has
-// it, null; `bad` then says what is wrong with one, or `missing` why the last cannot be opened.
+// it, null; `bad` then says what is wrong with one, or `missing` why it cannot be opened.
 void* open_any(const std::string& name, const std::vector<std::string>& folders, Wrong wrong, std::string& path,
                std::string& missing, std::string& bad) {
   for (const std::string& folder : folders) {

@@ -88,7 +88,7 @@ def write_text(path: Path, text: str) -> None:
         return
     path = path.resolve()  # a link keeps pointing where it did
     try:
-        with _one_writer(path.with_name(f".{path.name}.partial")) as temporary:
+        with one_writer(path.with_name(f".{path.name}.partial")) as temporary:
             temporary.write_text(text, encoding="utf-8")
             replace_file(temporary, path)
     except OSError as error:
@@ -96,7 +96,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _one_writer(temporary: Path) -> Iterator[Path]:
+def one_writer(temporary: Path) -> Iterator[Path]:
     """A file of a fixed name, so that what a killed process left is written over and never piles up; processes that
     write the same file take turns. After an error it is removed."""
     while True:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from streamfuse.runtime.backend import Backend
 
 
+# Engines that choose their number of threads, by backend.
+_OWN_THREADS = {"mlprogram": "Core ML", "coreml": "Core ML", "openvino": "OpenVINO", "qnn": "QNN", "vulkan": "Vulkan"}
+
+
 class EngineMaker(Protocol):
     """Makes an engine for one sequence of a bundle or of one of its task adapters."""
 
@@ -94,9 +98,9 @@ def check_provider(bundle: Bundle, provider: str | None) -> None:
 
 
 def threads_for(bundle: Bundle, threads: int | None) -> int | None:
-    """The argument of `engines_of` where bundles of several targets get the same number of threads: None for Core ML,
-    which chooses its own."""
-    return None if bundle.manifest.target == "coreml" else threads
+    """The argument of `engines_of` where bundles of several targets get the same number of threads: None for engines
+    that choose their own."""
+    return None if bundle.manifest.backend in _OWN_THREADS else threads
 
 
 def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None) -> EngineMaker:
@@ -110,11 +114,15 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
     Raises:
         BackendError: the engine or the graphs cannot be loaded, or the engine does not have the delegate or provider.
         MissingExtra: a package is not installed.
-        OptionError: `threads` or `provider` is invalid, or the bundle is not ONNX.
+        OptionError: `threads` or `provider` is invalid or has no effect on this bundle.
     """
     threads = threads_of(threads)
     need_engine(bundle)
     check_provider(bundle, provider)
+    if threads is not None and (engine := _OWN_THREADS.get(bundle.manifest.backend)):
+        from streamfuse.options import OptionError
+
+        raise OptionError(f"--threads has no effect on a bundle for {engine}; leave it out")
     if bundle.manifest.target == "onnx":
         from streamfuse.runtime.backends.onnx_providers import Choice
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend
@@ -122,11 +130,8 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
         choice = Choice() if provider is None else Choice.parse(provider)
         return lambda bundle=bundle: OnnxBackend(bundle.graph, bundle.spec(), num_threads=threads, provider=choice)
     if bundle.manifest.target == "coreml":
-        from streamfuse.options import OptionError
         from streamfuse.runtime.backends.coreml import open_package
 
-        if threads is not None:
-            raise OptionError("--threads has no effect on a Core ML bundle; leave it out")
         return lambda bundle=bundle: open_package(bundle.graph, bundle.spec())
     _check_backend(bundle)
     from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram

@@ -23,14 +23,14 @@ import published_figures as published  # noqa: E402 (a program in tools/, not a 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The pages with tables, and the results, in a folder of their own."""
-    for name in (*published.PAGES, str(published.FIGURES), str(published.OTHER)):
+    for name in (*published.PAGES, str(published.FIGURES)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def results(figures: Path = published.FIGURES) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / figures).read_text(encoding="utf-8"))
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / published.FIGURES).read_text(encoding="utf-8"))
     return found
 
 
@@ -61,10 +61,9 @@ def test_commits_to_the_measured_code_since_then_are_named(copy: Path) -> None:
 
 def test_a_table_that_differs_is_found_and_written_anew(copy: Path) -> None:
     before = {name: (copy / name).read_text(encoding="utf-8") for name in published.PAGES}
-    for figures in (published.FIGURES, published.OTHER):
-        document = results(figures)
-        document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
-        (copy / figures).write_text(json.dumps(document), encoding="utf-8")
+    document = results()
+    document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
+    (copy / published.FIGURES).write_text(json.dumps(document), encoding="utf-8")
     assert published.main(copy, check=True) == 1
     assert {name: (copy / name).read_text(encoding="utf-8") for name in published.PAGES} == before
     assert published.main(copy, check=False) == 0
@@ -79,19 +78,6 @@ def test_energy_has_columns_where_it_was_measured() -> None:
         for joules, system in ((0.5, "plain"), (0.2, "speculative")):
             document["benchmarks"][name]["result"]["systems"][system]["joules_per_token"] = joules
     assert "| 0.500 | 0.200 | 0.40 |" in published.times(document)
-
-
-def test_another_processor_has_tables_of_its_own(copy: Path) -> None:
-    document = results()
-    document["processor"] = "a second one"
-    document["benchmarks"]["E2E"]["result"]["speedup"] = 9.87
-    (copy / "new.json").write_text(json.dumps(document), encoding="utf-8")
-    published.take_over(copy / "new.json", copy, published.OTHER)
-    assert published.main(copy, check=False) == 0
-    assert (copy / "README.md").read_text(encoding="utf-8").count("9.87 (") == 1
-    page = (copy / "docs/figures.md").read_text(encoding="utf-8")
-    assert page.count("9.87 (") == 1
-    assert page.count("on a second one,") == 1
 
 
 def test_results_are_taken_over_without_what_no_table_shows(copy: Path) -> None:
@@ -185,13 +171,8 @@ def test_a_checkout_without_git_has_no_age(copy: Path) -> None:
 
 
 def test_sentences_on_the_gain_from_streams_have_the_range_of_the_results() -> None:
-    pages = {
-        published.FIGURES: ("docs/limits.md", "docs/tutorial.md"),
-        published.OTHER: ("README.md", "docs/limits.md"),
-    }
-    for figures, named in pages.items():
-        gains = [results(figures)["benchmarks"][name]["result"]["gains"]["all"] for name in published.SETS]
-        streams = [100 * (one["without streams"]["speedup"] - 1) for one in gains]
-        stated = f"{min(streams):.0f} to {max(streams):+.0f} %"
-        for page in named:
-            assert stated in (ROOT / page).read_text(encoding="utf-8"), f"{page} should say {stated}"
+    gains = [results()["benchmarks"][name]["result"]["gains"]["all"] for name in published.SETS]
+    streams = [100 * (one["without streams"]["speedup"] - 1) for one in gains]
+    stated = f"{min(streams):+.0f} to {max(streams):+.0f} %"
+    for page in ("README.md", "docs/limits.md", "docs/tutorial.md"):
+        assert stated in (ROOT / page).read_text(encoding="utf-8"), f"{page} should say {stated}"

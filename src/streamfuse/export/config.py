@@ -88,6 +88,15 @@ class GraphShapes:
         """Whether a width keeps fewer nodes than it verifies."""
         return any(keep < rows for rows, keep in self.widths)
 
+    @property
+    def ordering(self) -> bool:
+        """Whether a width has streams for only some of the nodes that it keeps, so that their order matters."""
+        return any(0 < carrying < keep for _, keep, carrying in self.verify)
+
+    @property
+    def needs_pruner(self) -> bool:
+        return self.pruning or self.ordering
+
 
 @dataclass(frozen=True, slots=True)
 class ExportConfig:
@@ -119,7 +128,7 @@ class ExportConfig:
     )
     dtype: Dtype = option(
         "auto",
-        "Type of activations and unquantized weights; kernels and xnnpack: float32 only.",
+        "Type of activations and unquantized weights; kernels, xnnpack, openvino: float32 only; qnn: float16 only.",
         FORMAT,
         shown="float16 for coreml, vulkan and qnn, else float32",
     )
@@ -167,8 +176,8 @@ class ExportConfig:
     )
     scheme: Mapping[str, str] = option(
         {},
-        "Override the scheme of embedding, attention, mlp, head or streams; repeatable. kernels: q4_1 or q8_0. coreml, "
-        "onnx: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
+        "Override the scheme of embedding, attention, mlp, head or streams; repeatable. kernels: q4_1 or q8_0. All "
+        "others but xnnpack: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
         WEIGHTS,
         shown="from --quantize",
         metavar="PART=SCHEME",
@@ -201,7 +210,7 @@ class ExportConfig:
     merge_adapter: OnOff = option(
         "auto",
         "Merge the adapter's low-rank update of the base model into its weights; auto: off for 4-bit weights, unless "
-        "the streams have their own adapters.",
+        "the streams have adapters of their own and the backend or schedule cannot keep both.",
         STREAMS,
     )
     merge_streams: OnOff = option(
@@ -297,6 +306,11 @@ class ExportConfig:
         return self.quantize in INTEGER_ACTIVATIONS
 
     @property
+    def copies_weights(self) -> bool:
+        """Whether each method's delegate has its own copy of the weights that it reads."""
+        return self.backend == "openvino" or (self.backend == "qnn" and self.weight_sharing == "off")
+
+    @property
     def shapes(self) -> GraphShapes:
         sizes = self.max_context_len, self.prefill_len
         if self.adapter is None:
@@ -370,11 +384,15 @@ class ExportConfig:
     def part_scheme(self, part: Part) -> PartScheme:
         """How a part's weights are stored; not for the kernels, whose grids `grids` has."""
         if part in self.scheme:
-            return parse_scheme(part, self.scheme[part], self.group_size, self.dtype)
+            parsed = parse_scheme(part, self.scheme[part], self.group_size, self.dtype)
+            return replace(parsed, symmetric=True) if self.backend == "vulkan" else parsed
         looked_up = self.backend == "qnn" and part == "embedding"  # the processor has products of integers alone
         bits = DTYPE_BITS[self.dtype] if looked_up else BITS[self.quantize] or DTYPE_BITS[self.dtype]
         scheme = default_scheme(part, bits, self.group_size, self.target != "executorch")
-        return replace(scheme, group_size=None, symmetric=True) if self.integer_activations else scheme
+        if self.integer_activations:
+            return replace(scheme, group_size=None, symmetric=True)
+        # The products of the Vulkan delegate have no zero points.
+        return replace(scheme, symmetric=True) if self.backend == "vulkan" else scheme
 
     def to_dict(self) -> dict[str, Any]:
         """The options by name, as a configuration file has them and as JSON and YAML can represent them: they reproduce

@@ -259,29 +259,21 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             f"--prune-keep must be at least {max(config.widths)} for this adapter, which has no pruner, "
             f"not {config.prune_keep}"
         )
-    ordered = any(0 < carrying < keep for _, keep, carrying in config.shapes.verify)
-    if not streams.pruner_rank and ordered:
+    if not streams.pruner_rank and config.shapes.ordering:
         raise OptionError(
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
         )
-    if streams.pruner_score == SOFTMAX and not config.kernels and (config.shapes.pruning or ordered):
+    if streams.pruner_score == SOFTMAX and not config.kernels and config.shapes.needs_pruner:
+        without = f"--prune-keep {max(config.widths)}" + ("" if config.schedule == "deferred" else " --stream-nodes all")
         raise OptionError(
             f"--adapter {config.adapter}: its pruner scores by a softmax over the vocabulary, which goes with "
-            f"--backend kernels alone, not with --backend {config.backend}; --prune-keep {max(config.widths)} leaves "
-            "the pruner out"
+            f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"
         )
     _check_group_sizes(config, model_config)
     if config.kernels and model_config.head_dim % 16:
         raise OptionError(
             f"--backend kernels needs heads of a multiple of 16, not {model_config.head_dim}; use --backend xnnpack"
         )
-
-
-_WITHOUT_GROUPS = {  # what the error suggests if no group size fits, by target
-    "executorch": "use --backend xnnpack --quantize none",
-    "coreml": "use a scale per channel, for example --scheme mlp=int4:channel",
-    "onnx": "use --quantize none",
-}
 
 
 def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
@@ -302,12 +294,18 @@ def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
         sizes = sorted({*inputs.get(part, ()), hidden})
         if group_size is not None and any(size % group_size for size in sizes):
             fitting = [str(size) for size in GROUP_SIZES if not any(n % size for n in sizes)]
-            without = _WITHOUT_GROUPS[config.target]
-            allowed = f"one of {', '.join(fitting)}" if fitting else f"none does: {without}"
+            allowed = f"one of {', '.join(fitting)}" if fitting else f"none does: use {_without_groups(config)}"
             own = "--group-size" if is_asked else f"the group size of {part}"
             flag = f"--scheme {part}={config.scheme[part]}:" if part in config.scheme else own
             listed = ", ".join(map(str, sizes))
             raise OptionError(f"{flag} must divide this model's sizes {listed} ({allowed}), not {group_size}")
+
+
+def _without_groups(config: ExportConfig) -> str:
+    """What the error suggests if no group size fits."""
+    if config.kernels or config.backend == "xnnpack":
+        return "--backend xnnpack --quantize none"
+    return "--quantize none" if config.target == "onnx" else "--quantize int8, which has a scale per channel"
 
 
 def _layers_run(config: ExportConfig, layers: int, top: int) -> dict[str, int]:
@@ -317,11 +315,13 @@ def _layers_run(config: ExportConfig, layers: int, top: int) -> dict[str, int]:
 
 
 def _graph_bytes(config: ExportConfig, parts: dict[str, PartSize], layers: dict[str, int], all_layers: int) -> int:
-    """Bytes of the weights in the graphs' file: one copy, except that each of OpenVINO's delegates has its own."""
-    if config.backend != "openvino":
+    """Bytes of the weights in the graphs' file: one copy, unless each delegate has its own."""
+    if not config.copies_weights:
         return sum(part.bytes for part in parts.values())
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
-    total = parts["embedding"].bytes
+    # QNN's graphs contain the look-up of token ids, but the `streams` pass begins with hidden states.
+    tables = len(layers.keys() - {"streams"}) if config.backend == "qnn" else 1
+    total = tables * parts["embedding"].bytes
     for method, count in layers.items():
         total += (parts["attention"].bytes + parts["mlp"].bytes) * count // all_layers
         total += 0 if method in ("prefill", "streams") else parts["head"].bytes

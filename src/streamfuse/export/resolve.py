@@ -153,7 +153,8 @@ def _check_per_width(config: ExportConfig, flag: str, value: object) -> None:
     if isinstance(value, int):
         return _check_range(flag, value, 1, 64)
     if not isinstance(value, Mapping):
-        raise OptionError(f"{flag} must be a number, numbers by width, or all, not {value}")
+        words = "a number, numbers by width, or all" if flag == "--stream-nodes" else "a number, or numbers by width"
+        raise OptionError(f"{flag} must be {words}, not {value}")
     for width, number in value.items():
         if width not in config.widths:
             raise OptionError(f"{flag} names the width {width}, which is not one of --widths {_listed(config.widths)}")
@@ -168,6 +169,8 @@ def _refuse_stream_options(config: ExportConfig) -> None:
     flags += ["--scheme streams=..."] if "streams" in config.scheme else []
     if flags:
         raise OptionError(f"{flags[0]} {_WITHOUT_STREAMS}")
+    if config.adapter_dtype == "int8" and config.adapter_file is None:
+        raise OptionError("--adapter-dtype int8 needs an adapter; leave it out, or name an --adapter")
 
 
 def _check_schemes(config: ExportConfig) -> None:

@@ -152,7 +152,7 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
         own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
         adapter = PartSize(own, round(stored * rate.streams))
     # The pruner needs head rows of drafted tokens; with a tied head these are the embedding's, which are available.
-    by_rows = streams.pruner_rank and streams.pruner_score == SIGMOID
+    by_rows = config.shapes.needs_pruner and streams.pruner_rank and streams.pruner_score == SIGMOID
     untied = bool(by_rows) and not model_config.tie_word_embeddings
     one_grid = _one_table(config)
     candidates = vocab * h if untied and not (config.grids and one_grid) else 0

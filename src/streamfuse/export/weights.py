@@ -194,11 +194,11 @@ class Weights(nn.Module):
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
         self.early_exit_head: nn.Module = nn.Identity()
         self.candidates = None
-        if isinstance(self.pruner, SoftmaxPruner):
+        if shapes.needs_pruner and isinstance(self.pruner, SoftmaxPruner):
             self.early_exit_head, self.candidates = form.vocabulary("head", base.lm_head.weight), nn.Identity()
-        elif not (base.config.tie_word_embeddings or self.pruner is None):
+        elif shapes.needs_pruner and not (base.config.tie_word_embeddings or self.pruner is None):
             self.candidates = form.embedding(base.lm_head.weight)
-        if self.pruner is None and any(keep < rows or 0 < carrying < keep for rows, keep, carrying in shapes.verify):
+        if self.pruner is None and shapes.needs_pruner:
             raise ValueError(
                 "a width keeps fewer nodes than it verifies, or only some kept nodes have streams, but the adapter "
                 "has no pruner (pruner_rank 0)"

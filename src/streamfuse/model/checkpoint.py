@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from streamfuse.durable import os_error, reason, replace_file
+from streamfuse.durable import one_writer, os_error, reason, replace_file
 
 from .config import ModelConfig, StreamConfig
 from .families import from_checkpoint, own_name
@@ -212,12 +212,12 @@ def average_adapters(paths: Sequence[Path], out: Path) -> None:
 
 
 def _write(out: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    temporary = out.with_name(out.name + ".tmp")
+    target = out.resolve()  # a link keeps pointing where it did
     try:
-        save_file(state, temporary, metadata=metadata)
-        replace_file(temporary, out)
+        with one_writer(target.with_name(f".{target.name}.partial")) as temporary:
+            save_file(state, temporary, metadata=metadata)
+            replace_file(temporary, target)
     except (SafetensorError, OSError) as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(f"{out}: cannot be written ({reason(os_error(error) or OSError(str(error)))})") from None
 
 

@@ -212,6 +212,9 @@ def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
     files = gguf_files(real if is_part(real) else path.parent.resolve() / path.name)
     path = files[0]
     folder = models / f"{path.stem}--{stamp_of(*files)}"
+    if _is_made(folder):  # without a lock, so that the cache may be read-only
+        check_folder(folder)
+        return folder
     with _staging(folder) as staging:
         if staging is not None:
             say(f"Converting {path.name} to safetensors.")
@@ -224,7 +227,6 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
-        HfHubHTTPError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
     )
@@ -245,7 +247,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         except OfflineModeIsEnabled:
             raise _Unreachable("HF_HUB_OFFLINE is set") from None
         except Exception as error:  # errors of the HTTP client, which depends on the version of huggingface_hub
-            raise _Unreachable(first_line(error)) from None
+            raise _hub_error(model, error) from None
     names = [sibling.rfilename for sibling in info.siblings or () if "/" not in sibling.rfilename]
     if names and not {"model.safetensors", "model.safetensors.index.json"} & set(names):
         raise _without_weights(model, names)
@@ -254,29 +256,48 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             return folder
         say(f"Downloading {model} from the Hugging Face hub.")
         try:
+            # What tells whether the model is supported comes before gigabytes of weights.
+            small = [pattern for pattern in _HUB_FILES if not pattern.endswith(".safetensors")]
+            hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=small)
+            _check_download(staging, model, weights=False)
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
+        except CheckpointError:
+            raise
         except GatedRepoError:  # model_info works for everybody; only the files are gated
             raise PullError(gated) from None
         except EntryNotFoundError as error:
             raise PullError(f"{model}: {first_line(error)}") from None
-        except HfHubHTTPError as error:
-            raise _Unreachable(first_line(error)) from None
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:  # a full disk is not a network problem
                 raise PullError(f"{staging}: {error.strerror}") from None
-            raise _Unreachable(first_line(error)) from None
+            raise _hub_error(model, error) from None
         for path in staging.iterdir():  # of an earlier revision, whose download was interrupted
             if names and path.is_file() and path.name not in names:
                 path.unlink()
-        try:
-            check_folder(staging)
-        except CheckpointError as error:
-            shutil.rmtree(staging, ignore_errors=True)  # start over next time instead of from damaged files
-            raise PullError(str(error).replace(str(staging), model)) from None
+        _check_download(staging, model)
         shutil.rmtree(staging / ".cache", ignore_errors=True)
         license_name = getattr(info.card_data, "license", None)
         _write_source(staging, {"kind": "hub", "model": model, "revision": info.sha, "license": license_name})
     return folder
+
+
+def _check_download(staging: Path, model: str, weights: bool = True) -> None:
+    """`check_folder`; after an error the folder is deleted, so that the next pull does not resume from damaged files."""
+    try:
+        check_folder(staging, weights)
+    except CheckpointError as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise PullError(str(error).replace(str(staging), model)) from None
+
+
+def _hub_error(model: str, error: Exception) -> CheckpointError:
+    """What to raise for an error of the hub's client."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return PullError(
+            f"{model}: the Hugging Face hub refuses the access token ({first_line(error)}); renew HF_TOKEN or unset it"
+        )
+    return _Unreachable(first_line(error))
 
 
 def _has_gguf(folder: Path, model: str) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from streamfuse.durable import flush_tree, replace_folder
 from streamfuse.model.checkpoint import shards
 from streamfuse.model.config import CheckpointError, ModelConfig, read_object
 from streamfuse.paths import own_name
@@ -30,31 +32,43 @@ _BY_LAYER = ("layer_types", "no_rope_layers")  # fields of config.json with an e
 def write_first_layers(model: Path, layers: int, folder: Path) -> None:
     """A checkpoint folder with the first `layers` layers of the checkpoint `model`.
 
+    The folder may be one that this function wrote; it is replaced in one step.
+
     Raises:
-        CheckpointError: the model cannot be read, or has no more than so many layers.
+        CheckpointError: the model cannot be read, or has no more than so many layers; or the folder has other files.
     """
     config = ModelConfig.load(model)
     if not 1 <= layers < config.num_layers:
         raise CheckpointError(
             f"{model}: has {config.num_layers} layers; a draft model has from 1 to one less, not {layers}"
         )
+    if folder.exists() and not _is_replaceable(folder):
+        raise CheckpointError(f"{folder}: exists and is no draft model, so it is kept; name another folder")
     state: dict[str, Tensor] = {}
     for path in shards(model):
         state |= {name: tensor for name, tensor in load_file(path).items() if _layer(name) < layers}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(state, folder / "model.safetensors")
-    for name in _COPIED:
-        if (model / name).is_file():
-            shutil.copyfile(model / name, folder / name)
-    source = read_object(model / "source.json")
-    source["model"] = f"{source.get('model', own_name(model))}, first {layers} layers"
-    settings = {**read_object(model / "config.json"), "num_hidden_layers": layers}
-    settings |= {name: settings[name][:layers] for name in _BY_LAYER if isinstance(settings.get(name), list)}
-    for name, content in (
-        ("config", settings),
-        ("source", source),
-    ):
-        (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+        new = Path(temporary) / "new"
+        new.mkdir()
+        save_file(state, new / "model.safetensors")
+        for name in _COPIED:
+            if (model / name).is_file():
+                shutil.copyfile(model / name, new / name)
+        source = read_object(model / "source.json")
+        source["model"] = f"{source.get('model', own_name(model))}, first {layers} layers"
+        source["first_layers"] = layers
+        settings = {**read_object(model / "config.json"), "num_hidden_layers": layers}
+        settings |= {name: settings[name][:layers] for name in _BY_LAYER if isinstance(settings.get(name), list)}
+        for name, content in (("config", settings), ("source", source)):
+            (new / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        flush_tree(new)
+        replace_folder(new, folder)
+
+
+def _is_replaceable(folder: Path) -> bool:
+    """Whether a folder is empty or was written here."""
+    return folder.is_dir() and ("first_layers" in read_object(folder / "source.json") or not any(folder.iterdir()))
 
 
 def _layer(name: str) -> int:

@@ -79,8 +79,8 @@ def read_round(text: str, context: int) -> Round:
 def _parse_pass(text: str) -> tuple[int, Manifest, str]:
     times, star, place = text.rpartition("*")
     folder, colon, method = place.rpartition(":")
-    if not (folder and colon) or (star and not times.isdecimal()):
-        raise ValueError(f"{text}: expected [N*]BUNDLE:METHOD")
+    if not (folder and colon) or (star and not (times.isdecimal() and int(times) > 0)):
+        raise ValueError(f"{text}: expected [N*]BUNDLE:METHOD, with N from 1")
     manifest = open_bundle(Path(folder), verify=False).manifest
     if method not in manifest.methods:
         raise ValueError(f"{text}: {folder} has the methods {', '.join(manifest.methods)}")

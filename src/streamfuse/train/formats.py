@@ -111,7 +111,13 @@ def recognise(row: Row, place: str) -> str:
 
 def reader(format: str | None, template: Template | None = None) -> Callable[[Row, str], Sample]:
     """A function that makes a sample of a row and its location, for a format or a template over the row's own
-    fields."""
+    fields.
+
+    Raises:
+        DataError: the format's prompts are not made by a template.
+    """
+    if template is not None and format in ("distilled", "spec-bench", "messages"):
+        raise DataError(f"--template does not go with --format {format}, whose prompts are complete; leave one out")
     if format == "distilled":
         return _distilled
     if format == "spec-bench":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import http.client
 import io
 import json
 import random
@@ -276,7 +277,7 @@ def _read(base: str, file: str, progress: Progress) -> bytes:
     try:
         with urllib.request.urlopen(place, timeout=_TIMEOUT_S) as answer:
             return _all(answer, file, int(answer.headers.get("Content-Length") or 0), progress)
-    except (OSError, ValueError) as error:  # urllib's errors are OSErrors; ValueError: not a URL
+    except (OSError, ValueError, http.client.HTTPException) as error:  # urllib's are OSErrors; ValueError: not a URL
         message = str(error.reason) if type(error) is urllib.error.URLError else str(error)
         raise DataError(
             f"{place}: cannot be downloaded ({message}); check the network, or use --from with a folder that has {file}"

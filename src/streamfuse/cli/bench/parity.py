@@ -64,8 +64,8 @@ def parity(
     from streamfuse.runtime.reference.lookup import LookUpDrafter
 
     opened = [load(bundle) for bundle in bundles]
-    if threads is not None and all(one.bundle.manifest.target == "coreml" for one in opened):
-        raise typer.BadParameter("--threads has no effect on Core ML bundles; leave it out")
+    if threads is not None and all(engines.threads_for(one.bundle, threads) is None for one in opened):
+        raise typer.BadParameter("--threads has no effect on these bundles, whose engines choose their own; leave it out")
     first = opened[0].bundle.spec()
     if not first.verify_widths:
         raise typer.BadParameter(

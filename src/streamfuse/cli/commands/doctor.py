@@ -49,7 +49,7 @@ def doctor(
     from streamfuse.cli.shared.doctor_facts import examine
 
     with err.status("looking"):
-        found = examine(bundles or [], [] if bundles else complete.bundles(""))
+        found = examine(bundles or [])
     if json_:
         print_json(found)
     else:

@@ -115,6 +115,8 @@ def train(
 
     tensorboard --logdir build/train/chat/runs
     """
+    if sweep is not None:
+        options.refuse_unread(ctx, "with --sweep, which writes OUTPUT_DIR/KEY=VALUE/adapter.safetensors", "adapter")
     adapter = adapter or output_dir / "adapter.safetensors"
     if recipe is not None:
         _refuse_other_flags(ctx)

@@ -6,7 +6,6 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from streamfuse.cli.shared.errors import describe
 from streamfuse.extras import NEEDS, need
 from streamfuse.native.library import LibraryError, find_library, load_library
 from streamfuse.runtime.backend import BackendError
-from streamfuse.runtime.backends.executorch import ExecuTorchProgram
 from streamfuse.runtime.core import load_core
 from streamfuse.runtime.cores import cores
 from streamfuse.runtime.text import Tokenizer
@@ -34,19 +32,14 @@ _RUNS = {
 }
 
 
-def examine(named: Sequence[str], nearby: Sequence[str]) -> dict[str, Any]:
-    """All facts as JSON takes them.
-
-    Bundles of `named` are checked to the last byte; one of `nearby` is loaded only to ask the engine for its
-    instruction set. Takes a second or two.
-    """
+def examine(named: Sequence[str]) -> dict[str, Any]:
+    """All facts as JSON takes them, with those of the bundles and models that are named: only these are opened, since
+    the graphs of a bundle are code. Takes a second or two."""
     found_engines = _engines()
     core = found_engines["native"]["problem"] is None
     models = [_model(folder) for folder in named if _is_model(folder)]
     bundles = [_bundle(folder) for folder in named if not _is_model(folder)]
     instruction_set = next((one["instruction_set"] for one in bundles if one["instruction_set"]), None)
-    if instruction_set is None and core:
-        instruction_set = next(filter(None, map(_instruction_set, nearby)), None)
     missing = _missing()
     to_do = [facts["to_do"] for facts in found_engines.values() if facts["to_do"]]
     to_do += [_named(one) for one in [*bundles, *models] if one["problem"]]
@@ -147,13 +140,6 @@ def _model(folder: str) -> dict[str, Any]:
     except Exception as error:  # whatever it is, it is what this command is asked for
         facts["problem"] = describe(error)[0]
     return facts
-
-
-def _instruction_set(folder: str) -> str | None:
-    """What the engine says with this bundle; None where it is another engine's or damaged."""
-    with suppress(Exception), ExecuTorchProgram(open_bundle(folder, verify=False).graph) as program:
-        return str(program.description["instruction_set"])
-    return None
 
 
 def _missing() -> list[dict[str, Any]]:

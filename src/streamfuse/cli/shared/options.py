@@ -388,8 +388,9 @@ def add_prompt(
 
 
 def _text(flag: str, file: Path) -> str:
+    """With its line ends as they are."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_bytes().decode("utf-8")
     except OSError as error:
         raise typer.BadParameter(f"{flag} {file}: {reason(error)}") from None
     except ValueError as error:  # not UTF-8, or a zero byte in the name
@@ -406,7 +407,7 @@ def check_restriction(config: GenerationConfig, tokenizer: Tokenizer) -> None:
 
 def _json(flag: str, text: str) -> Any:
     try:
-        return json.loads(text, parse_int=integer)
+        return json.loads(text.removeprefix("\ufeff"), parse_int=integer)  # some editors write a byte order mark
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{flag} is not JSON: {error}") from None
 

@@ -66,13 +66,6 @@ class DelegateTarget(PteTarget):
     def rounds(self) -> bool:
         return any(self.form.scheme(part).bits < 16 for part in PARTS)
 
-    def parts(self) -> dict[str, dict[str, Any]]:
-        found = super().parts()
-        for part in PARTS:
-            scheme = self.form.scheme(part)
-            found[part].update(scheme=scheme.name, symmetric=scheme.symmetric)
-        return found
-
     def run_by(self, methods: Mapping[str, Callable[..., tuple[Tensor, ...]]]) -> Backend:
         """A backend that calls these functions instead of the device's engine."""
         return reference_backend(methods, self.model, self.spec, self.weights)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from streamfuse.runtime.backend import Backend
 
-from ..schemes import Part, PartScheme
+from ..schemes import PartScheme
 from ..selftest import FLOORS
 from . import stock
 from .decomposed import Int8Linear, QuantizedEmbedding
@@ -50,9 +49,6 @@ class Norm(stock.Norm):
 
 class VulkanForm(Form):
     NORM = Norm
-
-    def scheme(self, part: Part) -> PartScheme:
-        return replace(self.config.part_scheme(part), symmetric=True)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return GroupedLinear(linear, scheme, spelt_out=True) if scheme.bits == 4 else Int8Linear(linear)

@@ -13,10 +13,10 @@ from streamfuse.cli.shared import options, tables
 from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
 from streamfuse.cli.shared.help import COMMON, command_line
-from streamfuse.durable import write_text
+from streamfuse.durable import reason, write_text
 from streamfuse.extras import need
 
-from .shared import BundlesFolder, DataSets, data_set, samples_of
+from .shared import BundlesFolder, DataSets, data_set, read_sets
 
 QUICK_PROMPTS, QUICK_TOKENS = 2, 48
 _TEXT = {
@@ -96,6 +96,11 @@ def compare(
     for flag, file in (("--report", report), ("--markdown", markdown)):
         options.check_place(flag, file)
         options.check_not_read(flag, file, "--data", [source.rpartition("=")[2] for source in data])
+    if answers is not None:
+        try:
+            answers.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"--answers {answers}: {reason(error)}") from None
     from streamfuse.bench.shared.comparison import TaskSettings
     from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.work import weight_bytes
@@ -113,10 +118,11 @@ def compare(
     from streamfuse.research.compare.peer_rows import peer_rows
 
     if quick:
+        options.refuse_unread(ctx, "with --quick", "limit", "max_new_tokens", "repetitions")
         limit, max_new_tokens, repetitions, online = QUICK_PROMPTS, QUICK_TOKENS, 1, min(online, QUICK_PROMPTS)
     settings = TaskSettings(max_new_tokens, repetitions, temperature, seed)
     model = load(bundle, threads=threads, cost_cache=False)
-    read = [samples_of(source, limit) for source in data]
+    read = read_sets(data, lambda place: limit)
     names = None if only is None else [name.strip() for name in only.split(";")]
     asked_peers = programs.peers_named(peers)
     learning = [name for name in ONLINE if online and (names is None or name in names)]
@@ -181,7 +187,7 @@ def compare(
                     from streamfuse.research.compare.learners import rows
 
                     status.update("online: answering first turns")
-                    mix = [samples_of(source, online if place else 2 * online) for place, source in enumerate(data)]
+                    mix = read_sets(data, lambda place: online if place else 2 * online)
                     asked = [data_set(name, samples, model, settings, plain) for name, samples in mix]
                     result["methods"] |= rows(
                         learning, model.bundle, bundles, here, asked, settings, model.tokenizer, threads, found.costs,
@@ -189,10 +195,6 @@ def compare(
                     )  # fmt: skip
             except (KeyboardInterrupt, Exception) as error:  # what was measured before is still good
                 stopped_by, result["complete"] = error, False
-    if json_:
-        print_json(result)
-    else:
-        _print(result, temperature)
     if answers is not None:
         write_answers(found, answers)
     if markdown is not None:
@@ -203,6 +205,10 @@ def compare(
         from streamfuse.research.compare.report import write_page
 
         write_page(result, report)
+    if json_:
+        print_json(result)
+    else:
+        _print(result, temperature)
     if stopped_by is not None:
         say("Stopped early: the figures are of what was complete.", "yellow")
         raise stopped_by

@@ -13,7 +13,7 @@ from streamfuse.cli.shared.console import err, out, print_json, say
 from streamfuse.cli.shared.engine import loaded
 from streamfuse.extras import need
 
-from .shared import BundlesFolder, DataSets, data_set, samples_of
+from .shared import BundlesFolder, DataSets, data_set, read_sets
 
 
 def register(research: typer.Typer) -> None:
@@ -57,7 +57,7 @@ def online(
     names = able(model.bundle)
     if not names:
         raise typer.BadParameter(f"{bundle}: streams learn online with --backend kernels alone")
-    read = [samples_of(source, limit if place else 2 * limit) for place, source in enumerate(data)]
+    read = read_sets(data, lambda place: limit if place else 2 * limit)
     bundles = folder_for(model.bundle, bundles)
     with err.status("opening") as status, loaded(model, text=False) as session:
         plain = CoreSystem(CORE_PLAIN, session, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,12 +30,22 @@ BundlesFolder = Annotated[
 ]
 
 
-def samples_of(source: str, limit: int) -> tuple[str, list[Sample]]:
-    """Name and samples of a `--data`."""
+def read_sets(sources: Sequence[str], limit: Callable[[int], int]) -> list[tuple[str, list[Sample]]]:
+    """Name and samples of each `--data`, of which the one at a place has at most `limit(place)` samples.
+
+    Raises:
+        typer.BadParameter: two of them have one name.
+    """
     from streamfuse.train.readers import merged, read_samples, spread
 
-    name, _, path = source.rpartition("=")
-    return name or Path(path).parent.name or path, spread(merged(read_samples(path)), limit)
+    found: dict[str, list[Sample]] = {}
+    for place, source in enumerate(sources):
+        given, _, path = source.rpartition("=")
+        name = given or Path(path).parent.name or path
+        if name in found:
+            raise typer.BadParameter(f"--data: two data sets are called {name}; name them: --data NAME={path}")
+        found[name] = spread(merged(read_samples(path)), limit(place))
+    return list(found.items())
 
 
 def data_set(name: str, samples: list[Sample], model: Model, settings: TaskSettings, plain: System) -> DataSet:
