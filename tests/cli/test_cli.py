@@ -245,13 +245,16 @@ def test_the_prompt_may_come_from_standard_input(bundle: Path, backends: list[fa
 
 
 def test_the_chat_template_and_the_system_message_reach_the_model(
-    bundle: Path, backends: list[fakes.ArithmeticBackend]
+    bundle: Path, backends: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
     streamfuse_command("run", bundle, "hi", "--system", "be brief", "--max-new-tokens", "1")
     streamfuse_command("run", bundle, "hi", "--raw", "--max-new-tokens", "1")
+    (tmp_path / "system.txt").write_bytes(b"be\r\nbrief\r\n")
+    streamfuse_command("run", bundle, "hi", "--system", f"@{tmp_path / 'system.txt'}", "--max-new-tokens", "1")
     texts = [byte_tokenizer().decode(backend.cache, skip_special_tokens=False) for backend in backends]
     assert texts[0].startswith("<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>as")
     assert texts[1] == "hi"
+    assert texts[2].startswith("<|im_start|>system\nbe\r\nbrief\r\n<|im_end|>"), "a file is read unchanged"
 
 
 def test_a_stop_string_ends_the_text_before_it(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:

@@ -112,6 +112,14 @@ def checkpoint(folder: Path, **changes: Any) -> Path:
     return made
 
 
+def test_bundles_that_nobody_named_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are code."""
+    monkeypatch.setattr(engines, "engines_of", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(doctor_facts, "open_bundle", lambda *_, **__: pytest.fail("opened"))
+    write_bundle(tmp_path / "found")
+    assert examined()["instruction_set"] is None
+
+
 def test_a_models_folder_that_can_be_exported_is_said_so(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "mine")
     (model,) = examined(folder)["models"]

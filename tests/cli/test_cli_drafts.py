@@ -180,6 +180,24 @@ main()
 """
 
 
+@pytest.mark.parametrize(("environment", "codes"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_an_error_in_a_terminal_is_red_unless_no_colour_is_asked_for(
+    environment: dict[str, str], codes: bool, tmp_path: Path
+) -> None:
+    import pty
+
+    settings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    program = [sys.executable, "-m", "streamfuse", "run", str(tmp_path / "nowhere"), "hi"]
+    outer, inner = pty.openpty()
+    done = subprocess.run(program, stderr=inner, stdin=subprocess.DEVNULL, env=settings | {"TERM": "xterm", **environment})
+    os.close(inner)
+    written = os.read(outer, 4096).decode()
+    os.close(outer)
+    assert done.returncode == 1
+    assert "error: " in written
+    assert ("\x1b" in written) is codes
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 @pytest.mark.parametrize(("environment", "codes"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
 def test_ctrl_c_in_a_real_terminal(environment: dict[str, str], codes: bool, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ from streamfuse.export.pipeline import check_finite, run_export
 from streamfuse.export.preview import preview, with_streams
 from streamfuse.export.resolve import resolve
 from streamfuse.export.selftest import WALK, Floor, ParityError, PassResult, Script, check
+from streamfuse.export.sizes import schemes
 from streamfuse.export.weights import Weights
-from streamfuse.model.checkpoint import load_base, load_config, read_adapter, replace_ngrams
+from streamfuse.model.checkpoint import load_base, load_config, load_stream_fused, read_adapter, replace_ngrams
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.fields import CheckpointWarning
 from streamfuse.model.ngrams import bytes_of
@@ -182,6 +183,31 @@ def test_pruning_needs_a_pruner(tmp_path: Path) -> None:
     assert with_pruner.parts["streams"].parameters - without.parts["streams"].parameters == of_pruner
 
 
+def test_head_rows_of_drafted_tokens_are_stored_only_if_a_pruner_reads_them(tmp_path: Path) -> None:
+    changes = {"tie_word_embeddings": False}
+    own = write_checkpoint(tmp_path / "own", tiny_model({"pruner_rank": 2}, **changes), **changes)
+    pruning, keeping = (
+        config_for(own, tmp_path / "bundle", backend="xnnpack", **options)
+        for options in ({"prune_keep": 6}, {"prune_keep": 12, "stream_nodes": "all"})
+    )
+    rows = load_config(own[0]).vocab_size * 64
+    found = [preview(config).parts["streams"].parameters for config in (pruning, keeping)]
+    assert found[0] - found[1] == rows
+    model = load_stream_fused(load_base(own[0]), own[1])
+    used = [Weights(model, config.shapes).candidates for config in (pruning, keeping)]
+    assert [table is None for table in used] == [False, True]
+
+
+def test_vulkan_has_no_zero_points(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    usual, named = (
+        config_for(checkpoint, tmp_path / "bundle", backend="vulkan", quantize="int4", scheme=scheme)
+        for scheme in ({}, {"mlp": "int4:32:symmetric"})
+    )
+    assert schemes(usual)["mlp"] == {"scheme": "int4:32:symmetric", "bits": 4, "group_size": 32, "symmetric": True}
+    assert preview(usual).parts["mlp"] == preview(named).parts["mlp"]
+    assert schemes(config_for(checkpoint, tmp_path / "bundle", backend="vulkan"))["mlp"]["symmetric"] is None
+
+
 def test_a_softmax_pruner_has_no_slope_and_goes_with_the_kernels(tmp_path: Path) -> None:
     own = write_checkpoint(tmp_path / "own", tiny_model({"pruner_score": "softmax"}))
     usual = write_checkpoint(tmp_path / "usual", tiny_model())
@@ -189,6 +215,9 @@ def test_a_softmax_pruner_has_no_slope_and_goes_with_the_kernels(tmp_path: Path)
     assert parameters[1] - parameters[0] == 2
     with pytest.raises(OptionError, match="softmax over the vocabulary, which goes with backend kernels"):
         preview(config_for(own, tmp_path / "bundle", backend="xnnpack"))
+    for schedule, flags in (("deferred", ""), ("fused", " stream_nodes all"), ("both", " stream_nodes all")):
+        with pytest.raises(OptionError, match=f"; prune_keep 12{flags} leaves the pruner out"):
+            preview(config_for(own, tmp_path / "bundle", backend="xnnpack", schedule=schedule))
     preview(config_for(own, tmp_path / "bundle", backend="xnnpack", prune_keep=12, stream_nodes="all"))
 
 
@@ -558,6 +587,18 @@ def test_each_of_openvinos_methods_counts_its_weights(checkpoint: Checkpoint, tm
     assert two.run_bytes - one.run_bytes == method
     assert one.files["model.pte"] > 3 * method  # prefill, decode, verify_4, and two layers of `streams`
     assert found["vulkan", 1].files["model.pte"] == found["vulkan", 2].files["model.pte"]
+
+
+def test_qnn_s_methods_have_weights_of_their_own_unless_they_share_them(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    settings = {"schedule": "deferred", "prune_keep": 4, "default_width": 4, "widths": (4,), "backend": "qnn"}
+    alone, shared = (
+        preview(config_for(checkpoint, tmp_path / "bundle", weight_sharing=sharing, **settings))
+        for sharing in ("off", "on")
+    )
+    size = {name: part.bytes for name, part in shared.parts.items()}
+    assert shared.files["model.pte"] == sum(size.values())
+    more = 2 * size["embedding"] + size["head"] + 2 * (size["attention"] + size["mlp"])
+    assert alone.files["model.pte"] - shared.files["model.pte"] >= more  # and the layers of `streams`
 
 
 def write_config(folder: Path, text: str) -> str:

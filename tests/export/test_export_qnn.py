@@ -98,6 +98,7 @@ def test_shared_weights_are_stored_once_and_are_for_phones(
     assert report.target["weight_sharing"] == "on"
     assert (together / "model.pte").stat().st_size < 0.55 * (alone / "model.pte").stat().st_size
     parts = open_bundle(together).manifest.quantization
+    assert (parts.embedding.symmetric, parts.attention.symmetric) == (None, True), "floats have no zero points"
     assert [part.bits for part in (parts.embedding, parts.attention, parts.mlp, parts.head, parts.streams)] == [
         16, 8, 8, 8, 8
     ]  # fmt: skip

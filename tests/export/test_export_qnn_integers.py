@@ -26,10 +26,10 @@ pytestmark = [
 ]
 
 
-def exported(folder: Path, quantize: str, **changes: Any) -> Report:
+def exported(folder: Path, quantize: str, streams: dict[str, Any] | None = None, **changes: Any) -> Report:
     torch.manual_seed(0)
     folder.mkdir(exist_ok=True)
-    model = export_samples.tiny_model({"num_msa_layers": 1}, num_hidden_layers=2)
+    model = export_samples.tiny_model({"num_msa_layers": 1, **(streams or {})}, num_hidden_layers=2)
     checkpoint = export_samples.write_checkpoint(folder, model, num_hidden_layers=2)
     settings: dict[str, Any] = {"backend": "qnn", "quantize": quantize, "weight_sharing": "off", **changes}
     return run_export(export_samples.config_for(checkpoint, folder / "bundle", **settings))
@@ -56,6 +56,15 @@ def test_the_simulator_agrees_with_pytorch_on_the_same_integers(bundle: tuple[Pa
     assert manifest.cache.dtype == "float16"
     assert {row.floor for row in manifest.parity.values()} == {"16a8w"}
     assert (manifest.quantization.attention.bits, manifest.quantization.mlp.bits) == (8, 4)
+
+
+def test_a_softmax_pruner_that_no_method_uses_is_left_out(tmp_path: Path) -> None:
+    """It would have no rows to calibrate."""
+    text = tmp_path / "text.txt"
+    text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
+    exported(
+        tmp_path, "16a8w", {"pruner_score": "softmax"}, widths=(4,), default_width=4, prune_keep=4, calibration_text=text
+    )
 
 
 def test_drafting_and_pruning_in_integers_changes_no_token(bundle: tuple[Path, Report]) -> None:

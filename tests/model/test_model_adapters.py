@@ -6,6 +6,7 @@ Run: python -m pytest tests/model/test_model_adapters.py
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,25 @@ def test_an_adapter_comes_back_bit_for_bit(model: StreamFused, tmp_path: Path) -
     assert metadata["steps"] == "7"
     assert json.loads(metadata["base"])["num_layers"] == 4
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_link_keeps_pointing_where_it_did(model: StreamFused, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    link, target = tmp_path / "latest.safetensors", tmp_path / "runs" / "adapter.safetensors"
+    link.symlink_to(target)
+    for steps in ("1", "2"):
+        save_adapter(model, link, {"steps": steps})
+        assert link.is_symlink()
+        assert read_adapter(target)[2]["steps"] == steps
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == [target.name]
+
+
+def test_writers_of_one_adapter_take_turns(model: StreamFused, tmp_path: Path) -> None:
+    path = tmp_path / "adapter.safetensors"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: save_adapter(model, path, {"steps": str(number)}), range(12)))
+    assert read_adapter(path)[2]["steps"] in map(str, range(12))
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_an_adapter_holds_nothing_of_the_base(model: StreamFused, tmp_path: Path) -> None:

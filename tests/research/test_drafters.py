@@ -19,7 +19,7 @@ from streamfuse.cli import app
 from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base
-from streamfuse.model.config import CheckpointError
+from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.options import OptionError
 from streamfuse.research import layer_skip
@@ -309,6 +309,12 @@ def test_the_first_layers_are_a_checkpoint_of_their_own(checkpoint: Path, model:
         torch.testing.assert_close(parameter, dict(model.base.named_parameters())[name], rtol=0, atol=0)
     with pytest.raises(CheckpointError, match="has 3 layers; a draft model has from 1 to one less, not 3"):
         write_first_layers(checkpoint, 3, tmp_path / "other")
+    write_first_layers(checkpoint, 1, tmp_path / "small")
+    assert ModelConfig.load(tmp_path / "small").num_layers == 1, "a draft model may be written again"
+    with pytest.raises(CheckpointError, match="exists and is no draft model"):
+        write_first_layers(checkpoint, 2, checkpoint)
+    assert ModelConfig.load(checkpoint).num_layers == 3
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_the_command_prints_rounds_and_refuses_what_is_none(bundle: Path, tmp_pa
         (f"plain={bundle}:decode@0", "above 0"),
         (f"plain={bundle}", "expected [N*]BUNDLE:METHOD"),
         (f"plain=x*{bundle}:decode", "expected [N*]BUNDLE:METHOD"),
+        (f"plain=0*{bundle}:decode", "expected [N*]BUNDLE:METHOD, with N from 1"),
         (f"plain={bundle}:verify_99", "has the methods"),
         (f"plain={tmp_path / 'nowhere'}:decode", "nowhere"),
     ):

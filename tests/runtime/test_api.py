@@ -363,6 +363,17 @@ def test_an_option_of_load_that_has_another_type_is_named(folder: Path, options:
         streamfuse.load(folder, **options)
 
 
+@pytest.mark.parametrize(
+    ("backend", "engine"), [("openvino", "OpenVINO"), ("qnn", "QNN"), ("coreml", "Core ML"), ("vulkan", "Vulkan")]
+)
+def test_an_engine_that_chooses_its_threads_refuses_a_number(backend: str, engine: str, folder: Path) -> None:
+    edit_manifest(folder, lambda manifest: manifest.update(backend=backend))
+    bundle = open_bundle(folder, verify=False)
+    with pytest.raises(OptionError, match=f"threads has no effect on a bundle for {engine}; leave it out"):
+        engines.engines_of(bundle, 1)
+    assert engines.threads_for(bundle, 1) is None
+
+
 @pytest.mark.parametrize("threads", [1, np.int64(2), 64, None])
 def test_a_number_of_threads_is_an_integer_of_any_kind(threads: Any) -> None:
     found = engines.threads_of(threads)

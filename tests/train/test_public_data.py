@@ -206,6 +206,7 @@ def test_what_goes_wrong_is_one_line_and_leaves_nothing(server: str, tmp_path: P
         ),
         (("e2e", "--from", "http://127.0.0.1:9"), "use --from with a folder that has devset.csv", 1),
         (("e2e", "--from", "http://"), "cannot be downloaded", 1),
+        (("e2e", "--from", f"{server}/with a space"), "cannot be downloaded", 1),
         (("glue",), "NAME must be one of e2e, sql, dialogsum, spec-bench, function-calling, not glue", 2),
     ):
         result = fetch(*arguments, "-o", out)

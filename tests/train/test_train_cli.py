@@ -425,6 +425,8 @@ def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path,
     assert all(row["eval_call_reduction_ratio"] >= 1 for row in rows)
     assert read_adapter(tmp_path / "run" / "num_streams=3" / "adapter.safetensors")[0].num_streams == 3
     assert "only a setting of the last stage" in refused(*command, "--sweep", "base.epochs=1,2")
+    sentence = refused(*command, "--sweep", "num_streams=1,3", "--adapter", tmp_path / "best.safetensors")
+    assert "--adapter has no effect with --sweep, which writes OUTPUT_DIR/KEY=VALUE/adapter.safetensors" in sentence
     assert "num_streams must be from 1 to 8" in refused(*command, "--sweep", "num_streams=4,9")
 
 

@@ -130,6 +130,13 @@ def test_a_template_makes_prompt_and_answer_of_any_fields(tmp_path: Path) -> Non
     assert sample.references == ()
 
 
+@pytest.mark.parametrize("form", ["messages", "spec-bench", "distilled"])
+def test_a_template_does_not_go_with_complete_prompts(form: str, tmp_path: Path) -> None:
+    template = Template("Translate: {text}", chat_template=None)
+    with pytest.raises(DataError, match=f"--template does not go with --format {form}"):
+        read(tmp_path, {"messages": []}, template=template, format=form)
+
+
 @pytest.mark.parametrize(
     ("row", "options", "words"),
     [

@@ -162,6 +162,11 @@ def check_folder(folder: Path, weights: bool = True) -> None:
     if weights or any(path.is_file() for path in shards(folder)):
         _check_weights(folder)
         check_headers(config, read_headers(config, folder), folder)
+    _check_tokenizer(config, folder)
+
+
+def _check_tokenizer(config: ModelConfig, folder: Path) -> None:
+    """PullError if the folder has no tokenizer.json of this model."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise PullError(
@@ -259,7 +264,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             # What tells whether the model is supported comes before gigabytes of weights.
             small = [pattern for pattern in _HUB_FILES if not pattern.endswith(".safetensors")]
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=small)
-            _check_download(staging, model, weights=False)
+            _check_download(staging, model, lambda folder: _check_tokenizer(ModelConfig.load(folder), folder))
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
         except CheckpointError:
             raise
@@ -274,17 +279,18 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         for path in staging.iterdir():  # of an earlier revision, whose download was interrupted
             if names and path.is_file() and path.name not in names:
                 path.unlink()
-        _check_download(staging, model)
+        _check_download(staging, model, check_folder)
         shutil.rmtree(staging / ".cache", ignore_errors=True)
         license_name = getattr(info.card_data, "license", None)
         _write_source(staging, {"kind": "hub", "model": model, "revision": info.sha, "license": license_name})
     return folder
 
 
-def _check_download(staging: Path, model: str, weights: bool = True) -> None:
-    """`check_folder`; after an error the folder is deleted, so that the next pull does not resume from damaged files."""
+def _check_download(staging: Path, model: str, check: Callable[[Path], None]) -> None:
+    """PullError if the check fails. The folder is then deleted, so that the next pull does not resume from damaged
+    files."""
     try:
-        check_folder(staging, weights)
+        check(staging)
     except CheckpointError as error:
         shutil.rmtree(staging, ignore_errors=True)
         raise PullError(str(error).replace(str(staging), model)) from None
