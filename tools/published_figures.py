@@ -27,7 +27,6 @@ from streamfuse.bench.suite import (
     PEAK_MEMORY,
     REMEMBERED,
     SAMPLED,
-    SETS,
     STREAMS_ALONE,
     WITH_MEMORY,
     benchmarks,

@@ -189,7 +189,8 @@ def test_an_error_in_a_terminal_is_red_unless_no_colour_is_asked_for(
     settings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     program = [sys.executable, "-m", "streamfuse", "run", str(tmp_path / "nowhere"), "hi"]
     outer, inner = pty.openpty()
-    done = subprocess.run(program, stderr=inner, stdin=subprocess.DEVNULL, env=settings | {"TERM": "xterm", **environment})
+    settings |= {"TERM": "xterm", **environment}
+    done = subprocess.run(program, stderr=inner, stdin=subprocess.DEVNULL, env=settings)
     os.close(inner)
     written = os.read(outer, 4096).decode()
     os.close(outer)

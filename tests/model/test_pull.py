@@ -107,7 +107,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         assert revision == "abc123"
         write_checkpoint(local_dir)
         (local_dir / ".cache").mkdir(exist_ok=True)
-        if "*.safetensors" in allow_patterns:
+        if any(pattern.endswith(".safetensors") for pattern in allow_patterns):
             asked.append(local_dir)
         else:
             (local_dir / "model.safetensors").unlink()

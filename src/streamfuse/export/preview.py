@@ -264,7 +264,8 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             "--stream-nodes must be as many as are kept for this adapter, which has no pruner to order them"
         )
     if streams.pruner_score == SOFTMAX and not config.kernels and config.shapes.needs_pruner:
-        without = f"--prune-keep {max(config.widths)}" + ("" if config.schedule == "deferred" else " --stream-nodes all")
+        without = f"--prune-keep {max(config.widths)}"
+        without += "" if config.schedule == "deferred" else " --stream-nodes all"
         raise OptionError(
             f"--adapter {config.adapter}: its pruner scores by a softmax over the vocabulary, which goes with "
             f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from streamfuse.durable import one_writer, os_error, reason, replace_file
@@ -215,7 +215,7 @@ def _write(out: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> Non
     target = out.resolve()  # a link keeps pointing where it did
     try:
         with one_writer(target.with_name(f".{target.name}.partial")) as temporary:
-            save_file(state, temporary, metadata=metadata)
+            temporary.write_bytes(save(state, metadata))  # `save_file` makes a new file, which is not locked
             replace_file(temporary, target)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{out}: cannot be written ({reason(os_error(error) or OSError(str(error)))})") from None

@@ -175,8 +175,8 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def emitted_tokens(statistics: Mapping[str, Any]) -> int:
-    """Number of tokens that an answer's passes brought, from its statistics. Unlike `generated_tokens`, it includes a stop
-    token, which took a pass as well."""
+    """Number of tokens that an answer's passes brought, from its statistics. Unlike `generated_tokens`, it includes a
+    stop token, which took a pass as well."""
     return round(statistics["mean_accepted_tokens"] * statistics["target_forward_passes"])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from streamfuse.cli.shared.console import say
+from streamfuse.cli.shared.console import err, say, visible
 from streamfuse.cli.shared.help import Group, help_flag
 from streamfuse.durable import os_error, reason
 from streamfuse.model.fields import CheckpointWarning
@@ -64,7 +64,7 @@ def _tell(error: Exception) -> int:
     if _debug():
         traceback.print_exc()
     line, code = describe(error)
-    say(f"error: {line}", "red")
+    say(f"error: {visible(line) if err.is_terminal else line}", "red")
     try:
         sys.stdout.flush()
     except OSError:  # full, or closed by the reader
