@@ -63,7 +63,8 @@ def test_a_softmax_pruner_that_no_method_uses_is_left_out(tmp_path: Path) -> Non
     text = tmp_path / "text.txt"
     text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
     options: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 4, "calibration_text": text}
-    exported(tmp_path, "16a8w", {"pruner_score": "softmax"}, **options)
+    report = exported(tmp_path, "16a8w", {"pruner_score": "softmax"}, **options)
+    assert all(figures["snr_db"] > 45 for figures in report.parity["lowering"].values())
 
 
 def test_drafting_and_pruning_in_integers_changes_no_token(bundle: tuple[Path, Report]) -> None:

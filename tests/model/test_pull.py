@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import filelock
 import huggingface_hub
 import numpy as np
 import pytest
@@ -451,7 +452,7 @@ def test_a_local_gguf_is_converted_once_per_content(
     (tmp_path / "tiny.gguf").write_bytes(b"one")
     first = pull.resolve_model(tmp_path / "tiny.gguf")
     with monkeypatch.context() as patch:
-        patch.setattr(pull, "_staging", lambda folder: pytest.fail("a read-only cache has no locks"))
+        patch.setattr(filelock, "FileLock", lambda path: pytest.fail("a read-only cache has no locks"))
         assert pull.resolve_model(tmp_path / "tiny.gguf") == first
     (tmp_path / "tiny.gguf").write_bytes(b"two, longer")
     assert pull.resolve_model(tmp_path / "tiny.gguf") != first

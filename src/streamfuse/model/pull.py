@@ -296,7 +296,7 @@ def _check_download(staging: Path, model: str, check: Callable[[Path], None]) ->
         raise PullError(str(error).replace(str(staging), model)) from None
 
 
-def _hub_error(model: str, error: Exception) -> CheckpointError:
+def _hub_error(model: str, error: Exception) -> Exception:
     """What to raise for an error of the hub's client."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):

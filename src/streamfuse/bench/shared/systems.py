@@ -177,7 +177,8 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
 def emitted_tokens(statistics: Mapping[str, Any]) -> int:
     """Number of tokens that an answer's passes brought, from its statistics. Unlike `generated_tokens`, it includes a
     stop token, which took a pass as well."""
-    return round(statistics["mean_accepted_tokens"] * statistics["target_forward_passes"])
+    emitted: float = statistics["mean_accepted_tokens"] * statistics["target_forward_passes"]
+    return round(emitted)
 
 
 def tokens_after_first_pass(emitted: int, accept_lengths: Sequence[int]) -> int:
