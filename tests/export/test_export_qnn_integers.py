@@ -62,8 +62,8 @@ def test_a_softmax_pruner_that_no_method_uses_is_left_out(tmp_path: Path) -> Non
     """It would have no rows to calibrate."""
     text = tmp_path / "text.txt"
     text.write_text("Every evening the keeper climbed the steps to light the lamp. " * 4)
-    options: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 4, "calibration_text": text}
-    report = exported(tmp_path, "16a8w", {"pruner_score": "softmax"}, **options)
+    options: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 4, "stream_nodes": "all"}
+    report = exported(tmp_path, "16a8w", {"pruner_score": "softmax"}, calibration_text=text, **options)
     assert all(figures["snr_db"] > 45 for figures in report.parity["lowering"].values())
 
 

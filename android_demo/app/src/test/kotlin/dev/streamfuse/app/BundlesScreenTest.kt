@@ -174,7 +174,7 @@ class BundlesScreenTest : Device() {
         val question = ShadowAlertDialog.getLatestAlertDialog()!!
         assertEquals("Delete the bundle demo and its chat from this device?", shadowOf(question).message)
         turn(controller).getButton(AlertDialog.BUTTON_POSITIVE).performClick()
-        until { controller.get().message() == "demo is deleted." }
+        until { controller.get().text(R.id.message).text.toString() == "demo is deleted." }
         assertEquals(listOf("sql"), bundles)
     }
 

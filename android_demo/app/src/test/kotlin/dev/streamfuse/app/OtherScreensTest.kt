@@ -115,7 +115,7 @@ class OtherScreensTest : Device() {
         controller.get().press(R.id.erase_answers)
         turn(controller)
         pressInDialog(AlertDialog.BUTTON_POSITIVE)
-        until { controller.get().shown(R.id.erased) }
+        until { controller.get().text(R.id.erased).text.toString() == "The remembered answers are erased." }
     }
 
     @Test fun `an open dialog for a number survives rotation`() {
