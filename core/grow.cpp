@@ -127,7 +127,7 @@ void StreamGrower::couple(int64_t level, const int64_t* ids, const Coupling& cou
   coupling.apply(&noise_[start], scores_);
 }
 
-// What all parents of a level share: its part of rights_ and stated_.
+// Converts a level's rows of parent_right and sums its candidates' probabilities: both are the same for all parents.
 void StreamGrower::prepare(int64_t level, const float* own) {
   const int64_t k = model_.spec.top_k, rank = model_.tables.rank;
   double stated = 0.0;

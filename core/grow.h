@@ -43,8 +43,9 @@ class StreamGrower {
 
   const Model& model_;
   std::vector<double> scores_, terms_;
-  // Of all levels up to the deepest one reached so far: rows of parent_right [level, rank, candidate], and the sum of
-  // the candidates' probabilities before the parent term.
+  // Per level, for all levels up to the deepest reached: the candidates' rows of parent_right as doubles,
+  // [level, i, candidate] with i below the parent term's rank; and the sum of the candidates' probabilities before the
+  // parent term.
   std::vector<double> rights_, stated_;
   std::vector<double> noise_;     // of the candidates of the streams that were used so far
   std::vector<uint8_t> allowed_;  // of the candidates of one stream

@@ -72,15 +72,15 @@ SF_EXPORT double sf_noise(uint64_t seed, int64_t position, int64_t token, int64_
 SF_EXPORT void sf_exp(const double* x, double* y, int64_t n);
 SF_EXPORT void sf_log(const double* x, double* y, int64_t n);
 
-/* A clock that evicts the processor's caches after each pass, for `clock` of sf_sequence_options with a pointer to this
- * structure as clock_context. In C, because a clock in another language would itself run with cold caches, at each of
- * the readings between two passes. */
+/* A clock that evicts the processor's caches after each pass. Use sf_cold_clock_now as `clock` of sf_sequence_options
+ * and a pointer to this structure as `clock_context`. It is in C because little code has to be fetched again after an
+ * eviction; an interpreter would add about 0.1 ms to each reading. */
 typedef struct sf_cold_clock {
   void (*evict)(void* context);
   void* context;
-  double pass_s; /* a longer time since the last reading was a pass: evict, and do not count the eviction */
-  double hidden; /* seconds of all evictions; initially 0, as is `last` */
-  double last;   /* the last reading, with `hidden` */
+  double pass_s; /* evict if more seconds than this have passed since the last reading: that was a pass */
+  double hidden; /* seconds spent in evictions, which readings leave out; initially 0 */
+  double last;   /* the system's clock at the last reading, evictions included; initially 0 */
 } sf_cold_clock;
 
 /* Seconds of the system's monotonic clock, without those of evictions. `clock` is an sf_cold_clock. */

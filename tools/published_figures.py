@@ -6,8 +6,8 @@ python tools/published_figures.py --check                      # exit code 1 if 
 
 Tables have the rows that were measured, and `-` for what a result has as null; benchmarks without results are listed.
 
-It also lists the latest commits that have changed the measured code since; they fail nothing, as measuring takes an
-hour.
+It also lists the latest commits that have changed the measured code since; they fail nothing, as measuring takes
+over an hour.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ std::string delegate_advice(const Delegate& delegate) {
          ": `pip install executorch==" + version + "`";
 }
 
-// The error of a file that exists is kept over those of the other places, which only do not have the library.
+// Null if the library cannot be opened. `why` then has the error, unless it had one and this file does not exist: a
+// folder without the library must not hide why a library that exists failed.
 void* opened(const std::string& path, std::string& why) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library != nullptr) return library;

@@ -122,7 +122,7 @@ def engines_of(bundle: Bundle, threads: int | None, provider: str | None = None)
     if threads is not None and (engine := _OWN_THREADS.get(bundle.manifest.backend)):
         from streamfuse.options import OptionError
 
-        raise OptionError(f"--threads has no effect on a bundle for {engine}; leave it out")
+        raise OptionError(f"--threads has no effect on a bundle for {engine}, which chooses its own; leave it out")
     if bundle.manifest.target == "onnx":
         from streamfuse.runtime.backends.onnx_providers import Choice
         from streamfuse.runtime.backends.onnxruntime import OnnxBackend

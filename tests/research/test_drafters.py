@@ -311,7 +311,7 @@ def test_the_first_layers_are_a_checkpoint_of_their_own(checkpoint: Path, model:
         write_first_layers(checkpoint, 3, tmp_path / "other")
     write_first_layers(checkpoint, 1, tmp_path / "small")
     assert ModelConfig.load(tmp_path / "small").num_layers == 1, "a draft model may be written again"
-    with pytest.raises(CheckpointError, match="exists and is no draft model"):
+    with pytest.raises(CheckpointError, match="exists and was not written by this command"):
         write_first_layers(checkpoint, 2, checkpoint)
     assert ModelConfig.load(checkpoint).num_layers == 3
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []

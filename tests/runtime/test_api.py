@@ -369,7 +369,9 @@ def test_an_option_of_load_that_has_another_type_is_named(folder: Path, options:
 def test_an_engine_that_chooses_its_threads_refuses_a_number(backend: str, engine: str, folder: Path) -> None:
     edit_manifest(folder, lambda manifest: manifest.update(backend=backend))
     bundle = open_bundle(folder, verify=False)
-    with pytest.raises(OptionError, match=f"threads has no effect on a bundle for {engine}; leave it out"):
+    with pytest.raises(
+        OptionError, match=f"threads has no effect on a bundle for {engine}, which chooses its own; leave it out"
+    ):
         engines.engines_of(bundle, 1)
     assert engines.threads_for(bundle, 1) is None
 

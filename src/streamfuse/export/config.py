@@ -176,8 +176,9 @@ class ExportConfig:
     )
     scheme: Mapping[str, str] = option(
         {},
-        "Override the scheme of embedding, attention, mlp, head or streams; repeatable. kernels: q4_1 or q8_0. All "
-        "others but xnnpack: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine.",
+        "Override the scheme of embedding, attention, mlp, head or streams; repeatable. kernels: q4_1 or q8_0. "
+        "Others: int4, int8 or float, then :GROUP or :channel, then :symmetric or :affine; vulkan has no :affine, qnn "
+        "only :channel:symmetric, xnnpack no schemes.",
         WEIGHTS,
         shown="from --quantize",
         metavar="PART=SCHEME",
@@ -209,8 +210,8 @@ class ExportConfig:
     )
     merge_adapter: OnOff = option(
         "auto",
-        "Merge the adapter's low-rank update of the base model into its weights; auto: off for 4-bit weights, unless "
-        "the streams have adapters of their own and the backend or schedule cannot keep both.",
+        "Merge the adapter's low-rank update of the base model into its weights; auto: on, but off for 4-bit "
+        "weights if the streams have no adapters of their own, or with --backend kernels --schedule deferred.",
         STREAMS,
     )
     merge_streams: OnOff = option(

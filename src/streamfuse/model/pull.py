@@ -261,7 +261,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
             return folder
         say(f"Downloading {model} from the Hugging Face hub.")
         try:
-            # What tells whether the model is supported comes before gigabytes of weights.
+            # Config and tokenizer first: an unsupported model is refused before its weights are downloaded.
             small = [pattern for pattern in _HUB_FILES if not pattern.endswith(".safetensors")]
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=small)
             _check_download(staging, model, lambda folder: _check_tokenizer(ModelConfig.load(folder), folder))
@@ -301,7 +301,8 @@ def _hub_error(model: str, error: Exception) -> Exception:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return PullError(
-            f"{model}: the Hugging Face hub refuses the access token ({first_line(error)}); renew HF_TOKEN or unset it"
+            f"{model}: the Hugging Face hub refuses access ({first_line(error)}); if a token is set (HF_TOKEN or "
+            "`hf auth login`), renew or remove it"
         )
     return _Unreachable(first_line(error))
 

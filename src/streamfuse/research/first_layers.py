@@ -43,7 +43,7 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
             f"{model}: has {config.num_layers} layers; a draft model has from 1 to one less, not {layers}"
         )
     if folder.exists() and not _is_replaceable(folder):
-        raise CheckpointError(f"{folder}: exists and is no draft model, so it is kept; name another folder")
+        raise CheckpointError(f"{folder}: exists and was not written by this command; name another folder")
     state: dict[str, Tensor] = {}
     for path in shards(model):
         state |= {name: tensor for name, tensor in load_file(path).items() if _layer(name) < layers}

@@ -1,4 +1,4 @@
-"""Clocks for a session in the place of the system's."""
+"""Clocks that a session can use instead of the system's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Clock = Callable[[], float]  # monotonic seconds
 @runtime_checkable
 class EvictingClock(Protocol):
     """A clock that calls `evict` when more than `pass_s` seconds have passed since the last reading, and does not count
-    that time. The core reads it without Python, whose code would be evicted as well and delay every reading."""
+    the eviction. The core reads it without Python, whose code would be evicted as well and delay every reading."""
 
     evict: Callable[[], object]
     pass_s: float
@@ -45,7 +45,7 @@ def set_clock(options: SequenceOptions, clock: Clock, library: ctypes.CDLL, fail
     last = [0.0]
 
     def now(_: object) -> float:
-        """The last reading again if the clock raises."""
+        """The clock's time; the last one again if it raises."""
         try:
             last[0] = clock()
         except BaseException as error:

@@ -19,11 +19,11 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 class ColdCaches:
-    """A clock in seconds that evicts everything from the processor's caches after each pass.
+    """A clock in seconds that evicts the processor's caches after each pass and does not count the eviction.
 
-    It reads twice as many bytes as the largest caches hold together whenever more than PASS_S has passed since its last
-    reading. That time is not part of what it returns, so passes that are measured by it read their weights from memory
-    and are otherwise timed as usual. Readings must come right before and right after a pass, as a session's do.
+    A reading more than PASS_S after the last one follows a pass: it calls `evict`, by default a read of twice as many
+    bytes as the largest caches hold together. So each pass reads its weights from memory. Readings must come right
+    before and right after a pass, as a session's do.
     """
 
     def __init__(self, evict: Callable[[], object] | None = None) -> None:

@@ -65,7 +65,7 @@ def parity(
 
     opened = [load(bundle) for bundle in bundles]
     if threads is not None and all(engines.threads_for(one.bundle, threads) is None for one in opened):
-        raise typer.BadParameter("--threads has no effect on these bundles: their engines choose it; leave it out")
+        raise typer.BadParameter("--threads: the engines of these bundles choose their number of threads; leave it out")
     first = opened[0].bundle.spec()
     if not first.verify_widths:
         raise typer.BadParameter(

@@ -33,8 +33,8 @@ _RUNS = {
 
 
 def examine(named: Sequence[str]) -> dict[str, Any]:
-    """All facts as JSON takes them, with those of the bundles and models that are named: only these are opened, since
-    the graphs of a bundle are code. Takes a second or two."""
+    """All facts, as JSON takes them. Only named bundles and models are opened, because the graphs of a bundle are code.
+    Takes a second or two."""
     found_engines = _engines()
     core = found_engines["native"]["problem"] is None
     models = [_model(folder) for folder in named if _is_model(folder)]

@@ -23,7 +23,7 @@ def show(config: ExportConfig, expected: Preview, as_json: bool) -> None:
     options = {name: value for name, value in options.items() if name not in foreign}
     resolved = {"adapter": expected.adapter, "sampling": f"{config.sampling}: {expected.sampling.words}"}
     _section("options", {"output_dir": config.output_dir, **options, **resolved})
-    copies = "a copy of what it reads in each method" if config.copies_weights else "one copy for all methods"
+    copies = "one copy in each method that reads them" if config.copies_weights else "one copy for all methods"
     _section(f"weights, {copies}", {**_parts(config, expected), "all": _megabytes(expected.weight_bytes)})
     files = {name: _megabytes(size) for name, size in expected.files.items()}
     _section("files", {**files, "all": _megabytes(sum(expected.files.values()))})

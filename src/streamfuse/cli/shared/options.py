@@ -231,7 +231,12 @@ ContextPolicy = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, max=MOST_THREADS, help="Threads of the engine.", show_default="chosen by the engine"),
+    typer.Option(
+        min=1,
+        max=MOST_THREADS,
+        help="Threads of the engine; not for Core ML, OpenVINO, QNN, Vulkan.",
+        show_default="chosen by the engine",
+    ),
 ]
 Provider = Annotated[
     str | None,
@@ -388,7 +393,7 @@ def add_prompt(
 
 
 def _text(flag: str, file: Path) -> str:
-    """With its line ends as they are."""
+    """The file's text, its line ends unchanged."""
     try:
         return file.read_bytes().decode("utf-8")
     except OSError as error:

@@ -1,8 +1,8 @@
 package dev.streamfuse
 
 /**
- * Receives an answer without coroutines. Its functions are called in sequence on threads of [Options.dispatcher], never
- * on the main thread; while they run, the next token waits.
+ * Receives an answer without coroutines. Its functions are called one after another on [Options.dispatcher], by default
+ * not the main thread; the next token waits until they return.
  */
 public interface GenerationCallback {
     /** The next step of the answer. An exception thrown here ends the answer and is passed to [onError]. */

@@ -90,7 +90,7 @@ public sealed class Session(
         val answer = claim(prompt, config)
         try {
             dispatcher.asExecutor().execute {
-                // On this thread until a tool suspends, so that the tool may use it, then on one of the dispatcher's.
+                // Starts on this thread. A tool that suspends frees it, even for its own work; the rest is dispatched.
                 CoroutineScope(dispatcher).launch(start = CoroutineStart.UNDISPATCHED) {
                     try {
                         callback.onDone(write(answer, callback).statistics)

@@ -68,7 +68,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         asked = Asked(title, about, askForText(title, text, done, help, take))
     }
 
-    /** Asks in a dialog whether to do something to [about], which is the question's argument. As [askFor]. */
+    /** Asks in a dialog whether to [act] on [about], the argument of [question]; asked again after a rotation. */
     protected fun askWhether(question: Int, about: String, done: Int, act: () -> Unit) {
         val dialog = AlertDialog.Builder(this)
             .setMessage(textOf(question, about))
@@ -78,7 +78,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
         asked = Asked(question, about, dialog)
     }
 
-    /** Shows all figures of an answer in a dialog, which is there again after the screen was turned. */
+    /** Shows all figures of an answer in a dialog, which is shown again after a rotation. */
     protected fun showFigures(lines: String) {
         val dialog = AlertDialog.Builder(this)
             .setTitle(R.string.figures)
@@ -92,7 +92,7 @@ abstract class Screen<State>(private val layout: Int, private val list: Int? = n
     protected fun askForTitle(chat: String, title: String) =
         askFor(R.string.title, chat, title, R.string.save) { parts.chats.rename(chat, it) }
 
-    /** The screen was turned while a dialog was open, into which [text] was typed; the parts are there. */
+    /** Opens the dialog again that was open before a rotation; [text] was typed into it. The parts are there. */
     protected open fun askAgain(title: Int, about: String, text: String) {
         if (title == R.string.title) askForTitle(about, text)
         if (title == R.string.figures) showFigures(about)

@@ -106,7 +106,7 @@ abstract class Device {
         assertEquals(text, turn(controller).findViewById<EditText>(R.id.field)!!.text.toString())
     }
 
-    /** Turns the screen while a dialog is open. The new one, which has the same message. */
+    /** Rotates the screen while a dialog is open; returns the new dialog, which must have the same message. */
     protected fun turn(controller: ActivityController<*>): AlertDialog {
         val before = ShadowAlertDialog.getLatestAlertDialog()!!
         RuntimeEnvironment.setQualifiers("+land")
