@@ -16,8 +16,8 @@ StreamGrower::StreamGrower(const Model& model) : model_(model) {
   terms_.resize(k);
   allowed_.resize(k);
   slots_.resize(k * static_cast<size_t>(model.spec.num_streams));
-  rights_.resize(slots_.size() * static_cast<size_t>(model.tables.rank));
-  stated_.reserve(static_cast<size_t>(model.spec.num_streams));
+  right_rows_.resize(slots_.size() * static_cast<size_t>(model.tables.rank));
+  listed_mass_.reserve(static_cast<size_t>(model.spec.num_streams));
   noise_.reserve(slots_.size());
   open_.reserve(static_cast<size_t>(model.spec.widest()) + 1);
 }
@@ -37,7 +37,7 @@ void StreamGrower::grow(int64_t root, const int64_t* ids, const float* log_probs
   if (width < 2 || depth < 1) return;
   if (levels > 0) find_slots(ids, levels * model_.spec.top_k);
   noise_.clear();
-  stated_.clear();
+  listed_mass_.clear();
   offer(out, 0, ids, log_probs, levels, width - 1, coupling, guide);
   while (out.size() < width && !open_.empty()) {
     const Candidate best = open_.front();
@@ -130,14 +130,14 @@ void StreamGrower::couple(int64_t level, const int64_t* ids, const Coupling& cou
 // Converts a level's rows of parent_right and sums its candidates' probabilities: both are the same for all parents.
 void StreamGrower::prepare(int64_t level, const float* own) {
   const int64_t k = model_.spec.top_k, rank = model_.tables.rank;
-  double stated = 0.0;
+  double listed = 0.0;
   for (int64_t c = 0; c < k; ++c) {
     const uint16_t* const right = model_.tables.parent_right + slots_[static_cast<size_t>(level * k + c)] * rank;
-    double* const to = rights_.data() + level * rank * k + c;
+    double* const to = right_rows_.data() + level * rank * k + c;
     for (int64_t i = 0; i < rank; ++i) to[i * k] = static_cast<double>(from_half(right[i]));
-    stated += exponential(own[c]);
+    listed += exponential(own[c]);
   }
-  stated_.push_back(stated);
+  listed_mass_.push_back(listed);
 }
 
 // scores_[rank]: log-probability of each candidate of a stream under this parent.
@@ -146,10 +146,10 @@ void StreamGrower::score(int64_t level, int64_t parent, const float* log_probs) 
   const int64_t k = model_.spec.top_k, rank = tables.rank;
   for (int64_t c = 0; c < k; ++c) scores_[static_cast<size_t>(c)] = log_probs[level * k + c];
   if (rank == 0) return;
-  for (int64_t l = static_cast<int64_t>(stated_.size()); l <= level; ++l) prepare(l, log_probs + l * k);
+  for (int64_t l = static_cast<int64_t>(listed_mass_.size()); l <= level; ++l) prepare(l, log_probs + l * k);
   const uint16_t* left = tables.parent_left + parent * rank;
   const float* gate = tables.gate + level * rank;
-  const double* right = rights_.data() + level * rank * k;
+  const double* right = right_rows_.data() + level * rank * k;
   double* const terms = terms_.data();
   std::fill(terms, terms + k, 0.0);
   for (int64_t i = 0; i < rank; ++i, right += k) {
@@ -163,7 +163,7 @@ void StreamGrower::score(int64_t level, int64_t parent, const float* log_probs) 
     if (!(score <= 700.0)) throw Failure(SF_EXECUTION, "a stream's log-probability is not a number");
     mass += exponential(score);
   }
-  const double norm = logarithm(mass + std::max(0.0, 1.0 - stated_[static_cast<size_t>(level)]));
+  const double norm = logarithm(mass + std::max(0.0, 1.0 - listed_mass_[static_cast<size_t>(level)]));
   for (double& score : scores_) score -= norm;
 }
 

@@ -46,7 +46,7 @@ class StreamGrower {
   // Per level, for all levels up to the deepest reached: the candidates' rows of parent_right as doubles,
   // [level, i, candidate] with i below the parent term's rank; and the sum of the candidates' probabilities before the
   // parent term.
-  std::vector<double> rights_, stated_;
+  std::vector<double> right_rows_, listed_mass_;
   std::vector<double> noise_;     // of the candidates of the streams that were used so far
   std::vector<uint8_t> allowed_;  // of the candidates of one stream
   std::vector<int32_t> slots_;    // of each candidate of each stream

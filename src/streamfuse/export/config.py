@@ -95,6 +95,7 @@ class GraphShapes:
 
     @property
     def needs_pruner(self) -> bool:
+        """Whether a verify pass drops nodes, or orders those that it keeps."""
         return self.pruning or self.ordering
 
 

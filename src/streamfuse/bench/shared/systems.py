@@ -175,8 +175,8 @@ def _per_token(spent: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def emitted_tokens(statistics: Mapping[str, Any]) -> int:
-    """Number of tokens that an answer's passes brought, from its statistics. Unlike `generated_tokens`, it includes a
-    stop token, which took a pass as well."""
+    """Number of tokens that the passes of an answer produced, including a stop token, which `generated_tokens` does not
+    count. `statistics` are those of a generation (`Statistics.to_dict`)."""
     emitted: float = statistics["mean_accepted_tokens"] * statistics["target_forward_passes"]
     return round(emitted)
 

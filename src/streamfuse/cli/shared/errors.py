@@ -64,6 +64,7 @@ def _tell(error: Exception) -> int:
     if _debug():
         traceback.print_exc()
     line, code = describe(error)
+    # Rich removes some control characters without a trace, so they are made visible first.
     say(f"error: {visible(line) if err.is_terminal else line}", "red")
     try:
         sys.stdout.flush()
