@@ -289,11 +289,17 @@ def machine(document: Document) -> str:
         return f"{words}."
     bandwidth = [one["read_bandwidth_gb_s"] for one in sets]
     distance = [ns for one in sets for ns in one["core_distance_ns"]]
-    return (
+    found = (
         f"{words}, {sets[0]['threads']} threads, "
         f"instruction set {sets[0]['instruction_set']}. Read bandwidth {min(bandwidth):.0f} to {max(bandwidth):.0f} "
         f"GB/s, {min(distance):.0f} to {max(distance):.0f} ns from core to core."
     )
+    loads = [(one["other_load_cores"], one["seconds"]) for one in rows if one.get("other_load_cores") is not None]
+    if not loads:
+        return found
+    mean = sum(load * seconds for load, seconds in loads) / max(1, sum(seconds for _, seconds in loads))
+    most = max(load for load, _ in loads)
+    return f"{found} Other work used {mean:.2f} cores on average, at most {most:.2f} during one of the benchmarks."
 
 
 PAGES: dict[str, dict[str, Callable[[Document], str]]] = {

@@ -190,6 +190,7 @@ def test_a_benchmark_is_a_process_whose_failure_has_its_name(monkeypatch: pytest
     passes = suite.Benchmark("passes", ("bench", "latency", "x"), tmp_path, None)
     result, facts = suite.measure(passes)
     assert (result, facts["seconds"], facts["commit"]) == ({"a": 1}, 0, "0123abcd")
+    assert "other_load_cores" in facts
     with pytest.raises(suite.SuiteError, match=r"^chat ended with code 1: streamfuse bench tasks x$"):
         suite.measure(suite.Benchmark("chat", ("bench", "tasks", "x"), tmp_path, None))
 

@@ -73,6 +73,16 @@ def test_a_table_that_differs_is_found_and_written_anew(copy: Path) -> None:
     assert published.main(copy, check=True) == 0
 
 
+def test_the_sentence_about_the_machine_has_the_load_where_it_was_measured() -> None:
+    document = results()
+    for one in document["benchmarks"].values():
+        one.pop("other_load_cores", None)
+    assert "Other work" not in published.machine(document)
+    for name, load, seconds in (("chat", 0.4, 300), ("SQL", 0.0, 100), ("E2E", None, 500)):
+        document["benchmarks"][name] |= {"other_load_cores": load, "seconds": seconds}
+    assert "Other work used 0.30 cores on average, at most 0.40 during" in published.machine(document)
+
+
 def test_energy_has_columns_where_it_was_measured() -> None:
     document = results()
     assert "energy" not in published.times(document)

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from streamfuse.bench.shared.load import OtherLoad
 from streamfuse.bench.shared.processes import ending
 from streamfuse.bench.shared.systems import WITHOUT
 from streamfuse.bundle.manifest import MANIFEST_NAME
@@ -213,13 +214,14 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a benchmark; its progress goes to standard error.
 
     Returns:
-        What it printed, and the facts: the commit, when it began (UTC) and how long it ran (seconds).
+        What it printed, and the facts: the commit, when it began (UTC), how long it ran (seconds) and how many cores
+        other work used meanwhile (None: unknown).
 
     Raises:
         SuiteError: it failed.
     """
     began = datetime.now(timezone.utc)
-    start = time.monotonic()
+    start, load = time.monotonic(), OtherLoad()
     child = subprocess.Popen(
         [sys.executable, "-m", "streamfuse", *benchmark.arguments, "--json"], stdout=subprocess.PIPE
     )
@@ -239,6 +241,7 @@ def measure(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
         "commit": commit(),
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - start),
+        "other_load_cores": load.cores(),
     }
     return json.loads(printed), facts
 
