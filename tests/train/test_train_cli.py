@@ -220,6 +220,12 @@ def test_train_refuses_in_one_line(model: Path, prompts: Path, tmp_path: Path) -
     assert "--init-adapter brings its own stream settings, so --base-layers does not go with it" in refused(
         "train", *data, *out, "--init-adapter", tmp_path / "a", "--base-layers", 2
     )
+    assert "--base-adapter brings its own tuned base, so --base-layers does not go with it" in refused(
+        "train", *data, *out, "--base-adapter", tmp_path / "a", "--base-layers", 2
+    )
+    assert "--mode lossless does not tune the base, so --base-rank does not go with it" in refused(
+        "train", *data, *out, "--base-rank", 2, "--base-layers", 2
+    )
     for flag in ("--init-adapter", "--base-adapter"):
         assert f"{flag} nobody: no such file, and not an adapter that ships" in refused(
             "train", *data, *out, flag, "nobody"
@@ -416,6 +422,27 @@ def test_prompts_with_another_provenance_are_refused_before_the_model_is_loaded(
     assert "written without --system, so it cannot be continued" in refused(*command, "--system", "Be brief.")
 
 
+def test_ctrl_c_in_the_last_step_of_a_stage_begins_no_other_stage(
+    model: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    log, interrupted = MetricsFile.on_log, []
+
+    def log_and_interrupt(self: MetricsFile, args: Any, state: Any, *more: Any, **kwargs: Any) -> None:
+        log(self, args, state, *more, **kwargs)
+        if state.global_step == state.max_steps and not interrupted:
+            interrupted.append(state.global_step)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(MetricsFile, "on_log", log_and_interrupt)
+    result = invoke(*command)
+    assert result.exit_code == 130, result.stderr
+    assert "which is finished; the same command continues behind it" in result.stderr
+    assert not (tmp_path / "run" / "own.jsonl").exists()
+    again = invoke(*command)
+    assert again.exit_code == 0, again.stderr
+
+
 def test_a_sweep_trains_the_last_stage_once_per_value(model: Path, recipe: Path, tmp_path: Path) -> None:
     command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
     result = invoke(*command, "--sweep", "num_streams=1,3")
@@ -468,6 +495,9 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     assert "expected KEY=VALUE" in refused(*train, "--recipe", recipe, "--set", "epochs")
     assert "num_streams must be from 1 to 8" in refused(*train, "--recipe", recipe, "--set", "num_streams=9")
     assert "give --data or --recipe" in refused(*train)
+    assert "base_adapter brings its own tuned base, so base_rank does not go with it" in refused(
+        *train, "--recipe", recipe, "--set", "streams.base_rank=4"
+    )
     recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
     assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
     recipe.write_text(RECIPE.replace('adapter = "@base"', 'adapter = "@bose"'))
@@ -559,6 +589,8 @@ def test_a_run_that_cannot_be_resumed_names_the_file_and_what_to_do(model: Path,
         path.write_bytes(whole[: len(whole) // 2])
         line = refused(*arguments, "--model", model)
         assert f"{path}: missing or damaged; delete the folder {checkpoint.name}" in line
+        path.unlink()
+        assert f"{path}: missing or damaged" in refused(*arguments, "--model", model)
         path.write_bytes(whole)
     (tmp_path / "run" / "config.json").write_text("{")
     assert "config.json: not valid JSON" in refused(*arguments, "--model", model)

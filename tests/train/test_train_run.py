@@ -23,7 +23,9 @@ from safetensors.torch import save_file
 
 from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused, read_adapter, save_adapter
 from streamfuse.model.config import CheckpointError, StreamConfig
-from streamfuse.train.formats import DataError
+from streamfuse.model.streams import StreamFused
+from streamfuse.train.data import without_prompts_of
+from streamfuse.train.formats import DataError, Example
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[train]'")
@@ -440,6 +442,15 @@ def test_an_adapter_may_grow_when_it_is_trained_further(trained_once: TrainConfi
         run(replace(further, widen={"adapter_rank": 1}), resume=False)
 
 
+def test_the_whole_vocabulary_is_the_largest_of_an_adapter() -> None:
+    model = tiny.fused(tiny.base(), stream_vocab_size=0)
+    with pytest.raises(ValueError, match="stream_vocab_size 0 of an adapter cannot become 30"):
+        model.widened(torch.arange(30), stream_vocab_size=30)
+    some = tiny.fused(tiny.base(), stream_vocab=torch.arange(30), stream_vocab_size=30)
+    whole = some.widened(torch.arange(tiny.VOCAB_SIZE), stream_vocab_size=0)
+    assert len(whole.stream_vocab) == tiny.VOCAB_SIZE
+
+
 def test_a_grown_adapter_says_the_same(trained_once: TrainConfig) -> None:
     model = load_stream_fused(load_base(trained_once.model), trained_once.adapter)
     sizes = {"num_streams": 4, "eta_rank": 3, "adapter_rank": 5, "parent_rank": 9, "pruner_rank": 12}
@@ -521,6 +532,66 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
         after = read_adapter(path)[1]
         same = all(torch.equal(v, after[n]) for n, v in before.items() if n.startswith("base_adapters."))
         assert same == (mode == "lossless")
+
+
+def test_the_template_of_the_adapter_that_training_starts_from_is_kept(config: TrainConfig, tmp_path: Path) -> None:
+    template = "{% for message in messages %}({{ message.content }}){% endfor %}"
+    tuned = replace(shared(config), mode="base", epochs=1.0)
+    run(tuned)
+    model = load_stream_fused(load_base(config.model), tuned.adapter, merge=False)
+    begin = tmp_path / "begin.safetensors"
+    save_adapter(model, begin, {"chat_template": template})
+    for flag, task, expected in (("base_adapter", "chat", template), ("init_adapter", "sql", CHATML)):
+        path = tmp_path / flag / "adapter.safetensors"
+        mode = "base" if flag == "init_adapter" else "lossless"
+        settings: dict[str, Any] = {"task": task, "mode": mode, flag: begin}
+        run(replace(config, out_dir=path.parent, adapter=path, epochs=1.0, **settings))
+        assert read_adapter(path)[2]["chat_template"] == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "facts", "words"),
+    [
+        ("shared", {}, "does not tune the base, which --mode shared trains"),
+        ("base", {}, "does not tune the base, which --mode base trains"),
+        ("lossless", {"num_streams": 0, "num_msa_layers": 0}, "has no streams, which --mode lossless trains"),
+    ],
+)
+def test_an_adapter_to_begin_with_has_what_is_trained(
+    mode: Any, facts: dict[str, int], words: str, config: TrainConfig, tmp_path: Path
+) -> None:
+    begin = tmp_path / "begin.safetensors"
+    if facts:
+        tuned = replace(shared(config), mode="base", epochs=1.0)
+        streams = StreamConfig.without(base_rank=2, base_layers=3)
+        save_adapter(StreamFused(load_base(tuned.model), streams), begin)
+    else:
+        save_adapter(tiny.fused(load_base(config.model)), begin)
+    with pytest.raises(CheckpointError, match=words):
+        run(replace(config, mode=mode, init_adapter=begin))
+    assert list(config.out_dir.glob("frozen-*")) == []
+
+
+def test_prompts_that_are_held_out_are_not_trained_on(config: TrainConfig, tmp_path: Path) -> None:
+    rows = Path(config.data[0]).read_text().splitlines()
+    (tmp_path / "valid.jsonl").write_text("\n".join(rows[:4]))
+    run(replace(config, valid=str(tmp_path / "valid.jsonl"), max_steps=1))
+    assert read_adapter(config.adapter)[2]["examples"] == str(len(rows) - 4)
+    with pytest.raises(DataError, match=r"no examples are left to train on, because --valid .* has all"):
+        run(replace(config, valid=config.data[0], held_out=40), resume=False)
+
+
+def test_without_different_prompts_only_held_out_examples_are_left_out() -> None:
+    one, two, other = (Example([1, 2, last], 2) for last in (5, 6, 5))
+    assert without_prompts_of([other], [one, two]) == [two]
+
+
+def test_a_finished_run_writes_the_template_that_it_is_given_later(config: TrainConfig) -> None:
+    config = replace(config, epochs=1.0)
+    run(config)
+    assert "chat_template" not in read_adapter(config.adapter)[2]
+    assert trained(replace(config, task="sql"))[1] == {}
+    assert read_adapter(config.adapter)[2]["chat_template"] == CHATML
 
 
 def test_too_few_examples_and_values_out_of_range_are_refused(config: TrainConfig) -> None:

@@ -200,10 +200,14 @@ class StreamFused(nn.Module):
         Raises:
             ValueError: a size cannot grow, or would shrink.
         """
-        config = self.streams_config
+        config, whole = self.streams_config, self.base.config.vocab_size
         for name, size in sizes.items():
-            if name not in WIDENS or size < getattr(config, name):
-                raise ValueError(f"{name} {getattr(config, name)} of an adapter cannot become {size}")
+            before = getattr(config, name, 0)
+            shrinks = size < before
+            if name == "stream_vocab_size":  # 0 is the whole vocabulary
+                shrinks = (size or whole) < (before or whole)
+            if name not in WIDENS or shrinks:
+                raise ValueError(f"{name} {before} of an adapter cannot become {size}")
         rank = config.adapter_rank  # 0: `adapter_alpha` is that of the ranks to come
         growth = sizes.get("adapter_rank", rank) / rank if rank else 1.0
         settings: dict[str, Any] = {**sizes, "adapter_alpha": config.adapter_alpha * growth}  # keeps the scale

@@ -29,6 +29,10 @@ def default_streams(mode: str) -> StreamConfig:
     return StreamConfig(num_streams=1, parent_rank=0, pruner_rank=0, **tuned)
 
 
+# What `--base-adapter` brings.
+BASE_SIZES = frozenset({"base_rank", "base_layers", "base_alpha"})
+
+
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Defaults are those of the shipped chat adapter.
@@ -98,7 +102,13 @@ class TrainConfig:
     )
     max_tokens: int = option(320, "Truncate examples, including the prompt, to this many tokens.", DATA, least=1)
     limit: int = option(0, "Rows of each source, evenly spread; 0: all.", DATA, least=0, most=1 << 62)
-    valid: str | None = option(None, "Held-out data.", DATA, shown="every n-th row of --data", metavar="SOURCE")
+    valid: str | None = option(
+        None,
+        "Held-out data (of a data set with splits: validation).",
+        DATA,
+        shown="every n-th row of --data",
+        metavar="SOURCE",
+    )
     held_out: int = option(40, "Number of held-out examples, not trained on.", DATA, least=1)
     log_every: int = option(10, "Steps between rows of metrics.", CHECKPOINTS, least=1)
     evaluate_every: int = option(60, "Steps between evaluations with checkpoints.", CHECKPOINTS, least=1)
@@ -111,6 +121,9 @@ class TrainConfig:
             raise OptionError("--num-streams must be from 1 to 8, not 0")
         if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
             raise OptionError(f"--mode {self.mode} tunes the base, so --base-rank and --base-layers must be positive")
+        tuned_before = self.init_adapter or self.base_adapter
+        if self.mode == "lossless" and self.streams.base_rank and not tuned_before:
+            raise OptionError("--mode lossless does not tune the base, so --base-rank does not go with it")
         if self.init_adapter and self.base_adapter:
             raise OptionError("--init-adapter brings its own base, so --base-adapter does not go with it")
         for flag, read in (("--init-adapter", self.init_adapter), ("--base-adapter", self.base_adapter)):

@@ -63,6 +63,21 @@ def split_held_out(examples: list[Example], count: int) -> tuple[list[Example], 
     return train, [first[key] for key in distinct if key in held]
 
 
+def without_prompts_of(held_out: list[Example], examples: list[Example]) -> list[Example]:
+    """The examples whose prompts are not those of held-out ones; if all examples have the same prompt, those that are
+    not held-out examples themselves."""
+
+    def prompt(example: Example) -> Hashable:
+        return tuple(example.input_ids[: example.start])
+
+    def whole(example: Example) -> Hashable:
+        return tuple(example.input_ids)
+
+    key = prompt if len({prompt(example) for example in examples}) > 1 else whole
+    held = {key(example) for example in held_out}
+    return [example for example in examples if key(example) not in held]
+
+
 def digest_of(examples: list[Example]) -> str:
     """A short digest of the examples' tokens, the same in every process."""
     digest = hashlib.sha256()

@@ -37,7 +37,7 @@ from streamfuse.model.checkpoint import (
     load_stream_fused,
     read_adapter,
 )
-from streamfuse.model.config import ModelConfig
+from streamfuse.model.config import ModelConfig, StreamConfig
 from streamfuse.model.fields import CheckpointError, read_object
 from streamfuse.model.shards import checkpoint_digest, read_header
 from streamfuse.model.streams import StreamFused
@@ -45,7 +45,17 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.paths import own_name
 
 from .config import TrainConfig
-from .data import FrozenStates, Share, Stopped, StreamDataset, choose_stream_vocab, collate, digest_of, split_held_out
+from .data import (
+    FrozenStates,
+    Share,
+    Stopped,
+    StreamDataset,
+    choose_stream_vocab,
+    collate,
+    digest_of,
+    split_held_out,
+    without_prompts_of,
+)
 from .dtype import choose_dtype, name_of
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
@@ -171,7 +181,7 @@ def run(
         "data": ", ".join(own_name(source) for source in config.data),
         "examples": str(len(examples)),
     }
-    if chat_template := TEMPLATES[config.task].chat_template:
+    if chat_template := _chat_template(config):
         facts["chat_template"] = chat_template
     adapter = AdapterFile(model, config.adapter, facts)
     trainer = StreamTrainer(
@@ -202,7 +212,7 @@ def run(
             trainer.train(resume_from_checkpoint=checkpoint)
         step = trainer.state.global_step
         metrics = _last_metrics(trainer) if step >= max_steps else {}
-        if step >= max_steps and not config.adapter.is_file():
+        if step >= max_steps and (data is None or not config.adapter.is_file()):  # its settings may have changed
             adapter.on_evaluate(arguments, trainer.state, trainer.control, metrics)
         return TrainResult(step, max_steps, metrics)
     finally:
@@ -217,9 +227,15 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
     ]
     if config.valid:
         # One reference per prompt: with k, it would be counted k times and, in shared mode, answered k times.
-        asked = spread(merged(read_samples(config.valid, config.format)), config.held_out)
-        held_out = [replace(sample, references=sample.references[:1]) for sample in asked]
-        return _encoded(config, model, samples, names), _encoded(config, model, held_out, config.valid)
+        asked = spread(merged(read_samples(config.valid, config.format, split="validation")), config.held_out)
+        first = [replace(sample, references=sample.references[:1]) for sample in asked]
+        held_out = _encoded(config, model, first, config.valid)
+        trained = without_prompts_of(held_out, _encoded(config, model, samples, names))
+        if not trained:
+            raise DataError(
+                f"{names}: no examples are left to train on, because --valid {config.valid} has all of their prompts"
+            )
+        return trained, held_out
     examples = _encoded(config, model, samples, names)
     if len(examples) <= config.held_out:
         raise DataError(
@@ -237,10 +253,16 @@ def _short_prompts(examples: list[Example]) -> list[list[int]]:
 
 def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample], source: str) -> list[Example]:
     """Distilled samples are token ids already; others need the tokenizer."""
-    text = (
-        None if all(sample.ids for sample in samples) else open_text(config.model, TEMPLATES[config.task].chat_template)
-    )
+    text = None if all(sample.ids for sample in samples) else open_text(config.model, _chat_template(config))
     return to_examples(samples, text, model.eos_token_id, config.max_tokens, model.vocab_size, source)
+
+
+def _chat_template(config: TrainConfig) -> str | None:
+    """The task's chat template, else that of the adapter which training starts from; None: the model's own."""
+    if own := TEMPLATES[config.task].chat_template:
+        return own
+    before = config.init_adapter or config.base_adapter
+    return read_adapter(before)[2].get("chat_template") if before else None
 
 
 def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], list[Example]]:
@@ -263,8 +285,9 @@ def _last_metrics(trainer: StreamTrainer) -> dict[str, float]:
 def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> StreamFused:
     if config.init_adapter:
         model = load_stream_fused(base, config.init_adapter, merge=False)
+        _check_trained_parts(config, model.streams_config)
         if config.widen:
-            size = config.widen.get("stream_vocab_size", len(model.stream_vocab))
+            size = config.widen.get("stream_vocab_size", len(model.stream_vocab)) or base.config.vocab_size
             wider = choose_stream_vocab(examples, size, base.config.vocab_size, model.stream_vocab)
             model = model.widened(wider, **config.widen)
     else:
@@ -292,6 +315,19 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
     if config.mode != "base" and not (model.streams_config.heads or model.ngrams):
         model.ngrams = count_ngrams(examples, base.config.vocab_size)
     return model
+
+
+def _check_trained_parts(config: TrainConfig, streams: StreamConfig) -> None:
+    """CheckpointError if `--init-adapter` lacks what the mode trains."""
+    if config.mode != "lossless" and not streams.base_rank:
+        raise CheckpointError(
+            f"--init-adapter {config.init_adapter}: it does not tune the base, which --mode {config.mode} trains"
+        )
+    if config.mode != "base" and not streams.num_streams:
+        raise CheckpointError(
+            f"--init-adapter {config.init_adapter}: it has no streams, which --mode {config.mode} trains; for new "
+            "streams on its tuned base, if it has one, give it as --base-adapter"
+        )
 
 
 def _prepare_folder(
@@ -378,10 +414,15 @@ def _difference(name: str, before: dict[str, Any], settings: dict[str, Any]) -> 
 
 def _check_checkpoint(folder: Path) -> None:
     """DataError if a file of a checkpoint is damaged; PyTorch's errors would not name it."""
-    weights, archives = folder / "model.safetensors", sorted([*folder.glob("*.pt"), *folder.glob("*.pth")])
+    weights = folder / "model.safetensors"
+    # The Trainer would resume without these: with the moments and the schedule of a first step.
+    required = {folder / name for name in ("optimizer.pt", "scheduler.pt")}
+    archives = sorted({*required, *folder.glob("*.pt"), *folder.glob("*.pth")})
     try:
         read_header(weights)
         damaged = [path for path in archives if not is_zipfile(path) or ZipFile(path).testzip()]
+        if not any(folder.glob("rng_state*.pth")):
+            damaged.append(folder / "rng_state.pth")
     except CheckpointError:
         damaged = [weights]
     if damaged:

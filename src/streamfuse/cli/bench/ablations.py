@@ -72,7 +72,9 @@ def ablations(
     chosen = {name: settings for name, settings in plan.models.items() if not only or name in only}
     size = replace(Size(), steps=steps, batch_size=batch_size, examples=examples, held_out=held_out)
     folder = resolve_model(model, offline=offline)
-    work = Ablations(folder, data, output_dir, Plan(chosen, plan.rows), size, lambda config: run_config(config, True))
+    work = Ablations(
+        folder, data, output_dir, Plan(chosen, plan.rows), size, lambda config: run_config(config, True, more=True)
+    )
     try:
         for row in work.run():
             say(f"{row['group']}: {row['label']}: {row['greedy']['ratio']['16']:.3f} tokens per target call")

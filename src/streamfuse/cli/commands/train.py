@@ -15,7 +15,7 @@ from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.cli.shared.training import import_main, report, run_config
 from streamfuse.model.config import StreamConfig
 from streamfuse.options import check_choice, choices_of, flag_of
-from streamfuse.train.config import CHECKPOINTS, TrainConfig, default_streams
+from streamfuse.train.config import BASE_SIZES, CHECKPOINTS, TrainConfig, default_streams
 
 _WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "model", "adapter", "resume", "offline"}
 
@@ -133,6 +133,10 @@ def train(
             settings[name] = options.adapter_file(flag_of(name), settings[name])
     if "init_adapter" in settings:
         settings["widen"], streams = streams, {}
+    if "base_adapter" in settings and (sized := BASE_SIZES & streams.keys()):
+        raise typer.BadParameter(
+            f"--base-adapter brings its own tuned base, so {flag_of(min(sized))} does not go with it"
+        )
     import_main()
     from streamfuse.model.pull import resolve_model
 

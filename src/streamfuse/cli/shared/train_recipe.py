@@ -52,7 +52,7 @@ def run_recipe(
         elif isinstance(stage, recipes.DistillStage):
             _answer(stage, folder, resume)
         else:
-            result = run_config(stage, resume)
+            result = run_config(stage, resume, more=stage is not stages[-1])
             if not result.finished or stage is stages[-1]:
                 report(result, stage.adapter)
     if sweep:
@@ -63,10 +63,11 @@ def run_recipe(
 def _sweep(stages: dict[str, TrainConfig], out_dir: Path, key: str, resume: bool) -> None:
     """The last stage once per value, in folders of their own; a JSON table of what each came to."""
     rows = []
-    for value, stage in stages.items():
+    for number, (value, stage) in enumerate(stages.items(), 1):
         here = out_dir / f"{key}={value}"
         say(f"{key} = {value}")
-        result = run_config(replace(stage, out_dir=here, adapter=here / "adapter.safetensors"), resume)
+        own = replace(stage, out_dir=here, adapter=here / "adapter.safetensors")
+        result = run_config(own, resume, more=number < len(stages))
         if not result.finished:
             report(result, here / "adapter.safetensors")
         rows.append({key: value, "steps": result.step, **result.metrics})

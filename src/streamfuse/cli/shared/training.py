@@ -26,8 +26,11 @@ def import_main() -> Any:
     return main
 
 
-def run_config(config: TrainConfig, resume: bool) -> TrainResult:
-    """One run, with a progress bar, and a clean end on Ctrl-C."""
+def run_config(config: TrainConfig, resume: bool, more: bool = False) -> TrainResult:
+    """One run, with a progress bar, and a clean end on Ctrl-C.
+
+    With `more`, other work follows that Ctrl-C must not begin: a run that it did not stop before the end exits too.
+    """
     main, stop = import_main(), threading.Event()
 
     def ask_to_stop() -> None:
@@ -36,6 +39,9 @@ def run_config(config: TrainConfig, resume: bool) -> TrainResult:
 
     with stop_on_interrupt(ask_to_stop):
         result: TrainResult = main.run(config, resume, stop=stop, console=err)
+    if more and result.finished and stop.is_set():
+        say(f"Stopped after {config.out_dir}, which is finished; the same command continues behind it.", "yellow")
+        raise typer.Exit(EXIT_INTERRUPTED)
     return result
 
 
