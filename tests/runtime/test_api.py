@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -807,6 +807,33 @@ def test_ctrl_c_while_a_question_is_asked_leaves_the_chat_as_it_was(
         assert chat.messages == before
         answers.append(chat.send("two"))
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
+
+
+def test_a_turn_whose_end_fails_is_ended_by_the_next_question(
+    model: streamfuse.Model, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with model.chat(max_new_tokens=8) as chat:
+        next(chat.stream("one", width=4))
+        left = made[-1]
+
+        def fail_once(rows: Sequence[int]) -> None:
+            monkeypatch.undo()
+            raise RuntimeError("no room for the rows")
+
+        monkeypatch.setattr(left, "commit", fail_once)
+        with pytest.raises(Exception, match="no room for the rows"):
+            chat.send("two")
+        assert chat.send("two").finish_reason == "length"
+        assert [message["content"] for message in chat.messages if message["role"] == "user"] == ["one", "two"]
+
+
+def test_a_source_that_is_named_twice_is_one_source(model: streamfuse.Model) -> None:
+    once, twice = (
+        model.generate("abcabcabc", max_new_tokens=12, width=4, sources=["lookup"] * count).statistics
+        for count in (1, 2)
+    )
+    assert twice.accepted_by_source == once.accepted_by_source
+    assert twice.draft_tokens_proposed == once.draft_tokens_proposed > 0
 
 
 def test_a_chat_that_outgrew_the_context_is_as_before(model: streamfuse.Model) -> None:

@@ -63,6 +63,10 @@ def weather(city: str, unit: Literal["C", "F"] = "C", at: Place | None = None, c
     return "sunny" if unit == "F" else {"city": city, "at": at}
 
 
+def not_utf8() -> str:
+    return "\udcff"  # as `os.listdir` names a file whose name is not UTF-8
+
+
 def silent() -> None:
     """
     Args:
@@ -139,6 +143,8 @@ def test_what_goes_wrong_in_a_call_is_text_for_the_model() -> None:
     assert tool.answer({"city": "nowhere"}) == "error: 'no such city'"
     assert tool.answer({"unit": "K"}) == "error: city: Field required; unit: Input should be 'C' or 'F'"
     assert quiet.answer({}) == "error: ValueError"
+    (named,) = tools_of([not_utf8])
+    assert named.answer({}).startswith("error: 'utf-8' codec can't encode character")
     assert described.answer({}) == "error: there is no function for the tool add here"
 
 

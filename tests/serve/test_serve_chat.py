@@ -240,6 +240,23 @@ def test_what_the_model_thinks_is_reasoning_content(tmp_path_factory: pytest.Tem
         assert joined(chunks) == message.content
 
 
+def test_log_probabilities_are_those_of_the_content_alone(
+    served: Served, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def content(choices: Any) -> list[Any]:
+        return [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content]
+
+    options: dict[str, Any] = {"extra_body": {"regex": "[a-c]{3}</think>[d-e]{2}"}, "logprobs": True}
+    with serving(tmp_path_factory.mktemp("thinks"), template=THINKING) as thinking:
+        whole = thinking.ask(**options).choices
+        streamed = [chunk.choices[0] for chunk in thinking.ask(stream=True, **options)]
+    assert "".join(token.token for token in content(whole)) == whole[0].message.content
+    assert len(content(whole)) == 2
+    assert content(streamed) == content(whole)
+    called = served.ask(tools=[CHOOSE], tool_choice="required", logprobs=True).choices
+    assert (called[0].message.content, content(called)) == (None, [])
+
+
 def test_variables_and_documents_reach_the_template(tmp_path_factory: pytest.TempPathFactory) -> None:
     template = CHAT_TEMPLATE + "{{ mood }}{% for one in documents or [] %}[{{ one.text }}]{% endfor %}"
     given = {"chat_template_kwargs": {"mood": "glad"}, "documents": [{"text": "snow"}]}

@@ -222,8 +222,9 @@ def test_another_model_path_or_method_is_an_error_in_the_same_form(served: Serve
     with pytest.raises(openai.NotFoundError, match="there is no such model"):
         served.client.models.retrieve("gpt-9")
     for method, path, expected in (("GET", "/v2", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)):
-        status, _, text = served.send(method, path)
+        status, headers, text = served.send(method, path)
         assert status == expected
+        assert ("allow" in headers) == (status == 405)
         assert json.loads(text)["error"]["type"] == "invalid_request_error"
         assert path in text
 

@@ -237,6 +237,6 @@ class Chat:
         self.close()
 
     def _end_turn(self) -> None:
-        generation, self._generation = self._generation, None
-        if generation is not None:
-            generation.close()
+        if self._generation is not None:
+            self._generation.close()  # if it raises, the turn is still to be ended
+            self._generation = None

@@ -27,6 +27,8 @@ def schema_of(value: object, flag: str = "schema") -> Schema:
     """
     if isinstance(value, str):
         return Schema(_checked_text(value, flag))
+    if isinstance(value, bool):  # any value, or none
+        return Schema(json.dumps(value))
     if isinstance(value, Mapping):
         try:
             return Schema(json.dumps(value, allow_nan=False))

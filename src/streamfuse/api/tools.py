@@ -42,7 +42,9 @@ class Tool:
             if self.function is None:
                 raise ValueError(f"there is no function for the tool {self.name} here")
             result = self.function(**self._adapter.validate_python(dict(arguments)))
-            return result if isinstance(result, str) else to_json(result).decode()
+            text = result if isinstance(result, str) else to_json(result).decode()
+            text.encode()  # half of a surrogate pair, as in a file's name that is not UTF-8, cannot be sent
+            return text
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             return f"error: {wrong}"

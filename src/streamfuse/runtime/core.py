@@ -245,7 +245,7 @@ class CoreSession:
             top_k=min(sampling.top_k, 1 << 62), top_p=sampling.top_p, min_p=sampling.min_p,
             repetition_penalty=sampling.repetition_penalty, seed=sampling.seed, stop_ids=stops.ctypes.data,
             stop_count=len(stops), ignore_eos=config.ignore_eos, speculative=config.speculative,
-            width=config.width or 0, sources=sum(1 << SOURCES.index(source) for source in config.sources or ()),
+            width=config.width or 0, sources=sum({1 << SOURCES.index(source) for source in config.sources or ()}),
             log_probs=config.log_probs, dropped_turns=dropped[0], dropped_tokens=dropped[1],
             top_log_probs=config.top_log_probs,
         )  # fmt: skip

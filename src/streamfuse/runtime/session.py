@@ -365,9 +365,9 @@ class Session:
         self.close()
 
     def _close_generation(self) -> None:
-        generation, self._generation = self._generation, None
-        if generation is not None:
-            generation.close()
+        if self._generation is not None:
+            self._generation.close()  # if it raises, there is still one to be closed
+            self._generation = None
 
 
 def constraint_of(config: GenerationConfig, tokenizer: Tokenizer | None) -> Constraint | None:

@@ -33,9 +33,9 @@ def finish_reason(result: Result) -> str:
     """stop, length or tool_calls. RequestError for an answer that the server has ended."""
     if result.finish_reason == "stopped":
         raise RequestError(503, "the server shuts down and has ended this answer", code="shutting_down")
-    if result.tool_calls:
-        return "tool_calls"
-    return "stop" if result.finish_reason == "stop" else "length"
+    if result.finish_reason != "stop":
+        return "length"
+    return "tool_calls" if result.tool_calls else "stop"
 
 
 class ChatAnswer:
@@ -45,10 +45,29 @@ class ChatAnswer:
         self._head = _head("chatcmpl", "chat.completion", model, fingerprint)
         self._include_usage, self._log_probs = include_usage, log_probs
         self._tokens: list[dict[str, Any]] = []  # with log-probabilities, if they are asked for
+        self._channel = "answer"  # of the last piece with text
+        self._pending: list[dict[str, Any]] = []  # tokens since then, which have no text of their own
 
     def take(self, piece: Piece) -> None:
         """Note a piece of an answer that is sent as one object."""
-        self._tokens += _tokens(piece)
+        self._tokens += self._content_of(piece)
+
+    def _content_of(self, piece: Piece) -> list[dict[str, Any]]:
+        """The tokens of the content that are known with this piece. One without text, such as part of a character or
+        of a tag, belongs to the content if the texts before and after it do."""
+        found = _tokens(piece)
+        if not piece.text:
+            self._pending += found
+            return []
+        before, self._channel = self._channel, piece.channel
+        pending, self._pending = self._pending, []
+        if piece.channel != "answer":
+            return []
+        return [*pending, *found] if before == "answer" else found
+
+    def _last_tokens(self) -> list[dict[str, Any]]:
+        """Those of the content after its last text."""
+        return self._pending if self._channel == "answer" else []
 
     def whole(self, result: Result) -> dict[str, Any]:
         """The answer as one object."""
@@ -59,7 +78,7 @@ class ChatAnswer:
             message["reasoning_content"] = result.thinking
         if calls:
             message["tool_calls"] = calls
-        found = self._log_probs_of(self._tokens)
+        found = self._log_probs_of([*self._tokens, *self._last_tokens()])
         choice = {"index": 0, "message": message, "logprobs": found, "finish_reason": finish_reason(result)}
         return {**self._head, "choices": [choice], "usage": usage(result.statistics)}
 
@@ -69,8 +88,8 @@ class ChatAnswer:
 
     def pieces(self, piece: Piece) -> list[dict[str, Any]]:
         """Chunks of a piece."""
-        names, tokens = {"answer": "content", "thinking": "reasoning_content"}, _tokens(piece)
-        if piece.channel not in names or not (piece.text or tokens):
+        names, tokens = {"answer": "content", "thinking": "reasoning_content"}, self._content_of(piece)
+        if piece.channel not in names or not piece.text:
             return []
         return [self._chunk({names[piece.channel]: piece.text}, tokens=tokens)]
 
@@ -78,7 +97,10 @@ class ChatAnswer:
         """Chunks after the last piece."""
         reason = finish_reason(result)
         calls = [{"index": place, **_call(call)} for place, call in enumerate(result.tool_calls)]
-        chunks = [self._chunk({"tool_calls": calls})] if calls else []
+        last = self._last_tokens()
+        chunks = [self._chunk({"content": ""}, tokens=last)] if last else []
+        if calls:
+            chunks.append(self._chunk({"tool_calls": calls}))
         chunks.append(self._chunk({}, reason))
         if self._include_usage:
             chunks.append({**self._chunk({}), "choices": [], "usage": usage(result.statistics)})
@@ -161,8 +183,7 @@ def _text(text: str, reason: str | None = None, log_probs: dict[str, Any] | None
 
 
 def _tokens(piece: Piece) -> list[dict[str, Any]]:
-    """The token of a piece of the answer, if log-probabilities are asked for. Its text is what it completes, so the
-    texts of all tokens are the answer."""
+    """The token of a piece of the answer, if log-probabilities are asked for. Its text is what it completes."""
     if piece.log_prob is None or piece.channel != "answer":
         return []
     top = [_token(one.text, one.log_prob, is_whole="\ufffd" not in one.text) for one in piece.top_log_probs]

@@ -221,7 +221,8 @@ def _not_json(word: str) -> object:
 
 def _refusal(http: HttpRequest, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
-        error = RequestError(error.status_code, f"{http.method} {http.url.path:.100}: {error.detail}")
+        words = f"{http.method} {http.url.path:.100}: {error.detail}"
+        error = RequestError(error.status_code, words, headers=dict(error.headers or {}))  # Allow, of 405
     assert isinstance(error, RequestError), "it is registered for these two"
     return _response(error)
 
