@@ -393,6 +393,10 @@ def test_benches_measure_the_chosen_adapter(made: Made, tmp_path: Path) -> None:
 def test_tasks_that_cannot_be_exported_are_refused(made: Made) -> None:
     for options, problem in (
         ({"task": {"SQL": made.files["tuned"]}}, "--task SQL: the name must be 1 to 32 of a-z, 0-9"),
+        (
+            {"task": {f"t{n}": made.files["tuned"] for n in range(65)}},
+            "--task: a bundle has at most 64 adapters, not 65",
+        ),
         ({"backend": "xnnpack"}, "--task goes with --backend kernels, not with --backend xnnpack"),
         ({"merge_adapter": "on"}, "--task needs the base model's own weights"),
         ({"schedule": "fused", "stream_nodes": "all"}, "--task tuned=tuned needs --schedule deferred, not fused"),

@@ -9,6 +9,8 @@ import ctypes
 import hashlib
 import json
 import random
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int64
@@ -127,6 +129,7 @@ def test_the_schema_uses_only_words_that_the_library_reads() -> None:
     known = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "enum", "exclusiveMinimum", "items"}
     known |= {
         "maxLength",
+        "maxProperties",
         "maximum",
         "minLength",
         "minimum",
@@ -259,6 +262,40 @@ def test_four_hundred_damaged_tables_are_refused_or_the_same_for_c(bundle: Path)
         (bundle / "draft.safetensors").write_bytes(data)
         accepted += refusal(bundle, verify=False) is None
     assert 5 < accepted < 200
+
+
+def with_adapters(count: int) -> dict[str, Any]:
+    fields = manifest_fields()
+    own = {name: fields[name] for name in ("methods", "speculation", "quantization", "parity")}
+    return {f"a{number}": {**own, "chat_template": None} for number in range(count)}
+
+
+def test_a_bundle_has_at_most_64_adapters(bundle: Path) -> None:
+    edit_manifest(bundle, lambda data: data.update(adapters=with_adapters(64)))
+    assert refusal(bundle) is None
+    assert open_bundle(bundle).adapter("a63").manifest.files == open_bundle(bundle).manifest.files
+    edit_manifest(bundle, lambda data: data.update(adapters=with_adapters(65)))
+    assert "adapters: Dictionary should have at most 64 items" in str(refusal(bundle))
+
+
+_LITTLE_MEMORY = """
+import resource, sys
+from streamfuse.runtime.text_library import manifest_problem
+text = sys.stdin.read()
+manifest_problem("{}")
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))
+print(manifest_problem(text))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of a process's addresses is Linux's")
+def test_adapters_do_not_copy_a_long_list_of_files(bundle: Path) -> None:
+    data = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    files = {f"{'x' * 200}{number}": {"sha256": "0" * 64, "bytes": 1} for number in range(25_000)}
+    text = json.dumps({**data, "adapters": with_adapters(64), "files": files})
+    done = subprocess.run([sys.executable, "-c", _LITTLE_MEMORY], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
 
 
 def test_a_small_stack_is_enough(bundle: Path) -> None:

@@ -229,6 +229,184 @@ def test_options_with_a_constant_property_may_be_alternatives() -> None:
     assert not fits(tokenizer, {"schema": schema}, '{"kind":"c"}')
 
 
+def tagged(kind: str, **properties: Any) -> dict[str, Any]:
+    """An object whose property `kind` has this value."""
+    properties = {"kind": {"const": kind, "type": "string"}, **properties}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def union(*names: str) -> dict[str, Any]:
+    return {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+
+
+# pydantic writes the property that tells options apart.
+DISCRIMINATORS = pytest.mark.parametrize("beside", [{}, {"discriminator": {"propertyName": "kind", "mapping": {}}}])
+
+
+@DISCRIMINATORS
+def test_options_may_have_options_inside(beside: dict[str, Any]) -> None:
+    content = {"type": "array", "items": {**beside, **union("Text", "Tool")}}
+    schema = {
+        **beside,
+        **union("User", "Assistant"),
+        "$defs": {
+            "User": tagged("user", content={"type": "string"}),
+            "Assistant": tagged("assistant", content=content),
+            "Text": tagged("text", text={"type": "string"}),
+            "Tool": tagged("tool", id={"type": "integer"}),
+        },
+    }
+    tokenizer = opened(llama_like())
+    parts = '[{"kind":"text","text":"a"},{"kind":"tool","id":1}]'
+    assert fits(tokenizer, {"schema": schema}, '{"kind":"user","content":"a"}')
+    assert fits(tokenizer, {"schema": schema}, f'{{"kind":"assistant","content":{parts}}}')
+    assert not fits(tokenizer, {"schema": schema}, f'{{"kind":"user","content":{parts}}}')
+    assert not fits(tokenizer, {"schema": schema}, '{"kind":"assistant","content":[{"kind":"text","id":1}]}')
+
+
+@DISCRIMINATORS
+def test_options_may_refer_to_their_alternative(beside: dict[str, Any]) -> None:
+    term = {**beside, **union("Number", "Sum")}
+    defs = {
+        "Number": tagged("number", value={"type": "integer"}),
+        "Sum": tagged("sum", left=term, right=term),
+    }
+    tokenizer, given = opened(llama_like()), {"schema": {**term, "$defs": defs}}
+    one = '{"kind":"number","value":1}'
+    two = f'{{"kind":"sum","left":{one},"right":{one}}}'
+    for text in (one, two, f'{{"kind":"sum","left":{two},"right":{one}}}'):
+        assert fits(tokenizer, given, text)
+        assert not fits(tokenizer, given, text.replace('"value":1', '"left":1'))
+
+
+TAGGED = {"a": tagged("a"), "b": tagged("b"), "either": union("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("options", "fitting", "others"),
+    [
+        ([{"$ref": "#/$defs/a", "description": "A."}, {"$ref": "#/$defs/b"}], ['{"kind":"b"}'], ['{"kind":"c"}']),
+        ([{"$ref": "#/$defs/either"}, {"type": "null"}], ["null", '{"kind":"b"}'], ["1"]),
+        ([tagged("x", one={"oneOf": [TAGGED["a"], {"type": "null"}]}), {"type": "null"}],
+         ["null", '{"kind":"x","one":null}', '{"kind":"x","one":{"kind":"a"}}'], ['{"kind":"x","one":{"kind":"b"}}']),
+        ([{"const": 1}, {"const": 2}, {"enum": ["a", None]}], ["1", "2", "null"], ["3"]),
+        ([{"allOf": [{"$ref": "#/$defs/a"}]}, {"allOf": [{"$ref": "#/$defs/b"}]}], ['{"kind":"a"}'], ["{}"]),
+    ],
+)  # fmt: skip
+def test_options_that_exclude_each_other_may_be_alternatives(
+    options: list[Any], fitting: list[str], others: list[str]
+) -> None:
+    tokenizer, given = opened(llama_like()), {"schema": {"oneOf": options, "$defs": TAGGED}}
+    assert [text for text in fitting if not fits(tokenizer, given, text)] == []
+    assert [text for text in others if fits(tokenizer, given, text)] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}],
+        [{"$ref": "#/$defs/either"}, {"$ref": "#/$defs/b"}],
+        [{"$ref": "#"}, {"type": "null"}],
+        [{"const": 1}, {"const": 1.0}],
+        [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"a": {"const": 2}}}],  # as a list does
+        [{**TAGGED["a"], "required": []}, {**TAGGED["b"], "required": []}],
+        [{"properties": {"a": {}}, "required": ["a"], "type": "object"}, {"patternProperties": {"a": {}},
+          "additionalProperties": False, "type": "object"}],
+    ],
+)  # fmt: skip
+def test_options_that_may_both_fit_are_refused_where_they_are(options: list[Any]) -> None:
+    inner = {"type": "object", "properties": {"x": union("a", "b"), "y": {"oneOf": options}}}
+    with pytest.raises(GrammarError, match=r"^#/items/properties/y/oneOf: the options are not known to exclude"):
+        opened(llama_like()).constraint(schema={"items": inner, "$defs": TAGGED})
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "others"),
+    [
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, ["0.1", "0.5"], ["0", "-0", "0.0", "0.6"]),
+        ({"exclusiveMinimum": 5, "maximum": 5.5}, ["5.1", "5.5"], ["5", "5.0", "5.6"]),
+        ({"minimum": -5.5, "exclusiveMaximum": -5}, ["-5.1", "-5.5"], ["-5", "-5.0", "-5.6"]),
+        ({"minimum": -0.5, "exclusiveMaximum": 0}, ["-0.1", "-0.5"], ["0", "-0"]),
+        ({"exclusiveMinimum": 0, "minimum": 0.25, "exclusiveMaximum": 0.5}, ["0.25", "0.4"], ["0.2", "0.5"]),
+        ({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}, ["0.1"], ["0"]),
+        ({"exclusiveMinimum": 0}, ["1", "0.001", "12.5"], ["0", "-1"]),
+        ({"minimum": 0, "exclusiveMaximum": 1}, ["0", "0.9"], ["1", "1.0"]),
+        ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3}, ["1", "2"], ["0", "3"]),
+        ({"type": ["integer", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 3}, ["1", "2", "null"], ["0", "3"]),
+    ],
+)
+def test_an_exclusive_bound_is_not_reached(schema: dict[str, Any], fitting: list[str], others: list[str]) -> None:
+    tokenizer, given = opened(llama_like()), {"schema": {"type": "number", **schema}}
+    assert [text for text in fitting if not fits(tokenizer, given, text)] == []
+    assert [text for text in others if fits(tokenizer, given, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "others"),
+    [
+        ({"multipleOf": 200_000_000}, ["0", "600000000", "-200000000"], ["200000001", "300000000"]),
+        ({"multipleOf": 0.01}, ["1.25", "3"], ["1.255"]),
+        ({"multipleOf": 1e-8}, ["0.00000001", "1"], []),
+        ({"multipleOf": 4, "allOf": [{"multipleOf": 0.6}]}, ["12", "-24"], ["4", "6"]),
+        ({"multipleOf": 9_000, "allOf": [{"multipleOf": 10_000}]}, ["90000"], ["9000", "10000", "45000"]),
+    ],
+)
+def test_a_multiple_is_one(schema: dict[str, Any], fitting: list[str], others: list[str]) -> None:
+    tokenizer, given = opened(llama_like()), {"schema": {"type": "number", **schema}}
+    assert [text for text in fitting if not fits(tokenizer, given, text)] == []
+    assert [text for text in others if fits(tokenizer, given, text)] == []
+
+
+@pytest.mark.parametrize("named", ["properties", "patternProperties"])
+def test_an_additional_property_does_not_spell_a_name_in_another_way(named: str) -> None:
+    schema = {"type": "object", named: {"age": {"type": "integer"}}, "required": ["age"]}
+    tokenizer = opened(llama_like())
+    assert fits(tokenizer, {"schema": schema}, '{"age":3,"b":"\\n"}')
+    assert not fits(tokenizer, {"schema": schema}, '{"age":3,"\\u0061ge":"x"}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "string"}}, "additionalProperties": False},
+        {"additionalProperties": {"type": "string"}},
+        {"properties": {"a": {"const": "\x1f"}}},
+    ],
+)
+def test_control_characters_are_written_where_no_name_is_in_doubt(schema: dict[str, Any]) -> None:
+    assert fits(opened(llama_like()), {"schema": {"type": "object", **schema}}, '{"a":"\\u001f"}')
+
+
+KEYS = {"type": "object", "patternProperties": {"^x_": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "others"),
+    [
+        (KEYS | {"anyOf": [{"required": ["x_a"]}, {"required": ["x_b"]}], "additionalProperties": False},
+         ['{"x_a":"1"}', '{"x_b":"1","x_c":"2"}'], ["{}", '{"x_a":1}', '{"x_a":"1","y":"1"}']),
+        (KEYS | {"allOf": [{"minProperties": 1}], "additionalProperties": False}, ['{"x_a":"1"}'], ["{}", '{"y":"1"}']),
+        (KEYS | {"allOf": [{"minProperties": 1}], "additionalProperties": {"type": "null"}},
+         ['{"x_a":"1"}', '{"y":null}'], ["{}", '{"y":"1"}', '{"x_a":null}']),
+        ({"type": "array", "items": [{"type": "integer"}], "allOf": [{"minItems": 1}], "additionalItems": False},
+         ["[1]"], ["[]", "[1,2]"]),
+    ],
+)  # fmt: skip
+def test_a_keyword_that_depends_on_another_may_stand_anywhere(
+    schema: dict[str, Any], fitting: list[str], others: list[str]
+) -> None:
+    tokenizer, given = opened(llama_like()), {"schema": schema}
+    assert [text for text in fitting if not fits(tokenizer, given, text)] == []
+    assert [text for text in others if fits(tokenizer, given, text)] == []
+
+
+def test_one_unnamed_property_may_be_required() -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "required": ["a"], "minProperties": 2}
+    tokenizer = opened(llama_like())
+    assert fits(tokenizer, {"schema": schema}, '{"a":1,"b":1}')
+    assert not fits(tokenizer, {"schema": schema}, '{"a":1}')
+
+
 @pytest.mark.parametrize(
     "nothing",
     [
@@ -377,6 +555,15 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"schema": {"nullable": True}}, "^#/nullable: "),
         ({"schema": {"items": {"maximum": True}}}, "^#/items/maximum: true is no number"),
         ({"schema": {"multipleOf": 0}}, "^#/multipleOf: 0 is no number"),
+        ({"schema": {"multipleOf": 10**9}}, "^#/multipleOf: 1000000000 has too many digits"),
+        ({"schema": {"items": {"multipleOf": 1e-9}}}, "^#/items/multipleOf: 1e-9 has too many digits"),
+        ({"schema": {"allOf": [{"multipleOf": 10**5}] * 2}}, r"^#/allOf: a number .* multiple of several .*28 bits"),
+        ({"schema": {"allOf": [{"multipleOf": 10**4}, {"multipleOf": 0.0007}]}}, "^#/allOf: a number .* multiple"),
+        ({"schema": {"exclusiveMinimum": 5, "maximum": 5, "type": "number"}}, r"exclusiveMinimum \(5\) is equal to"),
+        (
+            {"schema": {"additionalProperties": {"type": "integer"}, "minProperties": 2}},
+            "^#/minProperties: more than one unnamed property cannot be required",
+        ),
         (
             {"schema": {"type": "array", "items": {"minimum": 2, "maximum": 1, "type": "integer"}, "minItems": 1}},
             "^#/items: ",

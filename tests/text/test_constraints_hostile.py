@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 CHAIN = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(900)}
 NAMES = [f"p{i}" for i in range(8_000)]
 MANY = {"type": "object", "properties": {name: True for name in NAMES[:500]}}
+LOOP = [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]
+LOOPS = {"type": "object", "properties": {name: {"oneOf": LOOP} for name in NAMES[:100]}, "required": NAMES[:100]}
 HOSTILE = {
     "references to references": {"schema": {"$ref": "#/$defs/d0", "$defs": CHAIN | {"d900": {}}}},
     "many properties": {"schema": {"type": "object", "properties": {name: {} for name in NAMES}}},
@@ -33,6 +35,16 @@ HOSTILE = {
     },
     "options like each other": {
         "schema": {"oneOf": [{"type": "object", "properties": {"a": {"const": i}}} for i in range(4_000)]}
+    },
+    "many options with a discriminator": {
+        "schema": {
+            "oneOf": [
+                {"type": "object", "properties": {"a": {"const": f"a{i}"}}, "required": ["a"]} for i in range(2_500)
+            ]
+        }
+    },
+    "options that lead to each other": {
+        "schema": {"oneOf": LOOP, "$defs": {"a": {**LOOPS, "anyOf": LOOP}, "b": {**LOOPS, "oneOf": LOOP}}}
     },
     "lists in lists": {"schema": '{"items":' * 120 + "{}" + "}" * 120},
     "lists in lists without end": {"schema": '{"items":' * 10_000},

@@ -127,12 +127,19 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {  # template,
         HERMES, '<tool_call>{"name": "now", "arguments": {"a": 18446744073709551615}}</tool_call>', "",
         [("now", {"a": 18446744073709551615})],
     ),
+    "a number beyond a double": (
+        HERMES, '<tool_call>{"name": "now", "arguments": {"a": [-1e999, "1e999"]}}</tool_call>', "",
+        [("now", {"a": [-1e308, "1e999"]})],
+    ),
+    "a field twice": (
+        HERMES, '<tool_call>{"name": "now", "arguments": {"a": 1, "b": 2, "a": 3}}</tool_call>', "",
+        [("now", {"a": 3, "b": 2})],
+    ),
 }  # fmt: skip
 NO_CALLS = {
     "no JSON": (HERMES, "a <tool_call>\n{name: now}\n</tool_call> b"),
     "JSON of no call": (HERMES, '<tool_call>{"a": 1}</tool_call>'),
     "a name that is no text": (HERMES, '<tool_call>{"name": 1, "arguments": {}}</tool_call>'),
-    "a field twice": (HERMES, '<tool_call>{"name": "now", "name": "x", "arguments": {}}</tool_call>'),
     "arguments that are no object": (HERMES, '<tool_call>{"name": "now", "arguments": [1]}</tool_call>'),
     "cut off": (HERMES, '<tool_call>\n{"name": "now", "argu'),
     "a mark that never ends": (HERMES, "<tool_ca"),

@@ -328,6 +328,23 @@ def test_arguments_are_an_object_without_a_parameters_type(parameters: dict[str,
     assert takes(constraint, text.encode_rendered("{}}\n</tool_call>"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [('{"a": 1, "b": 2, "a": 3}', {"a": 3, "b": 2}), ('{"a": 1e999, "b": "1e999"}', {"a": 1e308, "b": "1e999"})],
+)
+@pytest.mark.parametrize("name", ["hermes", "mistral, newer"])
+def test_arguments_that_the_grammar_allows_are_a_call(name: str, arguments: str, read: Any) -> None:
+    call = {
+        "hermes": f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>',
+        "mistral, newer": f"[TOOL_CALLS]f[ARGS]{arguments}",
+    }[name]
+    text, conversation = asked(FAMILIES[name], [{"name": "f", "parameters": {"type": "object"}}])
+    tokens = text.encode_rendered(call)
+    assert takes(conversation.call_constraint("required"), tokens)
+    conversation.answer(tokens)
+    assert pairs(conversation.tool_calls) == [("f", read)]
+
+
 @pytest.mark.parametrize("called", ["files/read", "get weather", "a$b"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_function_whose_name_is_no_word_is_called_in_every_form(name: str, called: str) -> None:

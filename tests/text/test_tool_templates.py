@@ -152,6 +152,39 @@ def test_a_name_of_a_field_is_cut_only_where_the_template_makes_a_control_token_
             assert [sum(token in marks for token in ids) for ids in found] == [0, 0], spelt
 
 
+LARGE = {"default": 2**64 - 1, "maximum": 2**63, "minimum": -(2**63), "examples": [1e20, 1e22, 2**53 + 1]}
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["{{ n }}", "{{ n | tojson }}", "{{ n.default | string }}", "{{ n.default | int }}", "{{ n.default is integer }}",
+     "{{ n.maximum is number }}", "{{ n.maximum == n.default }}{{ n.maximum == 1 }}{{ n.maximum in [n.maximum] }}",
+     "{{ n.maximum.foo }}{{ n.maximum is iterable }}{{ n.maximum | default(1) }}{% if n.maximum %}a{% endif %}"],
+)  # fmt: skip
+def test_whole_numbers_are_written_with_all_their_digits(written: str) -> None:
+    messages = [turn("user", "x")]
+    assert by_streamfuse(written, messages, n=LARGE) == by_transformers(written, messages, n=LARGE)
+
+
+@pytest.mark.parametrize("written", ["n.maximum + 1", "n.maximum | float", "n.maximum == 0.5", "n.maximum < 1"])
+def test_a_whole_number_beyond_64_bits_is_not_computed_with(written: str) -> None:
+    rendered, _ = by_streamfuse(f"{{{{ {written} }}}}", [turn("user", "x")], n=LARGE)
+    assert not rendered
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
+def test_a_whole_number_that_would_lose_digits_is_refused(number: int) -> None:
+    text, messages = made(qwen_like(), FAMILIES["tools_hermes"]), [turn("user", "x")]
+    tools = [{"name": "f", "parameters": {"properties": {"a": {"default": number}}}}]
+    asked = [turn("user", "x"), turn("assistant", "", tool_calls=[call("f", {"a": [number, f"{number}"]})])]
+    for given in ({"messages": messages, "tools": tools}, {"messages": messages, "variables": {"n": number}}):
+        with pytest.raises(TextError, match="a whole number has more than 64 bits"):
+            text.render(**given)
+    with pytest.raises(TextError, match="a whole number has more than 64 bits"):
+        text.render(asked)
+    assert text.render([turn("user", f'"{number}\\')], variables={"n": f"{number}", "x": float(number)})
+
+
 EXPRESSIONS = [
     "key | length", "key[0]", "key[-1] == 'k'", "key[1:]", "key[:-1]", "key[::-1]", "key | list | length",
     "key | first", "key | last", "key | reverse | join", "key.startswith('/')", "key.startswith('t', 1)",

@@ -95,7 +95,8 @@ impl Bundle {
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") }
             )));
         };
-        let manifest = Manifest::parse(&chosen.text).map_err(bad_file)?;
+        let text = manifest::text_with_adapter(&self.manifest_text.to_string_lossy(), name).map_err(bad_file)?;
+        let manifest = Manifest::parse(&text).map_err(bad_file)?;
         let language = if manifest.chat_template == self.manifest.chat_template {
             self.language.clone()
         } else {
@@ -110,7 +111,7 @@ impl Bundle {
         Ok(Bundle {
             graph: self.graph.clone(),
             identity: c_string([self.identity.as_bytes(), b" ", name.as_bytes()].concat())?,
-            manifest_text: c_string(chosen.text.clone().into_bytes())?,
+            manifest_text: c_string(text.into_bytes())?,
             folder: self.folder.clone(),
             prefixes: prefixes(&self.files, manifest.prefixes.iter().map(|name| chosen.file(&prefix_file(name))))?,
             files: self.files.clone(),

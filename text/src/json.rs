@@ -1,10 +1,10 @@
-//! Untrusted JSON: duplicate names and negative zeros are rejected.
+//! Untrusted JSON: in files, duplicate names and negative zeros are rejected.
 
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
+use std::ops::Range;
 
-use indexmap::map::Entry;
 use indexmap::IndexMap;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
@@ -27,17 +27,30 @@ pub enum Json {
 pub struct Bounds {
     pub values: usize,
     pub name: Option<usize>, // characters
-    pub zero: bool,          // negative zeros are rejected
+    pub strict: bool,        // negative zeros and duplicate names are rejected
 }
 
 impl Json {
     pub fn parse(text: &str) -> Result<Json, String> {
-        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, zero: true })
+        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, strict: true })
     }
 
-    /// The same for what a caller or a model wrote, where a zero may have a sign.
+    /// The same for what a model wrote: a zero may have a sign, and the last field of a name counts, as in Python.
     pub fn parse_lenient(text: &str) -> Result<Json, String> {
-        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, zero: false })
+        Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, strict: false })
+    }
+
+    /// The same for what a caller wrote. A whole number with more than 64 bits is an error: it would lose digits.
+    pub fn parse_given(text: &str) -> Result<Json, String> {
+        let value = Json::parse_lenient(text)?;
+        let is_large = |digits: &str| {
+            let is_whole = digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
+            is_whole && digits.parse::<u64>().is_err() && digits.parse::<i64>().is_err()
+        };
+        if numbers(text).any(|place| is_large(&text[place])) {
+            return Err("a whole number has more than 64 bits".to_owned());
+        }
+        Ok(value)
     }
 
     /// The same for JSON whose names appear in error messages: the number of values and the length of names are
@@ -193,6 +206,48 @@ impl fmt::Display for Json {
     }
 }
 
+/// JSON in which a number beyond a double, which a grammar allows, is one near the end of the range.
+pub fn in_range(text: &str) -> String {
+    let (mut made, mut end) = (String::new(), 0);
+    for place in numbers(text) {
+        let number: f64 = text[place.clone()].parse().unwrap_or_default();
+        if number.is_infinite() {
+            made.push_str(&text[end..place.start]);
+            made.push_str(if number < 0.0 { "-1e308" } else { "1e308" });
+            end = place.end;
+        }
+    }
+    made.push_str(&text[end..]);
+    made
+}
+
+/// The places of the numbers in JSON; those inside its strings are none.
+fn numbers(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+    let bytes = text.as_bytes();
+    let mut place = 0;
+    std::iter::from_fn(move || loop {
+        let start = place;
+        let rest = bytes.get(start + 1..)?;
+        match bytes[start] {
+            b'"' => {
+                let mut is_escaped = false;
+                let is_end = |&byte: &u8| {
+                    let is_end = byte == b'"' && !is_escaped;
+                    is_escaped = byte == b'\\' && !is_escaped;
+                    is_end
+                };
+                place += 2 + rest.iter().position(is_end)?;
+            }
+            b'-' | b'0'..=b'9' => {
+                let is_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+                place += 1 + rest.iter().take_while(is_number).count();
+                return Some(start..place);
+            }
+            _ => place += 1,
+        }
+    })
+}
+
 /// Whether a terminal interprets this character, or it changes the direction of writing.
 fn is_control(c: char) -> bool {
     matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -207,7 +262,7 @@ struct Lenient(Json);
 
 impl<'de> Deserialize<'de> for Lenient {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Lenient, D::Error> {
-        let bounds = Bounds { values: usize::MAX, name: None, zero: false };
+        let bounds = Bounds { values: usize::MAX, name: None, strict: false };
         Reader { bounds, left: &Cell::new(bounds.values) }.deserialize(source).map(Lenient)
     }
 }
@@ -254,7 +309,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
-        if self.bounds.zero && value == 0.0 && value.is_sign_negative() {
+        if self.bounds.strict && value == 0.0 && value.is_sign_negative() {
             return Err(E::custom("a negative zero")); // also integer -0, which parsers read differently
         }
         Ok(Json::Real(value))
@@ -287,12 +342,10 @@ impl<'de> Visitor<'de> for Reader<'_> {
                     return Err(A::Error::custom("a name has a control character"));
                 }
             }
-            match object.entry(name) {
-                Entry::Occupied(twin) => {
-                    return Err(A::Error::custom(format!("{:.80} is duplicated", quoted(twin.key()))))
-                }
-                Entry::Vacant(place) => place.insert(items.next_value_seed(self)?),
-            };
+            if self.bounds.strict && object.contains_key(&name) {
+                return Err(A::Error::custom(format!("{:.80} is duplicated", quoted(&name))));
+            }
+            object.insert(name, items.next_value_seed(self)?);
         }
         Ok(Json::Object(Box::new(object)))
     }

@@ -15,7 +15,7 @@ const OF_ADAPTER: [&str; 6] = ["methods", "speculation", "quantization", "parity
 const LONGEST_NAME: usize = 32; // of an adapter or a prefix
 
 // More than any model needs; these limits bound error messages and memory.
-const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), zero: true };
+const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), strict: true };
 
 /// Custom operators of this version's engine; the same list as in manifest.py.
 const OPERATORS: [&str; 12] = [
@@ -73,11 +73,10 @@ pub struct Manifest {
     pub adapters: Vec<Adapter>, // in the order of the manifest
 }
 
-/// A task adapter, and the manifest of the bundle while it is chosen.
+/// A task adapter, and the manifest of the bundle while it is chosen, without the files.
 #[derive(Debug)]
 pub struct Adapter {
     pub name: String,
-    pub text: String, // of this manifest
     pub manifest: Manifest,
 }
 
@@ -94,16 +93,12 @@ pub struct Sampling {
 impl Manifest {
     /// Parses a manifest; the error is `field: reason`.
     pub fn parse(text: &str) -> Result<Manifest, String> {
-        let mut data = Json::parse_bounded(text, BOUNDS).map_err(|error| format!("not valid JSON ({error})"))?;
-        check_version(&data)?;
-        match problems(manifest_schema(), &mut data) {
-            Problems { first: None, .. } => (),
-            Problems { first: Some(first), others: 0 } => return Err(first),
-            Problems { first: Some(first), others } => return Err(format!("{first} (and {others} more)")),
-        }
+        let mut data = read(text)?;
         let mut manifest = Manifest::of(&data);
         manifest.check_relations(&data)?;
-        for (name, adapter) in fields(&data["adapters"]) {
+        let adapters = taken(&mut data, "adapters");
+        taken(&mut data, "files"); // a manifest may list many, and each adapter would have a copy
+        for (name, adapter) in fields(&adapters) {
             manifest.adapters.push(Adapter::of(name, adapter, &data)?);
         }
         Ok(manifest)
@@ -284,25 +279,52 @@ fn cache_bytes(methods: &Json) -> i64 {
     caches.map(bytes_of).fold(0, i64::saturating_add)
 }
 
+/// The text of a manifest while this adapter is chosen.
+pub fn text_with_adapter(text: &str, name: &str) -> Result<String, String> {
+    let mut data = read(text)?;
+    let adapters = taken(&mut data, "adapters");
+    serde_json::to_string(&with_adapter(data, &adapters[name])).map_err(|error| error.to_string())
+}
+
+/// The fields of a manifest, those with defaults too, after the checks that the schema expresses.
+fn read(text: &str) -> Result<Json, String> {
+    let mut data = Json::parse_bounded(text, BOUNDS).map_err(|error| format!("not valid JSON ({error})"))?;
+    check_version(&data)?;
+    match problems(manifest_schema(), &mut data) {
+        Problems { first: None, .. } => Ok(data),
+        Problems { first: Some(first), others: 0 } => Err(first),
+        Problems { first: Some(first), others } => Err(format!("{first} (and {others} more)")),
+    }
+}
+
+/// Takes a field whose value is an object, and leaves an empty one.
+fn taken(data: &mut Json, field: &str) -> Json {
+    let Json::Object(own) = data else { unreachable!("a manifest is an object") };
+    own.insert(field.to_owned(), Json::Object(Box::default())).expect("the schema says that it is there")
+}
+
+/// `data` is a manifest without its adapters.
+fn with_adapter(mut data: Json, adapter: &Json) -> Json {
+    let Json::Object(own) = &mut data else { unreachable!("a manifest is an object") };
+    for field in OF_ADAPTER {
+        own.insert(field.to_owned(), adapter[field].clone());
+    }
+    if let Some(Json::Object(model)) = own.get_mut("model") {
+        model.insert("chat_template".to_owned(), adapter["chat_template"].clone());
+    }
+    data
+}
+
 impl Adapter {
-    /// `whole` is the bundle's manifest.
+    /// `whole` is the bundle's manifest, without its adapters.
     fn of(name: &str, adapter: &Json, whole: &Json) -> Result<Adapter, String> {
         check_name("adapters", name)?;
         let of_kernels = whole["kernels"] == Json::Bool(true);
         require(of_kernels, || "adapters: need a bundle of the backend kernels".into())?;
-        let mut data = whole.clone();
-        let Json::Object(own) = &mut data else { unreachable!("a manifest is an object") };
-        for field in OF_ADAPTER {
-            own.insert(field.to_owned(), adapter[field].clone());
-        }
-        own.insert("adapters".to_owned(), Json::Object(Box::default()));
-        if let Some(Json::Object(model)) = own.get_mut("model") {
-            model.insert("chat_template".to_owned(), adapter["chat_template"].clone());
-        }
+        let data = with_adapter(whole.clone(), adapter);
         let manifest = Manifest::of(&data);
         manifest.check_relations(&data).map_err(|reason| format!("adapters.{name}.{reason}"))?;
-        let text = serde_json::to_string(&data).map_err(|error| error.to_string())?;
-        Ok(Adapter { name: name.to_owned(), text, manifest })
+        Ok(Adapter { name: name.to_owned(), manifest })
     }
 
     /// The name of one of its files in the bundle.

@@ -16,7 +16,7 @@ pub struct Message(Object);
 impl Message {
     pub fn list(json: &str) -> Result<Vec<Message>> {
         let read = || {
-            let value = Json::parse_lenient(json)?;
+            let value = Json::parse_given(json)?;
             let items = value.list().ok_or("it is no list")?;
             let message = |(at, item): (usize, &Json)| {
                 Message::of(item).map_err(|reason| format!("message {}: {reason}", at + 1))

@@ -139,6 +139,15 @@ impl Checker {
                 (None, None) => self.wrong(&Place::Name(place, name), "Field required"),
             }
         }
+        if let Some(most) = schema.get("maxProperties").and_then(Json::whole) {
+            let count = fields.len();
+            if count as i128 > most {
+                return self.wrong(
+                    place,
+                    format_args!("Dictionary should have at most {most} items after validation, not {count}"),
+                );
+            }
+        }
         let others = fields.iter_mut().filter(|(name, _)| !properties.contains_key(*name));
         match schema.get("additionalProperties") {
             Some(inner @ Json::Object(_)) => {

@@ -21,8 +21,8 @@ impl Setting {
     /// `json` is an object of variables for the template, such as {"enable_thinking": false}.
     pub fn set_variables(&mut self, json: &str) -> Result<()> {
         const OWN: [&str; 5] = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];
-        let value = Json::parse_lenient(json)
-            .map_err(|error| bad_argument(format!("template variables: not JSON ({error})")))?;
+        let value =
+            Json::parse_given(json).map_err(|error| bad_argument(format!("template variables: not JSON ({error})")))?;
         let Json::Object(variables) = value else {
             return Err(bad_argument("template variables must be a JSON object"));
         };
@@ -113,8 +113,11 @@ fn value(json: &Json) -> jinja::Result<Value> {
     Ok(match json {
         Json::Null => Value::None,
         Json::Bool(value) => Value::Bool(*value),
-        // A larger one is a float, as those that are too large for the reader of JSON.
-        Json::Whole(value) => i64::try_from(*value).map_or(Value::Float(*value as f64), Value::Int),
+        Json::Whole(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+            (Ok(value), _) => Value::Int(value),
+            (_, Ok(value)) => Value::Large(value),
+            _ => return Err(jinja::Fault("a number has more than 64 bits".to_owned())),
+        },
         Json::Real(value) => Value::Float(*value),
         Json::Text(text) => Value::text(text.as_str()),
         Json::List(items) => list_of(items.iter().map(value))?,

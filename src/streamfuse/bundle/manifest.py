@@ -45,6 +45,9 @@ PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verif
 PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 PLAIN_NAME_RULE = "must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
 
+# Each repeats much of the manifest in a reader's memory.
+MOST_ADAPTERS = 64
+
 _MOST = 2**53  # larger integers lose digits in readers that use doubles
 _MOST_TOKENS = 2**22  # of a vocabulary, as in the core
 _LONGEST_NAME = 255
@@ -241,7 +244,9 @@ class Manifest(Strict):
         description="every file but the manifest and its signature; relative paths with /"
     )
     adapters: dict[Name, Adapter] = Field(
-        {}, description="task adapters by name, chosen per session; left out if there are none"
+        {},
+        max_length=MOST_ADAPTERS,
+        description="task adapters by name, chosen per session; left out if there are none",
     )
     prefixes: dict[Name, Prefix] = Field(
         {}, description="stored prefixes of prompts by name; left out if there are none"

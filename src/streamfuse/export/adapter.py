@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfuse.adapters import DEFAULT, DEFAULT_ELSEWHERE, find
-from streamfuse.bundle.manifest import PLAIN_NAME, PLAIN_NAME_RULE
+from streamfuse.bundle.manifest import MOST_ADAPTERS, PLAIN_NAME, PLAIN_NAME_RULE
 from streamfuse.model.checkpoint import adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.pull import resolve_model
@@ -37,6 +37,8 @@ def resolve_for_adapter(config: ExportConfig) -> ExportConfig:
     """
     if not config.task:
         return _resolved(config)
+    if len(config.task) > MOST_ADAPTERS:
+        raise OptionError(f"--task: a bundle has at most {MOST_ADAPTERS} adapters, not {len(config.task)}")
     base = config
     if config.adapter is None:  # the base has no streams; their options are for the tasks
         base = replace(_without_stream_options(config), widths=tuple(width for width in config.widths if width > 1))

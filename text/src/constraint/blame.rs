@@ -25,9 +25,6 @@ pub fn found(root: &Value, message: String, fault: impl Fn(&Value) -> Option<Str
     if let Some(name) = search.keyword(&schema, &message) {
         path = at(&path, &name);
     }
-    if message.starts_with("oneOf constraints") {
-        message = "the options are not known to exclude each other, by type or by a constant; use anyOf".to_owned();
-    }
     wrong(&path, message)
 }
 

@@ -60,7 +60,7 @@ pub fn spell(fields: &mut Map<String, Value>) {
     if found.is_empty() {
         return;
     }
-    fields.remove("format");
+    fields.shift_remove("format");
     for pattern in found {
         let pattern = Value::String(format!("^{pattern}$"));
         if !fields.contains_key("pattern") {

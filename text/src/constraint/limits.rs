@@ -18,8 +18,14 @@ pub const MOST_SQUARES: usize = 1 << 20;
 /// Different references in a schema.
 pub const MOST_REFERENCES: usize = 1000;
 
-/// Values that are copied to the place of a reference.
-pub const MOST_COPIED: usize = 20_000;
+/// Steps to show that the options of each `oneOf` exclude each other: about eight for two options with a discriminator.
+pub const MOST_COMPARED: usize = 1 << 21;
+
+/// Bits of a number of `multipleOf`, without its decimal point, and of the product of those that one number must be a
+/// multiple of; and decimals. The compiler adds ten times such a number and nine times the power of ten of its decimals,
+/// in 32 bits.
+pub const MOST_BITS: usize = 28;
+pub const MOST_DECIMALS: u32 = 8;
 
 /// Branches of the derivatives of all expressions, each about 100 ns.
 pub const MOST_BRANCHES: usize = 1 << 20;

@@ -1,7 +1,9 @@
 //! A grammar that restricts a text, token by token.
 
 mod blame;
+mod bounds;
 mod breadth;
+mod disjoint;
 mod drafts;
 mod formats;
 mod grammar;

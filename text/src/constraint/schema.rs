@@ -10,13 +10,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use llguidance::JsonCompileOptions;
 use serde_json::{json, Map, Value};
 
-use super::formats;
-use super::limits::{MOST_COPIED, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES};
+use super::limits::{
+    MOST_BITS, MOST_DECIMALS, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES,
+};
+use super::{bounds, disjoint, formats};
 use crate::error::{bad_grammar, one_line, Result};
 
 type Object = Map<String, Value>;
 
 const OPTIONS: &str = "x-guidance";
+const ESCAPES: &str = "json_allowed_escapes"; // of the options
+const COERCED: &str = "coerce_one_of";
 const PASSES: usize = 3; // over references, of which some lead to themselves
 const DRAFTS: [&str; 5] = [
     "https://json-schema.org/draft/2020-12/schema",
@@ -65,23 +69,59 @@ pub fn checked(schema: Value) -> Result<Value> {
         other => other,
     };
     each_schema(&mut schema, &mut strip);
-    let mut known = HashMap::new();
-    for _ in 0..PASSES {
-        let mut checker = Checker { root: &schema, known, references: HashMap::new(), squares: 0, copied: 0 };
-        checker.schema(&schema, "#")?;
-        known = checker.references;
+    let (mut choices, mut decimals) = (Vec::new(), 0);
+    for joined in [Joined::Patterns, Joined::Multiples] {
+        let mut known = HashMap::new();
+        for _ in 0..PASSES {
+            let mut checker = Checker::new(&schema, joined, known, decimals);
+            checker.schema(&schema, "#")?;
+            (known, choices, decimals) = (checker.references, checker.choices, checker.decimals);
+        }
     }
-    let options = options(&schema)?;
-    let mut schema = inlined(&schema);
-    each_schema(&mut schema, &mut formats::spell);
+    let mut options = options(&schema)?;
+    if options.get(COERCED) != Some(&Value::Bool(true)) {
+        disjoint::check(&schema, &choices)?; // then the compiler may read each as `anyOf`
+        options.insert(COERCED.to_owned(), Value::Bool(true));
+    }
+    let (mut is_open, mut has_controls) = (false, false);
+    each_schema(&mut schema, &mut |fields| {
+        formats::spell(fields);
+        bounds::spell(fields);
+        is_open |= has_open_names(fields);
+        has_controls |= has_control_characters(fields);
+    });
+    let is_general = options.get("json_allow_general_unicode_escapes") == Some(&Value::Bool(true));
+    if is_open && !has_controls && !is_general {
+        options.entry(ESCAPES).or_insert_with(|| "nrbtf\"\\".into());
+    }
     if let Some(fields) = schema.as_object_mut() {
-        fields.insert(OPTIONS.to_owned(), options);
+        fields.insert(OPTIONS.to_owned(), Value::Object(options));
     }
     Ok(schema)
 }
 
+/// Whether additional properties may stand beside those with names or patterns. The compiler tells them apart by their
+/// spelling, so that `\u0061` would be another name than `a`.
+fn has_open_names(fields: &Object) -> bool {
+    let has_some = |name: &str| match fields.get(name) {
+        Some(Value::Object(inner)) => !inner.is_empty(),
+        Some(Value::Array(inner)) => !inner.is_empty(),
+        _ => false,
+    };
+    let is_open = fields.get("additionalProperties") != Some(&Value::Bool(false));
+    is_open && ["properties", "patternProperties", "required"].into_iter().any(has_some)
+}
+
+/// Whether a constant has characters that can only be written as `\uXXXX`.
+fn has_control_characters(fields: &Object) -> bool {
+    ["const", "enum"].iter().filter_map(|name| fields.get(*name)).any(|value| {
+        let text = value.to_string();
+        text.contains("\\u00") || text.contains('\x7f')
+    })
+}
+
 /// Compact unless the schema says otherwise.
-fn options(schema: &Value) -> Result<Value> {
+fn options(schema: &Value) -> Result<Object> {
     let place = format!("#/{OPTIONS}");
     let mut options = match schema.get(OPTIONS) {
         None => Object::new(),
@@ -89,9 +129,8 @@ fn options(schema: &Value) -> Result<Value> {
         Some(_) => return Err(wrong(&place, "must be an object")),
     };
     options.entry("whitespace_flexible").or_insert(Value::Bool(false));
-    let options = Value::Object(options);
     let read: JsonCompileOptions =
-        serde_json::from_value(options.clone()).map_err(|error| wrong(&place, one_line(&error)))?;
+        serde_json::from_value(Value::Object(options.clone())).map_err(|error| wrong(&place, one_line(&error)))?;
     if read.lenient {
         return Err(wrong(&format!("{place}/lenient"), "must be false; what is not supported is an error"));
     }
@@ -139,7 +178,8 @@ fn each_inside(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
     }
 }
 
-/// Removes keywords that say nothing where they stand, and writes a whole number without a fraction.
+/// Removes keywords that say nothing where they stand, writes a whole number without a fraction, and puts a keyword
+/// directly in front of the one that depends on it: the compiler reads them in groups, which `allOf` and the like part.
 fn strip(fields: &mut Object) {
     let says_nothing = |fields: &Object, name: &str| match (name, &fields[name]) {
         ("uniqueItems", Value::Bool(false)) => true,
@@ -150,6 +190,7 @@ fn strip(fields: &mut Object) {
         ("if", _) => !fields.contains_key("then") && !fields.contains_key("else"),
         ("dependentRequired" | "dependentSchemas" | "dependencies", Value::Object(inner)) => inner.is_empty(),
         ("additionalItems", _) => !fields.get("items").is_some_and(Value::is_array),
+        ("discriminator", _) => true, // OpenAPI's; beside a recursive reference the compiler takes no other keyword
         _ => false,
     };
     let nothing: Vec<String> = fields.keys().filter(|name| says_nothing(fields, name)).cloned().collect();
@@ -160,34 +201,74 @@ fn strip(fields: &mut Object) {
             fields.insert(name.to_owned(), Value::from(count as u64));
         }
     }
+    for (name, dependent) in [("patternProperties", "additionalProperties"), ("items", "additionalItems")] {
+        if fields.contains_key(dependent) {
+            let mut moved = fields.shift_remove(name);
+            for (key, value) in std::mem::take(fields) {
+                if key == dependent {
+                    fields.extend(moved.take().map(|value| (name.to_owned(), value)));
+                }
+                fields.insert(key, value);
+            }
+        }
+    }
 }
 
 fn allows_all(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(Object::is_empty)
 }
 
-/// Upper bound on the number of patterns that one string must match, for each place in a value. The compiler intersects
-/// them, in time that is exponential in their number. `anyOf` or `oneOf` with k options that have patterns adds log2(k),
-/// rounded up, because patterns beside it are intersected with those of each option.
+/// What the compiler joins where one value must fit several schemas, up to a limit.
+#[derive(Clone, Copy, PartialEq)]
+enum Joined {
+    /// Patterns that a string must match. The compiler intersects them, in time that is exponential in their number.
+    Patterns,
+    /// The bits of the numbers of `multipleOf`, which the compiler multiplies.
+    Multiples,
+}
+
+impl Joined {
+    fn most(self) -> usize {
+        match self {
+            Joined::Patterns => MOST_JOINED,
+            Joined::Multiples => MOST_BITS,
+        }
+    }
+
+    fn too_many(self, path: &str) -> crate::error::Failure {
+        let reason = match self {
+            Joined::Patterns => format!(
+                "a string would have to match more than {MOST_JOINED} patterns at once (`pattern` and `format`, joined by \
+                 `allOf`, `$ref` or sibling keywords)"
+            ),
+            Joined::Multiples => format!(
+                "a number would have to be a multiple of several whose product has more than {MOST_BITS} bits \
+                 (`multipleOf`, joined by `allOf`, `$ref` or sibling keywords)"
+            ),
+        };
+        wrong(path, reason)
+    }
+}
+
+/// Upper bound on what is joined, for each place in a value. `anyOf` or `oneOf` with k options that have patterns adds
+/// log2(k), rounded up, because patterns beside it are intersected with those of each option.
 #[derive(Clone, Default)]
-struct Patterns<'a> {
+struct Load<'a> {
     here: usize,                          // the value itself
-    properties: BTreeMap<&'a str, usize>, // those with patterns
+    properties: BTreeMap<&'a str, usize>, // those with a load
     others: usize,                        // other properties, and items
 }
 
-/// More than MOST_JOINED.
+/// More than the limit.
 struct TooMany;
 
-impl<'a> Patterns<'a> {
-    const ONE: Self = Patterns { here: 1, properties: BTreeMap::new(), others: 0 };
-
+impl<'a> Load<'a> {
     fn most(&self) -> usize {
         self.properties.values().copied().fold(self.here.max(self.others), usize::max)
     }
 
     fn of_others(inner: &Self) -> Self {
-        Patterns { others: inner.most(), ..Patterns::default() }
+        Load { others: inner.most(), ..Load::default() }
     }
 
     /// `join` is commutative, and 0 adds nothing.
@@ -207,10 +288,10 @@ impl<'a> Patterns<'a> {
     }
 
     /// Of a value that fits both schemas.
-    fn and(self, other: Self) -> Result<Self, TooMany> {
+    fn and(self, other: Self, most: usize) -> Result<Self, TooMany> {
         let mut is_sound = true;
         let joined = self.with(other, |a, b| {
-            is_sound &= a == 0 || b == 0 || a + b <= MOST_JOINED;
+            is_sound &= a == 0 || b == 0 || a + b <= most;
             a + b
         });
         is_sound.then_some(joined).ok_or(TooMany)
@@ -232,30 +313,48 @@ impl<'a> Patterns<'a> {
 
 struct Checker<'a> {
     root: &'a Value,
-    known: HashMap<&'a str, Patterns<'a>>,      // of references in the pass before
-    references: HashMap<&'a str, Patterns<'a>>, // those checked, or being checked
-    squares: usize,                             // of the numbers of properties
-    copied: usize,                              // properties with patterns, by references to them
+    joined: Joined,
+    known: HashMap<&'a str, Load<'a>>,      // of references in the pass before
+    references: HashMap<&'a str, Load<'a>>, // those checked, or being checked
+    squares: usize,                         // of the numbers of properties
+    copied: usize,                          // properties with a load, by references to them
+    decimals: u32,                          // most of a `multipleOf`, those of passes before too
+    choices: Vec<(String, &'a Object)>,     // schemas with a `oneOf`, and the path of that
 }
 
 impl<'a> Checker<'a> {
-    fn schema(&mut self, schema: &'a Value, path: &str) -> Result<Patterns<'a>> {
+    fn new(root: &'a Value, joined: Joined, known: HashMap<&'a str, Load<'a>>, decimals: u32) -> Checker<'a> {
+        let (references, choices) = (HashMap::new(), Vec::new());
+        Checker { root, joined, known, references, squares: 0, copied: 0, decimals, choices }
+    }
+
+    fn schema(&mut self, schema: &'a Value, path: &str) -> Result<Load<'a>> {
         let fields = match schema {
-            Value::Bool(_) => return Ok(Patterns::default()),
+            Value::Bool(_) => return Ok(Load::default()),
             Value::Object(fields) => fields,
             _ => return Err(wrong(path, "a schema is an object, true or false")),
         };
-        let (mut all, mut parts) = (Patterns::default(), Patterns::default());
+        let (mut all, mut parts) = (Load::default(), Load::default());
         for (name, value) in fields {
             let found = self.keyword(fields, name, value, path, &at(path, name))?;
             match name.as_str() {
                 "properties" | "items" | "prefixItems" | "additionalItems" | "additionalProperties" => {
                     parts = parts.or(found);
                 }
-                _ => all = all.and(found).map_err(|_| too_many(path))?,
+                _ => all = self.both(all, found, path)?,
             }
         }
-        all.and(parts).map_err(|_| too_many(path))
+        self.both(all, parts, path)
+    }
+
+    fn both(&self, one: Load<'a>, other: Load<'a>, path: &str) -> Result<Load<'a>> {
+        one.and(other, self.joined.most()).map_err(|_| self.joined.too_many(path))
+    }
+
+    /// The load of a keyword where this is counted.
+    fn load(&self, counted: Joined, here: usize) -> Load<'a> {
+        let here = if self.joined == counted { here } else { 0 };
+        Load { here, ..Load::default() }
     }
 
     fn keyword(
@@ -265,8 +364,8 @@ impl<'a> Checker<'a> {
         value: &'a Value,
         outer: &str,
         path: &str,
-    ) -> Result<Patterns<'a>> {
-        let mut found = Patterns::default();
+    ) -> Result<Load<'a>> {
+        let mut found = Load::default();
         match (name, value) {
             ("$ref", Value::String(target)) => found = self.reference(target, path)?,
             ("$schema", Value::String(draft)) if DRAFTS.contains(&draft.trim_end_matches('#')) => (),
@@ -277,7 +376,9 @@ impl<'a> Checker<'a> {
                 return Err(wrong(path, r#"nullable is no keyword of JSON Schema; write "type": [..., "null"]"#));
             }
             ("type", value) => check_type(value, path)?,
-            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => found = Patterns::ONE,
+            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => {
+                found = self.load(Joined::Patterns, 1);
+            }
             ("format", _) => {
                 return Err(wrong(path, format!("the format {value} is not supported; known: {}", FORMATS.join(", "))));
             }
@@ -289,6 +390,17 @@ impl<'a> Checker<'a> {
                     return Err(wrong(path, format!("{value} is no number for {name}")));
                 }
                 exact(value, path)?;
+                if name == "multipleOf" {
+                    found = self.multiple(value, path)?;
+                }
+            }
+            ("minProperties", value) => {
+                let required = fields.get("required").and_then(Value::as_array).into_iter().flatten();
+                let names: HashSet<&str> = required.filter_map(Value::as_str).collect();
+                if value.as_u64().is_some_and(|least| least > names.len() as u64 + 1) {
+                    let reason = "more than one unnamed property cannot be required, since names could repeat";
+                    return Err(wrong(path, reason));
+                }
             }
             ("properties", Value::Object(inner)) => {
                 self.properties(inner.len(), path)?;
@@ -303,27 +415,30 @@ impl<'a> Checker<'a> {
                     return Err(wrong(path, format!("more than {MOST_PATTERNS} patterns are not supported")));
                 }
                 for (name, inner) in inner {
-                    found = found.or(Patterns::of_others(&self.schema(inner, &at(path, name))?));
+                    found = found.or(Load::of_others(&self.schema(inner, &at(path, name))?));
                 }
             }
-            ("pattern", _) => found = Patterns::ONE,
+            ("pattern", _) => found = self.load(Joined::Patterns, 1),
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
                 let mut options = 0;
                 for (number, inner) in inner.iter().enumerate() {
                     let inner = self.schema(inner, &at(path, &number.to_string()))?;
                     options += usize::from(inner.most() > 0);
                     found = match name {
-                        "allOf" => found.and(inner).map_err(|_| too_many(path))?,
+                        "allOf" => self.both(found, inner, path)?,
                         "anyOf" | "oneOf" => found.or(inner),
-                        _ => found.or(Patterns::of_others(&inner)),
+                        _ => found.or(Load::of_others(&inner)),
                     };
                 }
-                if name == "anyOf" || name == "oneOf" {
+                if (name == "anyOf" || name == "oneOf") && self.joined == Joined::Patterns {
                     found = found.of_options(options);
+                }
+                if name == "oneOf" {
+                    self.choices.push((path.to_owned(), fields));
                 }
             }
             ("items" | "additionalItems" | "additionalProperties", inner) => {
-                found = Patterns::of_others(&self.schema(inner, path)?);
+                found = Load::of_others(&self.schema(inner, path)?);
             }
             ("properties" | "patternProperties", _) => return Err(wrong(path, "must be an object")),
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "enum", _) => return Err(wrong(path, "must be a list")),
@@ -340,6 +455,22 @@ impl<'a> Checker<'a> {
         Ok(found)
     }
 
+    /// The load of a `multipleOf`: its bits where all have as many decimals.
+    fn multiple(&mut self, value: &Value, path: &str) -> Result<Load<'a>> {
+        let text = value.as_f64().unwrap_or_default().to_string(); // without an exponent
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let (digits, decimals) = (format!("{whole}{fraction}").parse::<u64>(), fraction.len() as u32);
+        let Some(digits) = digits.ok().filter(|digits| digits >> MOST_BITS == 0 && decimals <= MOST_DECIMALS) else {
+            let most = 1 << MOST_BITS;
+            return Err(wrong(path, format!(
+                "{value} has too many digits; supported are {MOST_DECIMALS} decimals, and less than {most} without the point"
+            )));
+        };
+        self.decimals = self.decimals.max(decimals);
+        let bits = u64::BITS - (digits * 10_u64.pow(self.decimals - decimals)).leading_zeros();
+        Ok(self.load(Joined::Multiples, bits as usize))
+    }
+
     fn properties(&mut self, number: usize, path: &str) -> Result<()> {
         if number > MOST_PROPERTIES {
             return Err(wrong(path, format!("more than {MOST_PROPERTIES} properties are not supported")));
@@ -351,13 +482,13 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// What a reference leads to is compiled too, wherever it is. In a recursive schema, the patterns of the inner
-    /// reference are those of the pass before.
-    fn reference(&mut self, target: &'a str, path: &str) -> Result<Patterns<'a>> {
+    /// What a reference leads to is compiled too, wherever it is. In a recursive schema, the load of the inner reference
+    /// is that of the pass before.
+    fn reference(&mut self, target: &'a str, path: &str) -> Result<Load<'a>> {
         if let Some(known) = self.references.get(target) {
             self.copied += known.properties.len();
             if self.copied > MOST_SQUARES {
-                return Err(wrong(path, "references repeat too many properties with patterns"));
+                return Err(wrong(path, "references repeat too many properties with patterns or `multipleOf`"));
             }
             return Ok(known.clone());
         }
@@ -368,9 +499,9 @@ impl<'a> Checker<'a> {
         let found = find(self.root, target).ok_or_else(|| {
             wrong(path, format!("{target:?} leads nowhere; only places in this schema are supported, as #/$defs/name"))
         })?;
-        let patterns = self.schema(found, target)?;
-        self.references.insert(target, patterns.clone());
-        Ok(patterns)
+        let load = self.schema(found, target)?;
+        self.references.insert(target, load.clone());
+        Ok(load)
     }
 }
 
@@ -382,44 +513,6 @@ pub fn find<'a>(root: &'a Value, target: &str) -> Option<&'a Value> {
 /// The JSON pointer of a reference. llguidance knows neither anchors nor escapes.
 fn pointer(target: &str) -> Option<&str> {
     target.strip_prefix('#').filter(|pointer| !pointer.contains(['~', '%']) && *pointer != "/")
-}
-
-/// With the schema that an option of `oneOf` refers to in its place: then options that differ in a constant, as a
-/// discriminator is one, are seen to exclude each other.
-fn inlined(schema: &Value) -> Value {
-    fn values(schema: &Value) -> usize {
-        1 + match schema {
-            Value::Object(fields) => fields.values().map(values).sum(),
-            Value::Array(inner) => inner.iter().map(values).sum::<usize>(),
-            _ => 0,
-        }
-    }
-    fn walk(root: &Value, schema: &mut Value, room: &mut usize) {
-        match schema {
-            Value::Object(fields) => {
-                for (name, value) in fields.iter_mut() {
-                    if let ("oneOf", Value::Array(options)) = (name.as_str(), &mut *value) {
-                        for option in options {
-                            let only = option.as_object().filter(|fields| fields.len() == 1);
-                            let target = only.and_then(|fields| fields.get("$ref")).and_then(Value::as_str);
-                            let Some(found) = target.and_then(|target| find(root, target)) else { continue };
-                            if let Some(left) = room.checked_sub(values(found)) {
-                                *room = left;
-                                *option = found.clone();
-                            }
-                        }
-                    } else if !matches!(name.as_str(), "const" | "enum" | "default" | "examples") {
-                        walk(root, value, room);
-                    }
-                }
-            }
-            Value::Array(values) => values.iter_mut().for_each(|value| walk(root, value, room)),
-            _ => (),
-        }
-    }
-    let mut made = schema.clone();
-    walk(schema, &mut made, &mut { MOST_COPIED });
-    made
 }
 
 fn check_type(value: &Value, path: &str) -> Result<()> {
@@ -453,11 +546,4 @@ pub fn at(path: &str, name: &str) -> String {
 
 pub fn wrong(path: &str, reason: impl std::fmt::Display) -> crate::error::Failure {
     bad_grammar(format!("{path}: {reason}"))
-}
-
-fn too_many(path: &str) -> crate::error::Failure {
-    wrong(path, format!(
-        "a string would have to match more than {MOST_JOINED} patterns at once (`pattern` and `format`, joined by `allOf`, \
-         `$ref` or sibling keywords)"
-    ))
 }

@@ -266,6 +266,7 @@ impl Render {
             Value::Float(number) if !number.is_finite() => fault("cannot convert such a float to an integer"),
             Value::Float(number) if number.abs() >= MOST_EXACT as f64 => fault("a number is too large for this"),
             Value::Float(number) => Ok(Value::Int(number.trunc() as i64)),
+            Value::Large(_) => Ok(value.clone()),
             Value::Text(text) => {
                 self.spend_text(text)?;
                 let text = &*uncut(text).collect::<String>();
@@ -295,6 +296,7 @@ impl Render {
         let found = match value {
             Value::Undefined(what) => return fault(&**what),
             Value::Float(number) => Some(*number),
+            Value::Large(_) => return fault("a number is too large for this"),
             Value::Text(text) => {
                 self.spend_text(text)?;
                 let text = uncut(text).collect::<String>();

@@ -52,6 +52,7 @@ impl Render {
             Value::None => out.push_str("null"),
             Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
             Value::Int(value) => out.push_str(&value.to_string()),
+            Value::Large(value) => out.push_str(&value.to_string()),
             Value::Float(value) => out.push_str(&match value {
                 value if value.is_nan() => "NaN".to_owned(),
                 value if value.is_infinite() => if *value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),

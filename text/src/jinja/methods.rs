@@ -38,7 +38,7 @@ pub fn is_refused(value: &Value, name: &str) -> bool {
             matches!(name, "append" | "clear" | "extend" | "insert" | "pop" | "remove" | "reverse" | "sort")
         }
         Value::Dict(_) => matches!(name, "clear" | "fromkeys" | "pop" | "popitem" | "setdefault" | "update"),
-        Value::Bool(_) | Value::Int(_) => matches!(
+        Value::Bool(_) | Value::Int(_) | Value::Large(_) => matches!(
             name,
             "as_integer_ratio"
                 | "bit_count"

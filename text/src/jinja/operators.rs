@@ -14,6 +14,7 @@ impl Render {
         match (operator, a, b) {
             (Operator::Remainder, Value::Text(form), _) => return self.percent(form, b).map(Value::text),
             (_, _, Value::Undefined(what)) => return fault(&**what),
+            (_, Value::Large(_), _) | (_, _, Value::Large(_)) => return fault("a number is too large for this"),
             (Operator::Add, Value::Text(a), Value::Text(b)) => return self.joined(a, b),
             (Operator::Add, Value::Text(_) | Value::Safe(_), Value::Text(_) | Value::Safe(_)) => {
                 return self.safe_joined(a, b);

@@ -48,6 +48,10 @@ impl Render {
             (Value::Range(a), Value::Range(b)) => {
                 a.length == b.length && (a.length == 0 || (a.start == b.start && (a.length == 1 || a.step == b.step)))
             }
+            (Value::Large(a), Value::Large(b)) => a == b,
+            (Value::Large(_), Value::Float(_)) | (Value::Float(_), Value::Large(_)) => {
+                return fault("a comparison of such numbers is not supported")
+            }
             (Value::Function(a), Value::Function(b)) => a == b,
             (Value::Stream(a), Value::Stream(b)) => Rc::ptr_eq(a, b),
             (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),

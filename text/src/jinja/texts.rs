@@ -38,6 +38,7 @@ impl Render {
             Value::None => out.push_str("None"),
             Value::Bool(value) => out.push_str(if *value { "True" } else { "False" }),
             Value::Int(value) => out.push_str(&value.to_string()),
+            Value::Large(value) => out.push_str(&value.to_string()),
             Value::Float(value) => out.push_str(&float(*value)),
             Value::Text(text) => {
                 self.spend_bytes(4 * text.len())?; // the maximum length of an escape

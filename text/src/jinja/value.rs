@@ -22,6 +22,7 @@ pub enum Value {
     None,
     Bool(bool),
     Int(i64),
+    Large(u64), // an integer of JSON beyond i64: it can be written, but not be computed with
     Float(f64),
     Text(Arc<str>),
     Safe(Arc<str>), // jinja2's Markup
@@ -144,7 +145,7 @@ impl Value {
             Value::Undefined(_) => "Undefined",
             Value::None => "NoneType",
             Value::Bool(_) => "bool",
-            Value::Int(_) => "int",
+            Value::Int(_) | Value::Large(_) => "int",
             Value::Float(_) => "float",
             Value::Text(_) => "str",
             Value::Safe(_) => "Markup",

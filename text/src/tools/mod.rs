@@ -26,7 +26,7 @@ pub struct Tools {
 impl Tools {
     /// A JSON list of tools, or of functions alone: {"name", "description", "parameters"}.
     pub fn parse(json: &str) -> Result<Tools> {
-        let value = Json::parse_lenient(json).map_err(|error| bad_argument(format!("tools: not JSON ({error})")))?;
+        let value = Json::parse_given(json).map_err(|error| bad_argument(format!("tools: not JSON ({error})")))?;
         let items = value.list().ok_or_else(|| bad_argument("tools must be a JSON list"))?;
         let (mut list, mut names) = (Vec::new(), HashSet::new());
         for (number, item) in (1..).zip(items) {

@@ -5,7 +5,7 @@ use super::channels::Call;
 use super::families::{Family, Form, ARGS};
 use super::python;
 use super::Tools;
-use crate::json::{Json, Object};
+use crate::json::{in_range, Json, Object};
 
 /// Schemas that are read for the types of an argument.
 const MOST_SCHEMAS: usize = 256;
@@ -16,11 +16,11 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
     let text = text.strip_prefix(family.open.trim_end()).unwrap_or(text);
     let text = if family.close.is_empty() { text } else { text.strip_suffix(family.close).unwrap_or(text) };
     let calls = match family.form {
-        Form::Json { .. } | Form::JsonAlone => of_json(text)?,
+        Form::Json { .. } | Form::JsonAlone => of_json(&in_range(text))?,
         Form::Braces { quote } => braces::calls(text, quote, tools)?,
         Form::Python { .. } => python::calls(text, tools)?,
-        Form::Args => of_args(text, family.open)?,
-        Form::Xml if text.trim_start().starts_with(['{', '[']) => of_json(text)?,
+        Form::Args => of_args(&in_range(text), family.open)?,
+        Form::Xml if text.trim_start().starts_with(['{', '[']) => of_json(&in_range(text))?,
         Form::Xml => of_xml(text, tools)?,
     };
     (!calls.is_empty()).then_some(calls)

@@ -10,7 +10,7 @@ pub fn results(json: &str, calls: &[Json]) -> Result<Vec<Message>> {
     if calls.is_empty() {
         return Err(bad_argument("no tool was called in the last answer, so there are no results to give"));
     }
-    let value = Json::parse_lenient(json).map_err(|error| bad_argument(format!("tool results: not JSON ({error})")))?;
+    let value = Json::parse_given(json).map_err(|error| bad_argument(format!("tool results: not JSON ({error})")))?;
     let items = value.list().filter(|items| !items.is_empty());
     let items = items.ok_or_else(|| bad_argument("tool results must be a JSON list of {\"name\", \"content\"}"))?;
     let mut open: Vec<&Json> = calls.iter().collect(); // calls without a result

@@ -1,0 +1,43 @@
+//! Exclusive bounds at whole numbers. The compiler lets such a bound itself through where the other bound has the same
+//! whole part: 0 where a number is above 0 and at most 0.5.
+
+use serde_json::{Map, Value};
+
+/// In place of zero's neighbour: a pattern is nested as deep as a bound has decimals, which takes time and has a limit.
+const NEXT_TO_ZERO: f64 = 1e-20;
+
+/// Above this, a number has no neighbour with the same whole part.
+const MOST: f64 = (1_u64 << 52) as f64;
+
+/// Writes such a bound as the nearest number inside. Those of whole numbers are left, which the compiler knows, and those
+/// that exclude everything, so that its error names them.
+pub fn spell(fields: &mut Map<String, Value>) {
+    if fields.get("type").is_some_and(|kind| kind == "integer") {
+        return;
+    }
+    let bound = |name: &str| fields.get(name).and_then(Value::as_f64);
+    let (minimum, maximum) = (bound("minimum"), bound("maximum"));
+    let least = bound("exclusiveMinimum").and_then(above);
+    let most = bound("exclusiveMaximum").and_then(|bound| above(-bound)).map(|bound| -bound);
+    let least = least.map(|least| minimum.map_or(least, |minimum| minimum.max(least)));
+    let most = most.map(|most| maximum.map_or(most, |maximum| maximum.min(most)));
+    if least.or(minimum) > most.or(maximum).or(Some(f64::INFINITY)) {
+        return;
+    }
+    let replaced = [("exclusiveMinimum", "minimum", least), ("exclusiveMaximum", "maximum", most)];
+    for (exclusive, inclusive, bound) in replaced {
+        if let Some(bound) = bound {
+            fields.shift_remove(exclusive);
+            fields.insert(inclusive.to_owned(), Value::from(bound));
+        }
+    }
+}
+
+/// The neighbour of a bound away from zero; None where the compiler knows the bound itself.
+fn above(bound: f64) -> Option<f64> {
+    match bound {
+        0.0 => Some(NEXT_TO_ZERO),
+        _ if (1.0..MOST).contains(&bound) && bound.fract() == 0.0 => Some(bound.next_up()),
+        _ => None,
+    }
+}
