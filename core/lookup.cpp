@@ -83,6 +83,7 @@ LookUp::Match LookUp::match(int64_t row) const {
   for (int64_t n = 0; at.place > 0 && n < kPlaces; ++n, at.place = text_.before(at.length, at.place))
     found.add(static_cast<int64_t>(at.length), text_[at.place]);
   if (in_memory_) {
+    const auto locked = memory_->lock();  // not while a constraint is asked, which may call the memory's owner
     const SuffixIndex& answers = memory_->answers();
     const int64_t in_text = found.length;
     at = answers.longest({path.data(), known});
@@ -120,8 +121,6 @@ void LookUp::offer(int64_t row, const Coupling& coupling, Guide& guide) {
 }
 
 bool LookUp::join(int64_t width, int64_t depth, const Coupling& coupling, Guide& guide, Tree& tree) {
-  std::unique_lock<std::mutex> locked;
-  if (in_memory_) locked = memory_->lock();
   tree_.set_root(text_[text_.size() - 1]);
   matches_.assign(1, match(0));
   if (matches_[0].count == 0 && guide.offers(0).count == 0) return false;

@@ -32,7 +32,7 @@ class Memory {
   // or not. Needs no disk space. Throws Failure(SF_BAD_FILE), after all were tried, for the first that failed.
   void forget();
 
-  // Locks the memory for the look-ups of one draft. The caller holds the lock for the functions below.
+  // Locks the memory for one look-up. The caller holds the lock for the functions below.
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
   const SuffixIndex& answers() const { return answers_; }            // each followed by a boundary
   uint32_t answer(size_t place) const { return answer_of_[place]; }  // a hash of the answer that a place is in

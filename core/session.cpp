@@ -398,7 +398,8 @@ void Session::save(const std::string& path, const std::string& note) {
 }
 
 void Session::restore(const std::string& path, const std::function<int(const std::string&)>& take) {
-  tokens_ = restore_session(path, spec_, engine_, take, [this] { discard(); });
+  const std::vector<int64_t> restored = restore_session(path, spec_, engine_, take, [this] { discard(); });
+  tokens_.assign(restored.begin(), restored.end());  // keeps the memory that is reserved for the longest text
   statistics_.clear();
   planner_.begin(tokens_, 0, nullptr, {});
 }

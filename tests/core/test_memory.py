@@ -12,13 +12,16 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from automata import Automaton
 from fakes import ArithmeticBackend, spec
 
+from streamfuse.runtime.backend import BoolArray, IntArray
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.core import CoreError, CoreModel, CoreSession
 from streamfuse.runtime.reference.watch import observe
@@ -63,6 +66,37 @@ def fnv1a(content: bytes) -> int:
 def ask(model: CoreModel, prompt: list[int] = PROMPT, count: int = COUNT) -> tuple[list[int], Statistics]:
     with open_session(model) as session:
         return answer(session, prompt, count)
+
+
+class ForgettingGrammar(Automaton):
+    """Allows everything, and has the answers forgotten whenever it is asked."""
+
+    model: CoreModel | None = None
+
+    def allows(self, tokens: IntArray) -> BoolArray:
+        assert self.model is not None
+        self.model.forget()
+        return super().allows(tokens)
+
+
+def test_a_constraint_may_have_the_answers_forgotten_while_they_are_searched() -> None:
+    model = model_of()
+    ask(model)
+    constraint = ForgettingGrammar([dict.fromkeys(range(64), 0)], [0])
+    constraint.model = model
+    found: list[int] = []
+
+    def write() -> None:
+        with open_session(model) as session:
+            session.start(PROMPT, GenerationConfig(COUNT, sources=("lookup", "memory")), constraint)
+            while (token := session.next()) is not None:
+                found.append(token.id)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(30)
+    assert not writer.is_alive(), "it waits for the memory's lock, which its own thread holds"
+    assert len(found) == COUNT
 
 
 def test_a_second_conversation_drafts_from_the_first() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import Any
 
 from text_samples import TEMPLATES
 from tokenizer_samples import llama_like, opened
 from tokenizers import AddedToken
+from tokenizers import Tokenizer as Library
 
 from streamfuse.runtime.text import Tokenizer
 
@@ -36,9 +38,14 @@ THOUGHTS = ["[THINK]", "[/THINK]"]  # special tokens too
 
 
 @lru_cache
-def made(template: str) -> Tokenizer:
-    """Bytes, a token each but for special ones; `<tool_call>` is a token that is not special, as in Qwen."""
-    file = llama_like()
+def made(template: str, *merged: str) -> Tokenizer:
+    """Bytes, a token each but for special ones; `<tool_call>` is a token that is not special, as in Qwen. `merged` are
+    two letters each that are one token."""
+    fields = json.loads(llama_like().to_str())
+    for two in merged:
+        fields["model"]["vocab"][two] = len(fields["model"]["vocab"])
+        fields["model"]["merges"].append(list(two))
+    file = Library.from_str(json.dumps(fields))
     file.add_special_tokens([*SPECIAL, *THOUGHTS])
     file.add_tokens([AddedToken(word, normalized=False) for word in ("<tool_call>", "</tool_call>", "<think>")])
     return opened(file, template, 0, [2])

@@ -104,6 +104,24 @@ def test_a_grammar_accepts_its_texts_and_no_other(kind: str, tokenizer: Tokenize
     assert [text for text in others if fits(tokenizer, given, text)] == []
 
 
+@pytest.mark.parametrize("drafts", [0, 4])
+def test_a_long_text_goes_on_without_a_mask_whatever_was_drafted(drafts: int) -> None:
+    tokenizer = opened(llama_like(), bos=1, eos=[2])
+    rng = random.Random(0)
+    words = ["the", "dog", "jumps", "over", "cat", "lazily"]
+    tokens = tokenizer.encode_rendered('"' + " ".join(rng.choice(words) for _ in range(500)))
+    constraint = tokenizer.constraint(schema={"type": "string", "maxLength": 4000, "pattern": "fox"})
+    for place, token in enumerate(tokens):
+        ahead = tokens[place : place + drafts]
+        for drafted in ahead:
+            constraint.accept(drafted)
+        if ahead:
+            constraint.rollback(len(ahead))
+        assert constraint.allows([token])[0]
+        constraint.accept(token)
+    assert constraint.state() == 0
+
+
 @pytest.mark.parametrize("kind", sorted(GRAMMARS))
 def test_a_rollback_is_as_if_the_tokens_had_never_been_accepted(kind: str, tokenizer: Tokenizer) -> None:
     given = GRAMMARS[kind][0]

@@ -142,6 +142,27 @@ def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> 
         assert takes(constraint, text.encode_rendered("and " + CALLS[name]))
 
 
+def test_the_mask_of_a_call_is_not_that_of_the_call_before() -> None:
+    fields = {"a": {"type": "string"}, "b": {"type": "string"}}
+    parameters = {"type": "object", "properties": fields, "additionalProperties": False}
+    text = made(HERMES, '",')
+    (end_of_one,) = text.encode_rendered('",')
+    conversation = Conversation(text, tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    conversation.ask("x")
+    constraint = conversation.call_constraint("auto")
+
+    def write(words: str) -> None:
+        for token in text.encode_rendered(words):
+            constraint.accept(token)
+
+    call = '<tool_call>\n{"name": "f", "arguments": {"%s": "x'
+    write(call % "a")
+    assert constraint.mask()[end_of_one], "b may follow"
+    write('"}}\n</tool_call>\n' + call % "b")
+    assert not constraint.allows([end_of_one])[0]
+    assert not constraint.mask()[end_of_one]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_other_function_is_called(name: str) -> None:
     text, conversation = asked(FAMILIES[name])

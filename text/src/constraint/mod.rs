@@ -16,7 +16,8 @@ pub mod vocabulary;
 use std::sync::Arc;
 
 use llguidance::api::StopReason;
-use llguidance::toktrie::SimpleVob;
+use llguidance::earley::{BiasComputer, ParserRecognizer};
+use llguidance::toktrie::{SimpleVob, TokTrie};
 use llguidance::TokenParser;
 
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
@@ -96,6 +97,7 @@ impl Constraint {
     }
 
     fn push(&mut self, token: u32) -> Result<()> {
+        self.refuel();
         let pushed = self.parser.consume_token(token).and_then(|_| self.parser.check_stop());
         self.checked(pushed).map(|_| ())
     }
@@ -106,6 +108,26 @@ impl Constraint {
             [first, rest @ ..] if *first == token && !rest.is_empty() => Some(rest.to_vec()),
             _ => None,
         }
+    }
+
+    /// Gives the lexer what one step may cost. The parser itself does so only where it computes a mask, so a greedy text
+    /// would have to last with it for as long as the engine's choices fit.
+    fn refuel(&mut self) {
+        // A prefix, so that the parser does not keep this for its mask.
+        self.parser.parser.compute_bias(&Nothing(self.vocabulary.trie()), b" ");
+    }
+
+    /// Calls the parser; if it meets a limit, a new one that has accepted the same tokens is asked again. What a parser
+    /// has spent depends on the drafts that it was asked about, and an answer must not.
+    fn ask<T>(&mut self, call: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        let is_new = self.has_failed;
+        self.mend()?;
+        let found = call(self);
+        if found.is_ok() || !self.has_failed || is_new {
+            return found;
+        }
+        self.mend()?;
+        call(self)
     }
 
     /// A parser that has met an error does nothing any more, so a new one accepts the tokens again.
@@ -143,15 +165,27 @@ impl Constraint {
     }
 }
 
+/// Computes no mask.
+struct Nothing<'a>(&'a TokTrie);
+
+impl BiasComputer for Nothing<'_> {
+    fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
+        self.0.alloc_token_set()
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.0
+    }
+}
+
 impl Restriction for Constraint {
     fn accept(&mut self, token: i64) -> Result<()> {
         let token = u32::try_from(token).ok().filter(|&token| self.vocabulary.has(token));
         let Some(token) = token else {
             return Err(bad_argument("only tokens of the vocabulary can be accepted, without end tokens"));
         };
-        self.mend()?;
         self.mask = None;
-        self.push(token)?;
+        self.ask(|own| own.push(token))?;
         self.forced.push(self.forced_after(token));
         self.tokens.push(token);
         Ok(())
@@ -168,25 +202,26 @@ impl Restriction for Constraint {
         if !self.has_failed && self.parser.rollback(n).is_err() {
             self.has_failed = true;
         }
+        self.parser.invalidate_bias_cache(); // its key does not tell apart texts of the same length
         self.mend()
     }
 
     fn state(&mut self) -> Result<i32> {
-        self.mend()?;
-        if self.parser.stopped() {
-            return Ok(MAY_END | MUST_END);
-        }
-        let may_end = self.parser.is_accepting();
-        self.check()?;
-        Ok(if may_end { MAY_END } else { 0 })
+        self.ask(|own| {
+            if own.parser.stopped() {
+                return Ok(MAY_END | MUST_END);
+            }
+            let may_end = own.parser.is_accepting();
+            own.check()?;
+            Ok(if may_end { MAY_END } else { 0 })
+        })
     }
 
     fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()> {
-        self.mend()?;
         for (token, allowed) in tokens.iter().zip(allowed) {
             let token = u32::try_from(*token).ok().filter(|&token| self.vocabulary.has(token));
             *allowed = match token {
-                Some(token) => self.allows_one(token)?.into(),
+                Some(token) => self.ask(|own| own.allows_one(token))?.into(),
                 None => 0,
             };
         }
@@ -198,10 +233,9 @@ impl Restriction for Constraint {
     }
 
     fn mask(&mut self, words: &mut [u32]) -> Result<()> {
-        self.mend()?;
         let mask = match self.mask.take() {
             Some(mask) => mask,
-            None => self.compute_mask()?,
+            None => self.ask(Self::compute_mask)?,
         };
         words.copy_from_slice(&mask.as_slice()[..words.len()]);
         self.mask = Some(mask);
@@ -209,14 +243,16 @@ impl Restriction for Constraint {
     }
 
     fn forced(&mut self, room: usize) -> Result<&[u32]> {
-        self.mend()?;
         if self.forced[self.tokens.len()].is_none() {
-            let found = if self.parser.stopped() {
-                Vec::new()
-            } else {
-                drafts::forced(&mut self.parser, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens)
-            };
-            self.check()?;
+            let found = self.ask(|own| {
+                if own.parser.stopped() {
+                    return Ok(Vec::new());
+                }
+                let trie = own.vocabulary.trie();
+                let found = drafts::forced(&mut own.parser, &own.language.tokenizer, trie, &own.tokens);
+                own.check()?;
+                Ok(found)
+            })?;
             self.forced[self.tokens.len()] = Some(found);
         }
         let found = self.forced[self.tokens.len()].as_deref().unwrap_or_default();
@@ -224,12 +260,13 @@ impl Restriction for Constraint {
     }
 
     fn choice_key(&mut self) -> Result<u64> {
-        self.mend()?;
-        if self.parser.stopped() {
-            return Ok(0);
-        }
-        let key = drafts::choice_key(&mut self.parser);
-        self.check()?;
-        Ok(key)
+        self.ask(|own| {
+            if own.parser.stopped() {
+                return Ok(0);
+            }
+            let key = drafts::choice_key(&mut own.parser);
+            own.check()?;
+            Ok(key)
+        })
     }
 }
