@@ -56,7 +56,7 @@ _TASKS = {
 }
 SOURCES = ("streams", "lookup", "table")
 _MEMORY = [PEAK_MEMORY.format(bundle) for bundle in BUNDLES]
-_DROPPED = {"parts", "time_ms", "problems", "generated_tokens", "mask_ms_per_token"}  # what no table shows
+_DROPPED = {"parts", "time_ms", "problems", "mask_ms_per_token"}  # what no table shows
 
 Document = Mapping[str, Any]  # a file of results: `processor`, and `benchmarks` by name
 
@@ -129,13 +129,15 @@ def other_runtimes(document: Document) -> str:
 
 def times(document: Document) -> str:
     """Per data set: to the first token, reading the prompt, processor time and, where it was measured, energy."""
-    sets = [
-        (title, *(result["systems"][system] for system in ("plain", "speculative")))
-        for title, result in measured(document, _TITLES)
-    ]
-    columns = "data set | first token, ms | prompt, tokens/s"
-    found = [[title, _number(ours["first_token_ms"], 0), _number(ours["prefill_token_per_sec"], 0)]
-             for title, _, ours in sets]  # fmt: skip
+    sets, found = [], []
+    for title, result in measured(document, _TITLES):
+        plain, ours = (result["systems"][system] for system in ("plain", "speculative"))
+        sets.append((title, plain, ours))
+        whole = [_whole_answer_ms(one, result["prompts"]) for one in (plain, ours)]
+        ratio = None if whole[0] is None or whole[1] is None else whole[0] / whole[1]
+        cells = [_number(ours["first_token_ms"], 0), _number(ours["prefill_token_per_sec"], 0)]
+        found.append([title, *cells, _number(ratio)])
+    columns = "data set | first token, ms | prompt, tokens/s | whole answer, over plain"
     for key, title, digits in (
         ("cpu_ms_per_token", "processor time per token, plain, ms", 1),
         ("joules_per_token", "energy per token, plain, J", 3),
@@ -146,6 +148,14 @@ def times(document: Document) -> str:
                 ratio = None if None in (plain[key], ours[key]) else ours[key] / plain[key]
                 row += [_number(plain[key], digits), _number(ours[key], digits), _number(ratio)]
     return table(columns, found)
+
+
+def _whole_answer_ms(system: Mapping[str, Any], answers: int) -> float | None:
+    """The median time to the first token, and the other tokens of an average answer at the speed of decoding."""
+    first, rate = system["first_token_ms"], system["decode_token_per_sec"]
+    if first is None or rate is None:
+        return None
+    return float(first + 1000 * max(0.0, system["generated_tokens"] / answers - 1) / rate)
 
 
 def sources(document: Document) -> str:

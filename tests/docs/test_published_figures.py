@@ -83,6 +83,16 @@ def test_the_sentence_about_the_machine_has_the_load_where_it_was_measured() -> 
     assert "Other work used 0.30 cores on average, at most 0.40 during" in published.machine(document)
 
 
+def test_a_whole_answer_has_its_prompt_and_its_tokens() -> None:
+    document = results()
+    result = document["benchmarks"]["E2E"]["result"]
+    for system, rate in (("plain", 100.0), ("speculative", 300.0)):
+        result["systems"][system] |= {"first_token_ms": 50.0, "generated_tokens": 31, "decode_token_per_sec": rate}
+    result["prompts"] = 1
+    (row,) = (line for line in published.times(document).splitlines() if line.startswith("| E2E"))
+    assert row.split("|")[4].strip() == f"{(50 + 300) / (50 + 100):.2f}"
+
+
 def test_energy_has_columns_where_it_was_measured() -> None:
     document = results()
     assert "energy" not in published.times(document)
@@ -148,7 +158,7 @@ def test_what_was_not_measured_is_a_dash_and_an_interval_of_one_prompt_is_left_o
     assert [place for place, cell in enumerate(cells(published.speed(document), title)) if cell == "-"] == [2, 3]
     over = next(line for line in published.other_runtimes(document).splitlines() if title in line)
     assert over.endswith("| 1.10 (- to 1.20) | - |")
-    assert cells(published.times(document), title)[4:] == ["-", "-"]
+    assert cells(published.times(document), title)[5:] == ["-", "-"]
     task_cells = cells(published.structured(document), "SQL, fine-tuned")
     assert [place for place, cell in enumerate(task_cells) if cell == "-"] == [2, 5, 7]
     assert cells(published.categories(document), "qa")[1] == "-"
