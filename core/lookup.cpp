@@ -83,7 +83,7 @@ LookUp::Match LookUp::match(int64_t row) const {
   for (int64_t n = 0; at.place > 0 && n < kPlaces; ++n, at.place = text_.before(at.length, at.place))
     found.add(static_cast<int64_t>(at.length), text_[at.place]);
   if (in_memory_) {
-    const auto locked = memory_->lock();  // not while a constraint is asked, which may call the memory's owner
+    const auto locked = memory_->lock();  // only here: a constraint's callback may call forget(), which takes it
     const SuffixIndex& answers = memory_->answers();
     const int64_t in_text = found.length;
     at = answers.longest({path.data(), known});

@@ -128,7 +128,7 @@ def other_runtimes(document: Document) -> str:
 
 
 def times(document: Document) -> str:
-    """Per data set: to the first token, reading the prompt, processor time and, where it was measured, energy."""
+    """Per data set: the first token, reading the prompt, whole answers, processor time and, if measured, energy."""
     sets, found = [], []
     for title, result in measured(document, _TITLES):
         plain, ours = (result["systems"][system] for system in ("plain", "speculative"))
@@ -151,7 +151,7 @@ def times(document: Document) -> str:
 
 
 def _whole_answer_ms(system: Mapping[str, Any], answers: int) -> float | None:
-    """The median time to the first token, and the other tokens of an average answer at the speed of decoding."""
+    """Milliseconds: the median time to the first token, and the other tokens of an average answer at decode speed."""
     first, rate = system["first_token_ms"], system["decode_token_per_sec"]
     if first is None or rate is None:
         return None
@@ -309,7 +309,7 @@ def machine(document: Document) -> str:
         return found
     mean = sum(load * seconds for load, seconds in loads) / max(1, sum(seconds for _, seconds in loads))
     most = max(load for load, _ in loads)
-    return f"{found} Other work used {mean:.2f} cores on average, at most {most:.2f} during one of the benchmarks."
+    return f"{found} Other work used {mean:.2f} cores on average, at most {most:.2f} in any benchmark."
 
 
 PAGES: dict[str, dict[str, Callable[[Document], str]]] = {

@@ -437,7 +437,7 @@ def test_ctrl_c_in_the_last_step_of_a_stage_begins_no_other_stage(
     monkeypatch.setattr(MetricsFile, "on_log", log_and_interrupt)
     result = invoke(*command)
     assert result.exit_code == 130, result.stderr
-    assert "which is finished; the same command continues behind it" in result.stderr
+    assert "which is finished; the same command continues with what follows" in result.stderr
     assert not (tmp_path / "run" / "own.jsonl").exists()
     again = invoke(*command)
     assert again.exit_code == 0, again.stderr

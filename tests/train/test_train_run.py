@@ -444,7 +444,7 @@ def test_an_adapter_may_grow_when_it_is_trained_further(trained_once: TrainConfi
 
 def test_the_whole_vocabulary_is_the_largest_of_an_adapter() -> None:
     model = tiny.fused(tiny.base(), stream_vocab_size=0)
-    with pytest.raises(ValueError, match="stream_vocab_size 0 of an adapter cannot become 30"):
+    with pytest.raises(ValueError, match="stream_vocab_size all of an adapter cannot become 30"):
         model.widened(torch.arange(30), stream_vocab_size=30)
     some = tiny.fused(tiny.base(), stream_vocab=torch.arange(30), stream_vocab_size=30)
     whole = some.widened(torch.arange(tiny.VOCAB_SIZE), stream_vocab_size=0)
@@ -557,7 +557,7 @@ def test_the_template_of_the_adapter_that_training_starts_from_is_kept(config: T
         ("lossless", {"num_streams": 0, "num_msa_layers": 0}, "has no streams, which --mode lossless trains"),
     ],
 )
-def test_an_adapter_to_begin_with_has_what_is_trained(
+def test_an_init_adapter_without_what_is_trained_is_refused(
     mode: Any, facts: dict[str, int], words: str, config: TrainConfig, tmp_path: Path
 ) -> None:
     begin = tmp_path / "begin.safetensors"

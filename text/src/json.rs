@@ -40,7 +40,7 @@ impl Json {
         Json::parse_bounded(text, Bounds { values: usize::MAX, name: None, strict: false })
     }
 
-    /// The same for what a caller wrote. A whole number with more than 64 bits is an error: it would lose digits.
+    /// The same for what a caller wrote. A whole number that does not fit in 64 bits is an error: it would lose digits.
     pub fn parse_given(text: &str) -> Result<Json, String> {
         let value = Json::parse_lenient(text)?;
         let is_large = |digits: &str| {
@@ -48,7 +48,7 @@ impl Json {
             is_whole && digits.parse::<u64>().is_err() && digits.parse::<i64>().is_err()
         };
         if numbers(text).any(|place| is_large(&text[place])) {
-            return Err("a whole number has more than 64 bits".to_owned());
+            return Err("a whole number does not fit in 64 bits".to_owned());
         }
         Ok(value)
     }
@@ -206,7 +206,7 @@ impl fmt::Display for Json {
     }
 }
 
-/// JSON in which a number beyond a double, which a grammar allows, is one near the end of the range.
+/// JSON in which numbers that overflow a double, which a grammar allows, are replaced by 1e308 or -1e308.
 pub fn in_range(text: &str) -> String {
     let (mut made, mut end) = (String::new(), 0);
     for place in numbers(text) {
@@ -221,7 +221,7 @@ pub fn in_range(text: &str) -> String {
     made
 }
 
-/// The places of the numbers in JSON; those inside its strings are none.
+/// The places of the numbers in JSON; digits inside strings do not count.
 fn numbers(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let bytes = text.as_bytes();
     let mut place = 0;

@@ -27,7 +27,7 @@ def schema_of(value: object, flag: str = "schema") -> Schema:
     """
     if isinstance(value, str):
         return Schema(_checked_text(value, flag))
-    if isinstance(value, bool):  # any value, or none
+    if isinstance(value, bool):  # True allows any value, False no value
         return Schema(json.dumps(value))
     if isinstance(value, Mapping):
         try:

@@ -45,7 +45,7 @@ PREFILL, DECODE, STREAMS, VERIFY_PREFIX = "prefill", "decode", "streams", "verif
 PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 PLAIN_NAME_RULE = "must be 1 to 32 of a-z, 0-9, _ and -, and begin with a letter or digit"
 
-# Each repeats much of the manifest in a reader's memory.
+# Each adapter repeats much of the manifest in a reader's memory.
 MOST_ADAPTERS = 64
 
 _MOST = 2**53  # larger integers lose digits in readers that use doubles

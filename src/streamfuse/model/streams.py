@@ -206,6 +206,7 @@ class StreamFused(nn.Module):
             shrinks = size < before
             if name == "stream_vocab_size":  # 0 is the whole vocabulary
                 shrinks = (size or whole) < (before or whole)
+                before = before or "all"
             if name not in WIDENS or shrinks:
                 raise ValueError(f"{name} {before} of an adapter cannot become {size}")
         rank = config.adapter_rank  # 0: `adapter_alpha` is that of the ranks to come

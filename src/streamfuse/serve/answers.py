@@ -54,7 +54,8 @@ class ChatAnswer:
 
     def _content_of(self, piece: Piece) -> list[dict[str, Any]]:
         """The tokens of the content that are known with this piece. One without text, such as part of a character or
-        of a tag, belongs to the content if the texts before and after it do."""
+        of a tag, belongs to the content if the texts before and after it do. So the tags of thoughts without text count
+        as content, and the first bytes of a character after thoughts do not."""
         found = _tokens(piece)
         if not piece.text:
             self._pending += found

@@ -104,7 +104,7 @@ class TrainConfig:
     limit: int = option(0, "Rows of each source, evenly spread; 0: all.", DATA, least=0, most=1 << 62)
     valid: str | None = option(
         None,
-        "Held-out data (of a data set with splits: validation).",
+        "Held-out data; of a folder or data set, its split validation.",
         DATA,
         shown="every n-th row of --data",
         metavar="SOURCE",

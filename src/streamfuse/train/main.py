@@ -415,7 +415,7 @@ def _difference(name: str, before: dict[str, Any], settings: dict[str, Any]) -> 
 def _check_checkpoint(folder: Path) -> None:
     """DataError if a file of a checkpoint is damaged; PyTorch's errors would not name it."""
     weights = folder / "model.safetensors"
-    # The Trainer would resume without these: with the moments and the schedule of a first step.
+    # Without these, the Trainer would resume with a fresh optimizer and schedule.
     required = {folder / name for name in ("optimizer.pt", "scheduler.pt")}
     archives = sorted({*required, *folder.glob("*.pt"), *folder.glob("*.pth")})
     try:

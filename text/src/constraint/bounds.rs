@@ -1,5 +1,5 @@
-//! Exclusive bounds at whole numbers. The compiler lets such a bound itself through where the other bound has the same
-//! whole part: 0 where a number is above 0 and at most 0.5.
+//! Exclusive bounds at whole numbers. The compiler wrongly accepts such a bound if the other bound has the same whole part:
+//! 0 with `exclusiveMinimum: 0, maximum: 0.5`.
 
 use serde_json::{Map, Value};
 

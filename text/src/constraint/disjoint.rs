@@ -1,5 +1,5 @@
-//! Whether the options of a `oneOf` exclude each other, so that it means the same as `anyOf`. The compiler can tell only
-//! where an option is not a reference, as the options of a discriminator are, and a recursive one has to be.
+//! Whether the options of a `oneOf` exclude each other, so that it means the same as `anyOf`. The compiler can prove it
+//! only of options that are no references. Options with a discriminator usually are, and recursive ones must be.
 
 use serde_json::{Map, Value};
 

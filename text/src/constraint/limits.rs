@@ -18,7 +18,8 @@ pub const MOST_SQUARES: usize = 1 << 20;
 /// Different references in a schema.
 pub const MOST_REFERENCES: usize = 1000;
 
-/// Steps to show that the options of each `oneOf` exclude each other: about eight for two options with a discriminator.
+/// Steps to show, for all `oneOf` of a schema, that options exclude each other: about eight for two options with a
+/// discriminator.
 pub const MOST_COMPARED: usize = 1 << 21;
 
 /// Bits of a number of `multipleOf`, without its decimal point, and of the product of those that one number must be a

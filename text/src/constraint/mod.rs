@@ -110,15 +110,15 @@ impl Constraint {
         }
     }
 
-    /// Gives the lexer what one step may cost. The parser itself does so only where it computes a mask, so a greedy text
-    /// would have to last with it for as long as the engine's choices fit.
+    /// Renews the lexer's budget ("fuel") for one step. The parser does so only when it computes a mask; without this, a
+    /// greedy text that needs no mask would spend one budget on its whole length.
     fn refuel(&mut self) {
-        // A prefix, so that the parser does not keep this for its mask.
+        // With a prefix, the parser does not cache this as its mask.
         self.parser.parser.compute_bias(&Nothing(self.vocabulary.trie()), b" ");
     }
 
-    /// Calls the parser; if it meets a limit, a new one that has accepted the same tokens is asked again. What a parser
-    /// has spent depends on the drafts that it was asked about, and an answer must not.
+    /// Calls the parser; if it meets a limit, a new one that has accepted the same tokens is asked again. Drafts spend
+    /// budget too, and must not change the answer.
     fn ask<T>(&mut self, call: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
         let is_new = self.has_failed;
         self.mend()?;

@@ -179,7 +179,8 @@ fn each_inside(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
 }
 
 /// Removes keywords that say nothing where they stand, writes a whole number without a fraction, and puts a keyword
-/// directly in front of the one that depends on it: the compiler reads them in groups, which `allOf` and the like part.
+/// directly in front of the one that depends on it: the compiler reads the two together only if no `allOf`, `anyOf` or
+/// the like stands between them.
 fn strip(fields: &mut Object) {
     let says_nothing = |fields: &Object, name: &str| match (name, &fields[name]) {
         ("uniqueItems", Value::Bool(false)) => true,
@@ -242,7 +243,7 @@ impl Joined {
                  `allOf`, `$ref` or sibling keywords)"
             ),
             Joined::Multiples => format!(
-                "a number would have to be a multiple of several whose product has more than {MOST_BITS} bits \
+                "a number would have to be a multiple of several numbers whose product has more than {MOST_BITS} bits \
                  (`multipleOf`, joined by `allOf`, `$ref` or sibling keywords)"
             ),
         };
@@ -318,7 +319,7 @@ struct Checker<'a> {
     references: HashMap<&'a str, Load<'a>>, // those checked, or being checked
     squares: usize,                         // of the numbers of properties
     copied: usize,                          // properties with a load, by references to them
-    decimals: u32,                          // most of a `multipleOf`, those of passes before too
+    decimals: u32,                          // the most of any `multipleOf`, earlier passes included
     choices: Vec<(String, &'a Object)>,     // schemas with a `oneOf`, and the path of that
 }
 
@@ -455,7 +456,7 @@ impl<'a> Checker<'a> {
         Ok(found)
     }
 
-    /// The load of a `multipleOf`: its bits where all have as many decimals.
+    /// The load of a `multipleOf`: its bits, scaled to the most decimals of any.
     fn multiple(&mut self, value: &Value, path: &str) -> Result<Load<'a>> {
         let text = value.as_f64().unwrap_or_default().to_string(); // without an exponent
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -463,7 +464,7 @@ impl<'a> Checker<'a> {
         let Some(digits) = digits.ok().filter(|digits| digits >> MOST_BITS == 0 && decimals <= MOST_DECIMALS) else {
             let most = 1 << MOST_BITS;
             return Err(wrong(path, format!(
-                "{value} has too many digits; supported are {MOST_DECIMALS} decimals, and less than {most} without the point"
+                "{value} is not supported: at most {MOST_DECIMALS} decimals, and less than {most} without the decimal point"
             )));
         };
         self.decimals = self.decimals.max(decimals);

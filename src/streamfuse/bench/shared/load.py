@@ -12,8 +12,8 @@ _BUSY = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal: columns o
 
 
 class OtherLoad:
-    """The cores that other work has used since construction: of other programs, and of other virtual machines where
-    the host reports it (steal).
+    """The average number of cores used since construction by other programs and, where the host reports it (steal), by
+    other virtual machines.
 
     The time of a child process counts as our own once it has ended and was waited for.
 
@@ -26,7 +26,7 @@ class OtherLoad:
         self._began, self._busy, self._own = time.monotonic(), _busy_s(stat), _own_s()
 
     def cores(self) -> float | None:
-        """Their average number; None without these counters."""
+        """The number; None without these counters."""
         now, wall = _busy_s(self._stat), time.monotonic() - self._began
         if now is None or self._busy is None or wall <= 0:
             return None

@@ -29,7 +29,7 @@ def import_main() -> Any:
 def run_config(config: TrainConfig, resume: bool, more: bool = False) -> TrainResult:
     """One run, with a progress bar, and a clean end on Ctrl-C.
 
-    With `more`, other work follows that Ctrl-C must not begin: a run that it did not stop before the end exits too.
+    With `more`, other work follows: if Ctrl-C comes in the last step, the program exits instead of beginning it.
     """
     main, stop = import_main(), threading.Event()
 
@@ -40,7 +40,10 @@ def run_config(config: TrainConfig, resume: bool, more: bool = False) -> TrainRe
     with stop_on_interrupt(ask_to_stop):
         result: TrainResult = main.run(config, resume, stop=stop, console=err)
     if more and result.finished and stop.is_set():
-        say(f"Stopped after {config.out_dir}, which is finished; the same command continues behind it.", "yellow")
+        say(
+            f"Stopped after {config.out_dir}, which is finished; the same command continues with what follows.",
+            "yellow",
+        )
         raise typer.Exit(EXIT_INTERRUPTED)
     return result
 
