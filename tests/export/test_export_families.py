@@ -165,6 +165,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         prompts = torch.randint(4, VOCAB_SIZE, (10, 6)).tolist()
         items = [{"id": i, "source": "random", "prompt": "", "input_ids": ids} for i, ids in enumerate(prompts)]
         list(distill(load_base(base), items, folder / "answers.jsonl", DistillConfig(max_new_tokens=24), {}))
+        (first, *_) = rows_of(folder / "answers.jsonl")
+        held_out = {**first, "input_ids": first["input_ids"][::-1]}  # a prompt that is not trained on
+        (folder / "held-out.jsonl").write_text(json.dumps(held_out) + "\n")
         config = TrainConfig(
             model=base,
             data=(str(folder / "answers.jsonl"),),
@@ -175,7 +178,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             ),
             max_steps=16,
             batch_size=10,  # all of them, so that the losses of all steps compare
-            valid=str(folder / "answers.jsonl"),
+            valid=str(folder / "held-out.jsonl"),
             held_out=1,  # what is measured on them is not tested here
             log_every=1,
             evaluate_every=16,
