@@ -148,7 +148,8 @@ def run(
     before = _settings_before(config.out_dir / "config.json", resume)
     config = replace(config, dtype=name_of(dtype))
     base = load_base(config.model, dtype)
-    examples, held_out = _examples(config, base.config)
+    chat_template = _chat_template(config)
+    examples, held_out = _examples(config, base.config, chat_template)
     model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
     failure = None
     if arguments.local_process_index == 0:
@@ -181,7 +182,7 @@ def run(
         "data": ", ".join(own_name(source) for source in config.data),
         "examples": str(len(examples)),
     }
-    if chat_template := _chat_template(config):
+    if chat_template:
         facts["chat_template"] = chat_template
     adapter = AdapterFile(model, config.adapter, facts)
     trainer = StreamTrainer(
@@ -219,9 +220,12 @@ def run(
         bar.close()
 
 
-def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], list[Example]]:
+def _examples(
+    config: TrainConfig, model: ModelConfig, chat_template: str | None
+) -> tuple[list[Example], list[Example]]:
     """Training examples and held-out ones."""
     names = ", ".join(config.data)
+    encoded = partial(_encoded, config, model, chat_template)
     samples = [
         sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
     ]
@@ -229,14 +233,14 @@ def _examples(config: TrainConfig, model: ModelConfig) -> tuple[list[Example], l
         # One reference per prompt: with k, it would be counted k times and, in shared mode, answered k times.
         asked = spread(merged(read_samples(config.valid, config.format, split="validation")), config.held_out)
         first = [replace(sample, references=sample.references[:1]) for sample in asked]
-        held_out = _encoded(config, model, first, config.valid)
-        trained = without_prompts_of(held_out, _encoded(config, model, samples, names))
+        held_out = encoded(first, config.valid)
+        trained = without_prompts_of(held_out, encoded(samples, names))
         if not trained:
             raise DataError(
                 f"{names}: no examples are left to train on, because --valid {config.valid} has all of their prompts"
             )
         return trained, held_out
-    examples = _encoded(config, model, samples, names)
+    examples = encoded(samples, names)
     if len(examples) <= config.held_out:
         raise DataError(
             f"{names}: no examples are left to train on: there are {len(examples)}, and --held-out takes "
@@ -251,9 +255,11 @@ def _short_prompts(examples: list[Example]) -> list[list[int]]:
     return prompts[:: max(1, len(prompts) // _PROMPTS)][:_PROMPTS]
 
 
-def _encoded(config: TrainConfig, model: ModelConfig, samples: list[Sample], source: str) -> list[Example]:
+def _encoded(
+    config: TrainConfig, model: ModelConfig, chat_template: str | None, samples: list[Sample], source: str
+) -> list[Example]:
     """Distilled samples are token ids already; others need the tokenizer."""
-    text = None if all(sample.ids for sample in samples) else open_text(config.model, _chat_template(config))
+    text = None if all(sample.ids for sample in samples) else open_text(config.model, chat_template)
     return to_examples(samples, text, model.eos_token_id, config.max_tokens, model.vocab_size, source)
 
 

@@ -114,7 +114,7 @@ impl Constraint {
     /// greedy text that needs no mask would spend one budget on its whole length.
     fn refuel(&mut self) {
         // With a prefix, the parser does not cache this as its mask.
-        self.parser.parser.compute_bias(&Nothing(self.vocabulary.trie()), b" ");
+        self.parser.parser.compute_bias(&NoMask(self.vocabulary.trie()), b" ");
     }
 
     /// Calls the parser; if it meets a limit, a new one that has accepted the same tokens is asked again. Drafts spend
@@ -165,10 +165,10 @@ impl Constraint {
     }
 }
 
-/// Computes no mask.
-struct Nothing<'a>(&'a TokTrie);
+/// Stands for the computer of masks where only its side effect on the budget is wanted.
+struct NoMask<'a>(&'a TokTrie);
 
-impl BiasComputer for Nothing<'_> {
+impl BiasComputer for NoMask<'_> {
     fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
         self.0.alloc_token_set()
     }
