@@ -26,6 +26,15 @@ SF_INLINE void prefetch_ahead(const uint8_t* w) {
 
 #if defined(__AVX512VNNI__)
 
+typedef int32_t QuadUnaligned __attribute__((aligned(1), may_alias));
+
+// sums + w * the four activations at q, in one instruction. From intrinsics, GCC 12 makes two of it, and a product of 8
+// rows takes a sixth longer.
+SF_INLINE __m512i add_products(__m512i sums, __m512i w, const int8_t* q) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(w), "m"(*(const QuadUnaligned*)q));
+  return sums;
+}
+
 template <bool Q8>
 struct Group {
   __m512i v[8];
@@ -45,7 +54,7 @@ struct Group {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i)
       for (int r = 0; r < N; ++r)
-        acc[r] = _mm512_dpbusd_epi32(acc[r], v[i], _mm512_set1_epi32(quad_at(q + r * kGroupSize + 4 * i)));
+        acc[r] = add_products(acc[r], v[i], q + r * kGroupSize + 4 * i);
     for (int r = 0; r < N; ++r) out[r] = _mm512_cvtepi32_ps(acc[r]);
   }
 };
