@@ -28,7 +28,7 @@ class Costs {
   int64_t count() const { return static_cast<int64_t>(pairs_.size()); }
   // Updates the costs from the latency of a step, including drafting. Part of the error goes to the speed of the device
   // (heat, load, a longer cache), part to the method, and half of that to the other methods of several rows. See
-  // docs/core.md.
+  // docs/runtime.md.
   void observe(int64_t method, int64_t nodes, double ms);
   void begin_text() { after_plain_ = false; }  // a prefill comes before the first pass
   // How far passes of other methods moved this method's cost since it last ran, as a logarithm.

@@ -1,5 +1,5 @@
 // Builds the most probable tree from the streams of one node, sharpened by the parent term, or from the n-gram table
-// (docs/drafting.md). runtime/reference/draft.py and ngram_table.py compute the same in numpy, bit for bit.
+// (docs/contracts.md, section 8). runtime/reference/draft.py and ngram_table.py compute the same in numpy, bit for bit.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 /* streamfuse: opens a bundle that `streamfuse export` wrote, and generates text piece by piece. This is the only header
- * that an app needs; the Kotlin and Swift libraries are thin wrappers over it. docs/native.md has a complete program.
+ * that an app needs; the Kotlin and Swift libraries are thin wrappers over it. docs/core.md has a complete program.
  *
  *     sf_model* model;                                          // an open bundle
  *     if (sf_model_load("build/demo", NULL, &model)) die(sf_model_error(model));

@@ -16,13 +16,9 @@ import command_reference
 
 ROOT = Path(__file__).parents[1]
 HEADERS = {
-    "native/streamfuse.h": "What an app or another language binds: models and sessions. [native.md](../native.md)",
-    "core/streamfuse_core.h": "The core under it, for an engine of your own. [core.md](../core.md)",
+    "native/streamfuse.h": "What an app or another language binds: models and sessions. [core.md](../core.md)",
+    "core/streamfuse_core.h": "The core under it, for an engine of your own. [core.md](../core.md#the-core)",
     "text/streamfuse_bundle.h": "Bundle, tokenizer and chat template. [bundle.md](../bundle.md)",
-}
-ELSEWHERE = {  # pages that stand beside what they describe, by their path on the site
-    "code/kernels.md": "kernels/README.md",
-    "code/conformance.md": "tests/traces/README.md",
 }
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+([^)#\s]+)(?:#[^)]*)?\)")
 FRAGMENT = re.compile(r"^( *```\w+) fragment$", re.MULTILINE)
@@ -30,7 +26,7 @@ NAMED = re.compile(r"\[([a-z-]+\.md)\]\(([^)#\s]+)((?:#[^)]*)?)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the references, which exist on the site only, and the pages outside docs/."""
+    """Adds the references, which exist on the site only."""
     pages = {
         "api/cli.md": command_reference.page(),
         "api/python.md": _python(),
@@ -38,7 +34,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "api/swift.md": app_reference.swift(),
         "api/c.md": _c(),
     }
-    pages |= {path: beside(source) for path, source in ELSEWHERE.items()}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -52,15 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = NAMED.sub(lambda link: f"[{titles.get(link[1], link[1])}]({link[2]}{link[3]})", markdown)
     if page.file.generated_by is not None:
         return markdown
-    for path, source in ELSEWHERE.items():
-        markdown = markdown.replace(f"[{source}](../{source}", f"[{titles.get(path, source)}]({path}")
     return OUTSIDE.sub(_in_the_repository, markdown)
-
-
-def beside(source: str) -> str:
-    """A page of `ELSEWHERE`, with links to docs/ as they lead there from its place on the site."""
-    text = (ROOT / source).read_text(encoding="utf-8")
-    return re.sub(r"\[(?:docs/)?([^\]]+)\]\((?:\.\./)+docs/", r"[\1](../", text)
 
 
 def _in_the_repository(link: re.Match[str]) -> str:

@@ -27,7 +27,7 @@ def sources(suffix: str) -> str:
 
 
 def test_every_noun_of_the_table_is_there_in_its_language() -> None:
-    page = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "core.md").read_text(encoding="utf-8")
     table = re.search(r"\| noun \| C \| Kotlin, Swift \| Python \|\n\| --- .*\n((?:\|.*\n)+)", page)
     assert table is not None
     rows = [[re.findall(r"`(\w+)`", cell) for cell in row.split("|")[2:-1]] for row in table[1].splitlines()]

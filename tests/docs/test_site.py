@@ -29,9 +29,7 @@ import site_hooks
 @pytest.fixture
 def shown() -> Any:
     config = MkDocsConfig()
-    config.load_dict(
-        {"site_name": "streamfuse", "nav": [{"Start": [{"Quickstart": "cli.md"}, {"Kernels": "code/kernels.md"}]}]}
-    )
+    config.load_dict({"site_name": "streamfuse", "nav": [{"Start": [{"Quickstart": "cli.md"}]}]})
     page = Page(None, File("export.md", "docs", "site", use_directory_urls=False), config)
     return lambda markdown: site_hooks.on_page_markdown(markdown, page=page, config=config, files=Files([]))
 
@@ -45,18 +43,7 @@ def test_links_have_the_titles_of_their_pages_and_lead_to_none_outside_docs(show
     assert shown("See [cli.md](cli.md#what-to-install).") == "See [Quickstart](cli.md#what-to-install)."
     assert shown("[the log](../LOG.md)") == "the log (`LOG.md` in the repository)"
     assert shown("[`core/a.h`](../core/a.h)") == "`core/a.h` in the repository"
-
-
-def test_links_to_a_page_beside_the_code_lead_to_it_on_the_site(shown: Any) -> None:
-    assert shown("[kernels/README.md](../kernels/README.md#arm)") == "[Kernels](code/kernels.md#arm)"
-
-
-@pytest.mark.parametrize("source", site_hooks.ELSEWHERE.values())
-def test_a_page_beside_the_code_links_to_pages_of_the_site(source: str) -> None:
-    page = site_hooks.beside(source)
-    assert "[contracts.md](../contracts.md" in page
-    assert "](../docs/" not in page
-    assert "](../../" not in page
+    assert shown("[kernels/README.md](../kernels/README.md#arm)") == "`kernels/README.md` in the repository"
 
 
 class _Lists(HTMLParser):

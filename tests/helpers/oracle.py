@@ -39,7 +39,7 @@ def with_parent_term(
     stream_ids: np.ndarray, stream_log_probs: np.ndarray, left: np.ndarray, right: np.ndarray, gate: np.ndarray,
     stream_vocab: np.ndarray,
 ) -> Conditional:  # fmt: skip
-    """The parent term of docs/drafting.md, one candidate at a time."""
+    """The parent term of docs/contracts.md, section 8, one candidate at a time."""
     slots = {int(token): slot for slot, token in enumerate(stream_vocab)}
 
     def conditional(stream: int, parent: int, rank: int) -> float:

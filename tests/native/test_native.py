@@ -58,8 +58,8 @@ def python(*requests: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of docs/native.md."""
-    (sample,) = (one for one in samples("c") if one.page.name == "native.md" and not one.fragment)
+    """The first program of docs/core.md."""
+    (sample,) = (one for one in samples("c") if one.page.name == "core.md" and "sf_chat_new" in one.text)
     folder = tmp_path_factory.mktemp("ask")
     (folder / "ask.c").write_text(sample.text, encoding="utf-8")
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "native"), "-I", str(ROOT / "core")]

@@ -1,7 +1,7 @@
 """The probabilities of drafted tokens in sampled text, given the noise that sampling adds to their scores.
 
 The model chooses the token with the largest sum of score and noise, so a candidate with much noise is more likely to be
-right (Gumbel coupling: Daliri, Musco, Suresh, arXiv 2408.07978). docs/drafting.md defines it;
+right (Gumbel coupling: Daliri, Musco, Suresh, arXiv 2408.07978). docs/contracts.md, section 8, defines it;
 core/coupling.cpp is the same.
 """
 

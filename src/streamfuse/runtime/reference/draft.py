@@ -1,6 +1,6 @@
 """Draft: grow the most probable tree under the streams' distributions, sharpened by the parent term.
 
-docs/drafting.md specifies the computation. It affects only drafts, never the output.
+docs/contracts.md, section 8, specifies the computation. It affects only drafts, never the output.
 """
 
 from __future__ import annotations
