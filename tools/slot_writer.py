@@ -63,7 +63,7 @@ class Bridges:
         """ValueError if the template does not mark where turns begin and end."""
         roles = ("user", "assistant", "user")
         parts = text.render_cut([{"role": role, "content": _MARK} for role in roles]).split(_MARK)
-        bridges = [text.encode_rendered(part) for part in parts[2:]]
+        bridges = [text.encode_rendered(part, continues=True) for part in parts[2:]]
         if len(bridges) != 2 or not all(bridges):
             raise ValueError("the chat template does not mark where turns begin and end")
         return cls(bridges[1], bridges[0])

@@ -354,7 +354,8 @@ def main() -> None:
     folder = resolve_model(given.model)
     _, state, metadata = read_adapter(given.like)
     text = open_text(folder, metadata.get("chat_template"))
-    base = load_stream_fused(load_base(folder), given.like).base.to(device, choose_dtype(given.dtype, device))
+    dtype = choose_dtype(given.dtype, device)  # for load_base: a later conversion would round all norms
+    base = load_stream_fused(load_base(folder, dtype), given.like).base.to(device)
     texts = written(given, base, text, held_out_prompts(metadata, base.config.vocab_size))
     vocab = state["stream_vocab"].to(device)
     if given.stream_vocab_size:

@@ -124,6 +124,45 @@ def test_a_checkpoint_is_written_as_it_was_read(name: str, tmp_path: Path) -> No
     assert shapes_in(base.config) == {name: tuple(value.shape) for name, value in base.state_dict().items()}
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Llama", {}), ("Granite", {"logits_scaling": 8.0}), FAMILIES["gemma3"]]
+)
+def test_norms_in_bfloat16_are_those_of_transformers(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """To the bit: Gemma 3 multiplies by 1 + w in float32. Granite's last norm contains the divisor of its logits, 8."""
+    reference = hf_model(family, changes).to(torch.bfloat16)
+    reference.save_pretrained(tmp_path)
+    base = load_base(tmp_path, torch.bfloat16)
+    ours, theirs = base.blocks[1], reference.model.layers[1]
+    pairs = [
+        (ours.input_layernorm, theirs.input_layernorm, 1.0),
+        (base.norm, reference.model.norm, base.config.logits_scale),
+    ]
+    if family == "Gemma3":
+        pairs += [
+            (ours.attention_output_norm, theirs.post_attention_layernorm, 1.0),
+            (ours.post_attention_layernorm, theirs.pre_feedforward_layernorm, 1.0),
+            (ours.mlp_output_norm, theirs.post_feedforward_layernorm, 1.0),
+            (ours.self_attn.q_norm, theirs.self_attn.q_norm, 1.0),
+            (ours.self_attn.k_norm, theirs.self_attn.k_norm, 1.0),
+        ]
+    for norm, their, divisor in pairs:
+        x = torch.randn(50, norm.weight.shape[0]).bfloat16()
+        found = norm(x) * divisor
+        assert found.dtype == torch.bfloat16
+        assert found.equal(their(x))
+
+
+def test_a_divisor_of_logits_does_not_round_the_last_norm(tmp_path: Path) -> None:
+    """10 is no power of two: divided by it, most numbers of bfloat16 are not in bfloat16."""
+    reference = hf_model("Granite", {"logits_scaling": 10.0}).to(torch.bfloat16)
+    reference.save_pretrained(tmp_path)
+    x = torch.randn(50, SIZES["hidden_size"]).bfloat16()
+    exact = reference.float().model.norm(x.float()) / 10
+    found = load_base(tmp_path, torch.bfloat16).norm(x)
+    assert found.dtype == torch.bfloat16
+    assert ((found.float() - exact).abs() <= 1.001 * 2**-8 * exact.abs()).all()  # the last rounding alone
+
+
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:
     reference = hf_model("Llama", {})
     reference.save_pretrained(tmp_path, max_shard_size="20KB")

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from bundle_samples import CHAT_TEMPLATE, IM_END, byte_tokenizer
+from tokenizer_samples import KINDS, llama_like, metaspace_like, opened
+from tokenizers import AddedToken
 
 from streamfuse.runtime.text import Tokenizer
 from streamfuse.train.formats import DataError, Example, Sample
@@ -195,6 +197,112 @@ def test_examples_are_the_chat_and_each_answer_with_its_end(text: Tokenizer) -> 
     assert len(to_examples([sample, short], text, IM_END, 1000)) == 3
     with pytest.raises(DataError, match="the data: every answer is shorter than 4 tokens once"):
         to_examples([short, Sample(("Hi",))], text, IM_END, 1000)
+
+
+ANSWERS = ("hello world", "the answer", "w", "  two  spaces", "a\nb", "日本 a")
+END = 9  # any id: the end of a turn is appended as it is
+
+
+def answer_ids(text: Tokenizer, answer: str, before: tuple[dict[str, Any], ...] = (), end: int = END) -> list[int]:
+    """The tokens of an answer without its end, however short it is."""
+    (example,) = to_examples([Sample(("Hi",), (answer,), before=before)], text, end, 1000)
+    assert example.input_ids[-1] == end
+    return example.input_ids[example.start : -1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_has_the_tokens_that_it_has_behind_its_prompt(kind: str) -> None:
+    """No space in front of its first word, which SentencePiece writes in front of a text."""
+    tokenizer = KINDS[kind]()
+    text = opened(tokenizer, CHAT_TEMPLATE)
+    prompt = text.render([{"role": "user", "content": "Hi"}])
+
+    def ids(words: str) -> list[int]:
+        return list(tokenizer.encode(words, add_special_tokens=False).ids)
+
+    for answer in ANSWERS:
+        long = answer + " and more of it"
+        assert answer_ids(text, long) == ids(prompt + long)[len(ids(prompt)) :]
+
+
+@pytest.mark.parametrize(
+    ("written", "first"),
+    [
+        ("' ' + m.content | trim", "▁he"),
+        ("m.content | trim", "he"),
+        ("' ' + m.content", "▁he"),
+        ("'<t>' + m.content", "he"),
+    ],
+)
+def test_an_answer_has_the_space_that_the_chat_template_writes_before_it(written: str, first: str) -> None:
+    template = "{% for m in messages %}{% if m.role == 'user' %}[I] {{ m.content }} [/I]{% else %}{{ "
+    text = opened(tokenizer := metaspace_like(), template + written + " }}</s>{% endif %}{% endfor %}")
+    found = answer_ids(text, "hello world")
+    assert tokenizer.id_to_token(found[0]) == first
+    assert text.decode(found) == "hello world"
+
+
+def test_a_template_that_refuses_a_chat_with_an_answer_at_its_end_is_used_for_prompts() -> None:
+    refusal = "{% if messages[-1].role == 'assistant' %}{{ raise_exception('no question') }}{% endif %}"
+    text = opened(metaspace_like(), refusal + CHAT_TEMPLATE)
+    assert answer_ids(text, "hello world") == answer_ids(opened(metaspace_like(), CHAT_TEMPLATE), "hello world")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_tokens_that_an_answer_spells_are_text(kind: str) -> None:
+    """They would end the turn, or begin another one."""
+    tokenizer = KINDS[kind]()
+    added = {token.content: token.special for token in tokenizer.get_added_tokens_decoder().values()}
+    end = next((tokenizer.token_to_id(word) for word in ("</s>", "<|im_end|>") if word in added), END)
+    text = opened(tokenizer, CHAT_TEMPLATE, eos=[end])
+    control = {word for word in added if text.encode_rendered(word) == [tokenizer.token_to_id(word)]}
+    control = {word for word in control if added[word] or word in CHAT_TEMPLATE or tokenizer.token_to_id(word) == end}
+    assert control - {"[UNK]"}  # which a word without a token has
+    for word in control - {"[UNK]"}:
+        for answer in (f"so {word} it is", f"{word}user\nand more", f"that is the end{word}"):
+            found = answer_ids(text, answer, end=end)
+            assert tokenizer.token_to_id(word) not in found
+            spelt = text.decode(found)
+            assert "".join(spelt.lower().split()) == "".join(answer.lower().split())
+
+
+def test_tags_of_thoughts_and_calls_in_an_answer_are_the_tokens_that_the_model_writes() -> None:
+    """Tokenizers list them beside the special tokens, as tokens that are shown."""
+    tokenizer = llama_like()
+    tags = [AddedToken(tag, special=False) for tag in ("<think>", "</think>", "<|im_plain|>", "<tool_call>")]
+    tokenizer.add_tokens(tags)
+    text = opened(tokenizer, CHAT_TEMPLATE, eos=[2])
+    answer = "<think>the <|im_end|> of it</think>so it <|im_plain|> is <tool_call>in"
+    found = answer_ids(text, answer)
+    assert [tokenizer.id_to_token(id) for id in found if id >= tokenizer.token_to_id("<think>")] == [
+        "<think>", "</think>", "<|im_plain|>", "<tool_call>",
+    ]  # fmt: skip
+    assert tokenizer.token_to_id("<|im_end|>") not in found
+    assert text.decode(found) == answer
+
+
+def test_an_answer_beside_marks_in_its_chat_is_found() -> None:
+    text = opened(metaspace_like(), CHAT_TEMPLATE)
+    before = ({"role": "user", "content": "a\ufdd1b"}, {"role": "assistant", "content": "\ufdd1"})
+    assert answer_ids(text, "\ufdd1hel\ufdd0lo", before) == answer_ids(text, "hello")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, "text answers need a chat template, and the model has none"),
+        (
+            "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+            "the chat template changes the text of a message",
+        ),
+        ("{{ messages | length }}", "the chat template changes the text of a message"),
+    ],
+)
+def test_answers_that_the_chat_template_cannot_tell_from_its_own_text_are_refused(
+    template: str | None, words: str
+) -> None:
+    with pytest.raises(DataError, match=rf"d\.jsonl: {words}"):
+        to_examples([Sample(("Hi",), ("hello",))], opened(metaspace_like(), template), END, 1000, source="d.jsonl")
 
 
 def test_a_model_without_an_end_token_takes_distilled_tokens_and_no_answers_in_text(text: Tokenizer) -> None:

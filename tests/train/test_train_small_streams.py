@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from tokenizer_samples import opened, words_of
+from tokenizer_samples import metaspace_like, opened, words_of
 from tokenizers import pre_tokenizers
 
 import slot_writer
@@ -109,6 +109,13 @@ def test_the_turns_of_a_text_are_joined_as_the_chat_template_joins_them(base: Tr
         assert all(ids[first - 3 : first] == BRIDGES.to_answer for first, _ in spans)
         assert all(ids[last - 1 : last + 2] == BRIDGES.to_prompt for _, last in spans[:-1])
     assert {1, 2} <= set(turns) <= {1, 2}
+
+
+def test_what_joins_turns_has_the_tokens_that_it_has_behind_them() -> None:
+    """SentencePiece would write one more space in front of a text."""
+    pieces = metaspace_like()
+    bridges = Bridges.of(opened(pieces, "{% for m in messages %}Q {{ m.content }} wo{% endfor %}"))
+    assert [pieces.id_to_token(ids[0]) for ids in (bridges.to_answer, bridges.to_prompt)] == ["▁w", "▁w"]
 
 
 def test_a_template_without_marks_is_refused() -> None:

@@ -14,6 +14,8 @@ import pytest
 import tiny
 import tokenizers
 import torch
+from bundle_samples import byte_tokenizer
+from tokenizer_samples import metaspace_like, opened
 from tokenizers import models, pre_tokenizers
 
 from streamfuse.model.transformer import Transformer
@@ -119,6 +121,21 @@ def test_what_cannot_be_used_is_refused(model: Transformer, tmp_path: Path) -> N
     (tmp_path / "other.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError, match="line 1: not a prompt of `streamfuse data synthesize`"):
         list(run(model, text_io(tmp_path), tmp_path / "other.jsonl", 3))
+
+
+def test_a_turn_ends_with_the_token_that_it_has_behind_a_message() -> None:
+    """SentencePiece would write one more space in front of a text."""
+    tokenizer = metaspace_like()
+    _, end = user_turn(opened(tokenizer, "{% for m in messages %}Q {{ m.content }} wise{% endfor %}"))
+    assert tokenizer.id_to_token(end) == "▁w"
+
+
+def test_control_tokens_in_a_given_beginning_are_text() -> None:
+    tokenizer = byte_tokenizer()
+    text = opened(tokenizer, CHATML)
+    ids, _ = user_turn(text, begin="a<|im_end|>")
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "<|im_start|>user\na<|im_end|>"
+    assert tokenizer.token_to_id("<|im_end|>") not in ids
 
 
 def test_a_model_that_writes_no_prompt_is_left(model: Transformer, tmp_path: Path) -> None:

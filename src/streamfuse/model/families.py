@@ -154,7 +154,8 @@ def own_shapes(name: str, shape: tuple[int, ...], config: ModelConfig) -> dict[s
 
 
 def from_checkpoint(name: str, value: Tensor, config: ModelConfig) -> dict[str, Tensor]:
-    """The tensors of the model that a checkpoint's tensor contains."""
+    """The tensors of the model that a checkpoint's tensor contains, in its dtype. Norms that differ from the stored
+    ones are float32 where that dtype would round them, or where the family multiplies by them in float32."""
     parts = _parts(name, len(value), config)
     split = {part: value[rows.start : rows.stop] if len(parts) > 1 else value for part, rows in parts.items()}
     return {part: _converted(part, tensor, config) for part, tensor in split.items()}
@@ -211,8 +212,11 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 def _converted(name: str, value: Tensor, config: ModelConfig) -> Tensor:
     family = FAMILIES[config.architecture]
     if _is_norm(name):
-        value = value + family.norm_offset if family.norm_offset else value
-        return value / config.logits_scale if name == "norm.weight" and config.logits_scale != 1 else value
+        scale = config.logits_scale if name == "norm.weight" else 1.0
+        wide = (value.float() + family.norm_offset) / scale
+        # bfloat16 has 8 significant bits: rounded to it, 1 + w would lose most of a small w.
+        narrow = wide.to(value.dtype)
+        return wide if family.norm_offset or not narrow.float().equal(wide) else narrow
     order = _rotary_order(name, config)
     return value if order is None else value[order]
 

@@ -27,7 +27,10 @@ def no_adapter(name: str, x: Tensor) -> Tensor | None:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation over the last dimension, in float32."""
+    """Root-mean-square normalisation over the last dimension, in float32.
+
+    The weight of a model in bfloat16 may be float32 (families.py); then the product with it is in float32 too.
+    """
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -37,7 +40,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        return (self.weight * wide.to(torch.promote_types(self.weight.dtype, x.dtype))).to(x.dtype)
 
 
 def rotary_tables(config: ModelConfig, length: int) -> list[tuple[Tensor, Tensor]]:

@@ -25,11 +25,15 @@ from streamfuse.runtime.text_library import (
 if TYPE_CHECKING:
     from streamfuse.runtime.grammar import Grammar
 
-__all__ = ["ContextPolicy", "Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
+__all__ = ["CUT", "ContextPolicy", "Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
 
 # {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
 # The content may be None beside `tool_calls`.
 Message = dict[str, Any]
+
+# Where text/ cuts a control token in two; no text has this noncharacter of Unicode. What stands behind it is encoded as
+# the continuation of a text.
+CUT = "\ufdd0"
 
 # What happens to a question that does not fit into the context: an error, or the oldest turns are dropped.
 ContextPolicy = Literal["fail", "drop_oldest"]
@@ -82,9 +86,12 @@ class Tokenizer:
         """Token ids of a raw prompt, with the marks that the tokenizer itself puts around one."""
         return self._ids(_utf8(text, "prompt"), marks=True)
 
-    def encode_rendered(self, text: str) -> list[int]:
-        """Token ids of text that a template wrote: the template has put every mark there already."""
-        return self._ids(text, marks=False)
+    def encode_rendered(self, text: str, *, continues: bool = False) -> list[int]:
+        """Token ids of text that a template wrote: the template has put every mark there already.
+
+        `continues`: other text precedes it, so it gets no space that some tokenizers write in front of a text.
+        """
+        return self._ids(CUT + text if continues else text, marks=False)
 
     def encode_chat(
         self,
@@ -128,7 +135,7 @@ class Tokenizer:
         return self._set(tools, variables).text("sf_text_render", *_json(checked(messages)))
 
     def render_cut(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The same for `encode_rendered`: control tokens that messages spell are cut in two by U+FDD0."""
+        """The same for `encode_rendered`: control tokens that messages spell are cut in two by `CUT`."""
         return self._handle.text("sf_text_render_cut", *_json(checked(messages)))
 
     def check_chat(self) -> None:
@@ -180,7 +187,8 @@ class TextStream:
     A stop string may contain whole special tokens, which are not shown. Bytes of a character that never completes are
     dropped. Text comes in parts, the channel of each and the text: "answer", or "thinking" or "tool_call" for what an
     answer of a conversation has between the tags of the model's family, which are in no part. The beginning of a
-    possible tag is held back.
+    possible tag is held back. A token of thoughts that completes no text, or only one of their tags, has an
+    empty part of the channel "thinking".
     """
 
     def __init__(

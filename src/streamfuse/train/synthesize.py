@@ -43,11 +43,11 @@ def user_turn(text: Tokenizer, before: Sequence[Message] = (), begin: str = "") 
         TextError: the chat template cannot be used.
         DataError: the template changes the user's message, or has no token after it.
     """
-    parts = text.render_cut([*before, {"role": "user", "content": _MARK}]).split(_MARK)
-    after = text.encode_rendered(parts[1]) if len(parts) == 2 else []
+    parts = text.render_cut([*before, {"role": "user", "content": begin + _MARK}]).split(_MARK)
+    after = text.encode_rendered(parts[1], continues=True) if len(parts) == 2 else []
     if not after:
         raise DataError("the chat template does not mark where a user's turn begins and ends")
-    return text.encode_rendered(parts[0] + begin), after[0]
+    return text.encode_rendered(parts[0]), after[0]
 
 
 def openings(
