@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
@@ -36,7 +37,6 @@ class Chat:
     ) -> None:
         self._model, self._session, self._conversation, self._options = model, session, conversation, options
         self._context_policy = context_policy
-        self._generation: Generation | None = None
         self._one = OneStream()
 
     @property
@@ -172,13 +172,14 @@ class Chat:
             constraint = self._model._constraint(config, setting, self._conversation)
             text = self._conversation.stream(config.stop_strings, restriction=config.restriction)
             dropped = self._conversation.dropped
-            self._generation = self._session.generate(
+            return self._session.generate(
                 ids, config, constraint=constraint, text=text, dropped=dropped, stopped=stopped
             )
-        except BaseException:  # Ctrl-C too, which comes after `ask` has changed the conversation
+        except BaseException:  # Ctrl-C too, which may come after `ask` or `generate` has done its work
+            with suppress(Exception):  # the next turn tries again and raises it
+                self._session.end_generation()
             self._conversation.take_back()
             raise
-        return self._generation
 
     def _finish(self, generation: Generation) -> Result:
         generation.finish()
@@ -227,7 +228,6 @@ class Chat:
 
     def close(self) -> None:
         """Give the cache's memory back; what runs is ended, also in another thread."""
-        self._generation = None  # the session ends it
         self._model._forget(self._session)
 
     def __enter__(self) -> Chat:
@@ -237,6 +237,7 @@ class Chat:
         self.close()
 
     def _end_turn(self) -> None:
-        if self._generation is not None:
-            self._generation.close()  # if it raises, the turn is still to be ended
-            self._generation = None
+        """End the answer that runs, which counts as far as it was delivered. The order matters: an answer that ends
+        after the next question was asked would end the answer to that one, since a conversation has one at a time."""
+        self._session.end_generation()
+        self._conversation.take_back()  # a question that a second Ctrl-C has kept `_ask` from taking back

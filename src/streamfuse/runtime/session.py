@@ -37,10 +37,11 @@ class Piece:
 
     A piece may carry no token: text that was held back as the possible beginning of a stop string or a tag, or a second
     part of a token's text. `channel` is "answer", or "thinking" or "tool_call" for what stands between the tags of the
-    model's family, which are in no piece. With the option `log_probs`, `log_prob` is the natural logarithm of the
-    model's probability of the token: softmax over the whole vocabulary, before temperature, filters, penalty and
-    constraint. With `top_log_probs=n`, `top_log_probs` has the n most probable tokens at its position, best first, ties
-    by the smaller id; a token that was sampled or constrained may be none of them.
+    model's family, whose text is in no piece; a token that only completes a tag of thoughts is "thinking". With the
+    option `log_probs`, `log_prob` is the natural logarithm of the model's probability of the token: softmax over the
+    whole vocabulary, before temperature, filters, penalty and constraint. With `top_log_probs=n`, `top_log_probs` has
+    the n most probable tokens at its position, best first, ties by the smaller id; a token that was sampled or
+    constrained may be none of them.
     """
 
     text: str
@@ -126,7 +127,8 @@ class Generation(Iterator[Piece]):
 
     def __init__(self, core: CoreSession, text: TextStream | None, schema: Schema | None = None) -> None:
         self._core, self._stream, self._schema = core, text, schema
-        self._statistics: Statistics | None = None  # once it has ended
+        self._statistics: Statistics | None = None  # once the core has ended it
+        self._has_ended = False  # the text too
         self._ready: deque[Piece] = deque()
         self._texts = defaultdict[str, str](str)  # by channel
         self._tool_calls: list[ToolCall] = []
@@ -216,14 +218,16 @@ class Generation(Iterator[Piece]):
             raise
 
     def _end(self) -> None:
-        if self._statistics is not None:
+        if self._has_ended:
             return
-        self._core.finish()
-        self._statistics = self._core.statistics
-        if self._stream is not None:
+        if self._statistics is None:
+            self._core.finish()
+            self._statistics = self._core.statistics
+        if self._stream is not None:  # also after Ctrl-C came between the two; ending a text twice changes nothing
             rest = self._stream.end(self._statistics.finish_reason == "stopped")
             self._ready.extend(Piece(text, None, channel=channel) for channel, text in rest)
             self._tool_calls = [ToolCall(**call) for call in self._stream.tool_calls]
+        self._has_ended = True
 
 
 class Session:
@@ -271,7 +275,7 @@ class Session:
 
     def prepare(self) -> None:
         """End a running text, and measure the latency of passes now instead of in the first generation."""
-        self._close_generation()
+        self.end_generation()
         self.core.prepare()
 
     def generate(
@@ -300,7 +304,7 @@ class Session:
         if config.stop_strings and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this session has none")
         constraint = constraint or constraint_of(config, self._tokenizer)
-        self._close_generation()
+        self.end_generation()
         if observe is not None or self._observed:
             from streamfuse.runtime.reference.watch import observe as watch
 
@@ -313,6 +317,12 @@ class Session:
         if stopped():
             self._generation.stop()
         return self._generation
+
+    def end_generation(self) -> None:
+        """End the generation that runs, if any. The cache keeps what was delivered."""
+        if self._generation is not None:
+            self._generation.close()  # if it raises, there is still one to be closed
+            self._generation = None
 
     def watch_stops(self) -> Callable[[], bool]:
         """Call this when a generation is requested that starts later. The returned function is the `stopped` of
@@ -328,25 +338,25 @@ class Session:
     def save(self, path: str | os.PathLike[str], note: bytes = b"") -> None:
         """Tokens, cache and a note to a file, in one piece or not at all. What runs is ended. CoreError names it.
         ValueError for a path with a zero byte, here as in `restore`."""
-        self._close_generation()
+        self.end_generation()
         self.core.save(os.fspath(path), note)
 
     def restore(self, path: str | os.PathLike[str], take: Callable[[bytes], object] | None = None) -> bytes:
         """Read back what `save` wrote; its note. CoreError for a damaged file, or another bundle's: nothing changed.
         `take` gets the note before anything changes, and refuses the file by raising. If an engine cannot load the
         cache, CoreError or its own exception; then the sequence is empty."""
-        self._close_generation()
+        self.end_generation()
         return self.core.restore(os.fspath(path), take)
 
     def trim(self) -> None:
         """Drop the cache and return its memory to the system; the tokens stay, and the next prompt that begins with
         them processes them again."""
-        self._close_generation()
+        self.end_generation()
         self.core.trim()
 
     def reset(self) -> None:
         """Forget everything: the next prompt is read from its first token."""
-        self._close_generation()
+        self.end_generation()
         self.core.reset()
 
     def close(self) -> None:
@@ -355,7 +365,7 @@ class Session:
         self.core.stop()
         self.core.handle.closing()
         with suppress(CoreError):  # in another thread, or closed already
-            self._close_generation()
+            self.end_generation()
         self.core.close()
 
     def __enter__(self) -> Session:
@@ -363,11 +373,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _close_generation(self) -> None:
-        if self._generation is not None:
-            self._generation.close()  # if it raises, there is still one to be closed
-            self._generation = None
 
 
 def constraint_of(config: GenerationConfig, tokenizer: Tokenizer | None) -> Constraint | None:
