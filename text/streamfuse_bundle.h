@@ -263,8 +263,9 @@ typedef struct sf_text_part {
 } sf_text_part;
 
 /* Adds a token and returns the text that can be shown: often none, never part of a character, and never text that may
- * be the beginning of a stop string or of a tag. SF_END if a stop string is complete: the text before it is returned,
- * and none after it. */
+ * be the beginning of a stop string or of a tag. A token of thinking that completes no text, or only a tag of thinking,
+ * returns an empty part of SF_THINKING. SF_END if a stop string is complete: the text before it is returned, and none
+ * after it. */
 SF_EXPORT int sf_text_push(sf_text*, int64_t id, const sf_text_part** parts, int32_t* n);
 
 /* Ends the stream and returns text that was held back. In a turn, the text becomes the assistant's message and the turn

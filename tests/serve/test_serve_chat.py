@@ -21,7 +21,8 @@ from tool_samples import CLOCK, TOOLS
 import streamfuse
 from streamfuse import engines
 
-THINKING = CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"
+THINKING = CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"  # the prompt opens the thoughts
+THINKS = CHAT_TEMPLATE + "{# <think></think> #}"  # the model does
 CHOOSE: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -240,21 +241,40 @@ def test_what_the_model_thinks_is_reasoning_content(tmp_path_factory: pytest.Tem
         assert joined(chunks) == message.content
 
 
-def test_log_probabilities_are_those_of_the_content_alone(
-    served: Served, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    def content(choices: Any) -> list[Any]:
-        return [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content]
+def content_tokens(choices: Any) -> list[Any]:
+    """What `logprobs.content` of an answer or of its chunks has."""
+    return [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content]
 
-    options: dict[str, Any] = {"extra_body": {"regex": "[a-c]{3}</think>[d-e]{2}"}, "logprobs": True}
-    with serving(tmp_path_factory.mktemp("thinks"), template=THINKING) as thinking:
+
+@pytest.mark.parametrize(
+    ("template", "regex", "tokens"),
+    [
+        (THINKING, "[a-c]{3}</think>[d-e]{2}", 2),
+        (THINKING, "</think>[d-e]{2}", 2),
+        (THINKING, "\n</think>", 0),
+        (THINKS, "<think>[a-c]{3}</think>[d-e]{2}", 2),
+        (THINKS, "<think></think>[d-e]{2}", 2),
+        (THINKS, "[a-c]{2}<think></think>[d-e]{2}", 4),
+        (THINKS, "[a-c]{2}<think></think>", 2),
+    ],
+)
+def test_log_probabilities_are_those_of_the_content_alone(
+    template: str, regex: str, tokens: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also around thoughts without text."""
+    options: dict[str, Any] = {"extra_body": {"regex": regex}, "logprobs": True}
+    with serving(tmp_path_factory.mktemp("thinks"), template=template) as thinking:
         whole = thinking.ask(**options).choices
         streamed = [chunk.choices[0] for chunk in thinking.ask(stream=True, **options)]
-    assert "".join(token.token for token in content(whole)) == whole[0].message.content
-    assert len(content(whole)) == 2
-    assert content(streamed) == content(whole)
+    content = content_tokens(whole)
+    assert "".join(token.token for token in content) == whole[0].message.content
+    assert len(content) == tokens
+    assert content_tokens(streamed) == content
+
+
+def test_tokens_of_calls_have_no_log_probabilities(served: Served) -> None:
     called = served.ask(tools=[CHOOSE], tool_choice="required", logprobs=True).choices
-    assert (called[0].message.content, content(called)) == (None, [])
+    assert (called[0].message.content, content_tokens(called)) == (None, [])
 
 
 def test_variables_and_documents_reach_the_template(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -311,6 +311,22 @@ def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
     assert conversation.messages[-1]["content"] == answer
 
 
+@pytest.mark.parametrize(
+    ("template", "answer", "parts"),
+    [
+        (HERMES, "<think></think>Fine.", [("thinking", ""), ("answer", "Fine.")]),
+        (HERMES, "<think>\n\n</think>\nFine.", [("thinking", ""), ("answer", "Fine.")]),
+        (HERMES, "So<think></think>", [("answer", "So"), ("thinking", "")]),
+        (MISTRAL, "[THINK][/THINK]Fine.", [("thinking", ""), ("answer", "Fine.")]),
+        (CHATML + "<think>{# </think> #}", "</think>Fine.", [("thinking", ""), ("answer", "Fine.")]),
+    ],
+)
+def test_tokens_of_empty_thoughts_are_told_from_those_of_the_answer(
+    template: str, answer: str, parts: list[tuple[str, str]]
+) -> None:
+    assert merged(written(template, answer)[1]) == parts
+
+
 def test_thoughts_between_special_tokens_keep_their_marks_in_the_message() -> None:
     answer = "[THINK]hm[/THINK]Fine."
     conversation, parts = written(MISTRAL, answer)

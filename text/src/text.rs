@@ -200,7 +200,7 @@ impl Text {
             Some(channels) => {
                 let tools = &self.conversation.setting.tools;
                 segments.iter().for_each(|segment| channels.push(segment, tools));
-                channels.take()
+                channels.take_of_token()
             }
             None => of_answer(shown(&segments)),
         };

@@ -54,10 +54,10 @@ class ChatAnswer:
 
     def _content_of(self, piece: Piece) -> list[dict[str, Any]]:
         """The tokens of the content that are known with this piece. One without text, such as part of a character or
-        of a tag, belongs to the content if the texts before and after it do. So the tags of thoughts without text count
-        as content, and the first bytes of a character after thoughts do not."""
+        of the tag that opens thoughts, belongs to the content if the texts before and after it do and no thoughts are
+        between these. So the first bytes of a character after thoughts do not count."""
         found = _tokens(piece)
-        if not piece.text:
+        if not piece.text and piece.channel == "answer":
             self._pending += found
             return []
         before, self._channel = self._channel, piece.channel

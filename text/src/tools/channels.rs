@@ -86,6 +86,7 @@ pub struct Channels {
     after_mark: bool,
     parts: Vec<Part>,
     wholes: Vec<Whole>,
+    has_thought: bool, // thoughts began or went on since the parts were last taken
 }
 
 enum Found {
@@ -100,7 +101,8 @@ impl Channels {
         let (channel, close) = open.map_or((Channel::Answer, ""), |(_, close)| (Channel::Thinking, close));
         let (held, parts) = Default::default();
         let wholes = vec![Whole::new(channel)];
-        Channels { marks, channel, close, held, is_first: true, after_mark: open.is_some(), parts, wholes }
+        let has_thought = open.is_some();
+        Channels { marks, channel, close, held, is_first: true, after_mark: has_thought, parts, wholes, has_thought }
     }
 
     pub fn push(&mut self, (text, is_shown): &Segment, tools: &Tools) {
@@ -132,6 +134,17 @@ impl Channels {
     /// The parts that were completed since the last call.
     pub fn take(&mut self) -> Vec<Part> {
         std::mem::take(&mut self.parts)
+    }
+
+    /// The same after a token. One of thoughts or of their marks that completes no text has an empty part, so that it
+    /// is not taken for a token of the answer.
+    pub fn take_of_token(&mut self) -> Vec<Part> {
+        let has_thought = std::mem::replace(&mut self.has_thought, self.channel == Channel::Thinking);
+        let mut parts = self.take();
+        if parts.is_empty() && has_thought {
+            parts.push(Part { channel: Channel::Thinking, text: String::new() });
+        }
+        parts
     }
 
     /// The first mark in what is held, or how much of it is none.
@@ -207,6 +220,7 @@ impl Channels {
     }
 
     fn begin(&mut self, channel: Channel) {
+        self.has_thought |= channel == Channel::Thinking;
         self.wholes.push(Whole::new(channel));
     }
 
