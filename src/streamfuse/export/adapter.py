@@ -102,7 +102,7 @@ def configure(
         model: a Hub name, a checkpoint folder or a .gguf file.
         adapter: as of `choose_adapter`.
         options: fields of ExportConfig.
-        dry_run: a local folder may lack its weights.
+        dry_run: the model may lack its weights, and those of a hub model are not downloaded.
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError: as `resolve_for_adapter` and `choose_adapter`.

