@@ -5,6 +5,7 @@ Run: python -m pytest tests/export/test_export_onnx.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from streamfuse.export.onnx.blocks import dequantized, to_blocks
 from streamfuse.export.onnx.emit import WEIGHTS_FILE, contrib_operators
 from streamfuse.export.onnx.record import UnsupportedOperator
 from streamfuse.export.pipeline import run_export
+from streamfuse.export.preview import preview
 from streamfuse.export.schemes import PartScheme
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backends.onnxruntime import OnnxBackend
@@ -195,3 +197,26 @@ def test_a_whole_export_gives_a_bundle(model: StreamFused, tmp_path: Path) -> No
     assert 0.5 < stored / report.bytes[WEIGHTS_FILE] < 1  # tensors begin at pages, which counts in so small a model
     recorded = np.load(bundle.folder / "selftest.npz")
     assert recorded["verify_12.logits"].shape == (6, 258)
+
+
+def test_what_tunes_the_base_counts_with_the_matrices_that_it_adapts(tmp_path: Path) -> None:
+    """As in the preview, and as with the kernels (test_export_merge.py); every pass reads it."""
+    layers = {"num_hidden_layers": 2}
+    torch.manual_seed(0)
+    # of a rank whose matrices are in the file of weights; smaller ones are in the graphs
+    tuned = tiny_model({"base_rank": 8, "base_layers": 2, "adapter_rank": 0}, **layers)
+    checkpoint = write_checkpoint(tmp_path / "tuned", tuned, **layers)
+    counted, expected = [], []
+    for merge in ("off", "on"):
+        config = config_for(
+            checkpoint, tmp_path / merge, target="onnx", quantize="none", dtype="float32", merge_adapter=merge
+        )
+        run_export(config)
+        counted.append(
+            {part: scheme.bytes or 0 for part, scheme in open_bundle(config.output_dir).manifest.quantization}
+        )
+        expected.append({part: size.bytes for part, size in preview(replace(config, overwrite=True)).parts.items()})
+    apart, merged = counted
+    more = {part: size - merged[part] for part, size in apart.items()}
+    assert more == {part: size - expected[1][part] for part, size in expected[0].items()}
+    assert {part for part, size in more.items() if size} == {"attention", "mlp"}

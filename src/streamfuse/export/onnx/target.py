@@ -22,9 +22,10 @@ from .form import Form
 from .graph import CONTRIB_OPSET, OPSET
 from .rules import ACCURACY_LEVEL
 
+_ADAPTERS = r"layers\.\d+\.\w+\.adapter"  # of the streams, or of the base, whose parts then have them too
 _PARTS_OF = {  # the parts of stored tensors, by prefix of their names
     "embedding": r"embed_tokens",
-    "streams": r"stream_head|insert|survivors|layers\.\d+\.\w+\.adapter",
+    "streams": r"stream_head|insert|survivors",
     "attention": r"layers\.\d+\.(qkv_proj|o_proj|q_norm|k_norm|input_layernorm)",
     "mlp": r"layers\.\d+\.",
     "head": r"lm_head|norm|candidates",
@@ -78,10 +79,14 @@ class OnnxTarget(Target):
         scheme = self.config.part_scheme(part)
         if scheme.bits < 16:
             scheme = replace(scheme, group_size=scheme.group_size or GROUP)
-        size = sum(size for name, size in self.stored.items() if _part_of(name) == part)
+        tunes_base = bool(self.model.streams_config.base_rank)
+        size = sum(size for name, size in self.stored.items() if _part_of(name, tunes_base) == part)
         parameters = sizes_of(self.model, self.config)[part].parameters
         return {**part_facts(scheme), "parameters": parameters, "bytes": size}
 
 
-def _part_of(name: str) -> str | None:
+def _part_of(name: str, tunes_base: bool) -> str | None:
+    """The part of a stored tensor. `tunes_base`: the adapters are those of the base, which every pass reads."""
+    if not tunes_base and re.match(_ADAPTERS, name):
+        return "streams"
     return next((part for part, beginning in _PARTS_OF.items() if re.match(beginning, name)), None)
