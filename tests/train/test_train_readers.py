@@ -279,6 +279,25 @@ def test_tags_of_thoughts_and_calls_in_an_answer_are_the_tokens_that_the_model_w
     ]  # fmt: skip
     assert tokenizer.token_to_id("<|im_end|>") not in found
     assert text.decode(found) == answer
+    named = ({"role": "system", "content": "Think between <think> and </think>."},)
+    assert answer_ids(text, answer, named) == found
+
+
+@pytest.mark.parametrize("answer", ["<think>\nthe end</think>so", "<think>the end</think>so", "the end</think>so"])
+def test_an_answer_does_not_open_the_thoughts_that_its_prompt_has_opened(answer: str) -> None:
+    tokenizer = llama_like()
+    tokenizer.add_tokens([AddedToken(tag, special=False) for tag in ("<think>", "</think>")])
+    text = opened(tokenizer, CHAT_TEMPLATE + "{% if add_generation_prompt %}<think>\n{% endif %}", eos=[2])
+    assert text.decode(answer_ids(text, answer)) == "the end</think>so"
+
+
+def test_one_unusual_answer_says_which_it_is() -> None:
+    tokenizer = metaspace_like()
+    tokenizer.add_special_tokens([AddedToken("§")])
+    text = opened(tokenizer, CHAT_TEMPLATE)
+    assert tokenizer.token_to_id("§") not in answer_ids(text, "it is § here")
+    with pytest.raises(DataError, match=r"the data: an answer is not UTF-8 text \(character 3\)"):
+        answer_ids(text, "it \ud800")
 
 
 def test_an_answer_beside_marks_in_its_chat_is_found() -> None:

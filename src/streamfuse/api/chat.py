@@ -37,6 +37,7 @@ class Chat:
     ) -> None:
         self._model, self._session, self._conversation, self._options = model, session, conversation, options
         self._context_policy = context_policy
+        self._has_failed = False  # a question, which may still be the last turn of the conversation
         self._one = OneStream()
 
     @property
@@ -176,9 +177,10 @@ class Chat:
                 ids, config, constraint=constraint, text=text, dropped=dropped, stopped=stopped
             )
         except BaseException:  # Ctrl-C too, which may come after `ask` or `generate` has done its work
+            self._has_failed = True  # until the question is taken back, which a second Ctrl-C may prevent
             with suppress(Exception):  # the next turn tries again and raises it
                 self._session.end_generation()
-            self._conversation.take_back()
+            self._take_back()
             raise
 
     def _finish(self, generation: Generation) -> Result:
@@ -240,4 +242,9 @@ class Chat:
         """End the answer that runs, which counts as far as it was delivered. The order matters: an answer that ends
         after the next question was asked would end the answer to that one, since a conversation has one at a time."""
         self._session.end_generation()
-        self._conversation.take_back()  # a question that a second Ctrl-C has kept `_ask` from taking back
+        if self._has_failed:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        self._conversation.take_back()
+        self._has_failed = False

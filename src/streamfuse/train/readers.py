@@ -6,20 +6,19 @@ Does not import PyTorch, so that benchmarks of a bundle can read data without it
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from streamfuse.runtime.text import CUT, Message, TextError, Tokenizer
+from streamfuse.runtime.text import Message, Tokenizer
 
+from .answers import AnswerEncoder
 from .formats import NAMES, DataError, Example, Row, Sample, reader, recognise
 from .templates import Template
 
 T = TypeVar("T")
-_MARK = "\ufdd1"  # around an answer, to find it in a rendered chat; no text has this noncharacter of Unicode
 _MIN_COMPLETION_TOKENS = 4  # shorter answers do not help to train streams
 _SPLITS = ("train", "valid", "validation", "dev", "test")
 _PARQUET = "refs/convert/parquet"  # the hub's own conversion of data sets with a loading script
@@ -83,12 +82,7 @@ def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) ->
     if not text.can_chat:
         return text.encode(sample.turns[0])
     first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    return text.encode_chat([*first, *_messages(sample)])
-
-
-def _messages(sample: Sample) -> list[Message]:
-    """The chat up to the first turn."""
-    return [*sample.before, {"role": "user", "content": sample.turns[0]}]
+    return text.encode_chat([*first, *sample.before, {"role": "user", "content": sample.turns[0]}])
 
 
 def to_examples(
@@ -109,8 +103,11 @@ def to_examples(
             usable chat template for answers in text, or no example is left.
     """
     examples, n_answers = [], 0
+    answers: AnswerEncoder | None = None
     for sample in samples:
-        for example in _examples(sample, text, eos_token_id, source):
+        if sample.ids is None and sample.references:
+            answers = answers or _answer_encoder(text, eos_token_id, source)
+        for example in _examples(sample, text, eos_token_id, answers):
             n_answers += 1
             top = max(example.input_ids)
             if vocab_size is not None and top >= vocab_size:
@@ -133,78 +130,26 @@ def to_examples(
     return examples
 
 
-def _examples(sample: Sample, text: Tokenizer | None, eos_token_id: int | None, source: str) -> list[Example]:
-    if sample.ids is not None:
-        return [sample.ids]
+def _answer_encoder(text: Tokenizer | None, eos_token_id: int | None, source: str) -> AnswerEncoder:
     if text is None:
         raise DataError("rows of text need the model's tokenizer")
-    if not sample.references:
-        return []
     if eos_token_id is None:
         raise DataError(
             f"{source}: text answers need an end-of-sequence token, and the model has none; set eos_token_id in its "
             "config.json, or generate answers with it (`streamfuse data distill`)"
         )
+    return AnswerEncoder(text, eos_token_id, source)
+
+
+def _examples(
+    sample: Sample, text: Tokenizer | None, eos_token_id: int | None, answers: AnswerEncoder | None
+) -> list[Example]:
+    if sample.ids is not None:
+        return [sample.ids]
+    if text is None or eos_token_id is None or answers is None:
+        return []  # a sample without an answer
     prompt = encode_prompt(sample, text)
-    answers = (_encode_answer(answer, sample, text, eos_token_id, source) for answer in sample.references)
-    return [Example([*prompt, *answer, eos_token_id], len(prompt)) for answer in answers]
-
-
-def _encode_answer(answer: str, sample: Sample, text: Tokenizer, eos_token_id: int, source: str) -> list[int]:
-    """Token ids of an answer behind the prompt of its sample, as the model would write them: special tokens that the
-    answer spells are text, as in a message, and only the spaces that the chat template writes stand in front."""
-    if not text.can_chat:
-        raise DataError(f"{source}: text answers need a chat template, and the model has none; add one to its folder")
-    written = _as_written(answer.replace(CUT, "").replace(_MARK, ""), sample, text)
-    cut = _cut(written, sample, text)
-    if cut.replace(CUT, "") != written:
-        raise DataError(
-            f"{source}: the chat template changes the text of a message, so an answer cannot be encoded with it; let "
-            "the model write the answers (`streamfuse data distill`)"
-        )
-    if CUT in cut:
-        for tag in _tags(written, sample, text, eos_token_id):
-            cut = re.sub(f"{CUT}?".join(map(re.escape, tag)), tag.replace("\\", r"\\"), cut)
-    return text.encode_rendered(cut, continues=True)
-
-
-def _cut(words: str, sample: Sample, text: Tokenizer) -> str:
-    """The words with their control tokens cut; "" if the chat template has no such message."""
-    # As a user's message, since in the model's own some control tokens stay whole. The marks show where it is and keep
-    # the spaces at its ends, which templates may remove.
-    question = {"role": "user", "content": f"{_MARK}{words}{_MARK}"}
-    parts = text.render_cut([*sample.before, question]).split(_MARK)
-    return parts[-2] if len(parts) > 2 else ""
-
-
-def _tags(written: str, sample: Sample, text: Tokenizer, eos_token_id: int) -> list[str]:
-    """The control tokens of an answer that a model writes within one, as the tags of its thoughts and calls: they are
-    not special, neither begin nor end a text, and the chat template does not write them around turns."""
-    chat = _messages(sample)
-    try:
-        turns = text.render([*chat, {"role": "assistant", "content": "."}, chat[-1]])
-    except TextError:
-        turns = text.render(chat)
-    tokens = set(text.encode_rendered(written, continues=True)) - {eos_token_id, *text.encode("")}
-    shown = (text.decode([token]) for token in tokens)  # "" for a special token
-    return [tag for tag in shown if len(tag) > 1 and tag not in turns and CUT in _cut(tag, sample, text)]
-
-
-def _as_written(answer: str, sample: Sample, text: Tokenizer) -> str:
-    """The answer with the space that the chat template writes in front of it, and without that which it removes."""
-    messages = _messages(sample)
-    try:
-        whole = text.render([*messages, {"role": "assistant", "content": answer}])
-    except TextError:  # some templates refuse a chat that ends with an answer
-        return answer
-    before = text.render(messages)
-    if whole.startswith(before):
-        behind = whole[len(before) :]
-        for form in (answer, answer.strip()):
-            space, found, _ = behind.partition(form) if form else ("", "", "")
-            if found and not space.strip():
-                return space + form
-    return answer
+    return [Example([*prompt, *answers.encode(answer), eos_token_id], len(prompt)) for answer in sample.references]
 
 
 def rows(source: str, split: str) -> Iterator[tuple[str, Row]]:
