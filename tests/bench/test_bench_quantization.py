@@ -68,13 +68,16 @@ def test_weights_on_their_grid_cost_nothing_and_coarse_ones_do() -> None:
     model = tiny_model()
     bench = Bench(model, texts(), 4)
     before = {name: value.clone() for name, value in bench.model.state_dict().items()}
-    exact, carried, coarse = (bench.measure(parse_choice(text)) for text in ("float", "", "mlp=int4,attention=int4"))
+    choices = ("float", "streams=q8_0", "mlp=int4,attention=int4,streams=q8_0", "")
+    exact, carried, coarse, default = (bench.measure(parse_choice(text)) for text in choices)
     assert [row["snr_db"] for row in carried["parts"].values()] == [None] * 5
     same = ("perplexity", "best_token", "call_reduction")
     assert {name: carried[name] for name in same} == {name: exact[name] for name in same}
     assert coarse["perplexity"] != exact["perplexity"]
     assert 10 < coarse["parts"]["mlp"]["snr_db"] < 30
     assert coarse["parts"]["head"]["snr_db"] is None
+    assert [part for part, row in default["parts"].items() if row["snr_db"] is not None] == ["streams"]
+    assert default["perplexity"] == exact["perplexity"]
     assert exact["bytes"] > carried["bytes"] > coarse["bytes"]
     assert carried["parts"]["head"]["bytes"] == 0  # the embedding is the head
     assert carried["parts"]["embedding"]["bytes"] == 258 * 64 * 34 // 32

@@ -158,7 +158,7 @@ def test_bytes_of_quantized_parts_are_those_of_the_modules(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("changes", [{}, {"head": "q4_1"}, {"attention": "q8_0", "streams": "q4_1"}])
+@pytest.mark.parametrize("changes", [{}, {"head": "q4_1"}, {"attention": "q8_0", "streams": "q8_0"}])
 def test_bytes_of_packed_parts_are_those_of_the_tensors(tied: bool, changes: dict[str, str], tmp_path: Path) -> None:
     """But for what packing fills up to 16 rows: 258 tokens are 272 rows, 129 stream tokens 144."""
     model = tiny_model({"adapter_rank": 0}, tie_word_embeddings=tied)
@@ -171,4 +171,6 @@ def test_bytes_of_packed_parts_are_those_of_the_tensors(tied: bool, changes: dic
     floats += model.stream_embeddings.numel() + sum(parameter.numel() for parameter in model.pruner.parameters())
     expected = sum(part.bytes for part in sizes_of(model, config).values()) - 4 * floats
     assert 0 <= sum(packed.values()) - expected < 64 * (3 * 14 + 15) * 34 / 32 + 4 * 64
-    assert all(row.exact == row.groups for part, row in form.report.items() if part not in changes)
+    kept = [row for part, row in form.report.items() if part != "streams" and part not in changes]
+    assert kept
+    assert all(row.exact == row.groups for row in kept)

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.export.integers import to_q4_1, to_q8_0
-from streamfuse.export.schemes import GRIDS, PARTS, parse_scheme
+from streamfuse.export.schemes import GRIDS, PARTS, Schemes, parse_scheme
 from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.streams import StreamFused
 from streamfuse.train.evaluate import draft_tables, proposals, replay_proposals
 from streamfuse.train.formats import Example
 
-OWN_GRID = {"embedding": "q8_0", "attention": "q4_1", "mlp": "q4_1", "head": "q8_0", "streams": "q8_0"}
+OWN_GRID = {part: Schemes().of(part) for part in PARTS}
 _GRID_BITS = {"q4_1": 5.0, "q8_0": 8.5}  # per weight, with d and m
 _DTYPE = "float16"  # of scales and of what stays a float
 _TOP_K = 16

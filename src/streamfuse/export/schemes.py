@@ -19,12 +19,15 @@ INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # with integer activations, whose rang
 
 @dataclass(frozen=True, slots=True)
 class Schemes:
-    """The format of every part's weights for the kernels' operators; an embedding is always q8_0."""
+    """The format of every part's weights for the kernels' operators; an embedding is always q8_0.
+
+    Rounding affects only the drafts of streams, and reading them takes most of their pass; so they have 4 bits.
+    """
 
     attention: str = "q4_1"
     mlp: str = "q4_1"
     head: str = "q8_0"
-    streams: str = "q8_0"
+    streams: str = "q4_1"
 
     def of(self, part: Part) -> str:
         return "q8_0" if part == "embedding" else cast("str", getattr(self, part))
