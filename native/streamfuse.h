@@ -242,8 +242,8 @@ typedef struct sf_piece {
   int32_t source;  /* what drafted the token: SF_MODEL (nothing), SF_STREAMS, SF_LOOKUP, SF_TABLE, SF_GRAMMAR,
                       SF_MEMORY */
   int32_t channel; /* SF_ANSWER, SF_THINKING (between tags such as <think> and </think>) or SF_TOOL_CALL. Pieces do
-                      not contain the tags; sf_session_messages does. A token that only completes a
-                      tag of thinking is SF_THINKING */
+                      not contain the tags; sf_session_messages does. A token that completes only a tag of thinking
+                      is SF_THINKING */
   float log_prob;  /* as in sf_token; NaN in a piece without a token */
 } sf_piece;
 

@@ -167,9 +167,9 @@ def test_the_hub_is_asked_once(home: Path, fake_hub: list[Path]) -> None:
 
 
 def test_a_model_whose_shapes_are_asked_for_comes_without_its_weights(home: Path, fake_hub: list[Path]) -> None:
-    said: list[str] = []
-    folder = pull.pull("some/model", weights=False, say=said.append)
-    assert said == ["Downloading configuration and tokenizer of some/model from the Hugging Face hub."]
+    messages: list[str] = []
+    folder = pull.pull("some/model", weights=False, say=messages.append)
+    assert messages == ["Downloading the configuration and tokenizer of some/model from the Hugging Face hub."]
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "source.json", "tokenizer.json"]
     assert pull.pull("some/model", weights=False, offline=True) == folder
     assert (fake_hub, leftovers(home)) == ([], [])

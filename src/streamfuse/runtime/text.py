@@ -31,8 +31,8 @@ __all__ = ["CUT", "ContextPolicy", "Conversation", "GrammarError", "Message", "T
 # The content may be None beside `tool_calls`.
 Message = dict[str, Any]
 
-# Where text/ cuts a control token in two; no text has this noncharacter of Unicode. What stands behind it is encoded as
-# the continuation of a text.
+# Splits a control token in rendered text, so that it is encoded as text. This noncharacter of Unicode occurs in no
+# text. The text after it is encoded as a continuation.
 CUT = "\ufdd0"
 
 # What happens to a question that does not fit into the context: an error, or the oldest turns are dropped.

@@ -10,19 +10,24 @@ from streamfuse.runtime.text import CUT, Message, TextError, Tokenizer
 from .formats import DataError
 
 _MARK = "\ufdd1"  # around an answer, to find it in a rendered chat; no text has this noncharacter of Unicode
-_LOST = "\ufffd"  # what a cut text has instead of a control token of one character
+_LOST = "\ufffd"  # `render_cut` writes it in place of a control token of one character
 _QUESTION: Message = {"role": "user", "content": "."}
 
 
 class AnswerEncoder:
-    """Encodes answers as the model would write them behind their prompts.
+    """Encodes answers in text as the tokens that the model would generate after their prompts.
 
-    Special tokens that an answer spells are text, as in a message, so an answer neither ends its turn nor begins
-    another one. Only the spaces that the chat template writes stand in front of it. All of this depends on the chat
-    template and the tokenizer alone, so it is found with a chat of one short question.
+    Special tokens that an answer spells are encoded as text, as in a message, so an answer can neither end its turn nor
+    begin another one. Only the spaces that the chat template writes precede it. All of this depends on the chat
+    template and the tokenizer, not on the prompt, so a chat of one short question stands for every prompt.
+
+    Args:
+        text: the model's tokenizer, with its chat template.
+        eos_token_id: the token that ends an answer; one spelt in an answer is text.
+        source: names the data in error messages.
 
     Raises:
-        DataError: the model has no chat template. `source` names the data in messages.
+        DataError: the model has no chat template.
     """
 
     def __init__(self, text: Tokenizer, eos_token_id: int, source: str) -> None:
@@ -33,6 +38,7 @@ class AnswerEncoder:
         self._text, self._source = text, source
         self._ends = {eos_token_id, *text.encode("")}
         self._before = text.render([_QUESTION])
+        self._opened = re.search(r"[<\[]\S+[>\]](?=\s*$)", self._before)  # the tag that a prompt ends with
         self._turns = self._render_answer(".", _QUESTION) or self._before
         self._tags: dict[int, str] = {}
 
@@ -78,9 +84,8 @@ class AnswerEncoder:
     def _as_written(self, answer: str) -> str:
         """The answer with the space that the chat template writes in front of it, and without that which it removes;
         and without a tag that the prompt ends with, as where the template opens thoughts."""
-        opened = re.search(r"[<\[]\S+[>\]](?=\s*$)", self._before)
-        if opened and answer.lstrip().startswith(opened[0]):
-            return answer.lstrip()[len(opened[0]) :].lstrip()
+        if self._opened and answer.lstrip().startswith(self._opened[0]):
+            return answer.lstrip().removeprefix(self._opened[0]).lstrip()
         whole = self._render_answer(answer)
         if whole is not None and whole.startswith(self._before):
             behind = whole[len(self._before) :]

@@ -165,7 +165,7 @@ impl Constraint {
     }
 }
 
-/// Stands for the computer of masks where only its side effect on the budget is wanted.
+/// Computes no mask. `compute_bias` is called for its side effect, a new budget for the lexer.
 struct NoMask<'a>(&'a TokTrie);
 
 impl BiasComputer for NoMask<'_> {
