@@ -2,8 +2,8 @@
  * for callers that work with token ids; an app uses native/streamfuse.h, which opens bundles and works with text.
  *
  * Instead of one token per pass, each pass of the model verifies a small tree of drafted tokens and accepts those that
- * the model itself would have chosen. The output is identical with and without drafts, greedy or sampled. docs/core.md
- * is the guide; this header is the reference.
+ * the model itself would have chosen. On a row-invariant engine the output is identical with and without drafts, greedy
+ * or sampled. docs/core.md is the guide; this header is the reference.
  *
  *     sf_core_model* model;                                  // a bundle's specification and drafting tables
  *     if (sf_core_model_open(&spec, tensors, count, &model)) die(sf_core_model_error(model));

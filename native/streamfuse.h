@@ -25,9 +25,10 @@
  *   - Text is UTF-8 with a length in bytes and may contain zero bytes; lists are JSON. Returned pointers belong to the
  *     handle: those of a model are valid as long as the model, those of a session until the next call on that
  *     session. The message of sf_model_error belongs to the calling thread.
- *   - Structures of options begin with their size, so that fields can be added later: use the function that fills in
- *     the defaults, or set size to sizeof and all other fields to zero, which also means the defaults. Functions copy
- *     options, strings and lists; the `context` of a backend or constraint must stay valid until its `release`.
+ *   - Option structures begin with their size, so that fields can be added later: set `size` to sizeof and every other
+ *     field to zero for the defaults. The exception is sf_options, where zero is not the default: fill it with
+ *     sf_model_default_options (or sf_default_options), then change fields. Functions copy options, strings and lists;
+ *     the `context` of a backend or constraint must stay valid until its `release`.
  *   - A relative path is resolved when it is given, so the working directory may change later.
  *   - No function throws, aborts, prints, or depends on the locale.
  */
@@ -190,13 +191,14 @@ SF_EXPORT int sf_completion_new(sf_model*, const sf_session_options* options, sf
 SF_EXPORT void sf_session_free(sf_session*);
 SF_EXPORT const char* sf_session_error(const sf_session*); /* never NULL */
 
-/* Finishes a running text, and measures the latency of passes on this device, unless it is known. Takes about 250 ms,
- * which would otherwise delay the first answer. */
+/* Finishes a running answer, and measures the latency of passes on this device, unless it is known. Takes at most about
+ * 250 ms, more on slow devices, which would otherwise delay the first answer. */
 SF_EXPORT int sf_session_prepare(sf_session*);
 
 typedef struct sf_answer_options {
   size_t size;
-  const sf_options* sampling; /* NULL: sf_model_default_options. With a `constraint`, the whole text is SF_ANSWER */
+  const sf_options* sampling; /* NULL: sf_model_default_options. If it has a `constraint`, every piece is in the channel
+                                 SF_ANSWER */
   const char* stops;          /* stop strings, which end the answer and are not part of it: a JSON list; NULL: none */
   size_t stops_bytes;
   const char* schema; /* the answer is JSON that this JSON schema accepts; NULL: any text. At most one of schema, regex,

@@ -49,16 +49,26 @@ class Trace:
     """A run. `pieces`: text, source, milliseconds after the question; `plain_ms`: the same tokens', plainly.
 
     Tokens per pass and tokens per second (`speed`) are what the statistics of the runs say.
+
+    Raises:
+        ValueError: the times are not those of the statistics, within 10 %.
     """
 
     command: str
     machine: str
+    commit: str
     prompt: str
     pieces: list[tuple[str, str, float]]
     plain_ms: list[float]
     tokens_per_pass: float
     speed: float
     plain_speed: float
+
+    def __post_init__(self) -> None:
+        for ms, speed in (([at for *_, at in self.pieces], self.speed), (self.plain_ms, self.plain_speed)):
+            shown = 1000 * (len(ms) - 1) / (ms[-1] - ms[0])
+            if not 0.9 < shown / speed < 1.1:
+                raise ValueError(f"the tokens come at {shown:.0f} per second, and the statistics say {speed:.0f}")
 
     @classmethod
     def read(cls, path: Path) -> Trace:
@@ -71,9 +81,11 @@ def record(bundle: Path, prompt: str, stop: str | None, max_new_tokens: int) -> 
     import streamfuse
     from streamfuse import engines
     from streamfuse.bench.shared.cold_caches import ColdCaches
+    from streamfuse.bench.suite import commit
 
     clock = ColdCaches()
-    with streamfuse.load(bundle) as model, model.session(clock=clock) as session:
+    # The session must not recognize the clock: it would make one of its own, whose evictions this one counts.
+    with streamfuse.load(bundle) as model, model.session(clock=lambda: clock()) as session:
         session.prepare()
 
         def answer(speculative: bool) -> tuple[list[tuple[str, str, float]], streamfuse.api.Statistics]:
@@ -91,7 +103,8 @@ def record(bundle: Path, prompt: str, stop: str | None, max_new_tokens: int) -> 
             raise SystemExit("the plain and the speculative text differ")
         machine = f"{engines.cores()} cores of {engines.processor()}"
     return Trace(
-        f"streamfuse chat {bundle} --show-drafts", machine, prompt, drafted, [ms for *_, ms in plain],
+        f"streamfuse chat {bundle} --show-drafts", machine, commit() or "unknown", prompt, drafted,
+        [ms for *_, ms in plain],
         facts.mean_accepted_tokens, facts.decode_token_per_sec, plain_facts.decode_token_per_sec,
     )  # fmt: skip
 
@@ -258,7 +271,7 @@ def _lanes(film: Film, trace: Trace, y: float, moments: Sequence[float], plain: 
     y += 26
     gain = f"the same text, {trace.speed / trace.plain_speed:.2f} times as fast"
     film.shown(plain[-1], None, film.text(MARGIN, y, gain, "small strong", cell))
-    caption = f"{trace.machine}, cold caches, real time"
+    caption = f"{trace.machine}, cold caches, real time, commit {trace.commit}"
     y += 22
     film.parts.append(film.text(MARGIN, y, caption, "small quiet", 7.2))
     return y

@@ -331,11 +331,11 @@ const char* sf_engine_backends(void) {
 
 double sf_waited_ms(void) { return streamfuse::take_waited_ms(); }
 
-double sf_read_bandwidth(int num_threads) {
-  if (num_threads < 0 || num_threads > streamfuse::kMostThreads) return 0.0;
+double sf_read_bandwidth(int num_threads, int64_t bytes) {
+  if (num_threads < 0 || num_threads > streamfuse::kMostThreads || bytes < 1) return 0.0;
   try {
     streamfuse::limit_team(streamfuse::reserve_team(num_threads));
-    return streamfuse::read_bandwidth();
+    return streamfuse::read_bandwidth(bytes);
   } catch (...) {
     return 0.0;
   }

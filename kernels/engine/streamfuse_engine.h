@@ -107,9 +107,9 @@ SF_EXPORT const char* sf_engine_backends(void);
 /* Milliseconds that this thread has waited inside passes for other threads of the pool since its last call. */
 SF_EXPORT double sf_waited_ms(void);
 
-/* Measures the memory read bandwidth of this many threads of the pool (1 to 64; 0 chooses), in GB/s; takes about
- * 100 ms. 0 for an invalid number of threads. */
-SF_EXPORT double sf_read_bandwidth(int num_threads);
+/* Measures how fast this many threads of the pool (1 to 64; 0 chooses) read a block of so many bytes again and again,
+ * in GB/s: from memory if no cache holds the block. 0 for invalid arguments, or if there is too little memory. */
+SF_EXPORT double sf_read_bandwidth(int num_threads, int64_t bytes);
 
 /* Measures the latency from one core's cache to another's, in nanoseconds; 0 if it cannot be measured, for example with
  * a single core. Operators pass rows from core to core, so a pass takes longer if the cores are far apart. */

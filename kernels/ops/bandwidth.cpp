@@ -22,33 +22,34 @@
 
 namespace streamfuse {
 namespace {
-constexpr int64_t kBytes = int64_t{128} << 20, kChunk = int64_t{64} << 10, kPage = int64_t{2} << 20;
+constexpr int64_t kChunk = int64_t{64} << 10, kPage = int64_t{2} << 20;
 constexpr int kSweeps = 12;
 constexpr uint32_t kTurns = 1000, kRounds = 20;
 constexpr auto kTimeout =
     std::chrono::milliseconds(200);  // time limit for the system to move a new thread to its own core
 }  // namespace
 
-double read_bandwidth() {
+double read_bandwidth(int64_t bytes) {
+  const int64_t chunks = std::max(int64_t{1}, bytes / kChunk), size = chunks * kChunk;
   using Clock = std::chrono::steady_clock;
   void* pages = nullptr;
-  if (posix_memalign(&pages, kPage, kBytes) != 0) throw std::bad_alloc();
+  if (posix_memalign(&pages, kPage, size) != 0) throw std::bad_alloc();
   const std::unique_ptr<void, void (*)(void*)> memory(pages, std::free);
 #if defined(__linux__)
-  (void)madvise(memory.get(), kBytes,
-                MADV_HUGEPAGE);  // small pages can halve the bandwidth, and a mapped model has large ones
+  // Small pages can halve the bandwidth, and a mapped model has large ones.
+  (void)madvise(memory.get(), size, MADV_HUGEPAGE);
 #endif
-  std::memset(memory.get(), 1, kBytes);  // pages that were never written all map to the same zero page
+  std::memset(memory.get(), 1, size);  // pages that were never written all map to the same zero page
   const auto* block = static_cast<const uint8_t*>(memory.get());
   std::atomic<uint64_t> total{0};
   double best = 0;
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     const auto start = Clock::now();
-    share_out(kBytes / kChunk, 4, [&](int64_t begin, int64_t end, int) {
-      const size_t bytes = static_cast<size_t>((end - begin) * kChunk);
-      total.fetch_xor(lane_kernels().products->read(block + begin * kChunk, bytes), std::memory_order_relaxed);
+    share_out(chunks, 4, [&](int64_t begin, int64_t end, int) {
+      const size_t part = static_cast<size_t>((end - begin) * kChunk);
+      total.fetch_xor(lane_kernels().products->read(block + begin * kChunk, part), std::memory_order_relaxed);
     });
-    best = std::max(best, kBytes / 1e9 / std::chrono::duration<double>(Clock::now() - start).count());
+    best = std::max(best, size / 1e9 / std::chrono::duration<double>(Clock::now() - start).count());
   }
   return best;
 }

@@ -65,7 +65,7 @@ void bench_products() {
       bytes += m->size();
       weights += m->weights();
     }
-  const double gigabytes_per_second = read_bandwidth();
+  const double gigabytes_per_second = read_bandwidth(int64_t{128} << 20);
   std::printf("read bandwidth %.1f GB/s, weights %.1f MB, floor %.2f ms, %d threads\n", gigabytes_per_second,
               bytes / 1e6, bytes / 1e6 / gigabytes_per_second, team_limit());
   const int64_t most = 128;

@@ -162,7 +162,9 @@ def test_a_source_of_drafts_brings_what_is_lost_without_it() -> None:
     assert result.equal is True
     systems[2].token = 8
     assert compare(systems, PROMPTS, settings, lambda: 20.0, 100_000_000).equal is False
-    assert run(*three([])).gains == {}
+    alone = run(*three([]))
+    assert (list(alone.gains), list(alone.gains["all"]), gain_rows(alone)[1]) == (["all"], [PLAIN], [])
+    assert run(Scripted(PLAIN, 6.0, [])).gains == {}
 
 
 def test_what_did_not_run_is_null() -> None:

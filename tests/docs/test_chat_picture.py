@@ -9,7 +9,7 @@ import importlib.util
 import json
 import sys
 import xml.etree.ElementTree as ElementTree
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -46,9 +46,11 @@ def picture() -> ModuleType:
 
 @pytest.fixture
 def trace(picture: ModuleType):  # type: ignore[no-untyped-def]
-    pieces = [(word, SOURCES[n % 4], 40.0 + 2.5 * (n // 4)) for n, word in enumerate(WORDS)]
+    pieces = [(word, SOURCES[n % 4], 40.0 + 6.25 * (n // 4)) for n, word in enumerate(WORDS)]
     plain = [40.0 + 2.5 * n for n in range(len(WORDS))]
-    return picture.Trace("streamfuse chat demo", "2 cores of a test", "Why <blue>?", pieces, plain, 2.25, 700.4, 400.0)
+    return picture.Trace(
+        "streamfuse chat demo", "2 cores of a test", "1234abcd", "Why <blue>?", pieces, plain, 2.25, 700.4, 400.0
+    )
 
 
 def test_the_same_run_gives_the_same_well_formed_picture(picture: ModuleType, trace, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -109,4 +111,11 @@ def test_the_statistics_are_the_runs_own(picture: ModuleType, trace) -> None:  #
     assert {"streams 9", "look-up 9", "table 9", "plain 9"} <= set(still)
     assert {"700 tokens/s", "400 tokens/s", "the same text, 1.75 times as fast"} <= set(still)
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert "2 cores of a test, cold caches, real time" in texts
+    assert "2 cores of a test, cold caches, real time, commit 1234abcd" in texts
+
+
+def test_times_that_are_not_those_of_the_statistics_are_refused(picture: ModuleType, trace) -> None:  # type: ignore[no-untyped-def]
+    """A second clock of cold caches counts the evictions of the session's own."""
+    slow = [(word, source, 10 * ms) for word, source, ms in trace.pieces]
+    with pytest.raises(ValueError, match="the tokens come at 70 per second, and the statistics say 700"):
+        replace(trace, pieces=slow)

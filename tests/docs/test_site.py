@@ -70,7 +70,7 @@ class _Lists(HTMLParser):
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_items_of_lists_have_the_numbers_or_bullets_of_their_page(page: Path) -> None:
     config = load_config(str(ROOT / "mkdocs.yml"))
-    text = page.read_text(encoding="utf-8")
+    text = site_hooks.FRAGMENT.sub(r"\1", page.read_text(encoding="utf-8"))
     lists = _Lists()
     lists.feed(
         markdown.markdown(text, extensions=config.markdown_extensions, extension_configs=config.mdx_configs or {})

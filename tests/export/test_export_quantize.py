@@ -6,6 +6,7 @@ Run: python -m pytest tests/export/test_export_quantize.py
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -155,6 +156,22 @@ def test_bytes_of_quantized_parts_are_those_of_the_modules(tmp_path: Path) -> No
         if isinstance(module, (Int8Linear, QuantizedEmbedding)):
             held += module.weight.numel() + 4 * module.scales.numel()
     assert sum(part.bytes for part in sizes_of(model, config).values()) == held
+
+
+@pytest.mark.parametrize(
+    ("options", "streams"),
+    [
+        ({}, "q4_1"),
+        ({"quantize": "q8_0"}, "q8_0"),  # or the bundle fails the parity floor of 8 bits
+        ({"quantize": "q8_0", "scheme": {"mlp": "q4_1"}}, "q4_1"),
+        ({"scheme": {"attention": "q8_0", "mlp": "q8_0"}}, "q8_0"),
+        ({"quantize": "q8_0", "scheme": {"streams": "q4_1"}}, "q4_1"),
+    ],
+)
+def test_rows_of_streams_have_the_bits_of_the_layers(options: dict[str, Any], streams: str, tmp_path: Path) -> None:
+    grids = config_for((tmp_path, tmp_path), tmp_path, **options).grids
+    assert grids is not None
+    assert grids.streams == streams
 
 
 @pytest.mark.parametrize("tied", [True, False])

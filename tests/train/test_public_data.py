@@ -5,6 +5,7 @@ Run: python -m pytest tests/train/test_public_data.py
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import io
@@ -61,6 +62,18 @@ FILES = {
     "dialogsum.dev.jsonl": lines({"fname": "b", "dialogue": "#Person1#: Bye.", **SAID}),
     "dialogsum.test.jsonl": lines({"dialogue": "#Person1#: Well.", "summary1": "One.", "summary2": "Two."}),
     "question.jsonl": lines({"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": []}),
+    "test.jsonl": lines({"question": "How many?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}),
+    "HumanEval.jsonl.gz": gzip.compress(
+        lines(
+            {
+                "task_id": "HumanEval/0",
+                "prompt": "def f():\n",
+                "entry_point": "f",
+                "canonical_solution": "",
+                "test": "t",
+            }
+        )
+    ),
     **{
         name: data
         for split in ("simple_python", "multiple")
@@ -123,9 +136,12 @@ def test_every_set_is_written_as_its_format_reads_it(
     out = tmp_path / "data"
     result = fetch(*public.NAMES, "-o", out, "--from", server)
     assert result.exit_code == 0, result.stderr
-    folders = [out / name for name in ("e2e_nlg", "sql_context", "dialogsum", "spec_bench", "function_calling")]
+    folders = [
+        out / name
+        for name in ("e2e_nlg", "sql_context", "dialogsum", "spec_bench", "gsm8k", "humaneval", "function_calling")
+    ]
     assert result.stdout.split() == list(map(str, folders))
-    assert result.stderr.count("Licence: ") == 5
+    assert result.stderr.count("Licence: ") == 7
     with monkeypatch.context() as terminal:
         terminal.setattr("streamfuse.cli.commands.data.fetch.err", SafeConsole(stderr=True, force_terminal=True))
         again = fetch("sql", "-o", out, "--from", server)
@@ -153,10 +169,21 @@ def test_every_set_is_written_as_its_format_reads_it(
     assert rows(out / "spec_bench/question.jsonl") == [
         {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]}
     ]
+    assert rows(out / "gsm8k/question.jsonl") == [
+        {"question_id": 0, "category": "gsm8k", "turns": ["How many?"], "answer": "2"}
+    ]
+    (completed,) = rows(out / "humaneval/question.jsonl")
+    assert completed == {
+        "question_id": 0,
+        "category": "humaneval",
+        "turns": ["Complete this Python function. Answer with the whole function.\n\ndef f():\n"],
+        "entry_point": "f",
+        "test": "t",
+    }
     called = {"messages": [ASKED], "tools": [TOOL], "ground_truth": [{"f": {"a": [1]}}]}
     assert rows(out / "function_calling/multiple.jsonl") == [{"id": "multiple", **called}]
     assert len(read_calls(str(out / "function_calling"))) == 2
-    for folder, format_ in zip(folders, ("e2e", "sql", "dialogsum", "spec-bench"), strict=False):
+    for folder, format_ in zip(folders, ("e2e", "sql", "dialogsum", *["spec-bench"] * 3), strict=False):
         for file in folder.iterdir():
             assert merged(read_samples(str(file), None)), file
             assert read_samples(str(file), format_) == read_samples(str(file), None)
@@ -207,7 +234,11 @@ def test_what_goes_wrong_is_one_line_and_leaves_nothing(server: str, tmp_path: P
         (("e2e", "--from", "http://127.0.0.1:9"), "use --from with a folder that has devset.csv", 1),
         (("e2e", "--from", "http://"), "cannot be downloaded", 1),
         (("e2e", "--from", f"{server}/with a space"), "cannot be downloaded", 1),
-        (("glue",), "NAME must be one of e2e, sql, dialogsum, spec-bench, function-calling, not glue", 2),
+        (
+            ("glue",),
+            "NAME must be one of e2e, sql, dialogsum, spec-bench, gsm8k, humaneval, function-calling, not glue",
+            2,
+        ),
     ):
         result = fetch(*arguments, "-o", out)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.stderr

@@ -55,7 +55,7 @@ REMEMBERED: Final = {  # kind of answer: the prompt that the base model answers 
 }
 WITH_MEMORY: Final = "memory of answers, {}"  # the name of a kind's benchmark
 _PROGRAMS: Final = ("llama-cpp-python", "onnxruntime-genai")  # packages of other programs that benchmarks run
-_CODE: Final = ("bench", "cli/bench", "cli/shared")  # of the benchmarks, in the package
+CODE: Final = ("api", "bench", "cli/bench", "cli/shared", "runtime")  # of the benchmarks, in the package
 _END_S: Final = 60  # for an interrupted benchmark to end
 SAMPLED: Final = "{}, temperature 0.7"  # the name of a data set's benchmark with sampled answers
 
@@ -133,12 +133,12 @@ def benchmarks(bundles: Path, data: Path, prompts: int, repetitions: int) -> lis
 
 def identity(benchmark: Benchmark) -> str:
     """SHA-256 of what the result depends on: the command, the cores and the instruction set in use, the other programs,
-    the code of the benchmarks, the native libraries, the data and the bundle (its manifest, which has the hashes of its
-    files)."""
+    the code of the benchmarks and the runtime, the native libraries, the data and the bundle (its manifest, which has
+    the hashes of its files)."""
     programs = [f"{name} {_version(name)}" for name in _PROGRAMS]
     digest = hashlib.sha256(repr((benchmark.command, cores(), os.environ.get("STREAMFUSE_ISA"), programs)).encode())
     package = Path(__file__).parents[1]
-    code = sorted(path for folder in _CODE for path in (package / folder).rglob("*.py"))
+    code = sorted(path for folder in CODE for path in (package / folder).rglob("*.py"))
     libraries = (find_core(), find_text(), find_library())
     for path in (*code, *libraries, benchmark.bundle / MANIFEST_NAME, benchmark.data):
         if path is not None:
@@ -201,8 +201,8 @@ class Results:
 
 
 def commit() -> str | None:
-    """The commit of this source tree; None if it is no git checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    """The commit of this source tree, with "-dirty" if tracked files differ from it; None if it is no git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError:

@@ -333,7 +333,9 @@ class ExportConfig:
         """The grids of the kernels' operators; None elsewhere."""
         if not self.kernels:
             return None
-        return Schemes(**{"attention": self.quantize, "mlp": self.quantize, **self.scheme})
+        named = {"attention": self.quantize, "mlp": self.quantize, **self.scheme}
+        rows = "q4_1" if "q4_1" in (named["attention"], named["mlp"]) else "q8_0"  # the layers' floor is that of both
+        return Schemes(**{"streams": rows, **named})
 
     def merges(self, streams: StreamConfig) -> bool:
         """Whether the low-rank adapters that tune the base are added to its weights.

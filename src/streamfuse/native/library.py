@@ -53,7 +53,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of kernels/engine/streamfuse
     "sf_engine_profile_data": (_code, [_engine, _place, ctypes.POINTER(ctypes.c_size_t)]),
     "sf_engine_backends": (_text, []),
     "sf_waited_ms": (ctypes.c_double, []),
-    "sf_read_bandwidth": (ctypes.c_double, [ctypes.c_int]),
+    "sf_read_bandwidth": (ctypes.c_double, [ctypes.c_int, ctypes.c_int64]),
     "sf_core_distance_ns": (ctypes.c_double, []),
 }
 

@@ -7,6 +7,7 @@ authors', except E2E's (`_e2e`). Needs only the standard library.
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import http.client
 import io
@@ -146,6 +147,39 @@ def _spec_bench(files: Files) -> dict[str, list[Row]]:
     return {"question": [{key: row[key] for key in ("question_id", "category", "turns")} for row in rows]}
 
 
+def _gsm8k(files: Files) -> dict[str, list[Row]]:
+    """The test set in Spec-Bench's form, with the number behind `####` as the answer."""
+    rows = [json.loads(line) for line in files["test.jsonl"].splitlines() if line.strip()]
+    return {
+        "question": [
+            {
+                "question_id": number,
+                "category": "gsm8k",
+                "turns": [row["question"]],
+                "answer": row["answer"].rpartition("####")[2].strip(),
+            }
+            for number, row in enumerate(rows)
+        ]
+    }
+
+
+def _humaneval(files: Files) -> dict[str, list[Row]]:
+    """In Spec-Bench's form, with the tests of the function."""
+    rows = [json.loads(line) for line in gzip.decompress(files["HumanEval.jsonl.gz"]).splitlines() if line.strip()]
+    return {
+        "question": [
+            {
+                "question_id": number,
+                "category": "humaneval",
+                "turns": [f"Complete this Python function. Answer with the whole function.\n\n{row['prompt']}"],
+                "entry_point": row["entry_point"],
+                "test": row["test"],
+            }
+            for number, row in enumerate(rows)
+        ]
+    }
+
+
 def _function_calling(files: Files) -> dict[str, list[Row]]:
     """Rows of messages, tools and the accepted answer; questions have one turn."""
 
@@ -210,6 +244,22 @@ SOURCES = {
         {"question.jsonl": "2498d09719b92937c9408f9d7e6efbeaaceb0413"},
         "spec_bench",
         _spec_bench,
+    ),
+    "gsm8k": Source(
+        "GSM8K: the 1,319 questions of the test set, with their numbers",
+        "MIT",
+        f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data",
+        {"test.jsonl": "e4c2ff4942b9a78bd74f04141224c11e28d12dc9"},
+        "gsm8k",
+        _gsm8k,
+    ),
+    "humaneval": Source(
+        "HumanEval: 164 Python functions to complete, with their tests",
+        "MIT",
+        f"{_GITHUB}/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data",
+        {"HumanEval.jsonl.gz": "998d25196e17af24daf9b6cb3a975fe752528e46"},
+        "humaneval",
+        _humaneval,
     ),
     "function-calling": Source(
         "Berkeley Function Calling Leaderboard v4: a question and functions in, one call out. simple_python.jsonl has "

@@ -76,8 +76,8 @@ public final class Chat: TextSession {
   /// `stop`, another request, `reset` and `restore` end this too: no further call is made, and the response has all calls
   /// of its answer, made or not.
   ///
-  /// - Parameter maxToolRounds: maximum number of answers to results; calls beyond it are left in the response. 0: you
-  ///   make the calls and send the results with `stream(results:)`.
+  /// - Parameter maxToolRounds: how many times per request tool results are sent back to the model, 4 by default; calls
+  ///   beyond that are left in the response. 0: you make the calls and send the results with `stream(results:)`.
   /// - Throws: `StreamFuseError` if a request is refused or the engine fails; `CancellationError`.
   @discardableResult
   public func respond(

@@ -5,7 +5,7 @@ import CStreamFuse
 /// The names are the same in every language and on the command line. Ranges are checked when the answer begins: a
 /// `StreamFuseError` with the code `badArgument` names the field and its range.
 public struct GenerationConfig: Sendable, Equatable, Codable {
-  /// Maximum number of tokens to generate.
+  /// Maximum number of tokens to generate; exported bundles default to 128.
   public var maxNewTokens: Int?
   /// 0 is greedy; higher is more varied.
   public var temperature: Double?
@@ -17,7 +17,7 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   public var minP: Double?
   /// Above 1, tokens seen before are less probable; 1: off.
   public var repetitionPenalty: Double?
-  /// The same seed gives the same text, with and without speculation.
+  /// The same seed gives the same text; with the backend `kernels`, also with and without speculation.
   public var seed: UInt64?
   /// The text ends before any of these.
   public var stop: [String]?
@@ -25,8 +25,8 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   public var stopTokenIDs: [Int]?
   /// Whether to treat the model's end-of-sequence tokens as ordinary tokens.
   public var ignoreEOS: Bool?
-  /// False: one token per pass, the baseline; the text is the same. Nil or true: drafts are used if the bundle has
-  /// them; if they are not used, `Statistics.fallbackReason` says why.
+  /// False: one token per pass, the baseline. With the backend `kernels` the text is the same. Nil or true: drafts are
+  /// used if the bundle has them; if they are not used, `Statistics.fallbackReason` says why.
   public var enableSpeculativeDecoding: Bool?
   /// Nodes per verify pass, one of `Model.widths`. Nil or 0: chosen for each pass by the latency measured on this
   /// device.

@@ -84,7 +84,7 @@ public final class Model: Sendable {
   }
 
   /// Erases the answers that `LoadOptions.memoryFile` keeps, in memory and in the files, those of adapters too. Answers
-  /// that are being generated are kept again when they end. It does nothing without a `memoryFile`.
+  /// that are still being generated are added when they end. It does nothing without a `memoryFile`.
   ///
   /// Throws `StreamFuseError` (`.badFile`) if a file cannot be emptied.
   public func forget() throws { try forgetAnswers() }
@@ -94,8 +94,8 @@ public final class Model: Sendable {
   public func countTokens(_ text: String) throws -> Int { try tokensOf(text) }
 
   /// Repeats the passes that the exporter recorded in the bundle, and compares their outputs: whether this device
-  /// computes what it should. It needs the memory of one chat more for the time, and from half a second to some
-  /// seconds. Differences are also logged.
+  /// computes what it should. While it runs, it needs as much memory as one more chat; it takes half a second to
+  /// several seconds. Differences are also logged.
   ///
   /// Throws `StreamFuseError` (`.badFile`) if the bundle has no self-test or it is damaged, and for a model that was
   /// made by hand.

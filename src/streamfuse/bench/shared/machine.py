@@ -15,13 +15,14 @@ import numpy as np
 from streamfuse.runtime.backend import Backend, BackendError
 from streamfuse.runtime.backends.executorch import core_distance_ns, read_bandwidth
 
-_BUFFER_BYTES = 256 * 1024 * 1024  # far above any cache of a processor that runs these models
+BUFFER_BYTES = 128 * 1024 * 1024  # as large as a small model: what caches hold of it, they also hold of the weights
 _SWEEPS = 5
 _PIECES_PER_THREAD = 4
 
 
 class ReadBandwidth:
-    """Measures the read bandwidth of several threads; each call returns GB/s, the best of a few sweeps over one buffer.
+    """Measures the read bandwidth of several threads; each call returns GB/s, the best of a few sweeps over a buffer.
+    It is that of the caches if they hold the buffer.
 
     The native engine reads fastest, with long sequential reads and prefetching. It is used whenever it is built,
     whichever runtime is measured, because a roofline is the limit of the machine. Otherwise a float32 reduction in
@@ -31,7 +32,7 @@ class ReadBandwidth:
     move, and computing with several threads slows down with that latency, while the bandwidth may even increase.
     """
 
-    def __init__(self, threads: int, buffer_bytes: int = _BUFFER_BYTES, native: bool = True) -> None:
+    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES, native: bool = True) -> None:
         self._threads, self._bytes, self._native = threads, buffer_bytes, native
         self.core_distance_ns: list[float] = []
 
@@ -39,7 +40,7 @@ class ReadBandwidth:
         if self._native:
             try:
                 self.core_distance_ns.append(core_distance_ns())
-                return read_bandwidth(self._threads)
+                return read_bandwidth(self._threads, self._bytes)
             except BackendError:
                 self._native = False
         return max(self._sweeps())

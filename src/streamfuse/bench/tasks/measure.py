@@ -156,9 +156,9 @@ class TaskResult:
     @property
     def gains(self) -> dict[str, dict[str, Estimate]]:
         """How many times as fast speculative is as plain and as itself less each source of drafts, of the prompts of
-        each kind and of "all". Empty unless a system less a source ran."""
+        each kind and of "all". Empty unless speculative and one of these ran."""
         baselines = [name for name in (PLAIN, *WITHOUT.values()) if name in self.systems]
-        if SPECULATIVE not in self.systems or not self.systems.keys() & WITHOUT.values():
+        if SPECULATIVE not in self.systems or not baselines:
             return {}
         kinds = np.array(self.kinds[: self.prompts])
         chosen = {kind: np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds.tolist())}

@@ -35,8 +35,11 @@ def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
 
 
 def gain_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
-    """One row per kind of prompts: speculative over plain, and over itself less each source of drafts."""
+    """One row per kind of prompts: speculative over plain, and over itself less each source of drafts. None if that is
+    only the speed-up over plain decoding of all prompts."""
     gains = result.gains
+    if all(list(row) == [PLAIN] for row in gains.values()) and len(gains) == 1:
+        gains = {}
     columns = ["prompts", *(f"over {name}" for name in next(iter(gains.values()), {}))]
     return columns, [[kind, *map(_times, row.values())] for kind, row in gains.items()]
 
@@ -92,8 +95,8 @@ def tasks_report(result: TaskResult, model: str, command: str) -> Report:
     )
     report.heading("Systems")
     report.table(*system_rows(result))
-    if result.gains:
-        report.heading("What each source of drafts brings")
+    if gain_rows(result)[1]:
+        report.heading("Speculative decoding by kind of prompt, and what each source of drafts brings")
         report.table(*gain_rows(result))
     report.code(command)
     return report

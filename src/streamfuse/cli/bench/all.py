@@ -41,10 +41,10 @@ def all_(
 ) -> None:
     """Run the benchmarks behind the published figures.
 
-    On two cores this takes half an hour, with GSM8K and HumanEval about 1.5 hours.
+    On two cores this takes about 50 minutes.
 
-    Measures chat, E2E and SQL, and GSM8K and HumanEval if --data has their
-    files: speed-up over plain decoding, greedy and at temperature 0.7; the
+    Measures chat, GSM8K, HumanEval, E2E and SQL, or those of them that --data
+    has: speed-up over plain decoding, greedy and at temperature 0.7; the
     gain from each drafter; the speed-up and the gain from streams with CPU
     caches evicted before each pass; and the speed of llama.cpp and ONNX
     Runtime GenAI if installed. Also measures structured output, streams as the
@@ -54,15 +54,15 @@ def all_(
     Each benchmark is one `streamfuse bench` command; --dry-run lists them.
     Its result is stored with its command, commit, start and duration. Run the
     same command again to resume: results are reused unless the command, the
-    code of the benchmarks, the native libraries, the bundle, the data, the
-    other programs, the cores or STREAMFUSE_ISA changed. A results file is for
-    one processor.
+    code of the benchmarks and the runtime, the native libraries, the bundle,
+    the data, the other programs, the cores or STREAMFUSE_ISA changed. A results
+    file is for one processor.
 
     [bold]Examples[/bold]
 
     make bundles
 
-    streamfuse data fetch spec-bench e2e sql function-calling -o data
+    streamfuse data fetch spec-bench gsm8k humaneval e2e sql function-calling -o data
 
     streamfuse bench all --data data
 

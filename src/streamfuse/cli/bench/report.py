@@ -72,6 +72,7 @@ def report(
     from streamfuse.bench.report.page import page_of
     from streamfuse.bench.shared.machine import engine_threads
     from streamfuse.bench.shared.report import write_page
+    from streamfuse.bench.suite import commit
     from streamfuse.engines import processor
 
     settings = GenerationOptions(max_new_tokens=max_new_tokens, temperature=0.0, repetition_penalty=1.0)
@@ -87,6 +88,8 @@ def report(
             status.update(f"prompt {number + 1} of {len(asked)}")
             answers.append(measure.answer(kind, prompt, partial(ask, **settings), plain_first=number % 2 == 0))
         facts = f"{model.manifest.model.name}, {processor()}, {engine_threads(model.backend)} threads, greedy"
+        if revision := commit():
+            facts += f", commit {revision}"
         title = f"Speculative decoding of {model.manifest.model.name.rpartition('/')[2]}"
     write_page(output, page_of(answers, title, facts, command_line(ctx)))
     if json_:

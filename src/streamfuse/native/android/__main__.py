@@ -126,7 +126,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", choices=("aar", "jvm"), help="one of the two artifacts")
     parser.add_argument("--abi", action="append", choices=ABIS, help="repeat for several; default: all")
-    parser.add_argument("--xnnpack", action="store_true", help="also run bundles of --backend xnnpack; needs PyTorch")
+    parser.add_argument("--xnnpack", action="store_true", help="also run bundles of --backend xnnpack")
     parser.add_argument("--etdump", action="store_true", help="also profile operators (sf_engine_profile)")
     parser.add_argument(
         "--vulkan", action="store_true", help="also run bundles of --backend vulkan; needs the Vulkan SDK"

@@ -46,14 +46,18 @@ def _library() -> ctypes.CDLL:
         raise BackendError(str(error)) from error
 
 
-def read_bandwidth(num_threads: int | None = None) -> float:
-    """GB/s at which this machine's memory gives bytes to so many of the engine's threads (None: its own choice).
+def read_bandwidth(num_threads: int | None = None, num_bytes: int = 128 * 1024 * 1024) -> float:
+    """GB/s at which so many of the engine's threads (None: its own choice) read a block of so many bytes again and
+    again: from memory if no cache holds it.
 
-    Takes about 100 ms. Raises BackendError for a number of threads that the engine does not take.
+    Raises:
+        BackendError: the engine does not take the number of threads, or there is too little memory.
     """
-    found = float(_library().sf_read_bandwidth(num_threads or 0))
-    if not found:
+    if not 0 <= (num_threads or 0) <= 64:
         raise BackendError(f"num_threads must lie between 0 and 64, not {num_threads}")
+    found = float(_library().sf_read_bandwidth(num_threads or 0, num_bytes))
+    if not found:
+        raise BackendError(f"no bandwidth measured: {num_bytes} bytes of memory are not available")
     return found
 
 

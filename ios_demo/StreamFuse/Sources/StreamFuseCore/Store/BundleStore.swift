@@ -77,7 +77,7 @@ public actor BundleStore {
 
   /// Reads a catalogue, which `streamfuse bundle catalog` wrote. `address` begins with `https://`.
   ///
-  /// Throws `StreamFuseError`: `network` if it cannot be had, `badFile` if it is not valid.
+  /// Throws `StreamFuseError`: `network` if it cannot be downloaded, `badFile` if it is not valid.
   public func catalog(_ address: String) async throws -> Catalog {
     let url = try allowedAddress(address)
     await downloader.transport.discard(url)  // a response that is stored may be days old
@@ -94,7 +94,7 @@ public actor BundleStore {
   /// received.
   ///
   /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name,
-  /// a number is added to it. `progress` is called with the latest state as often as it returns.
+  /// a number is added to it. `progress` is called with the latest state; states that arrive while it runs are skipped.
   ///
   /// Throws `StreamFuseError`: `network`; `noSpace`, before anything is downloaded; `busy` if the same contents are
   /// being downloaded; `badFile` for another file than that of the catalogue; what the check throws, and then nothing

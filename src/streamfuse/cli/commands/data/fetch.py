@@ -21,7 +21,7 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Any of e2e, sql, dialogsum, spec-bench, function-calling.",
+            help="Any of e2e, sql, dialogsum, spec-bench, gsm8k, humaneval, function-calling.",
             autocompletion=complete.data_sets,
         ),
     ],

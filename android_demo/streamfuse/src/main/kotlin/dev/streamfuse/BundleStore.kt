@@ -22,7 +22,7 @@ import kotlinx.coroutines.withContext
  *     val store = BundleStore(File(context.filesDir, "bundles"), publicKey = "d75a98…")
  *     val entry = store.catalog("https://models.example/catalog.json").entries.first()
  *     store.download(entry).collect { progress -> show(progress) }
- *     val model = StreamFuse.load(store.list().first().folder, Options(checkHashes = false))
+ *     val model = StreamFuse.load(store.list().first { it.id == entry.id }.folder, Options(checkHashes = false))
  *
  * A bundle that is listed is whole: it gets its name, in one step, after everything in it has been checked and is on
  * the disk. Nothing here runs on the calling thread. Any number of stores may use a folder at once, also in several
@@ -65,7 +65,8 @@ public class BundleStore @JvmOverloads constructor(
      * Reads a catalogue, which `streamfuse bundle catalog` wrote.
      *
      * @param address begins with `https://`.
-     * @throws StreamFuseException [ErrorCode.NETWORK] if it cannot be had, [ErrorCode.BAD_FILE] if it is not valid.
+     * @throws StreamFuseException [ErrorCode.NETWORK] if it cannot be downloaded, [ErrorCode.BAD_FILE] if it is not
+     *   valid.
      */
     public suspend fun catalog(address: String): Catalog = withContext(dispatcher) {
         val uri = allowedAddress(address)

@@ -9,18 +9,20 @@ import kotlinx.serialization.Serializable
  * The names are the same in every language and on the command line. Ranges are checked when the answer begins: a
  * [StreamFuseException] with [ErrorCode.BAD_ARGUMENT] names the field and its range.
  *
- * @property maxNewTokens maximum number of tokens to generate.
+ * @property maxNewTokens maximum number of tokens to generate; exported bundles default to 128.
  * @property temperature 0 is greedy; higher is more varied.
  * @property topK sample among the k most probable tokens; 0: off.
  * @property topP sample among the most probable tokens of this total probability; 1: off.
  * @property minP drop tokens below this share of the most probable one; 0: off.
  * @property repetitionPenalty above 1, tokens seen before are less probable; 1: off.
- * @property seed the same seed gives the same text, with and without speculation; its 64 bits count as unsigned.
+ * @property seed the same seed gives the same text; with the backend `kernels`, also with and without speculation. Its
+ *   64 bits count as unsigned.
  * @property stop the text ends before any of these.
  * @property stopTokenIds tokens that end the text, in addition to the model's own.
  * @property ignoreEos treat the model's end-of-sequence tokens as ordinary tokens.
- * @property enableSpeculativeDecoding false: one token per pass, the baseline. The text is the same. Null or true:
- *   drafts are used if the bundle has them; if they are not used, [Statistics.fallbackReason] says why.
+ * @property enableSpeculativeDecoding false: one token per pass, the baseline. With the backend `kernels` the text is
+ *   the same. Null or true: drafts are used if the bundle has them; if they are not used, [Statistics.fallbackReason]
+ *   says why.
  * @property width nodes per verify pass, one of [Model.widths]. Null or 0: chosen for each pass by the latency measured
  *   on this device.
  * @property logProbs compute the log-probability of each token: [Piece.logProb]. The text is the same.

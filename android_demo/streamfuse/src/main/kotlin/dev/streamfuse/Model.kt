@@ -80,8 +80,8 @@ public class Model internal constructor(
      * @param tools functions that the model may call. [Session.send] and [Session.generate] call them, one after the
      *   other, and let the model answer to their results, until an answer has no calls. `stop`, another request, `reset`,
      *   `restore` or closing ends this too.
-     * @param maxToolRounds maximum number of answers to results per request, 4 by default; calls beyond it are left in
-     *   [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
+     * @param maxToolRounds how many times per request tool results are sent back to the model, 4 by default; calls
+     *   beyond that are left in [Chat.toolCalls]. 0: the app makes the calls in [Chat.toolCalls] and sends the results.
      * @param templateVariables of the chat template, such as `{"enable_thinking": false}`, and `documents`.
      * @param contextPolicy what happens when the next question does not fit into the context.
      * @param adapter one of [adapters], for the whole conversation; null: the base model.
@@ -151,9 +151,9 @@ public class Model internal constructor(
 
     /**
      * Erases the answers that [Options.memoryFile] keeps, in memory and in the files, those of adapters too. Answers
-     * that are being generated are kept again when they end. It does nothing without a `memoryFile`.
+     * that are still being generated are added when they end. It does nothing without a `memoryFile`.
      *
-     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if a file cannot be emptied, or this model is
+     * @throws StreamFuseException [ErrorCode.BAD_FILE] if a file cannot be emptied; [ErrorCode.CLOSED] if this model is
      *   closed.
      */
     @Blocking
@@ -161,11 +161,11 @@ public class Model internal constructor(
 
     /**
      * Repeats the passes that the exporter recorded in the bundle, and compares their outputs: whether this device
-     * computes what it should. It needs the memory of one chat more for the time, and from half a second to some
-     * seconds. Differences are also logged.
+     * computes what it should. While it runs, it needs as much memory as one more chat; it takes half a second to
+     * several seconds. Differences are also logged.
      *
-     * @throws StreamFuseException ([ErrorCode.BAD_FILE]) if the bundle has no self-test or it is damaged, or this model
-     *   is closed.
+     * @throws StreamFuseException [ErrorCode.BAD_FILE] if the bundle has no self-test or it is damaged;
+     *   [ErrorCode.CLOSED] if this model is closed.
      */
     @Blocking
     public fun selfTest(): SelfTest {

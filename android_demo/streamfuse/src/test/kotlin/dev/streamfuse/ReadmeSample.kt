@@ -82,7 +82,7 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
         store.download(entry).collect { progress ->
             if (progress is BundleProgress.Receiving) print(progress.doneBytes)
         }
-        val bundle = store.list().first()
+        val bundle = store.list().first { it.id == entry.id }
         val model = StreamFuse.load(bundle.folder, Options(checkHashes = false))
         model.close()
     }
