@@ -15,6 +15,7 @@ constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plai
 constexpr double kSure = 0.5;    // share of the expected hits that counts towards the budget, unless they are forced
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
+constexpr double kMostShare = 1.0 / 3.0;  // of its streams' tokens that a step can gain: a trial must cost less
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
@@ -38,7 +39,8 @@ double price_ms(const Facts& facts, double ms) { return facts.spec.deferred ? ms
 // Whether streams that add `gain` tokens to the next step are worth their cost in milliseconds.
 bool pays(const PlanState& state, const Facts& facts, double gain, double ms) {
   if (!facts.streams_usable) return false;
-  return state.trials < kTrials || gain > rate(state, facts) * price_ms(facts, ms);
+  const double price = rate(state, facts) * price_ms(facts, ms);
+  return gain > price || (state.trials < kTrials && kMostShare * static_cast<double>(facts.spec.num_streams) > price);
 }
 
 // The same for a step without a free draft, in which streams add `worth`.

@@ -256,6 +256,23 @@ def test_streams_are_bought_where_the_table_knows_little() -> None:
     assert both.ms_per_token < 1.02 * min(table.ms_per_token, streams.ms_per_token)
 
 
+def test_streams_that_cannot_pay_are_not_tried() -> None:
+    """Each pass, a streams pass too, costs the same, as on some NPUs, and the table is right often: four streams would
+    have to be right nearly always."""
+    device = Device(2.5, (2.5, 2.5, 2.5), streams=2.5)
+    backend = plan_simulation.MadeUpBackend(device, REGIMES["good"])
+    with session_on(backend, device, tables_knowing(0.7)) as session:
+        bought = []
+        for _ in range(3):
+            session.reset()
+            session.start([1, 2], GenerationConfig(300))
+            while session.next() is not None:
+                pass
+            bought.append(session.statistics.streams_passes)
+    assert bought[0] < 10, "before anything is known of the table, a trial may run"
+    assert bought[1:] == [0, 0]
+
+
 def test_streams_that_failed_are_tried_again_though_free_drafts_go_on() -> None:
     """No pass is plain where the table is nearly always right, and the streams are better still."""
     device = DEVICES["deferred CPU"]
