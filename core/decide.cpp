@@ -15,7 +15,7 @@ constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plai
 constexpr double kSure = 0.5;    // share of the expected hits that counts towards the budget, unless they are forced
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
-constexpr double kMostShare = 1.0 / 3.0;  // of its streams' tokens that a step can gain: a trial must cost less
+constexpr double kMostShare = 1.0 / 3.0;  // tokens per stream that a step is assumed to gain: a trial must cost less
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
@@ -200,7 +200,9 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   if (!facts.streams_usable) return false;
   const double cheapest = cheapest_ms(facts);
   state.retry = std::min(state.retry, state.failed + refill(facts, kTrials));  // the budget has recovered by then
-  const bool anew = !worth_it(state, facts, cheapest) && state.position >= state.retry;
+  // A trial that is too dear waits until it is not.
+  const bool anew =
+      state.trials >= kTrials && !worth_it(state, facts, cheapest) && state.position >= state.retry;
   if (anew) state.trials = 0;
   if (worth_it(state, facts, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready) {
     back_off(state, kVerifyingCosts);
@@ -217,8 +219,9 @@ void record_streams(PlanState& state, const Facts& facts) {
 
 bool may_buy(const PlanState& state, const Facts& facts, int64_t room) {
   if (!facts.streams_usable || !facts.spec.deferred || facts.streams_ready || room < 2) return false;
-  if (facts.spec.carrier() >= 0 && state.trials < kTrials) return false;  // `verify_1` runs the trial
-  if (plain_is_stale(state, facts)) return false;                         // the next pass would not use them
+  const bool carries = facts.spec.carrier() >= 0 && worth_it(state, facts, facts.carried_ms());
+  if (carries && state.trials < kTrials) return false;  // `verify_1` runs the trial
+  if (plain_is_stale(state, facts)) return false;       // the next pass would not use them
   return buys_over(state, facts, 0.0) && affords_streams(state, facts, facts.streams_ms());
 }
 

@@ -191,8 +191,8 @@ SF_EXPORT int sf_completion_new(sf_model*, const sf_session_options* options, sf
 SF_EXPORT void sf_session_free(sf_session*);
 SF_EXPORT const char* sf_session_error(const sf_session*); /* never NULL */
 
-/* Finishes a running answer, and measures the latency of passes on this device, unless it is known. Takes at most about
- * 250 ms, more on slow devices, which would otherwise delay the first answer. */
+/* Finishes a running answer, and measures the latency of passes on this device, unless it is known. Takes about
+ * 250 ms, longer on slow devices; without it, the first answer takes that much longer. */
 SF_EXPORT int sf_session_prepare(sf_session*);
 
 typedef struct sf_answer_options {

@@ -211,7 +211,7 @@ def categories(document: Document) -> str:
         + [_gain(warm[kind], source) for source in SOURCES]
         for kind in kinds
     ]
-    columns = "category | over plain, cold caches | over plain | over plain, temperature 0.7"
+    columns = "category | over plain, cold caches | over plain, warm caches | over plain, temperature 0.7"
     gains = "gain from streams, cold caches | gain from streams | gain from look-up | gain from the table"
     return table(f"{columns} | {gains}", found)
 
@@ -304,12 +304,11 @@ def machine(document: Document) -> str:
     sets = [result for name in ("{}", COLD) for _, result in measured(document, _TITLES, name)]
     if not sets:
         return f"{words}."
-    with_bandwidth = [one["result"] for one in rows if "read_bandwidth_gb_s" in one["result"]]
-    read = [
-        f"{min(rates):.0f} to {max(rates):.0f} GB/s of {of}"
-        for cold, of in ((False, "128 MB (which caches may hold)"), (True, "twice what the caches hold"))
-        if (rates := [one["read_bandwidth_gb_s"] for one in with_bandwidth if one.get("cold_caches", False) is cold])
-    ]
+    rates: dict[int, list[float]] = {}  # GB/s by the size of the block
+    for one in (row["result"] for row in rows):
+        if "read_bandwidth_gb_s" in one:
+            rates.setdefault(one.get("read_bandwidth_bytes", 1 << 27), []).append(one["read_bandwidth_gb_s"])
+    read = [f"{min(found):.0f} to {max(found):.0f} GB/s of {size >> 20:,} MiB" for size, found in sorted(rates.items())]
     distance = [ns for one in sets for ns in one["core_distance_ns"]]
     found = (
         f"{words}, {sets[0]['threads']} threads, instruction set {sets[0]['instruction_set']}. Read bandwidth "

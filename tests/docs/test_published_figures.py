@@ -193,7 +193,7 @@ def test_a_checkout_without_git_has_no_age(copy: Path) -> None:
     assert published.later_commits(copy) == []
 
 
-def test_the_age_of_the_figures_is_told() -> None:
+def test_the_figures_are_complete_and_their_age_is_told() -> None:
     """A warning, as measuring again takes most of an hour and only some changes move figures."""
     assert published.missing(results()) == [], "docs/figures.json lacks benchmarks"
     if later := published.later_commits(ROOT):

@@ -673,6 +673,9 @@ def test_bandwidth_of_too_many_threads_is_refused() -> None:
 
     with pytest.raises(BackendError, match="num_threads must lie between 0 and 64, not 65"):
         read_bandwidth(65)
+    with pytest.raises(BackendError, match="a block of 0 bytes cannot be allocated"):
+        read_bandwidth(1, 0)
+    assert read_bandwidth(1, 1) > 0, "a block has at least one part"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets nobody choose cores")

@@ -201,9 +201,14 @@ class Results:
 
 
 def commit() -> str | None:
-    """The commit of this source tree, with "-dirty" if tracked files differ from it; None if it is no git checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty"]
+    """The commit of this source tree, with "-dirty" if tracked files differ from it; None if it is no git checkout, for
+    example an installed package, whatever repository its environment is in."""
+    folder = Path(__file__).parent
+    known = ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name]
+    command = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty"]
     try:
+        if subprocess.run(known, capture_output=True).returncode != 0:
+            return None
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError:
         return None

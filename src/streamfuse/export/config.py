@@ -334,7 +334,9 @@ class ExportConfig:
         if not self.kernels:
             return None
         named = {"attention": self.quantize, "mlp": self.quantize, **self.scheme}
-        rows = "q4_1" if "q4_1" in (named["attention"], named["mlp"]) else "q8_0"  # the layers' floor is that of both
+        rows = (
+            "q4_1" if "q4_1" in (named["attention"], named["mlp"]) else "q8_0"
+        )  # `weight_floor` counts the layers only
         return Schemes(**{"streams": rows, **named})
 
     def merges(self, streams: StreamConfig) -> bool:

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from streamfuse.bench.shared.cold_caches import largest_caches_bytes
 from streamfuse.runtime.backend import Backend, BackendError
 from streamfuse.runtime.backends.executorch import core_distance_ns, read_bandwidth
 
-BUFFER_BYTES = 128 * 1024 * 1024  # as large as a small model: what caches hold of it, they also hold of the weights
+_BUFFER_BYTES = 128 * 1024 * 1024  # as large as a small model: what caches hold of it, they also hold of the weights
 _SWEEPS = 5
 _PIECES_PER_THREAD = 4
 
 
 class ReadBandwidth:
-    """Measures the read bandwidth of several threads; each call returns GB/s, the best of a few sweeps over a buffer.
-    It is that of the caches if they hold the buffer.
+    """Measures the read bandwidth of several threads; each call returns GB/s, the best of a few sweeps over a buffer of
+    `num_bytes`. With `cold_caches` that is twice what the caches hold, so it is read from memory.
 
     The native engine reads fastest, with long sequential reads and prefetching. It is used whenever it is built,
     whichever runtime is measured, because a roofline is the limit of the machine. Otherwise a float32 reduction in
@@ -32,26 +33,27 @@ class ReadBandwidth:
     move, and computing with several threads slows down with that latency, while the bandwidth may even increase.
     """
 
-    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES, native: bool = True) -> None:
-        self._threads, self._bytes, self._native = threads, buffer_bytes, native
+    def __init__(self, threads: int, cold_caches: bool = False, native: bool = True) -> None:
+        self._threads, self._native = threads, native
+        self.num_bytes = 2 * largest_caches_bytes() if cold_caches else _BUFFER_BYTES
         self.core_distance_ns: list[float] = []
 
     def __call__(self) -> float:
         if self._native:
             try:
                 self.core_distance_ns.append(core_distance_ns())
-                return read_bandwidth(self._threads, self._bytes)
+                return read_bandwidth(self._threads, self.num_bytes)
             except BackendError:
                 self._native = False
         return max(self._sweeps())
 
     def _sweeps(self) -> Iterator[float]:
-        pieces = np.array_split(np.ones(self._bytes // 4, np.float32), self._threads * _PIECES_PER_THREAD)
+        pieces = np.array_split(np.ones(self.num_bytes // 4, np.float32), self._threads * _PIECES_PER_THREAD)
         with ThreadPoolExecutor(self._threads) as pool:
             for _ in range(_SWEEPS):
                 start = time.perf_counter()
                 list(pool.map(np.maximum.reduce, pieces))
-                yield self._bytes / (time.perf_counter() - start) / 1e9
+                yield self.num_bytes / (time.perf_counter() - start) / 1e9
 
 
 def distance_text(samples: Sequence[float]) -> str:

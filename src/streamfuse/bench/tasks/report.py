@@ -35,10 +35,10 @@ def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
 
 
 def gain_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
-    """One row per kind of prompts: speculative over plain, and over itself less each source of drafts. None if that is
-    only the speed-up over plain decoding of all prompts."""
+    """One row per kind of prompts: speculative over plain, and over itself less each source of drafts. No rows if that
+    is only the speed-up over plain decoding of all prompts."""
     gains = result.gains
-    if all(list(row) == [PLAIN] for row in gains.values()) and len(gains) == 1:
+    if list(gains) == ["all"] and list(gains["all"]) == [PLAIN]:
         gains = {}
     columns = ["prompts", *(f"over {name}" for name in next(iter(gains.values()), {}))]
     return columns, [[kind, *map(_times, row.values())] for kind, row in gains.items()]

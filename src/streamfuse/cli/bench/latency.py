@@ -66,10 +66,13 @@ def latency(
         settle(model, plan=False)
         backend = model.backend
         loop_ms = loop_costs(model, settings, status.update)
-        machine = ReadBandwidth(engine_threads(backend))
+        machine = ReadBandwidth(engine_threads(backend), cold_caches)
         facts = {
-            **engine_facts(backend), "core_distance_ns": machine.core_distance_ns, "cold_caches": cold_caches
-        }  # fmt: skip
+            **engine_facts(backend),
+            "read_bandwidth_bytes": machine.num_bytes,
+            "core_distance_ns": machine.core_distance_ns,
+            "cold_caches": cold_caches,
+        }
         if adapter is not None:
             facts["adapter"] = adapter
         measured = measure(

@@ -115,9 +115,9 @@ def tasks(
         options.refuse_unread(ctx, f"with --data {ADVERSARIAL}", "format_", "template", "split")
     options.check_report(report)
     options.check_not_read("--report", report, "--data", [data])
-    from streamfuse.bench.shared.cold_caches import ColdCaches, largest_caches_bytes
+    from streamfuse.bench.shared.cold_caches import ColdCaches
     from streamfuse.bench.shared.comparison import TaskSettings
-    from streamfuse.bench.shared.machine import BUFFER_BYTES, ReadBandwidth, engine_facts, engine_threads
+    from streamfuse.bench.shared.machine import ReadBandwidth, engine_facts, engine_threads
     from streamfuse.bench.shared.work import weight_bytes
     from streamfuse.bench.tasks.measure import compare
     from streamfuse.bench.tasks.prompts import ADVERSARIAL_PROMPTS, ADVERSARIAL_TEMPERATURE, random_words
@@ -170,8 +170,7 @@ def tasks(
         running: list[System] = list(ours)
         backend = ours[0].backend if ours else opened.backend
         used = engine_threads(backend)
-        # With cold caches passes read from memory, so the bandwidth is that of a buffer which caches do not hold.
-        machine = ReadBandwidth(used, 2 * largest_caches_bytes() if cold_caches else BUFFER_BYTES)
+        machine = ReadBandwidth(used, cold_caches)
         facts = {
             **engine_facts(backend),
             "data": data,
@@ -179,6 +178,7 @@ def tasks(
             "prompts": len(prompts),
             "skipped": len(asked) - len(prompts),
             "cold_caches": cold_caches,
+            "read_bandwidth_bytes": machine.num_bytes,
             "core_distance_ns": machine.core_distance_ns,
         }
         if memory:

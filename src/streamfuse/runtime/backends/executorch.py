@@ -51,13 +51,13 @@ def read_bandwidth(num_threads: int | None = None, num_bytes: int = 128 * 1024 *
     again: from memory if no cache holds it.
 
     Raises:
-        BackendError: the engine does not take the number of threads, or there is too little memory.
+        BackendError: the engine does not take the number of threads, or the block cannot be allocated.
     """
     if not 0 <= (num_threads or 0) <= 64:
         raise BackendError(f"num_threads must lie between 0 and 64, not {num_threads}")
     found = float(_library().sf_read_bandwidth(num_threads or 0, num_bytes))
     if not found:
-        raise BackendError(f"no bandwidth measured: {num_bytes} bytes of memory are not available")
+        raise BackendError(f"no bandwidth measured: a block of {num_bytes} bytes cannot be allocated")
     return found
 
 
