@@ -457,14 +457,22 @@ def test_a_question_without_a_number_gets_its_place(tmp_path: Path) -> None:
 
 
 def test_a_peer_is_held_against_its_own_plain_decoding_and_its_text_against_ours() -> None:
-    result = compared(names=(), peers=(Other("own", 12.0, 6), Other("own, drafted", 4.0, 6), Other("lone", 12.0, 0)))
+    """One peer has the name of a program of `bench tasks`, which reads less of an answer's statistics."""
+    result = compared(
+        names=(), peers=(Other("llama.cpp", 12.0, 6), Other("llama.cpp, draft model", 4.0, 6), Other("lone", 12.0, 0))
+    )
     about = [
         Peer(name, plain, "another program", lambda shop: Other("", 0, 0))
-        for name, plain in (("own", "own"), ("own, drafted", "own"), ("lone", "gone"), ("missing", "own"))
+        for name, plain in (
+            ("llama.cpp", "llama.cpp"),
+            ("llama.cpp, draft model", "llama.cpp"),
+            ("lone", "gone"),
+            ("missing", "llama.cpp"),
+        )
     ]
     rows = peer_rows(result, about)
-    assert list(rows) == ["own", "own, drafted", "lone"]
-    drafted, lone = (rows[name]["results"]["letters"] for name in ("own, drafted", "lone"))
+    assert list(rows) == ["llama.cpp", "llama.cpp, draft model", "lone"]
+    drafted, lone = (rows[name]["results"]["letters"] for name in ("llama.cpp, draft model", "lone"))
     assert drafted["speedup"] == pytest.approx(3)
     assert drafted["equal_texts"] is True
     assert drafted["share_of_equal_tokens"] == pytest.approx(6 / 24)
@@ -472,7 +480,7 @@ def test_a_peer_is_held_against_its_own_plain_decoding_and_its_text_against_ours
     assert drafted["tokens_per_second"] == pytest.approx(6000)
     assert drafted["over_core_plain"] is None, "the core did not run"
     assert lone["speedup"] is lone["equal_texts"] is None
-    assert "own, drafted" not in result.to_dict()["methods"]
+    assert "llama.cpp, draft model" not in result.to_dict()["methods"]
 
 
 def test_the_lane_of_the_core_names_who_drafted_each_token() -> None:

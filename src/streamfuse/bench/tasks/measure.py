@@ -62,8 +62,10 @@ class SystemResult:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Of our own runtime: what its generations say, of the first repetition in sum, and times of all."""
-        known = [repeated[0].statistics for repeated in self.answers if repeated[0].statistics]
+        """Of our own runtime: what its generations say, of the first repetition in sum, and times of all. Empty for
+        other programs, which do not say of which kinds their passes were."""
+        of_first = (repeated[0].statistics for repeated in self.answers)
+        known = [one for one in of_first if one is not None and "widths" in one]
         if not known:
             return {}
         passes = sum(one["target_forward_passes"] for one in known)
@@ -261,9 +263,7 @@ def compare(
 
     def answer(system: System, request: Request) -> Answer | None:
         try:
-            found = system.answer(request)
-            # What another program says of its passes is not what `SystemResult.statistics` adds up.
-            return replace(found, statistics=None) if system.name in PROGRAMS else found
+            return system.answer(request)
         except ExternalSystemError as error:
             left_out[system.name] = str(error)
             del answers[system.name]
