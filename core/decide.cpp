@@ -15,7 +15,7 @@ constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plai
 constexpr double kSure = 0.5;    // share of the expected hits that counts towards the budget, unless they are forced
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
-constexpr double kMostShare = 1.0 / 3.0;  // tokens per stream that a step is assumed to gain: a trial must cost less
+constexpr double kTrialLimit = 1.0 / 3.0;  // tokens per stream: a trial runs only if a step of it costs less
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
@@ -40,7 +40,7 @@ double price_ms(const Facts& facts, double ms) { return facts.spec.deferred ? ms
 bool pays(const PlanState& state, const Facts& facts, double gain, double ms) {
   if (!facts.streams_usable) return false;
   const double price = rate(state, facts) * price_ms(facts, ms);
-  return gain > price || (state.trials < kTrials && kMostShare * static_cast<double>(facts.spec.num_streams) > price);
+  return gain > price || (state.trials < kTrials && price < kTrialLimit * static_cast<double>(facts.spec.num_streams));
 }
 
 // The same for a step without a free draft, in which streams add `worth`.
@@ -200,9 +200,8 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   if (!facts.streams_usable) return false;
   const double cheapest = cheapest_ms(facts);
   state.retry = std::min(state.retry, state.failed + refill(facts, kTrials));  // the budget has recovered by then
-  // A trial that is too dear waits until it is not.
-  const bool anew =
-      state.trials >= kTrials && !worth_it(state, facts, cheapest) && state.position >= state.retry;
+  // An unfinished trial continues when its price falls below the limit, instead of being restarted at every step.
+  const bool anew = state.trials >= kTrials && !worth_it(state, facts, cheapest) && state.position >= state.retry;
   if (anew) state.trials = 0;
   if (worth_it(state, facts, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready) {
     back_off(state, kVerifyingCosts);

@@ -307,7 +307,7 @@ def machine(document: Document) -> str:
     rates: dict[int, list[float]] = {}  # GB/s by the size of the block
     for one in (row["result"] for row in rows):
         if "read_bandwidth_gb_s" in one:
-            rates.setdefault(one.get("read_bandwidth_bytes", 1 << 27), []).append(one["read_bandwidth_gb_s"])
+            rates.setdefault(one["read_bandwidth_bytes"], []).append(one["read_bandwidth_gb_s"])
     read = [f"{min(found):.0f} to {max(found):.0f} GB/s of {size >> 20:,} MiB" for size, found in sorted(rates.items())]
     distance = [ns for one in sets for ns in one["core_distance_ns"]]
     found = (

@@ -84,7 +84,8 @@ def record(bundle: Path, prompt: str, stop: str | None, max_new_tokens: int) -> 
     from streamfuse.bench.suite import commit
 
     clock = ColdCaches()
-    # The session must not recognize the clock: it would make one of its own, whose evictions this one counts.
+    # Wrapped in a function, because a session would keep a state of its own for a ColdCaches, and the time of the
+    # session's evictions would count in the picture.
     with streamfuse.load(bundle) as model, model.session(clock=lambda: clock()) as session:
         session.prepare()
 

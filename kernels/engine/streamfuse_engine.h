@@ -107,8 +107,9 @@ SF_EXPORT const char* sf_engine_backends(void);
 /* Milliseconds that this thread has waited inside passes for other threads of the pool since its last call. */
 SF_EXPORT double sf_waited_ms(void);
 
-/* Measures how fast this many threads of the pool (1 to 64; 0 chooses) read a block of so many bytes again and again,
- * in GB/s: from memory if no cache holds the block. 0 for invalid arguments, or if it cannot be allocated. */
+/* Measures how fast this many threads of the pool (1 to 64; 0 chooses) read a block of memory repeatedly, in GB/s. If a
+ * cache holds the block, this is the bandwidth of the cache. `bytes` is rounded down to 64 KiB. Returns 0 if an argument
+ * is invalid or the block cannot be allocated. */
 SF_EXPORT double sf_read_bandwidth(int num_threads, int64_t bytes);
 
 /* Measures the latency from one core's cache to another's, in nanoseconds; 0 if it cannot be measured, for example with

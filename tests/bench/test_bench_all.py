@@ -228,3 +228,24 @@ def test_a_damaged_file_of_results_is_not_overwritten(place: Path, ran: list[str
     assert (result.exit_code, ran) == (1, [])
     assert "is not a file of results" in result.stderr
     assert (place / "out.json").read_text(encoding="utf-8") == "{"
+
+
+def test_a_result_names_its_commit_and_uncommitted_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> str:
+        author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        command = ["git", "-C", str(tmp_path), *author, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    file = tmp_path / "suite.py"
+    file.write_text("1\n", encoding="utf-8")
+    monkeypatch.setattr(suite, "__file__", str(file))
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "of another project")
+    assert suite.commit() is None, "the file is in a repository that does not track it, as in an environment"
+    git("add", "suite.py")
+    git("commit", "-q", "-m", "first")
+    git("tag", "v1")
+    revision = git("rev-parse", "--short=8", "HEAD")
+    assert suite.commit() == revision
+    file.write_text("2\n", encoding="utf-8")
+    assert suite.commit() == f"{revision}-dirty"

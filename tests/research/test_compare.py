@@ -457,7 +457,7 @@ def test_a_question_without_a_number_gets_its_place(tmp_path: Path) -> None:
 
 
 def test_a_peer_is_held_against_its_own_plain_decoding_and_its_text_against_ours() -> None:
-    """One peer has the name of a program of `bench tasks`, which reads less of an answer's statistics."""
+    """Also if its name is that of a program of `bench tasks`."""
     result = compared(
         names=(), peers=(Other("llama.cpp", 12.0, 6), Other("llama.cpp, draft model", 4.0, 6), Other("lone", 12.0, 0))
     )

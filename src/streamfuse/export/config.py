@@ -333,11 +333,11 @@ class ExportConfig:
         """The grids of the kernels' operators; None elsewhere."""
         if not self.kernels:
             return None
-        named = {"attention": self.quantize, "mlp": self.quantize, **self.scheme}
-        rows = (
-            "q4_1" if "q4_1" in (named["attention"], named["mlp"]) else "q8_0"
-        )  # `weight_floor` counts the layers only
-        return Schemes(**{"streams": rows, **named})
+        formats = {"attention": self.quantize, "mlp": self.quantize, **self.scheme}
+        if "q4_1" not in (formats["attention"], formats["mlp"]):
+            # The parity floor is then that of 8 bits (`weight_floor`), which streams in 4 bits do not reach.
+            formats = {"streams": "q8_0", **formats}
+        return Schemes(**formats)
 
     def merges(self, streams: StreamConfig) -> bool:
         """Whether the low-rank adapters that tune the base are added to its weights.

@@ -21,8 +21,8 @@ INTEGER_ACTIVATIONS = ("16a8w", "16a4w")  # with integer activations, whose rang
 class Schemes:
     """The format of every part's weights for the kernels' operators; an embedding is always q8_0.
 
-    Streams have 4 bits by default (8 if all layers have, config.py): rounding their weights changes drafts, never the
-    output, and memory bandwidth limits their pass.
+    Streams have 4 bits by default, and 8 beside 8-bit layers (`ExportConfig.grids`). Rounding their weights changes
+    drafts, never the output, and memory bandwidth limits their pass.
     """
 
     attention: str = "q4_1"

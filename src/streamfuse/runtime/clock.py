@@ -14,7 +14,8 @@ Clock = Callable[[], float]  # monotonic seconds
 @runtime_checkable
 class EvictingClock(Protocol):
     """A clock that calls `evict` when more than `pass_s` seconds have passed since the last reading, and does not count
-    the eviction. The core reads it without Python, whose code would be evicted as well and delay every reading."""
+    the eviction. The core reads it without Python, whose code would be evicted as well and delay every reading. Each
+    session has a state of its own, so the clock itself does not know of a session's evictions and counts their time."""
 
     evict: Callable[[], object]
     pass_s: float

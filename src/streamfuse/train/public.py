@@ -128,9 +128,14 @@ def _literal(value: str) -> str:
     return value if _NUMBER.fullmatch(value) else '"{}"'.format(value.replace('"', '""'))
 
 
+def _lines(data: bytes) -> list[Row]:
+    """The objects of a file of JSON lines."""
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
+
+
 def _dialogsum(files: Files) -> dict[str, list[Row]]:
     def rows(split: str) -> list[Row]:
-        return [json.loads(line) for line in files[f"dialogsum.{split}.jsonl"].splitlines() if line.strip()]
+        return _lines(files[f"dialogsum.{split}.jsonl"])
 
     def held_out(split: str) -> list[Row]:
         return [
@@ -143,13 +148,12 @@ def _dialogsum(files: Files) -> dict[str, list[Row]]:
 
 
 def _spec_bench(files: Files) -> dict[str, list[Row]]:
-    rows = [json.loads(line) for line in files["question.jsonl"].splitlines() if line.strip()]
+    rows = _lines(files["question.jsonl"])
     return {"question": [{key: row[key] for key in ("question_id", "category", "turns")} for row in rows]}
 
 
 def _gsm8k(files: Files) -> dict[str, list[Row]]:
-    """The test set in Spec-Bench's form, with the number behind `####` as the answer."""
-    rows = [json.loads(line) for line in files["test.jsonl"].splitlines() if line.strip()]
+    """The test set in Spec-Bench's format. `answer` is the number after `####`."""
     return {
         "question": [
             {
@@ -158,14 +162,13 @@ def _gsm8k(files: Files) -> dict[str, list[Row]]:
                 "turns": [row["question"]],
                 "answer": row["answer"].rpartition("####")[2].strip(),
             }
-            for number, row in enumerate(rows)
+            for number, row in enumerate(_lines(files["test.jsonl"]))
         ]
     }
 
 
 def _humaneval(files: Files) -> dict[str, list[Row]]:
-    """In Spec-Bench's form, with the tests of the function."""
-    rows = [json.loads(line) for line in gzip.decompress(files["HumanEval.jsonl.gz"]).splitlines() if line.strip()]
+    """Spec-Bench's format, with the tests of each function."""
     return {
         "question": [
             {
@@ -175,7 +178,7 @@ def _humaneval(files: Files) -> dict[str, list[Row]]:
                 "entry_point": row["entry_point"],
                 "test": row["test"],
             }
-            for number, row in enumerate(rows)
+            for number, row in enumerate(_lines(gzip.decompress(files["HumanEval.jsonl.gz"])))
         ]
     }
 
@@ -246,7 +249,7 @@ SOURCES = {
         _spec_bench,
     ),
     "gsm8k": Source(
-        "GSM8K: the 1,319 questions of the test set, with their numbers",
+        "GSM8K: the 1,319 questions of the test set, with their answers, which are numbers",
         "MIT",
         f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data",
         {"test.jsonl": "e4c2ff4942b9a78bd74f04141224c11e28d12dc9"},

@@ -16,7 +16,7 @@ from streamfuse.bench.shared.cold_caches import largest_caches_bytes
 from streamfuse.runtime.backend import Backend, BackendError
 from streamfuse.runtime.backends.executorch import core_distance_ns, read_bandwidth
 
-_BUFFER_BYTES = 128 * 1024 * 1024  # as large as a small model: what caches hold of it, they also hold of the weights
+_BUFFER_BYTES = 128 * 1024 * 1024  # about the weights of a small model, so caches hold as much of one as of the other
 _SWEEPS = 5
 _PIECES_PER_THREAD = 4
 

@@ -62,10 +62,10 @@ class SystemResult:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Of our own runtime: what its generations say, of the first repetition in sum, and times of all. Empty for
-        other programs, which do not say of which kinds their passes were."""
-        of_first = (repeated[0].statistics for repeated in self.answers)
-        known = [one for one in of_first if one is not None and "widths" in one]
+        """Counts of the first repetition, and times of all, as streamfuse reports them. Empty for other programs, which
+        do not report passes by method."""
+        first = (repeated[0].statistics for repeated in self.answers)
+        known = [one for one in first if one is not None and "widths" in one]
         if not known:
             return {}
         passes = sum(one["target_forward_passes"] for one in known)
@@ -157,8 +157,8 @@ class TaskResult:
 
     @property
     def gains(self) -> dict[str, dict[str, Estimate]]:
-        """How many times as fast speculative is as plain and as itself less each source of drafts, of the prompts of
-        each kind and of "all". Empty unless speculative and one of these ran."""
+        """The speed of `speculative` over that of `plain` and of `speculative` without each source of drafts, for all
+        prompts ("all") and for each kind. Empty unless `speculative` and one of the others ran."""
         baselines = [name for name in (PLAIN, *WITHOUT.values()) if name in self.systems]
         if SPECULATIVE not in self.systems or not baselines:
             return {}

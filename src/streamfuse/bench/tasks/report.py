@@ -35,8 +35,8 @@ def system_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
 
 
 def gain_rows(result: TaskResult) -> tuple[list[str], list[list[str]]]:
-    """One row per kind of prompts: speculative over plain, and over itself less each source of drafts. No rows if that
-    is only the speed-up over plain decoding of all prompts."""
+    """Columns and one row per kind of prompt: the speed of `speculative` over that of `plain` and of `speculative`
+    without each source of drafts. No rows if this is the speed-up of all prompts alone, which `summary` has."""
     gains = result.gains
     if list(gains) == ["all"] and list(gains["all"]) == [PLAIN]:
         gains = {}
@@ -95,9 +95,10 @@ def tasks_report(result: TaskResult, model: str, command: str) -> Report:
     )
     report.heading("Systems")
     report.table(*system_rows(result))
-    if gain_rows(result)[1]:
-        report.heading("Speculative decoding by kind of prompt, and what each source of drafts brings")
-        report.table(*gain_rows(result))
+    columns, rows = gain_rows(result)
+    if rows:
+        report.heading("Speed-up by kind of prompt, and gain from each drafter")
+        report.table(columns, rows)
     report.code(command)
     return report
 

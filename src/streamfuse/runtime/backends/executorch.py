@@ -46,18 +46,24 @@ def _library() -> ctypes.CDLL:
         raise BackendError(str(error)) from error
 
 
-def read_bandwidth(num_threads: int | None = None, num_bytes: int = 128 * 1024 * 1024) -> float:
-    """GB/s at which so many of the engine's threads (None: its own choice) read a block of so many bytes again and
-    again: from memory if no cache holds it.
+def read_bandwidth(num_threads: int | None, num_bytes: int) -> float:
+    """Measure how fast the engine's threads read a block of memory repeatedly, in GB/s.
+
+    If a cache holds the block, this is the bandwidth of the cache.
+
+    Args:
+        num_threads: None: chosen by the engine.
+        num_bytes: size of the block, rounded down to 64 KiB.
 
     Raises:
-        BackendError: the engine does not take the number of threads, or the block cannot be allocated.
+        BackendError: an argument is out of range, or the block cannot be allocated.
     """
-    if not 0 <= (num_threads or 0) <= 64:
-        raise BackendError(f"num_threads must lie between 0 and 64, not {num_threads}")
     found = float(_library().sf_read_bandwidth(num_threads or 0, num_bytes))
     if not found:
-        raise BackendError(f"no bandwidth measured: a block of {num_bytes} bytes cannot be allocated")
+        raise BackendError(
+            f"cannot measure the read bandwidth of {num_threads} threads and {num_bytes} bytes: num_threads must lie "
+            "between 0 and 64, and num_bytes be positive and available"
+        )
     return found
 
 
