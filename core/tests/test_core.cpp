@@ -307,6 +307,21 @@ void streams_that_do_not_pay_are_backed_off() {
   expect(state.retry == state.position + 125, "streams that cost half a plain pass once plain passes paid for them");
 }
 
+void an_expensive_trial_is_postponed_and_not_restarted() {
+  Situation expensive(1.0, 9.0, 10.0), cheap(1.0, 1.5, 2.0);
+  Spec spec = expensive.bundle->spec;
+  spec.num_streams = 3;
+  PlanState state;
+  const Outcome plain = {{kDecode, 1, nullptr}, 1, false, 1.0, 100, std::nullopt};
+  for (int step = 0; step < 100; ++step)
+    expect(!record(state, {spec, expensive.costs, true, false}, plain), "no trial begins");
+  state.trials = 2;
+  record(state, {spec, expensive.costs, true, false}, plain);
+  expect(state.trials == 2, "an unfinished trial is kept");
+  const Step step = decide(state, {spec, cheap.costs, true, false}, cheap.tree, cheap.hits);
+  expect(step.method == 0, "and continues when its price falls");
+}
+
 void plain_passes_are_measured_now_and_then() {
   Situation one(1.0, 1.2, 1.4);
   one.chain(3, 0.9);
@@ -386,6 +401,7 @@ int main() {
   streams_of_one_node_are_two_arrays();
   decisions_follow_expected_gain_and_budget();
   streams_that_do_not_pay_are_backed_off();
+  an_expensive_trial_is_postponed_and_not_restarted();
   plain_passes_are_measured_now_and_then();
   an_index_finds_the_longest_match_after_any_changes();
   if (failures > 0) return EXIT_FAILURE;
