@@ -15,7 +15,7 @@ constexpr double kLeastCost = 0.03;  // minimum extra cost of verifying, in plai
 constexpr double kSure = 0.5;    // share of the expected hits that counts towards the budget, unless they are forced
 constexpr double kPruner = 0.5;  // share of the hits beyond the kept rows that a pruner rescues
 constexpr int64_t kTrials = 4;   // steps with streams in one trial
-constexpr double kTrialLimit = 1.0 / 3.0;  // tokens per stream: a trial runs only if a step of it costs less
+constexpr double kTrialLimit = 1.0 / 3.0;  // tokens per stream: no trial runs while a step of it costs this or more
 constexpr int64_t kBackOff = 24, kMostBackOff = 768;  // tokens between trials
 constexpr double kRun = 4.0;      // verify passes that share the price of the first one's streams in the fused schedule
 constexpr int64_t kTextEnd = 8;   // tokens: the end of a text is not representative
@@ -200,7 +200,7 @@ bool record(PlanState& state, const Facts& facts, const Outcome& outcome) {
   if (!facts.streams_usable) return false;
   const double cheapest = cheapest_ms(facts);
   state.retry = std::min(state.retry, state.failed + refill(facts, kTrials));  // the budget has recovered by then
-  // An unfinished trial continues when its price falls below the limit, instead of being restarted at every step.
+  // A trial that stopped because its price rose above the limit resumes when the price falls; it does not start over.
   const bool anew = state.trials >= kTrials && !worth_it(state, facts, cheapest) && state.position >= state.retry;
   if (anew) state.trials = 0;
   if (worth_it(state, facts, cheapest) && !affords_streams(state, facts, cheapest) && !facts.streams_ready) {

@@ -14,7 +14,7 @@
 //      streams if worth > rate * its extra cost, and other streams are bought only if that gains more than waiting for
 //      the next plain pass.
 //   3. If streams do not pay, back off: buy none for a while, twice as long each time, or until the budget is refilled,
-//      then try a few steps again if a step costs less than a third of a token per stream.
+//      then run another trial of a few steps, unless their streams cost a third of a token or more for each stream.
 //   4. The budget plus half of a draft's expected tokens, and all of those that a constraint forces, must pay for its
 //      pass. Gains fill the budget, and so does each plain pass by a little. The budget bounds the cost of wrong
 //      predictions.

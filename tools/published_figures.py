@@ -308,11 +308,14 @@ def machine(document: Document) -> str:
     for one in (row["result"] for row in rows):
         if "read_bandwidth_gb_s" in one:
             rates.setdefault(one["read_bandwidth_bytes"], []).append(one["read_bandwidth_gb_s"])
-    read = [f"{min(found):.0f} to {max(found):.0f} GB/s of {size >> 20:,} MiB" for size, found in sorted(rates.items())]
+    read = [
+        f"{min(found):.0f} to {max(found):.0f} GB/s for a block of {size >> 20:,} MiB"
+        for size, found in sorted(rates.items())
+    ]
     distance = [ns for one in sets for ns in one["core_distance_ns"]]
     found = (
-        f"{words}, {sets[0]['threads']} threads, instruction set {sets[0]['instruction_set']}. Read bandwidth "
-        f"{' and '.join(read)}; {min(distance):.0f} to {max(distance):.0f} ns from core to core."
+        f"{words}, {sets[0]['threads']} threads, instruction set {sets[0]['instruction_set']}. Read bandwidth: "
+        f"{', '.join(read)}; latency from core to core: {min(distance):.0f} to {max(distance):.0f} ns."
     )
     loads = [(one["other_load_cores"], one["seconds"]) for one in rows if one.get("other_load_cores") is not None]
     if not loads:

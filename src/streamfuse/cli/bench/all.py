@@ -43,8 +43,8 @@ def all_(
 
     On two cores this takes about 50 minutes.
 
-    Measures chat, GSM8K, HumanEval, E2E and SQL, or those of them that --data
-    has: speed-up over plain decoding, greedy and at temperature 0.7; the
+    Measures chat, GSM8K, HumanEval, E2E and SQL, or those that the folder of
+    --data contains: speed-up over plain decoding, greedy and at temperature 0.7; the
     gain from each drafter; the speed-up and the gain from streams with CPU
     caches evicted before each pass; and the speed of llama.cpp and ONNX
     Runtime GenAI if installed. Also measures structured output, streams as the
