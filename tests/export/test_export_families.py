@@ -33,7 +33,7 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
 from streamfuse.train.config import DistillConfig, TrainConfig
-from streamfuse.train.distill import distill
+from streamfuse.train.distill import distill, in_batches
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 
@@ -164,7 +164,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         base, _ = write_checkpoint(folder / "base", model, **changes)
         prompts = torch.randint(4, VOCAB_SIZE, (10, 6)).tolist()
         items = [{"id": i, "source": "random", "prompt": "", "input_ids": ids} for i, ids in enumerate(prompts)]
-        list(distill(load_base(base), items, folder / "answers.jsonl", DistillConfig(max_new_tokens=24), {}))
+        list(
+            distill(in_batches(load_base(base)), items, folder / "answers.jsonl", DistillConfig(max_new_tokens=24), {})
+        )
         (first, *_) = rows_of(folder / "answers.jsonl")
         held_out = {**first, "input_ids": first["input_ids"][::-1]}  # a prompt that is not trained on
         (folder / "held-out.jsonl").write_text(json.dumps(held_out) + "\n")

@@ -488,7 +488,9 @@ def test_synthesize_writes_as_many_as_asked(model: Path, tmp_path: Path) -> None
 
 def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -> None:
     train = ("train", "-o", tmp_path / "run", "--model", model)
-    assert "no such file, and not one of chat-lossless, dialogsum-base" in refused(*train, "--recipe", "e3e")
+    assert "no such file, and not one of chat-lossless, chat-small, dialogsum-base" in refused(
+        *train, "--recipe", "e3e"
+    )
     assert "change one with --set epochs=" in refused(*train, "--recipe", recipe, "--epochs", 2)
     assert "has no setting 'epoch'" in refused(*train, "--recipe", recipe, "--set", "epoch=2")
     assert "the stages are base, own, streams" in refused(*train, "--recipe", recipe, "--set", "more.epochs=2")
@@ -550,7 +552,7 @@ def test_every_recipe_that_ships_is_well_formed(name: str, tmp_path: Path) -> No
     assert last.adapter == tmp_path / "a.safetensors"
     task, kind = name.split("-")
     assert last.task == task
-    assert {"published": "shared"}.get(kind, kind) == last.mode
+    assert {"published": "shared", "small": "lossless"}.get(kind, kind) == last.mode
 
 
 @pytest.mark.parametrize("name", ["e2e-published", "sql-published"])

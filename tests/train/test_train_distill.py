@@ -17,7 +17,7 @@ import torch
 from streamfuse.model.transformer import Transformer
 from streamfuse.train import generate
 from streamfuse.train.config import DistillConfig
-from streamfuse.train.distill import Item, distill, generate_batch, pending
+from streamfuse.train.distill import Item, distill, generate_batch, in_batches, pending
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import choose
 
@@ -122,13 +122,13 @@ def test_top_p_samples_among_the_fewest_likeliest_tokens(device: str, monkeypatc
 def test_a_stopped_run_goes_on_and_skips_what_is_there(model: Transformer, tmp_path: Path) -> None:
     config = DistillConfig(batch_size=2, max_new_tokens=6)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "deep" / "parts.jsonl"
-    done = list(distill(model, items_of(PROMPTS), whole, config, PROVENANCE))
+    done = list(distill(in_batches(model), items_of(PROMPTS), whole, config, PROVENANCE))
     assert (sum(one.answers for one in done), len(done)) == (6, 3)
-    next(distill(model, items_of(PROMPTS), parts, config, PROVENANCE))  # stopped after a batch
+    next(distill(in_batches(model), items_of(PROMPTS), parts, config, PROVENANCE))  # stopped after a batch
     assert len(rows_of(parts)) == 2
-    assert sum(one.answers for one in distill(model, items_of(PROMPTS), parts, config, PROVENANCE)) == 4
+    assert sum(one.answers for one in distill(in_batches(model), items_of(PROMPTS), parts, config, PROVENANCE)) == 4
     assert rows_of(parts) == rows_of(whole)
-    assert list(distill(model, items_of(PROMPTS), parts, config, PROVENANCE)) == []
+    assert list(distill(in_batches(model), items_of(PROMPTS), parts, config, PROVENANCE)) == []
     row = rows_of(whole)[0]
     assert row["completion_ids"] == one_by_one(model, PROMPTS[0], 6)
     assert row["finished"] is (row["completion_ids"][-1] == tiny.EOS)
@@ -136,37 +136,37 @@ def test_a_stopped_run_goes_on_and_skips_what_is_there(model: Transformer, tmp_p
 
 def test_a_torn_last_line_is_written_anew(model: Transformer, tmp_path: Path) -> None:
     config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
-    list(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
+    list(distill(in_batches(model), items_of(PROMPTS), path, config, PROVENANCE))
     expected = rows_of(path)
     path.write_bytes(path.read_bytes()[:-25])
     assert len(pending(items_of(PROMPTS), path, config, PROVENANCE)) == 1
-    list(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
+    list(distill(in_batches(model), items_of(PROMPTS), path, config, PROVENANCE))
     assert rows_of(path) == expected
 
 
 def test_one_process_writes_a_file(model: Transformer, tmp_path: Path) -> None:
     config, path = DistillConfig(batch_size=2, max_new_tokens=6), tmp_path / "out.jsonl"
-    running = distill(model, items_of(PROMPTS), path, config, PROVENANCE)
+    running = distill(in_batches(model), items_of(PROMPTS), path, config, PROVENANCE)
     next(running)
     with pytest.raises(DataError, match=r"out.jsonl: another process is writing it; wait for it"):
-        next(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
+        next(distill(in_batches(model), items_of(PROMPTS), path, config, PROVENANCE))
     list(running)
     assert len(rows_of(path)) == len(PROMPTS)
     path.write_text("notes")
     with pytest.raises(DataError, match="its last line is not a row"):
-        next(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
+        next(distill(in_batches(model), items_of(PROMPTS), path, config, PROVENANCE))
     assert path.read_text() == "notes"
 
 
 def test_long_prompts_are_left_out(model: Transformer, tmp_path: Path) -> None:
     config = DistillConfig(max_prompt_tokens=3, max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS), tmp_path / "out.jsonl", config, PROVENANCE))
+    list(distill(in_batches(model), items_of(PROMPTS), tmp_path / "out.jsonl", config, PROVENANCE))
     assert sorted(rows_of(tmp_path / "out.jsonl")) == [1, 2, 4, 5]
 
 
 def test_answers_to_other_prompts_are_not_continued(model: Transformer, tmp_path: Path) -> None:
     path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS), path, config, PROVENANCE))
+    list(distill(in_batches(model), items_of(PROMPTS), path, config, PROVENANCE))
     shuffled = random.Random(1).sample(PROMPTS, len(PROMPTS))
     with pytest.raises(DataError, match="is for another prompt"):
         pending(items_of(shuffled), path, config, PROVENANCE)
@@ -193,7 +193,7 @@ def test_answers_with_another_provenance_are_not_continued(
     model: Transformer, tmp_path: Path, before: dict[str, Any] | None, words: str
 ) -> None:
     path, config = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2)
-    list(distill(model, items_of(PROMPTS[:-1]), path, config, PROVENANCE))
+    list(distill(in_batches(model), items_of(PROMPTS[:-1]), path, config, PROVENANCE))
     lines = path.read_text().splitlines()
     assert ["provenance" in json.loads(line) for line in lines] == [True] + [False] * 4
     lines[0] = json.dumps({**json.loads(lines[0]), "provenance": before})
@@ -204,7 +204,7 @@ def test_answers_with_another_provenance_are_not_continued(
 
 def test_the_dtype_does_not_matter_where_nothing_is_left_to_write(model: Transformer, tmp_path: Path) -> None:
     path, config, other = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2), {**PROVENANCE, "dtype": "bfloat16"}
-    list(distill(model, items_of(PROMPTS[:-1]), path, config, PROVENANCE))
+    list(distill(in_batches(model), items_of(PROMPTS[:-1]), path, config, PROVENANCE))
     assert pending(items_of(PROMPTS[:-1]), path, config, other) == []
     with pytest.raises(DataError, match=r"add --set own\.dtype=float32 to continue it, or --no-resume"):
         pending(items_of(PROMPTS), path, config, other, "own")

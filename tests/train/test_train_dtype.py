@@ -8,23 +8,30 @@ from __future__ import annotations
 import pytest
 import torch
 
+from streamfuse.train import dtype
 from streamfuse.train.dtype import NAMES, choose_dtype, name_of
 
 
 @pytest.mark.parametrize(
-    ("device", "cpu", "gpu", "expected"),
+    ("device", "cpu", "cpu_gain", "gpu", "expected"),
     [
-        ("cpu", (), "native", torch.float32),
-        ("cpu", ("amx_bf16",), "none", torch.bfloat16),
-        ("cpu", ("avx512_bf16",), "emulated", torch.bfloat16),
-        ("cuda", (), "native", torch.bfloat16),
-        ("cuda:1", (), "native", torch.bfloat16),
-        (torch.device("cuda:0"), ("amx_bf16",), "emulated", torch.float32),
-        ("mps", ("amx_bf16",), "none", torch.float32),
+        ("cpu", (), 2.0, "native", torch.float32),
+        ("cpu", ("amx_bf16",), 3.0, "none", torch.bfloat16),
+        ("cpu", ("avx512_bf16",), 2.0, "emulated", torch.bfloat16),
+        ("cpu", ("avx512_bf16",), 0.5, "none", torch.float32),
+        ("cuda", (), 0.5, "native", torch.bfloat16),
+        ("cuda:1", (), 0.5, "native", torch.bfloat16),
+        (torch.device("cuda:0"), ("amx_bf16",), 3.0, "emulated", torch.float32),
+        ("mps", ("amx_bf16",), 3.0, "none", torch.float32),
     ],
 )
 def test_auto_is_the_faster_one_on_the_device(
-    device: torch.device | str, cpu: tuple[str, ...], gpu: str, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    device: torch.device | str,
+    cpu: tuple[str, ...],
+    cpu_gain: float,
+    gpu: str,
+    expected: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def is_bf16_supported(including_emulation: bool = True) -> bool:
         return gpu == "native" or (gpu == "emulated" and including_emulation)
@@ -32,6 +39,7 @@ def test_auto_is_the_faster_one_on_the_device(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu != "none")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(cpu, True))
+    monkeypatch.setattr(dtype, "_cpu_gain", lambda: cpu_gain)
     assert choose_dtype("auto", device) == expected
 
 

@@ -199,6 +199,7 @@ def test_a_checkpoint_that_a_killed_run_wrote_half_is_not_taken(
         (13, "lossless"),
         (6, "shared"),
         (6, "anchors"),
+        (6, "muon"),
         pytest.param(6, "lossless", marks=pytest.mark.full),
         pytest.param(13, "shared", marks=pytest.mark.full),
     ],
@@ -213,6 +214,9 @@ def test_a_killed_run_resumes_with_the_same_losses(kill_at: int, mode: str, fini
         whole, expected = trained(config)
     elif mode == "anchors":
         config = replace(prepared(tmp_path), anchors=0.5, next_token_dropout=0.5, epochs=epochs)
+        whole, expected = trained(config)
+    elif mode == "muon":
+        config = replace(prepared(tmp_path), optimizer=mode, epochs=epochs)
         whole, expected = trained(config)
     other = replace(config, out_dir=tmp_path / "again", adapter=tmp_path / "again" / "adapter.safetensors")
     killed = Losses(kill_at)

@@ -17,6 +17,7 @@ STEPS, LOSS, DATA, CHECKPOINTS = "Steps", "Loss and learning rates", "Data", "Ch
 Mode = Literal["lossless", "shared", "base"]
 Task = Literal["chat", "e2e", "sql", "dialogsum"]
 Dtype = Literal["auto", "float32", "bfloat16"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 def default_streams(mode: str) -> StreamConfig:
@@ -76,10 +77,14 @@ class TrainConfig:
     )
     batch_size: int = option(8, "Examples per step and process.", STEPS, least=1, common=True)
     seed: int = option(0, "Seed of initial weights and data order.", STEPS, least=0, most=(1 << 32) - 1)
-    learning_rate: float = option(
-        1e-3,
-        "Peak learning rate of the low-rank adapters. AdamW, 30 warm-up steps, then linear decay to 0.",
+    optimizer: OptimizerName = option(
+        "adamw", "Optimizer of the low-rank adapters; muon suits large ranks. All else is trained by AdamW.", LOSS
+    )
+    learning_rate: float | None = option(
+        None,
+        "Peak learning rate of the low-rank adapters. 30 warm-up steps, then linear decay to 0.",
         LOSS,
+        shown="0.001; with muon 0.04",
         above=0,
         common=True,
     )
@@ -142,6 +147,11 @@ class TrainConfig:
             raise OptionError(
                 "--anchors below 1 go with --mode lossless without --soft-targets, which need every token's row"
             )
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The learning rate that is given, or that of the optimizer."""
+        return self.learning_rate or {"adamw": 1e-3, "muon": 0.04}[self.optimizer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from .generate import generate_batch
 # {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the preceding chat, if any
 Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
-_DIGESTS = ("model", "adapter", "after")  # entries of a provenance that are digests of files
+_DIGESTS = ("bundle", "model", "adapter", "after")  # entries of a provenance that are digests of files
 _ANSWER = "an answer of `streamfuse data distill`"
 
 
@@ -43,31 +43,53 @@ class Written:
     tokens: int
 
 
-def distill(
-    model: Transformer, items: list[Item], out_path: Path, config: DistillConfig, provenance: Mapping[str, Any]
-) -> Iterator[Written]:
-    """Generate completions for `items`; yields after each batch. `provenance`: as by `provenance_of`.
+# Answers prompts: (item, token ids, whether the answer ended by itself), in groups that are written together.
+Answer = tuple[Item, list[int], bool]
+Answering = Callable[[list[Item], DistillConfig], Iterator[list[Answer]]]
 
-    Items are processed in the given order in chunks and sorted by length within a chunk, so that an early stop leaves
-    an unbiased part. Items that are in `out_path` already are skipped, and so are those with longer prompts than
+
+def distill(
+    answering: Answering, items: list[Item], out_path: Path, config: DistillConfig, provenance: Mapping[str, Any]
+) -> Iterator[Written]:
+    """Write completions of `items`; yields after each group of them. `provenance`: as by `provenance_of`.
+
+    Items that are in `out_path` already are skipped, and so are those with longer prompts than
     `config.max_prompt_tokens` (`pending` returns the rest).
 
     Raises:
         DataError: as `pending` and `appending`.
     """
-    eos = set(model.config.eos_token_ids)
     with appending(out_path) as file:
         first_row = first_row_facts(out_path, provenance)
-        for batch in _batches(pending(items, out_path, config, provenance), config.batch_size):
-            # A seed per item: its text does not depend on other items or on resuming.
-            seeds = [(config.seed << 32) + int(item["id"]) for item in batch]
-            completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
-            for item, tokens in zip(batch, completions, strict=True):
-                row = {**item, "completion_ids": tokens, "finished": tokens[-1] in eos, **first_row}
+        for answers in answering(pending(items, out_path, config, provenance), config):
+            for item, tokens, finished in answers:
+                row = {**item, "completion_ids": tokens, "finished": finished, **first_row}
                 file.write(json.dumps(row) + "\n")
                 first_row = {}
             file.flush()
-            yield Written(len(batch), sum(map(len, completions)))
+            yield Written(len(answers), sum(len(tokens) for _, tokens, _ in answers))
+
+
+def in_batches(model: Transformer) -> Answering:
+    """Answers by PyTorch, `config.batch_size` at once.
+
+    Items are processed in the given order in chunks and sorted by length within a chunk, so that an early stop leaves
+    an unbiased part.
+    """
+    eos = set(model.config.eos_token_ids)
+
+    def answering(items: list[Item], config: DistillConfig) -> Iterator[list[Answer]]:
+        for batch in _batches(items, config.batch_size):
+            seeds = [seed_of(item, config) for item in batch]
+            completions = generate_batch(model, [item["input_ids"] for item in batch], config, seeds)
+            yield [(item, tokens, tokens[-1] in eos) for item, tokens in zip(batch, completions, strict=True)]
+
+    return answering
+
+
+def seed_of(item: Item, config: DistillConfig) -> int:
+    """A seed per item: its text does not depend on other items or on resuming."""
+    return (config.seed << 32) + int(item["id"])
 
 
 def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Transformer:
@@ -95,15 +117,18 @@ def provenance_of(
         more: further settings by the names of their flags, as JSON has them.
     """
     return {
+        "bundle": None,
         "model": folder and checkpoint_digest(folder),
         "adapter": adapter and adapter_digest(adapter),
-        "max_new_tokens": config.max_new_tokens,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "seed": config.seed,
+        **settings_of(config),
         "dtype": name_of(_dtype(config)),
         **more,
     }
+
+
+def settings_of(config: DistillConfig) -> dict[str, Any]:
+    """The settings that determine a text, whatever computes it."""
+    return {name: getattr(config, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
 
 
 def check_provenance(

@@ -89,6 +89,7 @@ _FIXED = (
     "soft_targets",
     "dtype",
     "global_batch_size",
+    "optimizer",
     "learning_rate",
     "embedding_learning_rate",
     "max_tokens",
@@ -201,6 +202,7 @@ def run(
             bar,
             *callbacks,
         ],
+        optimizer_name=config.optimizer,
         embedding_learning_rate=config.embedding_learning_rate,
         held_out_text=_held_out_text(model, held_out),
         anchors=config.anchors,
@@ -358,6 +360,7 @@ def _prepare_folder(
         "base": base_facts(model.base.config),
         "streams": asdict(model.streams_config),
         "global_batch_size": global_batch_size,
+        "learning_rate": config.peak_learning_rate,
     }
     contents = {
         "examples": digest_of(examples),
@@ -493,7 +496,7 @@ def _arguments(config: TrainConfig) -> TrainingArguments:
         num_train_epochs=config.epochs,
         max_steps=config.max_steps or -1,
         per_device_train_batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
+        learning_rate=config.peak_learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=30,
         max_grad_norm=1.0,

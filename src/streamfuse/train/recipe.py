@@ -27,7 +27,14 @@ else:
 _FOLDER = Path(__file__).parent / "recipes"
 _STREAMS = {field.name for field in fields(StreamConfig)}
 _TRAIN = {field.name for field in fields(TrainConfig)} - {"model", "out_dir", "adapter", "streams", "widen"}
-_DISTILL = {field.name for field in fields(DistillConfig)} | {"data", "format", "adapter", "variations", "limit"}
+_DISTILL = {field.name for field in fields(DistillConfig)} | {
+    "data",
+    "format",
+    "adapter",
+    "variations",
+    "limit",
+    "bundle",
+}
 _SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
 _KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
 _NEEDED = {"train": "data", "distill": "data", "synthesize": "count"}
@@ -40,7 +47,10 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DistillStage:
-    """Settings of distillation: the model answers the prompts of `data`, and `variations` of them for E2E."""
+    """Settings of distillation: the model answers the prompts of `data`, and `variations` of them for E2E.
+
+    With `bundle`, the model is exported as a bundle without streams, which answers faster than PyTorch does on a CPU.
+    """
 
     data: str
     out: Path
@@ -49,6 +59,7 @@ class DistillStage:
     adapter: Path | None = None
     limit: int = 0
     variations: int = 0
+    bundle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +198,8 @@ def _check(stage: Mapping[str, Any]) -> None:
             words = "a string, or a list of strings"
         elif str in parts or Path in parts:
             fits, words = isinstance(value, str), "a string"
+        elif wanted is bool:
+            fits, words = isinstance(value, bool), "true or false"
         else:
             fits, words = wanted is not int or type(value) is int, "an integer"
         if not fits:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.options import OptionError
 
-from .distill import Written, distill, load_writer, pending, provenance_of
+from .distill import Answering, Written, distill, in_batches, load_writer, pending, provenance_of
 from .formats import DataError, Sample
 from .prompts import open_text, prompt_items
 from .readers import read_samples
@@ -29,16 +29,22 @@ def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Ite
     provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
     rows = _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
     if len(rows) < stage.count:
-        _check_one_process(stage.out)
+        check_one_process(stage.out)
     base = load_writer(model, None, stage.config)
     yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
 
 
 class Answers:
-    """The remaining work of a distillation stage; answers that are in its file are skipped. `resume`: as in
-    `_checked`."""
+    """The remaining work of a distillation stage; answers that are in its file are skipped.
 
-    def __init__(self, stage: DistillStage, model: Path, resume: bool = True) -> None:
+    Args:
+        resume: as in `_checked`.
+        by: with a stage's `bundle`, what answers in place of PyTorch, and its provenance.
+    """
+
+    def __init__(
+        self, stage: DistillStage, model: Path, resume: bool = True, by: tuple[Answering, dict[str, Any]] | None = None
+    ) -> None:
         self.stage, self.model = stage, model
         template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
         samples = read_samples(stage.data, stage.format)
@@ -46,7 +52,8 @@ class Answers:
             prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
             samples += [Sample((prompt,)) for prompt in prompts]
         items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
-        self.provenance = provenance_of(stage.config, model, stage.adapter)
+        self.answering: Answering | None = by[0] if by else None
+        self.provenance = by[1] if by else provenance_of(stage.config, model, stage.adapter)
         self.todo = _checked(
             stage.out, lambda: pending(items, stage.out, stage.config, self.provenance, stage.out.stem), resume
         )
@@ -54,12 +61,12 @@ class Answers:
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
-            _check_one_process(self.stage.out)
-            base = load_writer(self.model, self.stage.adapter, self.stage.config)
-            yield from distill(base, self.todo, self.stage.out, self.stage.config, self.provenance)
+            check_one_process(self.stage.out)
+            answering = self.answering or in_batches(load_writer(self.model, self.stage.adapter, self.stage.config))
+            yield from distill(answering, self.todo, self.stage.out, self.stage.config, self.provenance)
 
 
-def _check_one_process(out: Path) -> None:
+def check_one_process(out: Path) -> None:
     """Raises OptionError if there are several processes: only one of them could lock and write the file."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(

@@ -18,8 +18,8 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from .data import Example, StreamDataset, draw_anchors
 from .evaluate import replay
 from .objective import NGramObjective
+from .optimizer import make_optimizer
 
-_MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # matrices that are applied to rows
 EVALUATION_WIDTHS = (8, 16, 64)  # nodes, including the root; the second is the main metric
 
 
@@ -74,6 +74,7 @@ class StreamTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
+        optimizer_name: str,
         embedding_learning_rate: float,
         held_out_text: Callable[[], list[Example]],
         anchors: float = 1.0,
@@ -83,6 +84,7 @@ class StreamTrainer(Trainer):
         self.sampler: LengthGrouped | None = None
         self.add_callback(SetsEpoch(self))
         self.anchors = anchors
+        self.optimizer_name = optimizer_name
         self.embedding_learning_rate = embedding_learning_rate
         self.held_out_text = held_out_text
         self._sums: dict[str, Tensor] = {}  # since the last log
@@ -102,16 +104,10 @@ class StreamTrainer(Trainer):
         self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """AdamW, with a low learning rate for matrices that are applied to rows, and a high one for the rest."""
         if self.optimizer is None:
-            slow: list[nn.Parameter] = []
-            fast: list[nn.Parameter] = []
-            for name, parameter in self.model.model.named_parameters():
-                if parameter.requires_grad:
-                    (slow if name.startswith(_MATRICES) else fast).append(parameter)
-            rates = ((slow, self.args.learning_rate), (fast, self.embedding_learning_rate))
-            groups = [{"params": parameters, "lr": rate} for parameters, rate in rates if parameters]
-            self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99))
+            parameters = self.model.model.named_parameters()
+            rates = self.args.learning_rate, self.embedding_learning_rate
+            self.optimizer = make_optimizer(self.optimizer_name, parameters, *rates)
         return self.optimizer
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

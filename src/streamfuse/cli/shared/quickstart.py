@@ -154,7 +154,7 @@ class Quickstart:
     def _generate(self, todo: list[Item], config: DistillConfig, tokens: int) -> int:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from streamfuse.train.distill import distill, load_writer, provenance_of
+        from streamfuse.train.distill import distill, in_batches, load_writer, provenance_of
 
         with err.status("loading the model"):
             base, provenance = load_writer(self.folder, None, config), provenance_of(config, None)
@@ -167,7 +167,7 @@ class Quickstart:
             # In groups, so that the same prompts are answered whether or not a run was interrupted.
             for start in range(0, len(self._items), config.batch_size):
                 group = self._items[start : start + config.batch_size]
-                for part in distill(base, group, self.answers, config, provenance):
+                for part in distill(in_batches(base), group, self.answers, config, provenance):
                     written += part.tokens
                     progress.update(task, completed=min(written, tokens))
                 if written >= tokens:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -15,7 +16,10 @@ from streamfuse.json_text import dump_strict
 
 if TYPE_CHECKING:
     from streamfuse.train.config import TrainConfig
+    from streamfuse.train.distill import Answering
     from streamfuse.train.recipe import DistillStage, SynthesizeStage
+
+_CONTEXT_STEP = 32  # sizes of contexts are multiples of it
 
 
 def run_recipe(
@@ -84,12 +88,38 @@ def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
 
     from streamfuse.train.recipe_stages import Answers
 
-    answers = Answers(stage, model, resume)
+    answers = Answers(stage, model, resume, _bundle_of(stage, model) if stage.bundle else None)
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(answers.todo))
         for written in answers.write():
             progress.advance(task, written.answers)
+
+
+def _bundle_of(stage: DistillStage, model: Path) -> tuple[Answering, dict[str, Any]]:
+    """The stage's model as a bundle without streams, beside its answers; it is exported once."""
+    from streamfuse.bundle import BundleError, open_bundle
+    from streamfuse.cli.shared.bundle_answers import bundle_provenance, by_bundle
+    from streamfuse.cli.shared.exporting import run_with_progress
+    from streamfuse.export.adapter import configure
+    from streamfuse.export.preview import preview
+    from streamfuse.model.checkpoint import adapter_digest
+    from streamfuse.model.shards import checkpoint_digest
+    from streamfuse.train.recipe_stages import check_one_process
+
+    context = -(-(stage.config.max_prompt_tokens + stage.config.max_new_tokens) // _CONTEXT_STEP) * _CONTEXT_STEP
+    parts = checkpoint_digest(model), stage.adapter and adapter_digest(stage.adapter), context
+    folder = stage.out.with_name(f"bundle-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}")
+    try:
+        bundle = open_bundle(folder)
+    except BundleError:
+        check_one_process(folder)
+        adapter = str(stage.adapter) if stage.adapter else "none"
+        config, _ = configure(folder, str(model), adapter, {"max_context_len": context, "overwrite": True})
+        say(f"Exporting {folder}, which answers faster than PyTorch.")
+        run_with_progress(config, preview(config), {"model": str(model), "adapter": adapter})
+        bundle = open_bundle(folder)
+    return by_bundle(bundle), bundle_provenance(bundle, stage.config)
 
 
 def _synthesize(stage: SynthesizeStage, model: Path, resume: bool) -> None:

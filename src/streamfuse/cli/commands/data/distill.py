@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,8 @@ from streamfuse.train.config import DistillConfig
 
 if TYPE_CHECKING:
     from streamfuse.model.transformer import Transformer
+    from streamfuse.runtime.text import Tokenizer
+    from streamfuse.train.distill import Answering
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +40,16 @@ def distill(
         typer.Option(
             help="Answer with the base that this adapter tunes. A shipped name or a file; its chat template is used.",
             autocompletion=complete.adapters,
+        ),
+        COMMON,
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="BUNDLE",
+            help="Let this bundle answer, with speculative decoding, instead of the model in PyTorch. With the "
+            "streamfuse kernels that is about twice as fast on a CPU.",
+            autocompletion=complete.bundles,
         ),
         COMMON,
     ] = None,
@@ -64,44 +77,94 @@ def distill(
 
     streamfuse data distill prompts.jsonl varied.jsonl --temperature 0.8 --top-p 0.95 --seed 7 --system "Be brief."
 
+    streamfuse data distill prompts.jsonl answers.jsonl --bundle build/quick/bundle
+
     streamfuse data distill e2e.jsonl own.jsonl --adapter e2e-shared --max-new-tokens 64
     """
     need("distill")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from streamfuse.model.pull import resolve_model
     from streamfuse.train.distill import distill as write_answers
-    from streamfuse.train.distill import load_writer, pending, provenance_of
+    from streamfuse.train.distill import pending
     from streamfuse.train.dtype import choose_dtype, name_of
-    from streamfuse.train.prompts import open_text, prompt_items
+    from streamfuse.train.prompts import prompt_items
     from streamfuse.train.readers import read_samples
 
     config = DistillConfig(**given(DistillConfig, flags))
-    config = replace(config, dtype=name_of(choose_dtype(config.dtype, device)))
-    tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
+    if bundle is not None:
+        _check_bundle_flags(model, adapter, device, config)
+        source = _from_bundle(bundle, config)
+    else:
+        config = replace(config, dtype=name_of(choose_dtype(config.dtype, device)))
+        source = _from_model(model, adapter, device, config, offline)
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
-    folder = resolve_model(model, offline=offline)
-    text = open_text(folder, _chat_template(tuned) if tuned else None, raw=True)
-    if not text.can_chat:
+    if not source.text.can_chat:
         if system is not None:
-            raise typer.BadParameter(f"--system needs a chat template, and {folder} has none")
-        say(f"{folder} has no chat template, so the model continues the prompts as raw text.", "yellow")
-    items = prompt_items(samples, text, system, config.seed, limit)
-    provenance = provenance_of(config, folder, tuned)
-    todo = pending(items, out, config, provenance)
+            raise typer.BadParameter(f"--system needs a chat template, and {source.folder} has none")
+        say(f"{source.folder} has no chat template, so the model continues the prompts as raw text.", "yellow")
+    items = prompt_items(samples, source.text, system, config.seed, limit)
+    todo = pending(items, out, config, source.provenance)
     n_long = sum(len(item["input_ids"]) > config.max_prompt_tokens for item in items)
     n_done = len(items) - n_long - len(todo)
-    base = _on_device(load_writer(folder, tuned, config), device)
+    answering = source.open()
     say(f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go.")
     n_tokens, started = 0, time.perf_counter()
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(todo))
-        for written in write_answers(base, todo, out, config, provenance):
+        for written in write_answers(answering, todo, out, config, source.provenance):
             n_tokens += written.tokens
             speed = f"{n_tokens / (time.perf_counter() - started):.0f} tokens/s"
             progress.update(task, advance=written.answers, description=speed)
     print(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Who answers: its folder, tokenizer and provenance, and what loads it."""
+
+    folder: Path
+    text: Tokenizer
+    provenance: dict[str, Any]
+    open: Callable[[], Answering]
+
+
+def _from_model(model: str, adapter: str | None, device: str, config: DistillConfig, offline: bool) -> _Source:
+    from streamfuse.model.pull import resolve_model
+    from streamfuse.train.distill import in_batches, load_writer, provenance_of
+    from streamfuse.train.prompts import open_text
+
+    tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
+    folder = resolve_model(model, offline=offline)
+    text = open_text(folder, _chat_template(tuned) if tuned else None, raw=True)
+
+    def open_() -> Answering:
+        return in_batches(_on_device(load_writer(folder, tuned, config), device))
+
+    return _Source(folder, text, provenance_of(config, folder, tuned), open_)
+
+
+def _from_bundle(folder: Path, config: DistillConfig) -> _Source:
+    from streamfuse.bundle import open_bundle
+    from streamfuse.cli.shared.bundle_answers import bundle_provenance, by_bundle, check_context
+
+    bundle = open_bundle(folder)
+    check_context(bundle, config)
+    return _Source(folder, bundle.tokenizer, bundle_provenance(bundle, config), lambda: by_bundle(bundle))
+
+
+def _check_bundle_flags(model: str, adapter: str | None, device: str, config: DistillConfig) -> None:
+    """A bundle is a whole model: flags that choose or compute another one do not go with it."""
+    default = DistillConfig()
+    chosen = {
+        "--model": model != DEFAULT_MODEL,
+        "--adapter": adapter is not None,
+        "--device": device != "cpu",
+        "--dtype": config.dtype != default.dtype,
+        "--batch-size": config.batch_size != default.batch_size,
+    }
+    if others := [flag for flag, is_chosen in chosen.items() if is_chosen]:
+        raise typer.BadParameter(f"--bundle answers by itself, so {others[0]} does not go with it")
 
 
 def _chat_template(adapter: Path) -> str | None:
