@@ -220,7 +220,7 @@ def test_the_report_for_people_names_the_gain_the_sources_and_the_next_commands(
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "build/quickstart/Mine2.5-tiny/bundle/manifest.json").is_file()
-    for words in ("speed-up", "accepted drafts", "table ", "streamfuse train --data", "data distill"):
+    for words in ("speed-up", "accepted drafts", "table ", "streamfuse train --data", "/bundle\n"):
         assert words in result.stdout
     assert "own text: 600 tokens to generate, about " in result.stderr
 

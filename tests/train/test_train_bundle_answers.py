@@ -15,6 +15,7 @@ from export_samples import tiny_model, write_checkpoint
 from typer.testing import CliRunner, Result
 
 from streamfuse.api import load
+from streamfuse.bundle import open_bundle
 from streamfuse.cli import app
 from streamfuse.cli.shared import bundle_answers
 from streamfuse.model.checkpoint import read_adapter
@@ -27,17 +28,28 @@ CHANGES: dict[str, Any] = {"max_position_embeddings": 256, "num_hidden_layers": 
 TOKENS = 20
 LIMITS = ("--max-new-tokens", TOKENS, "--max-prompt-tokens", 100)
 RECIPE = f"""
-about = "Answers of a bundle."
+about = "A tuned base, whose bundle answers."
+[[stage]]
+name = "base"
+kind = "train"
+mode = "base"
+data = ["rows.jsonl"]
+held_out = 2
+max_steps = 2
+base_rank = 2
+base_layers = 1
 [[stage]]
 name = "own"
 kind = "distill"
 data = "prompts.jsonl"
+adapter = "@base"
 bundle = true
 max_new_tokens = {TOKENS}
 max_prompt_tokens = 100
 [[stage]]
 name = "streams"
 kind = "train"
+base_adapter = "@base"
 data = ["@own"]
 held_out = 2
 max_steps = 2
@@ -117,19 +129,18 @@ def test_an_interrupted_run_keeps_whole_groups(
     bundle: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, begun = tmp_path / "answers.jsonl", []
-    answer = bundle_answers._answer
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any, **options: Any) -> GenerationConfig:
         begun.append(1)
         if len(begun) == 30:
             raise KeyboardInterrupt
-        return answer(*arguments)
+        return GenerationConfig(*arguments, **options)
 
     command = ("data", "distill", prompts, out, "--bundle", bundle, *LIMITS)
-    monkeypatch.setattr(bundle_answers, "_answer", interrupted)
+    monkeypatch.setattr(bundle_answers, "GenerationConfig", interrupted)
     assert invoke(*command).exit_code != 0
     assert 0 < len(rows_of(out)) < 40
-    monkeypatch.setattr(bundle_answers, "_answer", answer)
+    monkeypatch.undo()
     assert invoke(*command).exit_code == 0
     assert len(rows_of(out)) == 40
 
@@ -168,14 +179,18 @@ def test_a_recipe_exports_the_bundle_that_answers_once(
 ) -> None:
     recipe, run = tmp_path / "small.toml", tmp_path / "run"
     recipe.write_text(RECIPE)
+    rows = [{"prompt": f"Say {i}.", "completion": f"The number is {i}."} for i in range(8)]
+    (prompts.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ("train", "--recipe", recipe, "--data-root", prompts.parent, "-o", run, "--model", model)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "start the recipe without a launcher" in invoke(*command).stderr
     monkeypatch.delenv("WORLD_SIZE")
     result = invoke(*command)
     assert result.exit_code == 0, result.stderr
-    assert read_adapter(run / "adapter.safetensors")[0].num_streams == 2
+    streams = read_adapter(run / "adapter.safetensors")[0]
+    assert (streams.num_streams, streams.base_rank) == (2, 2)
     (exported,) = run.glob("bundle-*")
+    assert open_bundle(exported).spec().num_streams == 0
     assert len(rows_of(run / "own.jsonl")) == 40
     written = (exported / "manifest.json").stat().st_mtime_ns
     result = invoke(*command)

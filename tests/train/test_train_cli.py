@@ -294,7 +294,6 @@ held_out = 2
 max_steps = 3
 base_rank = 2
 base_layers = 3
-num_msa_layers = 2
 [[stage]]
 name = "own"
 kind = "distill"
@@ -499,6 +498,12 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     assert "give --data or --recipe" in refused(*train)
     assert "base_adapter brings its own tuned base, so base_rank does not go with it" in refused(
         *train, "--recipe", recipe, "--set", "streams.base_rank=4"
+    )
+    assert "mode base trains no streams, so num_streams does not go with it" in refused(
+        *train, "--recipe", recipe, "--set", "base.num_streams=4"
+    )
+    assert "--mode base trains no streams, so --num-msa-layers does not go with it" in refused(
+        *train, "--data", "rows.jsonl", "--mode", "base", "--num-msa-layers", 2
     )
     recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
     assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)

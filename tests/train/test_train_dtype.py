@@ -39,8 +39,13 @@ def test_auto_is_the_faster_one_on_the_device(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu != "none")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(cpu, True))
-    monkeypatch.setattr(dtype, "_cpu_gain", lambda: cpu_gain)
+    monkeypatch.setattr(dtype, "bfloat16_gain", lambda: cpu_gain)
     assert choose_dtype("auto", device) == expected
+
+
+def test_the_gain_is_measured_once() -> None:
+    dtype.bfloat16_gain.cache_clear()
+    assert 0 < dtype.bfloat16_gain() == dtype.bfloat16_gain()
 
 
 def test_names_are_those_of_pytorch() -> None:

@@ -127,6 +127,10 @@ def shared(config: TrainConfig, **changes: Any) -> TrainConfig:
     return replace(config, mode="shared", streams=streams, **changes)
 
 
+def base_only(config: TrainConfig) -> TrainConfig:
+    return replace(config, mode="base", streams=StreamConfig.without(base_rank=2, base_layers=3), epochs=1.0)
+
+
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -524,11 +528,12 @@ def test_shared_mode_tunes_the_base_and_streams_together(config: TrainConfig) ->
 
 
 def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: TrainConfig, tmp_path: Path) -> None:
-    tuned = replace(shared(config), mode="base", epochs=1.0)
+    tuned = base_only(config)
     result, _ = trained(tuned)
     assert result.metrics == {}
     assert "accuracy_stream_1" not in metrics_of(tuned.out_dir)[0]
-    before = read_adapter(tuned.adapter)[1]
+    streams, before, _ = read_adapter(tuned.adapter)
+    assert (streams.num_streams, streams.base_rank) == (0, 2), "an export would have streams that nobody trained"
     for mode in ("lossless", "shared"):
         path = tmp_path / mode / "adapter.safetensors"
         further = replace(config, mode=mode, base_adapter=tuned.adapter, out_dir=path.parent, adapter=path, epochs=1.0)
@@ -540,7 +545,7 @@ def test_streams_can_be_trained_on_a_base_that_was_tuned_without_them(config: Tr
 
 def test_the_template_of_the_adapter_that_training_starts_from_is_kept(config: TrainConfig, tmp_path: Path) -> None:
     template = "{% for message in messages %}({{ message.content }}){% endfor %}"
-    tuned = replace(shared(config), mode="base", epochs=1.0)
+    tuned = base_only(config)
     run(tuned)
     model = load_stream_fused(load_base(config.model), tuned.adapter, merge=False)
     begin = tmp_path / "begin.safetensors"
@@ -566,7 +571,7 @@ def test_an_init_adapter_without_what_is_trained_is_refused(
 ) -> None:
     begin = tmp_path / "begin.safetensors"
     if facts:
-        tuned = replace(shared(config), mode="base", epochs=1.0)
+        tuned = base_only(config)
         streams = StreamConfig.without(base_rank=2, base_layers=3)
         save_adapter(StreamFused(load_base(tuned.model), streams), begin)
     else:

@@ -6,7 +6,7 @@ Each is declared once: it is a flag of `streamfuse train` and a key of a recipe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,18 +20,30 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 OptimizerName = Literal["adamw", "muon"]
 
 
+# What `--base-adapter` brings.
+BASE_SIZES = frozenset({"base_rank", "base_layers", "base_alpha"})
+
+
 def default_streams(mode: str) -> StreamConfig:
     """The streams of a new adapter. If the base is tuned, its adapters are also used for the stream rows."""
     if mode == "lossless":
         return StreamConfig(stream_vocab_size=8192)
-    tuned: dict[str, Any] = {"adapter_rank": 0, "base_rank": 24, "base_layers": 12}
+    tuned: dict[str, Any] = {"base_rank": 24, "base_layers": 12}
     if mode == "shared":
-        return StreamConfig(stream_vocab_size=8192, **tuned)
-    return StreamConfig(num_streams=1, parent_rank=0, pruner_rank=0, **tuned)
+        return StreamConfig(stream_vocab_size=8192, adapter_rank=0, **tuned)
+    return StreamConfig.without(**tuned)
 
 
-# What `--base-adapter` brings.
-BASE_SIZES = frozenset({"base_rank", "base_layers", "base_alpha"})
+def streams_of(mode: str, given: Mapping[str, Any]) -> StreamConfig:
+    """The default streams of the mode, with the settings in `given`.
+
+    Raises:
+        OptionError: a setting is out of range, or is one of streams, which mode base does not have.
+        TypeError: there is no setting of that name.
+    """
+    if mode == "base" and (others := given.keys() - BASE_SIZES):
+        raise OptionError(f"--mode base trains no streams, so {flag_of(min(others))} does not go with it")
+    return replace(default_streams(mode), **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +134,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.streams.num_streams:
-            raise OptionError("--num-streams must be from 1 to 8, not 0")
+        if not self.init_adapter and bool(self.streams.num_streams) == (self.mode == "base"):
+            raise OptionError(
+                "--mode base trains no streams, so --num-streams does not go with it"
+                if self.mode == "base"
+                else "--num-streams must be from 1 to 8, not 0"
+            )
         if self.mode != "lossless" and not (self.streams.base_rank or self.init_adapter or self.base_adapter):
             raise OptionError(f"--mode {self.mode} tunes the base, so --base-rank and --base-layers must be positive")
         tuned_before = self.init_adapter or self.base_adapter

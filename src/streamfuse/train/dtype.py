@@ -30,12 +30,12 @@ def fastest_dtype(device: torch.device | str) -> torch.dtype:
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     elif kind == "cpu":
         capabilities = torch.cpu.get_capabilities()
-        fast = any(capabilities.get(flag) for flag in _CPU_FLAGS) and _cpu_gain() > 1
+        fast = any(capabilities.get(flag) for flag in _CPU_FLAGS) and bfloat16_gain() > 1
     return torch.bfloat16 if fast else torch.float32
 
 
 @cache
-def _cpu_gain() -> float:
+def bfloat16_gain() -> float:
     """How many times as fast a product in bfloat16 is, measured once per process. The instructions alone do not say:
     on a Xeon with AVX-512 BF16 and no AMX it takes 1.9 times as long as in float32."""
 

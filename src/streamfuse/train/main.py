@@ -24,6 +24,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
@@ -311,9 +312,7 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
                 streams, base_rank=before.base_rank, base_layers=before.base_layers, base_alpha=before.base_alpha
             )
             tuned = {name: value for name, value in state.items() if name.startswith("base_adapters.")}
-        size = streams.stream_vocab_size
-        vocab = choose_stream_vocab(examples, size, base.config.vocab_size) if size else None
-        model = StreamFused(base, streams, vocab)
+        model = StreamFused(base, streams, _stream_vocab(streams, examples, base.config.vocab_size))
         model.load_state_dict(tuned, strict=False)
     for name, parameter in model.named_parameters():
         is_tuned = name.startswith("base_adapters.")
@@ -323,6 +322,14 @@ def _model(config: TrainConfig, base: Transformer, examples: list[Example]) -> S
     if config.mode != "base" and not (model.streams_config.heads or model.ngrams):
         model.ngrams = count_ngrams(examples, base.config.vocab_size)
     return model
+
+
+def _stream_vocab(streams: StreamConfig, examples: list[Example], vocab_size: int) -> Tensor | None:
+    """The stream vocabulary of new streams; None: all tokens."""
+    if not streams.num_streams:
+        return torch.zeros(0, dtype=torch.int64)
+    size = streams.stream_vocab_size
+    return choose_stream_vocab(examples, size, vocab_size) if size else None
 
 
 def _check_trained_parts(config: TrainConfig, streams: StreamConfig) -> None:

@@ -17,7 +17,7 @@ from streamfuse.adapters import find
 from streamfuse.model.config import StreamConfig
 from streamfuse.options import converted, shown, types_of
 
-from .config import BASE_SIZES, SYNTHESIZE, DistillConfig, TrainConfig, default_streams
+from .config import BASE_SIZES, SYNTHESIZE, DistillConfig, TrainConfig, streams_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -248,7 +248,7 @@ def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: 
             own["widen"], of_streams = of_streams, {}
         if "base_adapter" in own and (sized := BASE_SIZES & of_streams.keys()):
             raise RecipeError(f"base_adapter brings its own tuned base, so {min(sized)} does not go with it")
-        streams = replace(default_streams(own.get("mode", "lossless")), **of_streams)
+        streams = streams_of(own.get("mode", "lossless"), of_streams)
         own = converted(TrainConfig, own)
         return TrainConfig(model=model, out_dir=out_dir, adapter=adapter, streams=streams, **own)
     except TypeError as error:

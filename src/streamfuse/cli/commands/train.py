@@ -15,7 +15,7 @@ from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.cli.shared.training import import_main, report, run_config
 from streamfuse.model.config import StreamConfig
 from streamfuse.options import check_choice, choices_of, flag_of
-from streamfuse.train.config import BASE_SIZES, CHECKPOINTS, TrainConfig, default_streams
+from streamfuse.train.config import BASE_SIZES, CHECKPOINTS, TrainConfig, default_streams, streams_of
 
 _WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "model", "adapter", "resume", "offline"}
 
@@ -141,7 +141,7 @@ def train(
     from streamfuse.model.pull import resolve_model
 
     check_choice("--mode", settings["mode"], choices_of(TrainConfig, "mode"))
-    settings["streams"] = replace(default_streams(settings["mode"]), **streams)
+    settings["streams"] = streams_of(settings["mode"], streams)
     config = TrainConfig(Path(model), tuple(data), output_dir, adapter, **settings)
     config = replace(config, model=resolve_model(model, offline=offline))  # may be a download, so it comes last
     report(run_config(config, resume), config.adapter)

@@ -244,13 +244,15 @@ class Quickstart:
             shlex.quote(str(self.out / name)) for name in ("prompts.jsonl", "more.jsonl", "train", "trained")
         )
         bundle, answers = shlex.quote(str(self.bundle)), shlex.quote(str(self.answers))
+        fast = open_bundle(self.bundle, verify=False).manifest.backend == "kernels"
+        by = f"--bundle {bundle}" if fast else f"--model {model}"
         talk = f"chat {bundle}" if self.chats else f'run {bundle} "Once upon a time" --raw'
         yield "see who drafts each token", f"streamfuse {talk} --show-drafts"
         data = f"--data {answers}"
         if self.chats:
             more_text = "more of the model's own text (or prompts of your kind)"
             yield more_text, f"streamfuse data synthesize {prompts} --model {model}"
-            yield "its answers", f"streamfuse data distill {prompts} {more} --model {model}"
+            yield "its answers", f"streamfuse data distill {prompts} {more} {by}"
             data = f"--data {more} {data}"
         yield "train streams on it", f"streamfuse train {data} -o {train} --model {model}"
         yield (
