@@ -12,8 +12,8 @@ Without --invent, each prompt of the data is answered once at each of the temper
 until --write-seconds: three quarters of the prompts are the model's own, most of them with one of the given beginnings;
 a quarter of the texts has a second turn; a text's temperature is drawn from --temperatures.
 
-Differences from `streamfuse train`: nothing is stored between writing and training; a batch is padded, not packed; a
-step trains a fixed number of positions of each text (--positions); matrices are trained by Muon; the learning rate
+Differences from `streamfuse train --preset small`, which is for CPUs: nothing is stored between writing and training; a
+batch is padded, not packed; a step trains a fixed number of positions of each text (--positions); the learning rate
 reaches zero after the given time. On a CPU it is fast enough only for tests.
 """
 

@@ -560,6 +560,26 @@ def test_every_recipe_that_ships_is_well_formed(name: str, tmp_path: Path) -> No
     assert {"published": "shared", "small": "lossless"}.get(kind, kind) == last.mode
 
 
+def test_a_preset_is_a_group_of_defaults(model: Path, prompts: Path, recipe: Path, tmp_path: Path) -> None:
+    answers(model, prompts, tmp_path / "d.jsonl")
+    command = ("train", "--data", tmp_path / "d.jsonl", "--model", model, "-o", tmp_path / "run", "--preset", "small")
+    result = invoke(*command, *SMALL, "--adapter-rank", 4, "--batch-size", 8, "--max-steps", 1)
+    assert result.exit_code == 0, result.stderr
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (settings["optimizer"], settings["learning_rate"], settings["batch_size"]) == ("muon", 0.04, 8)
+    streams = read_adapter(tmp_path / "run" / "adapter.safetensors")[0]
+    assert (streams.adapter_rank, streams.next_token_rank, streams.pruner_rank, streams.num_streams) == (4, 256, 0, 2)
+    assert "--preset must be small, not tiny" in refused(*command[:-1], "tiny")
+    assert "--preset has the settings of new streams, so --mode base does not" in refused(*command, "--mode", "base")
+    train = ("train", "-o", tmp_path / "other", "--model", model, "--recipe", recipe)
+    assert "preset must be small, not tiny" in refused(*train, "--set", "preset=tiny")
+    changed = load(str(recipe))
+    change(changed, {"preset": "small", "parent_rank": "3"})
+    found = stages(changed, tmp_path, tmp_path, tmp_path / "run", tmp_path / "a.safetensors")[-1]
+    assert isinstance(found, TrainConfig)
+    assert (found.optimizer, found.streams.eta_rank, found.streams.parent_rank) == ("muon", 64, 3)
+
+
 @pytest.mark.parametrize("name", ["e2e-published", "sql-published"])
 def test_the_published_settings_add_nothing_to_the_paper(name: str, tmp_path: Path) -> None:
     (found,) = stages(load(name), tmp_path, tmp_path, tmp_path, tmp_path / "a.safetensors")

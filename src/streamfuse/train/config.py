@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from streamfuse.model.config import WIDENS, StreamConfig
-from streamfuse.options import OptionError, check, flag_of, option
+from streamfuse.options import OptionError, check, check_choice, flag_of, option
 
 STEPS, LOSS, DATA, CHECKPOINTS = "Steps", "Loss and learning rates", "Data", "Checkpoints"
 Mode = Literal["lossless", "shared", "base"]
@@ -20,8 +20,41 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 OptimizerName = Literal["adamw", "muon"]
 
 
+# Groups of settings by name, for `--preset` and the key `preset` of a recipe's stage; other settings go before them.
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {  # few layers with large ranks: a short pass, for CPUs
+        "num_msa_layers": 2,
+        "adapter_rank": 128,
+        "adapter_alpha": 128.0,
+        "eta_rank": 64,
+        "next_token_rank": 256,
+        "parent_rank": 64,
+        "pruner_rank": 0,
+        "stream_decay": 0.7,
+        "optimizer": "muon",
+        "embedding_learning_rate": 4e-3,
+        "batch_size": 32,
+    },
+}
+
 # What `--base-adapter` brings.
 BASE_SIZES = frozenset({"base_rank", "base_layers", "base_alpha"})
+
+
+def with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings`, and those of a preset that they do not have.
+
+    Raises:
+        OptionError: there is no preset of that name, or no new streams are trained.
+    """
+    check_choice("--preset", name, tuple(PRESETS))
+    for flag, clashes in (
+        ("--mode base", settings.get("mode") == "base"),
+        ("--init-adapter", "init_adapter" in settings),
+    ):
+        if clashes:
+            raise OptionError(f"--preset has the settings of new streams, so {flag} does not go with it")
+    return {**PRESETS[name], **settings}
 
 
 def default_streams(mode: str) -> StreamConfig:

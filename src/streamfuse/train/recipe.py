@@ -17,7 +17,7 @@ from streamfuse.adapters import find
 from streamfuse.model.config import StreamConfig
 from streamfuse.options import converted, shown, types_of
 
-from .config import BASE_SIZES, SYNTHESIZE, DistillConfig, TrainConfig, streams_of
+from .config import BASE_SIZES, SYNTHESIZE, DistillConfig, TrainConfig, streams_of, with_preset
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,7 +36,7 @@ _DISTILL = {field.name for field in fields(DistillConfig)} | {
     "bundle",
 }
 _SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
-_KINDS = {"train": _TRAIN | _STREAMS, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
+_KINDS = {"train": _TRAIN | _STREAMS | {"preset"}, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
 _NEEDED = {"train": "data", "distill": "data", "synthesize": "count"}
 _ADAPTERS = ("adapter", "base_adapter", "init_adapter")
 
@@ -76,7 +76,7 @@ class SynthesizeStage:
 
 Stage: TypeAlias = TrainConfig | DistillStage | SynthesizeStage
 _TYPES = {
-    "train": types_of(StreamConfig) | types_of(TrainConfig),
+    "train": types_of(StreamConfig) | types_of(TrainConfig) | {"preset": str},
     "distill": types_of(DistillConfig) | types_of(DistillStage),
     "synthesize": types_of(DistillConfig) | types_of(SynthesizeStage),
 }
@@ -241,6 +241,8 @@ def _taken(stage: type, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train_stage(settings: dict[str, Any], model: Path, out_dir: Path, adapter: Path) -> TrainConfig:
+    if (preset := settings.pop("preset", None)) is not None:
+        settings = with_preset(preset, settings)
     own = {key: value for key, value in settings.items() if key in _TRAIN}
     of_streams = {key: value for key, value in settings.items() if key in _STREAMS}
     try:

@@ -14,8 +14,16 @@ from streamfuse.cli.shared.help import COMMON
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.cli.shared.training import import_main, report, run_config
 from streamfuse.model.config import StreamConfig
-from streamfuse.options import check_choice, choices_of, flag_of
-from streamfuse.train.config import BASE_SIZES, CHECKPOINTS, TrainConfig, default_streams, streams_of
+from streamfuse.options import check_choice, choices_of, flag_of, types_of
+from streamfuse.train.config import (
+    BASE_SIZES,
+    CHECKPOINTS,
+    PRESETS,
+    TrainConfig,
+    default_streams,
+    streams_of,
+    with_preset,
+)
 
 _WITH_A_RECIPE = {"recipe", "output_dir", "data_root", "changes", "sweep", "model", "adapter", "resume", "offline"}
 
@@ -55,6 +63,14 @@ def train(
     model: Annotated[options.BaseModel, COMMON] = DEFAULT_MODEL,
     adapter: Annotated[
         Path | None, typer.Option(help="Output file.", show_default="OUTPUT_DIR/adapter.safetensors")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="small: streams in two layers, for CPUs, trained by Muon. Flags that are given replace its settings.",
+            **complete.among(*PRESETS),
+        ),
+        COMMON,
     ] = None,
     offline: options.Offline = False,
     recipe: Annotated[
@@ -107,6 +123,8 @@ def train(
 
     streamfuse train --data answers.jsonl -o build/train/chat
 
+    streamfuse train --data answers.jsonl -o build/train/small --preset small
+
     streamfuse train --data mine.jsonl --mode shared -o build/train/mine --model ~/models/mine
 
     streamfuse train --recipe sql-shared -o build/train/sql --set num_msa_layers=4 --set max_steps=500
@@ -128,6 +146,10 @@ def train(
     if not data:
         raise typer.BadParameter("give --data or --recipe")
     settings, streams = given(TrainConfig, flags), given(StreamConfig, flags)
+    if preset is not None:
+        explicit = {name: value for name, value in settings.items() if options.is_given(ctx, name)}
+        for name, value in with_preset(preset, {**explicit, **streams}).items():
+            (streams if name in types_of(StreamConfig) else settings)[name] = value
     for name in ("init_adapter", "base_adapter"):
         if name in settings:
             settings[name] = options.adapter_file(flag_of(name), settings[name])
