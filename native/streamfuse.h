@@ -73,7 +73,8 @@ typedef struct sf_model_options {
   size_t size;
   int32_t threads;         /* of the native engine; 0: chosen for this machine. sf_model_engine reports the number in
                               use. It may differ for an XNNPACK bundle: all of them share one thread pool, sized by
-                              the first that is open */
+                              the first that is open. The delegates of QNN, OpenVINO and Vulkan choose their own
+                              number; there it is ignored */
   int32_t skip_hashes;     /* 1: do not compare SHA-256 sums, for a bundle that was checked when it was installed */
   int32_t own_engine;      /* 1: load no graphs; each session has an engine of the caller (sf_session_options.backend);
                               2: the same, but only if the bundle is for Core ML or ONNX Runtime. A .pte that

@@ -11,7 +11,8 @@ import org.jetbrains.annotations.Blocking
 /**
  * Options for loading and running a model.
  *
- * @property threads of the engine; null lets it choose (on phones, the number of big cores).
+ * @property threads of the engine; null lets it choose (on phones, the number of big cores). Bundles for QNN and Vulkan
+ *   ignore it, since their delegates choose their own number.
  * @property cacheDir a folder to store measured pass latencies in, for example Android's `context.cacheDir`. Null: the
  *   first drafted answer of each model measures them again, about 250 ms.
  * @property memoryFile a private file that keeps the answers of this model, as token ids, so that answers to later
