@@ -6,6 +6,7 @@ Run: python -m pytest tests/train/test_train_bundle_answers.py
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,11 @@ def test_an_interrupted_run_keeps_whole_groups(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--adapter", "e2e-lossless"), "--bundle answers by itself, so --adapter does not go with it"),
-        (("--dtype", "float32"), "--bundle answers by itself, so --dtype does not go with it"),
+        (
+            ("--adapter", "e2e-lossless"),
+            "--adapter has no effect with --bundle, which has its own weights and engine; leave it out",
+        ),
+        (("--dtype", "float32"), "--dtype has no effect with --bundle"),
         (("--max-new-tokens", 60), "holds 128 tokens, fewer than --max-prompt-tokens 100 and --max-new-tokens 60"),
     ],
 )
@@ -196,4 +200,10 @@ def test_a_recipe_exports_the_bundle_that_answers_once(
     result = invoke(*command)
     assert result.exit_code == 0, result.stderr
     assert (exported / "manifest.json").stat().st_mtime_ns == written
+    for folder in run.glob("bundle-*"):
+        shutil.rmtree(folder)
+    assert invoke(*command).exit_code == 0
+    assert not list(run.glob("bundle-*")), "nothing was left to answer"
+    assert "dtype has no effect with bundle = true" in invoke(*command, "--set", "own.dtype=float32").stderr
+    assert "must be at most 256 together" in invoke(*command, "--no-resume", "--set", "own.max_new_tokens=200").stderr
     assert "bundle must be true or false, not 'yes'" in invoke(*command, "--set", "own.bundle=yes").stderr

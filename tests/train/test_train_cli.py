@@ -570,11 +570,11 @@ def test_a_preset_is_a_group_of_defaults(model: Path, prompts: Path, recipe: Pat
     streams = read_adapter(tmp_path / "run" / "adapter.safetensors")[0]
     assert (streams.adapter_rank, streams.next_token_rank, streams.pruner_rank, streams.num_streams) == (4, 256, 0, 2)
     assert "--preset must be small, not tiny" in refused(*command[:-1], "tiny")
-    assert "--preset has the settings of new streams, so --mode base does not" in refused(*command, "--mode", "base")
+    assert "--preset is for --mode lossless, not shared" in refused(*command, "--mode", "shared")
     train = ("train", "-o", tmp_path / "other", "--model", model, "--recipe", recipe)
     assert "preset must be small, not tiny" in refused(*train, "--set", "preset=tiny")
     changed = load(str(recipe))
-    change(changed, {"preset": "small", "parent_rank": "3"})
+    change(changed, {"preset": "small", "mode": "lossless", "parent_rank": "3"})
     found = stages(changed, tmp_path, tmp_path, tmp_path / "run", tmp_path / "a.safetensors")[-1]
     assert isinstance(found, TrainConfig)
     assert (found.optimizer, found.streams.eta_rank, found.streams.parent_rank) == ("muon", 64, 3)

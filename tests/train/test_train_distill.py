@@ -15,9 +15,9 @@ import tiny
 import torch
 
 from streamfuse.model.transformer import Transformer
-from streamfuse.train import generate
+from streamfuse.train import dtype, generate
 from streamfuse.train.config import DistillConfig
-from streamfuse.train.distill import Item, distill, generate_batch, in_batches, pending
+from streamfuse.train.distill import Item, distill, generate_batch, in_batches, pending, provenance_of
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import choose
 
@@ -202,16 +202,22 @@ def test_answers_with_another_provenance_are_not_continued(
         pending(items_of(PROMPTS), path, config, PROVENANCE)
 
 
-def test_the_dtype_does_not_matter_where_nothing_is_left_to_write(model: Transformer, tmp_path: Path) -> None:
+def test_another_provenance_is_refused(model: Transformer, tmp_path: Path) -> None:
     path, config, other = tmp_path / "out.jsonl", DistillConfig(max_new_tokens=2), {**PROVENANCE, "dtype": "bfloat16"}
     list(distill(in_batches(model), items_of(PROMPTS[:-1]), path, config, PROVENANCE))
-    assert pending(items_of(PROMPTS[:-1]), path, config, other) == []
     with pytest.raises(DataError, match=r"add --set own\.dtype=float32 to continue it, or --no-resume"):
         pending(items_of(PROMPTS), path, config, other, "own")
     with pytest.raises(DataError, match="written with another --model"):
-        pending(items_of(PROMPTS[:-1]), path, config, {**other, "model": "b"})
+        pending(items_of(PROMPTS[:-1]), path, config, {**PROVENANCE, "model": "b"})
     with pytest.raises(DataError, match="written with --adapter, so"):
-        pending(items_of(PROMPTS[:-1]), path, config, {**other, "adapter": None})
+        pending(items_of(PROMPTS[:-1]), path, config, {**PROVENANCE, "adapter": None})
+
+
+@pytest.mark.parametrize("gain", [0.5, 2.0])
+def test_a_file_of_dtype_auto_is_continued_whatever_is_faster_now(gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtype, "bfloat16_gain", lambda: gain)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert provenance_of(DistillConfig(), None)["dtype"] == "auto"
 
 
 @pytest.mark.parametrize(

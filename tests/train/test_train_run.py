@@ -33,7 +33,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import TrainerControl, TrainerState
 
-from streamfuse.train import main, report
+from streamfuse.train import dtype, main, report
 from streamfuse.train.main import TrainConfig, TrainResult, run
 from streamfuse.train.templates import CHATML
 from streamfuse.train.trainer import LengthGrouped, SetsEpoch, StreamTrainer
@@ -636,16 +636,26 @@ def test_the_order_of_an_epoch_follows_from_seed_and_epoch() -> None:
     assert orders[0] != orders[1] != orders[2]
 
 
+def test_a_run_of_dtype_auto_goes_on_in_the_dtype_that_it_began_with(
+    trained_once: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = json.loads((trained_once.out_dir / "config.json").read_text())["dtype"]
+    other = torch.float32 if before == "bfloat16" else torch.bfloat16
+    monkeypatch.setattr(dtype, "fastest_dtype", lambda device: other)
+    assert run(replace(trained_once, dtype="auto")).finished
+    assert json.loads((trained_once.out_dir / "config.json").read_text())["dtype"] == before
+
+
 def test_other_processes_of_a_machine_leave_the_folder_to_the_first_and_raise_its_errors(
     trained_once: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, found = (trained_once.out_dir / "config.json").read_bytes(), DataError("found by the first process")
     monkeypatch.setattr(TrainingArguments, "local_process_index", 1)
     monkeypatch.setattr(main, "checkpoint_digest", lambda folder: pytest.fail("the base is read again"))
-    monkeypatch.setattr(main, "gather_object", lambda own: [found, *own])
+    monkeypatch.setattr(main, "gather_object", lambda own: [own[0] or found, *own])
     with pytest.raises(DataError, match="found by the first process"):
         run(trained_once)
-    monkeypatch.setattr(main, "gather_object", lambda own: [None, *own])
+    monkeypatch.setattr(main, "gather_object", lambda own: [own[0], *own])
     result, losses = trained(replace(trained_once, epochs=2.0))
     assert (result.finished, min(losses)) == (True, STEPS_PER_EPOCH + 1), "from the checkpoint"
     assert (trained_once.out_dir / "config.json").read_bytes() == settings

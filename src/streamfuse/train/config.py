@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from streamfuse.model.config import WIDENS, StreamConfig
 from streamfuse.options import OptionError, check, check_choice, flag_of, option
@@ -20,7 +20,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 OptimizerName = Literal["adamw", "muon"]
 
 
-# Groups of settings by name, for `--preset` and the key `preset` of a recipe's stage; other settings go before them.
+# Groups of settings by name, for `--preset` and the key `preset` of a recipe's stage. Explicit settings override them.
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {  # few layers with large ranks: a short pass, for CPUs
         "num_msa_layers": 2,
@@ -42,18 +42,16 @@ BASE_SIZES = frozenset({"base_rank", "base_layers", "base_alpha"})
 
 
 def with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings`, and those of a preset that they do not have.
+    """The preset's settings, overridden by `settings`.
 
     Raises:
-        OptionError: there is no preset of that name, or no new streams are trained.
+        OptionError: there is no preset of that name, or it does not fit what is trained.
     """
     check_choice("--preset", name, tuple(PRESETS))
-    for flag, clashes in (
-        ("--mode base", settings.get("mode") == "base"),
-        ("--init-adapter", "init_adapter" in settings),
-    ):
-        if clashes:
-            raise OptionError(f"--preset has the settings of new streams, so {flag} does not go with it")
+    if (mode := settings.get("mode", "lossless")) != "lossless":
+        raise OptionError(f"--preset is for --mode lossless, not {mode}")
+    if "init_adapter" in settings:
+        raise OptionError("--init-adapter brings its own stream settings, so --preset does not go with it")
     return {**PRESETS[name], **settings}
 
 
@@ -71,9 +69,11 @@ def streams_of(mode: str, given: Mapping[str, Any]) -> StreamConfig:
     """The default streams of the mode, with the settings in `given`.
 
     Raises:
-        OptionError: a setting is out of range, or is one of streams, which mode base does not have.
+        OptionError: there is no such mode; a setting is out of range, or is one of streams, which mode base does not
+            have.
         TypeError: there is no setting of that name.
     """
+    check_choice("--mode", mode, get_args(Mode))
     if mode == "base" and (others := given.keys() - BASE_SIZES):
         raise OptionError(f"--mode base trains no streams, so {flag_of(min(others))} does not go with it")
     return replace(default_streams(mode), **given)
@@ -186,6 +186,8 @@ class TrainConfig:
                     f"{flag} {read} would be overwritten by the trained adapter; give another --adapter, or another "
                     "--output-dir"
                 )
+        if self.optimizer == "muon" and self.mode != "lossless":
+            raise OptionError(f"--optimizer muon is for streams, which --mode {self.mode} does not train alone")
         if self.widen and not self.init_adapter:
             raise OptionError("widen goes with --init-adapter; a new adapter has the sizes of its settings")
         if other := sorted(self.widen.keys() - set(WIDENS)):

@@ -24,7 +24,7 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.options import flag_of
 
 from .config import DistillConfig
-from .dtype import choose_dtype, name_of
+from .dtype import choose_dtype
 from .formats import DataError
 from .generate import generate_batch
 
@@ -92,19 +92,16 @@ def seed_of(item: Item, config: DistillConfig) -> int:
     return (config.seed << 32) + int(item["id"])
 
 
-def load_writer(folder: Path, adapter: Path | None, config: DistillConfig) -> Transformer:
-    """The base model that answers, in the requested dtype, with the adapters of `adapter` that tune it.
+def load_writer(
+    folder: Path, adapter: Path | None, config: DistillConfig, device: torch.device | str = "cpu"
+) -> Transformer:
+    """The base model that answers on the device, with the adapters of `adapter` that tune it.
 
     Raises:
         CheckpointError: a file cannot be used.
     """
-    base = load_base(folder, _dtype(config))
-    return load_stream_fused(base, adapter).base if adapter else base
-
-
-def _dtype(config: DistillConfig) -> torch.dtype:
-    """The dtype of the model. "auto" is that of the CPU; for another device, choose one explicitly first."""
-    return choose_dtype(config.dtype, "cpu")
+    base = load_base(folder, choose_dtype(config.dtype, device))
+    return (load_stream_fused(base, adapter).base if adapter else base).to(device)
 
 
 def provenance_of(
@@ -121,7 +118,7 @@ def provenance_of(
         "model": folder and checkpoint_digest(folder),
         "adapter": adapter and adapter_digest(adapter),
         **settings_of(config),
-        "dtype": name_of(_dtype(config)),
+        "dtype": config.dtype,
         **more,
     }
 
@@ -131,14 +128,11 @@ def settings_of(config: DistillConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
 
 
-def check_provenance(
-    path: Path, provenance: Mapping[str, Any], of: str, *, complete: bool = False, stage: str | None = None
-) -> None:
+def check_provenance(path: Path, provenance: Mapping[str, Any], of: str, stage: str | None = None) -> None:
     """Check that the first row of the file, if any, has this provenance.
 
     Args:
         of: what a row is, for the message about a file of other rows.
-        complete: nothing is left to write. Then the dtype is not compared: `auto` depends on the machine.
         stage: the recipe's stage that writes the file, for the next step in the message.
 
     Raises:
@@ -151,7 +145,7 @@ def check_provenance(
         raise DataError(f"{path}: its first row does not record the model and settings; give another file")
     for name, value in provenance.items():
         was = before.get(name)
-        if was == value or (complete and name == "dtype"):
+        if was == value:
             continue
         step = "delete it, or give another file"
         if stage:
@@ -194,7 +188,7 @@ def pending(
                 f"file, --seed or --system. {step}"
             )
     todo = [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
-    check_provenance(out_path, provenance, _ANSWER, complete=not todo, stage=stage)
+    check_provenance(out_path, provenance, _ANSWER, stage)
     return todo
 
 

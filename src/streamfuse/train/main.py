@@ -43,9 +43,10 @@ from streamfuse.model.fields import CheckpointError, read_object
 from streamfuse.model.shards import checkpoint_digest, read_header
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
+from streamfuse.options import AUTO
 from streamfuse.paths import own_name
 
-from .config import TrainConfig
+from .config import Dtype, TrainConfig
 from .data import (
     FrozenStates,
     Share,
@@ -57,7 +58,7 @@ from .data import (
     split_held_out,
     without_prompts_of,
 )
-from .dtype import choose_dtype, name_of
+from .dtype import NAMES, choose_dtype, name_of
 from .evaluate import own_text
 from .formats import DataError, Example, Sample
 from .ngram_counts import count_ngrams
@@ -146,10 +147,9 @@ def run(
     console = console or Console(quiet=True)
     torch.manual_seed(config.seed)
     arguments = _arguments(config)
-    dtype = choose_dtype(config.dtype, arguments.device)
     before = _settings_before(config.out_dir / "config.json", resume)
-    config = replace(config, dtype=name_of(dtype))
-    base = load_base(config.model, dtype)
+    config = replace(config, dtype=_dtype_name(config, arguments, before if resume else {}))
+    base = load_base(config.model, choose_dtype(config.dtype, arguments.device))
     chat_template = _chat_template(config)
     examples, held_out = _examples(config, base.config, chat_template)
     model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
@@ -385,6 +385,14 @@ def _prepare_folder(
                 )
         _check_checkpoint(Path(checkpoint))
     write_text(path, json.dumps(settings, indent=2) + "\n")
+
+
+def _dtype_name(config: TrainConfig, arguments: TrainingArguments, before: dict[str, Any]) -> Dtype:
+    """The dtype of the base. With `auto` it is that of the run to be resumed, else what the first process finds to be
+    faster: it is measured, so two processes or two runs could disagree."""
+    name = before["dtype"] if config.dtype == AUTO and before.get("dtype") in NAMES else config.dtype
+    found: list[Dtype] = gather_object([name_of(choose_dtype(name, arguments.device))])
+    return found[0]
 
 
 def _settings_before(path: Path, resume: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # matrices that are applied to rows
+_MATRICES = ("adapters.", "base_adapters.", "eta.", "next_token.", "heads.")  # weights of linear maps of hidden states
 
 
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -19,10 +19,10 @@ def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for matrices and AdamW for other parameters, as one optimizer with two parameter groups.
 
-    Muon replaces the momentum of a matrix by an orthogonal matrix close to it (Jordan et al., 2024,
-    https://kellerjordan.github.io/posts/muon), so all its singular directions are learnt at the same speed. Low-rank
-    products of large rank, whose gradients have few strong directions, need that; measured in LOG.md ("small streams,
-    trained on a GPU").
+    Muon orthogonalizes the momentum of each matrix by Newton-Schulz iterations (Jordan et al., 2024,
+    https://kellerjordan.github.io/posts/muon), so its singular directions all get steps of similar size. At large
+    ranks, where AdamW's steps follow a few strong directions, the loss falls faster (LOG.md, "small streams, trained on
+    a GPU").
 
     Args:
         matrices, others: parameters; those of `matrices` have two dimensions.
@@ -62,14 +62,15 @@ def make_optimizer(
     """The optimizer `name` ("adamw", "muon") of all parameters that are trained.
 
     Args:
-        matrix_rate: peak learning rate of matrices that are applied to rows.
+        matrix_rate: peak learning rate of the weights of linear maps.
         other_rate: that of embeddings, parent term and pruner, which is higher with AdamW.
     """
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for path, parameter in parameters:
         if parameter.requires_grad:
-            (matrices if path.startswith(_MATRICES) else others).append(parameter)
+            is_matrix = path.startswith(_MATRICES) and (name != "muon" or parameter.ndim == 2)
+            (matrices if is_matrix else others).append(parameter)
     if name == "muon" and matrices and others:
         return MuonWithAdamW(matrices, others, matrix_rate, other_rate)
     if name == "muon" and matrices:

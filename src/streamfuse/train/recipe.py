@@ -38,6 +38,7 @@ _DISTILL = {field.name for field in fields(DistillConfig)} | {
 _SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
 _KINDS = {"train": _TRAIN | _STREAMS | {"preset"}, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
 _NEEDED = {"train": "data", "distill": "data", "synthesize": "count"}
+_OF_PYTORCH = ("dtype", "batch_size")  # settings of a distillation that a bundle does not have
 _ADAPTERS = ("adapter", "base_adapter", "init_adapter")
 
 
@@ -202,6 +203,8 @@ def _check(stage: Mapping[str, Any]) -> None:
             fits, words = isinstance(value, bool), "true or false"
         else:
             fits, words = wanted is not int or type(value) is int, "an integer"
+        if stage.get("bundle") is True and key in _OF_PYTORCH:
+            raise RecipeError(f"{place}: {key} has no effect with bundle = true; leave one of them out")
         if not fits:
             raise RecipeError(f"{place}: {key} must be {words}, not {shown(value)}")
 

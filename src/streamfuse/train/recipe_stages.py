@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from streamfuse.model.checkpoint import read_adapter
 from streamfuse.options import OptionError
@@ -29,7 +29,7 @@ def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Ite
     provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
     rows = _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
     if len(rows) < stage.count:
-        check_one_process(stage.out)
+        _check_one_process(stage.out)
     base = load_writer(model, None, stage.config)
     yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
 
@@ -39,21 +39,27 @@ class Answers:
 
     Args:
         resume: as in `_checked`.
-        by: with a stage's `bundle`, what answers in place of PyTorch, and its provenance.
+        by_bundle: called if there is something to answer and the stage has `bundle`; exports the model and returns what
+            answers.
     """
 
     def __init__(
-        self, stage: DistillStage, model: Path, resume: bool = True, by: tuple[Answering, dict[str, Any]] | None = None
+        self,
+        stage: DistillStage,
+        model: Path,
+        resume: bool = True,
+        by_bundle: Callable[[DistillStage, Path], Answering] | None = None,
     ) -> None:
-        self.stage, self.model = stage, model
+        self.stage, self.model, self._by_bundle = stage, model, by_bundle
         template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
         samples = read_samples(stage.data, stage.format)
         if stage.variations:
             prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
             samples += [Sample((prompt,)) for prompt in prompts]
         items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
-        self.answering: Answering | None = by[0] if by else None
-        self.provenance = by[1] if by else provenance_of(stage.config, model, stage.adapter)
+        # The bundle is the stage's own, so its model says what it is, whatever file it is exported to.
+        own = {"bundle": "exported"} if stage.bundle else {}
+        self.provenance = provenance_of(stage.config, model, stage.adapter, **own)
         self.todo = _checked(
             stage.out, lambda: pending(items, stage.out, stage.config, self.provenance, stage.out.stem), resume
         )
@@ -61,12 +67,16 @@ class Answers:
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
-            check_one_process(self.stage.out)
-            answering = self.answering or in_batches(load_writer(self.model, self.stage.adapter, self.stage.config))
+            _check_one_process(self.stage.out)
+            answering = (
+                self._by_bundle(self.stage, self.model)
+                if self.stage.bundle and self._by_bundle
+                else in_batches(load_writer(self.model, self.stage.adapter, self.stage.config))
+            )
             yield from distill(answering, self.todo, self.stage.out, self.stage.config, self.provenance)
 
 
-def check_one_process(out: Path) -> None:
+def _check_one_process(out: Path) -> None:
     """Raises OptionError if there are several processes: only one of them could lock and write the file."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(

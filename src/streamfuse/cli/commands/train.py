@@ -67,7 +67,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="small: streams in two layers, for CPUs, trained by Muon. Flags that are given replace its settings.",
+            help="small: two layers with adapters of rank 128, for inference on CPUs; Muon, batches of 32. Explicit "
+            "flags override it.",
             **complete.among(*PRESETS),
         ),
         COMMON,

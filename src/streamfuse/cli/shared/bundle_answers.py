@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,11 @@ from streamfuse.options import OptionError
 from streamfuse.runtime.config import GenerationConfig, SamplingConfig
 from streamfuse.runtime.cores import cores
 from streamfuse.runtime.session import Session
-from streamfuse.train.distill import settings_of
+from streamfuse.train.distill import seed_of, settings_of
 
 if TYPE_CHECKING:
     from streamfuse.train.config import DistillConfig
     from streamfuse.train.distill import Answer, Answering, Item
-
-_GROUP = 16  # answers that are written together
 
 
 def bundle_provenance(bundle: Bundle, config: DistillConfig) -> dict[str, Any]:
@@ -44,65 +41,69 @@ def check_context(bundle: Bundle, config: DistillConfig) -> None:
 def by_bundle(bundle: Bundle) -> Answering:
     """Answers by the bundle, in the order in which they end.
 
-    With the streamfuse kernels each core writes an answer of its own, which is faster than all cores at one answer.
-    Engines of other backends have threads of their own, so there is one answer at a time. Token ids include the
-    end-of-sequence token.
+    With the streamfuse kernels each core generates an answer of its own, which gives more tokens per second than all
+    cores on one answer. Engines of other backends have threads of their own, so there is one answer at a time. Token
+    ids include the end-of-sequence token.
     """
 
     def answering(items: list[Item], config: DistillConfig) -> Iterator[list[Answer]]:
         own_threads = bundle.manifest.backend != "kernels"
-        workers = 1 if own_threads else cores()
+        workers = min(1 if own_threads else cores(), len(items))
+        if not items:
+            return
         with ExitStack() as stack:
             model = stack.enter_context(load(bundle, threads=None if own_threads else 1))
-            free: SimpleQueue[Session] = SimpleQueue()
-            for _ in range(workers):
-                free.put(model.session(text=False))
-            stopped = threading.Event()
+            sessions = [model.session(text=False) for _ in range(workers)]
+            answers = _Answers(sessions, config, frozenset(bundle.spec().eos_token_ids))
             pool = stack.enter_context(ThreadPoolExecutor(workers))
-            stack.callback(stopped.set)  # before the pool waits for its threads
-            ends = set(bundle.spec().eos_token_ids)
-            yield from _grouped(pool, iter(items), lambda item: _answer(free, item, config, ends, stopped), workers)
+            stack.callback(answers.stop)  # before the pool waits for its threads
+            for answer in _as_they_end(pool, answers, items, ahead=2 * workers):
+                yield [answer]
 
     return answering
 
 
-def _answer(
-    free: SimpleQueue[Session], item: Item, config: DistillConfig, ends: set[int], stopped: threading.Event
-) -> Answer:
-    from streamfuse.train.distill import seed_of
+class _Answers:
+    """Sessions that generate answers in several threads until they are stopped."""
 
-    session = free.get()
-    try:
-        sampling = SamplingConfig(config.temperature, top_p=config.top_p, seed=seed_of(item, config))
-        # The tokens that end a text are not delivered, so they are made tokens like others.
-        asked = GenerationConfig(config.max_new_tokens, sampling, ignore_eos=True)
-        tokens: list[int] = []
-        generation = session.generate(item["input_ids"], asked)
-        for piece in generation:
-            if piece.token is not None:
-                tokens.append(piece.token)
-            if stopped.is_set() or piece.token in ends:
-                break
-        generation.close()
-        return item, tokens, tokens[-1] in ends
-    finally:
-        free.put(session)
+    def __init__(self, sessions: list[Session], config: DistillConfig, ends: frozenset[int]) -> None:
+        self._sessions, self._config, self._ends = sessions, config, ends
+        self._free: SimpleQueue[Session] = SimpleQueue()
+        for session in sessions:
+            self._free.put(session)
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End the running answers at their next token; answers that have not begun are left out."""
+        self._stopped.set()
+        for session in self._sessions:
+            session.stop()
+
+    def __call__(self, item: Item) -> Answer:
+        session, tokens = self._free.get(), list[int]()
+        try:
+            sampling = SamplingConfig(
+                self._config.temperature, top_p=self._config.top_p, seed=seed_of(item, self._config)
+            )
+            # Tokens that end a text are not delivered, so they are treated as tokens like others.
+            asked = GenerationConfig(self._config.max_new_tokens, sampling, ignore_eos=True)
+            generation = None if self._stopped.is_set() else session.generate(item["input_ids"], asked)
+            for piece in generation or ():
+                if piece.token is not None:
+                    tokens.append(piece.token)
+                if self._stopped.is_set() or piece.token in self._ends:
+                    break
+            session.end_generation()
+            return item, tokens, bool(tokens) and tokens[-1] in self._ends
+        finally:
+            self._free.put(session)
 
 
-def _grouped(pool: ThreadPoolExecutor, items: Iterator[Item], answer: Any, workers: int) -> Iterator[list[Answer]]:
-    """Answers as they end, in groups; few are begun ahead, so that an interrupted run loses little."""
+def _as_they_end(pool: ThreadPoolExecutor, answers: _Answers, items: list[Item], ahead: int) -> Iterator[Answer]:
     done: SimpleQueue[Future[Answer]] = SimpleQueue()
-    group: list[Answer] = []
-    running = 0
-    for item in islice(items, 2 * workers):
-        pool.submit(answer, item).add_done_callback(done.put)
-        running += 1
-    while running:
-        group.append(done.get().result())
-        running -= 1
-        for item in islice(items, 1):
-            pool.submit(answer, item).add_done_callback(done.put)
-            running += 1
-        if len(group) == _GROUP or not running:
-            yield group
-            group = []
+    for number, item in enumerate(items):
+        pool.submit(answers, item).add_done_callback(done.put)
+        if number >= ahead:
+            yield done.get().result()
+    for _ in range(min(ahead, len(items))):
+        yield done.get().result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import typer
 
@@ -13,13 +13,14 @@ from streamfuse.cli.shared.console import err, say
 from streamfuse.cli.shared.training import import_main, report, run_config
 from streamfuse.durable import write_text
 from streamfuse.json_text import dump_strict
+from streamfuse.options import OptionError
 
 if TYPE_CHECKING:
     from streamfuse.train.config import TrainConfig
     from streamfuse.train.distill import Answering
     from streamfuse.train.recipe import DistillStage, SynthesizeStage
 
-_CONTEXT_STEP = 32  # sizes of contexts are multiples of it
+_CONTEXT_STEP, _LEAST_STEPS = 32, 4  # the exported context is a multiple of the step, and at least so many
 
 
 def run_recipe(
@@ -88,7 +89,7 @@ def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
 
     from streamfuse.train.recipe_stages import Answers
 
-    answers = Answers(stage, model, resume, _bundle_of(stage, model) if stage.bundle else None)
+    answers = Answers(stage, model, resume, _by_bundle)
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(answers.todo))
@@ -96,30 +97,40 @@ def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
             progress.advance(task, written.answers)
 
 
-def _bundle_of(stage: DistillStage, model: Path) -> tuple[Answering, dict[str, Any]]:
-    """The stage's model as a bundle without streams, beside its answers; it is exported once."""
+def _by_bundle(stage: DistillStage, model: Path) -> Answering:
+    """What answers for a stage with `bundle`: a bundle of its model, which is exported once, beside the answers."""
     from streamfuse.bundle import BundleError, open_bundle
-    from streamfuse.cli.shared.bundle_answers import bundle_provenance, by_bundle
+    from streamfuse.cli.shared.bundle_answers import by_bundle
     from streamfuse.cli.shared.exporting import run_with_progress
     from streamfuse.export.adapter import configure
     from streamfuse.export.preview import preview
-    from streamfuse.model.checkpoint import adapter_digest
+    from streamfuse.model.checkpoint import adapter_digest, load_config
     from streamfuse.model.shards import checkpoint_digest
-    from streamfuse.train.recipe_stages import check_one_process
 
-    context = -(-(stage.config.max_prompt_tokens + stage.config.max_new_tokens) // _CONTEXT_STEP) * _CONTEXT_STEP
+    tokens, most = (
+        stage.config.max_prompt_tokens + stage.config.max_new_tokens,
+        load_config(model).max_position_embeddings,
+    )
+    context = max(-(-tokens // _CONTEXT_STEP), _LEAST_STEPS) * _CONTEXT_STEP
+    if context > most:
+        raise OptionError(
+            f"stage {stage.out.stem!r}: max_prompt_tokens and max_new_tokens must be at most {most} together, which is "
+            f"the model's context, not {tokens}"
+        )
     parts = checkpoint_digest(model), stage.adapter and adapter_digest(stage.adapter), context
     folder = stage.out.with_name(f"bundle-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}")
     try:
         bundle = open_bundle(folder)
     except BundleError:
-        check_one_process(folder)
+        say(
+            f"Exporting a bundle to {folder}; it will generate the answers. With --set {stage.out.stem}.bundle=false "
+            "PyTorch does."
+        )
         adapter = str(stage.adapter) if stage.adapter else "none"
         config, _ = configure(folder, str(model), adapter, {"max_context_len": context, "overwrite": True})
-        say(f"Exporting {folder}, which answers faster than PyTorch.")
         run_with_progress(config, preview(config), {"model": str(model), "adapter": adapter})
         bundle = open_bundle(folder)
-    return by_bundle(bundle), bundle_provenance(bundle, stage.config)
+    return by_bundle(bundle)
 
 
 def _synthesize(stage: SynthesizeStage, model: Path, resume: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @with_options(DistillConfig)
 def distill(
+    ctx: typer.Context,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help=options.DATA_HELP)],
     out: Annotated[
         Path, typer.Argument(metavar="OUT.jsonl", help="File to append answers to; answered prompts are skipped.")
@@ -47,8 +48,8 @@ def distill(
         Path | None,
         typer.Option(
             metavar="BUNDLE",
-            help="Let this bundle answer, with speculative decoding, instead of the model in PyTorch. With the "
-            "streamfuse kernels that is about twice as fast on a CPU.",
+            help="Let this exported bundle answer instead of PyTorch: its quantized weights, with speculative "
+            "decoding. Usually faster on a CPU with the streamfuse kernels.",
             autocompletion=complete.bundles,
         ),
         COMMON,
@@ -86,16 +87,15 @@ def distill(
 
     from streamfuse.train.distill import distill as write_answers
     from streamfuse.train.distill import pending
-    from streamfuse.train.dtype import choose_dtype, name_of
     from streamfuse.train.prompts import prompt_items
     from streamfuse.train.readers import read_samples
 
     config = DistillConfig(**given(DistillConfig, flags))
     if bundle is not None:
-        _check_bundle_flags(model, adapter, device, config)
+        ignored = ("model", "adapter", "device", "dtype", "batch_size", "offline")
+        options.refuse_unread(ctx, "with --bundle, which has its own weights and engine", *ignored)
         source = _from_bundle(bundle, config)
     else:
-        config = replace(config, dtype=name_of(choose_dtype(config.dtype, device)))
         source = _from_model(model, adapter, device, config, offline)
     samples = read_samples(prompts, format_, options.data_template(template), split=split)
     if not source.text.can_chat:
@@ -131,7 +131,7 @@ class _Source:
 
 def _from_model(model: str, adapter: str | None, device: str, config: DistillConfig, offline: bool) -> _Source:
     from streamfuse.model.pull import resolve_model
-    from streamfuse.train.distill import in_batches, load_writer, provenance_of
+    from streamfuse.train.distill import in_batches, provenance_of
     from streamfuse.train.prompts import open_text
 
     tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
@@ -139,7 +139,7 @@ def _from_model(model: str, adapter: str | None, device: str, config: DistillCon
     text = open_text(folder, _chat_template(tuned) if tuned else None, raw=True)
 
     def open_() -> Answering:
-        return in_batches(_on_device(load_writer(folder, tuned, config), device))
+        return in_batches(_on_device(folder, tuned, config, device))
 
     return _Source(folder, text, provenance_of(config, folder, tuned), open_)
 
@@ -153,20 +153,6 @@ def _from_bundle(folder: Path, config: DistillConfig) -> _Source:
     return _Source(folder, bundle.tokenizer, bundle_provenance(bundle, config), lambda: by_bundle(bundle))
 
 
-def _check_bundle_flags(model: str, adapter: str | None, device: str, config: DistillConfig) -> None:
-    """A bundle is a whole model: flags that choose or compute another one do not go with it."""
-    default = DistillConfig()
-    chosen = {
-        "--model": model != DEFAULT_MODEL,
-        "--adapter": adapter is not None,
-        "--device": device != "cpu",
-        "--dtype": config.dtype != default.dtype,
-        "--batch-size": config.batch_size != default.batch_size,
-    }
-    if others := [flag for flag, is_chosen in chosen.items() if is_chosen]:
-        raise typer.BadParameter(f"--bundle answers by itself, so {others[0]} does not go with it")
-
-
 def _chat_template(adapter: Path) -> str | None:
     """The template that an adapter was trained with; None: the base's own."""
     from streamfuse.model.checkpoint import read_adapter
@@ -174,8 +160,10 @@ def _chat_template(adapter: Path) -> str | None:
     return read_adapter(adapter)[2].get("chat_template")
 
 
-def _on_device(model: Transformer, device: str) -> Transformer:
+def _on_device(folder: Path, adapter: Path | None, config: DistillConfig, device: str) -> Transformer:
+    from streamfuse.train.distill import load_writer
+
     try:
-        return model.to(device)
+        return load_writer(folder, adapter, config, device)
     except (RuntimeError, AssertionError) as error:
         raise typer.BadParameter(f"--device {device} cannot be used ({str(error).splitlines()[0]})") from None
