@@ -43,7 +43,8 @@ class Written:
     tokens: int
 
 
-# Answers prompts: (item, token ids, whether the answer ended by itself), in groups that are written together.
+# An item, the token ids of its answer, and whether the answer ended by itself. They come in groups, which are written
+# together.
 Answer = tuple[Item, list[int], bool]
 Answering = Callable[[list[Item], DistillConfig], Iterator[list[Answer]]]
 

@@ -48,11 +48,12 @@ def by_bundle(bundle: Bundle) -> Answering:
 
     def answering(items: list[Item], config: DistillConfig) -> Iterator[list[Answer]]:
         own_threads = bundle.manifest.backend != "kernels"
-        workers = min(1 if own_threads else cores(), len(items))
         if not items:
             return
+        workers = 1 if own_threads else min(cores(), len(items))
         with ExitStack() as stack:
-            model = stack.enter_context(load(bundle, threads=None if own_threads else 1))
+            # Latencies that are measured beside other answers are not for later sessions.
+            model = stack.enter_context(load(bundle, threads=None if own_threads else 1, cost_cache=False))
             sessions = [model.session(text=False) for _ in range(workers)]
             answers = _Answers(sessions, config, frozenset(bundle.spec().eos_token_ids))
             pool = stack.enter_context(ThreadPoolExecutor(workers))

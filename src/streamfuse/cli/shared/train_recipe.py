@@ -107,10 +107,8 @@ def _by_bundle(stage: DistillStage, model: Path) -> Answering:
     from streamfuse.model.checkpoint import adapter_digest, load_config
     from streamfuse.model.shards import checkpoint_digest
 
-    tokens, most = (
-        stage.config.max_prompt_tokens + stage.config.max_new_tokens,
-        load_config(model).max_position_embeddings,
-    )
+    tokens = stage.config.max_prompt_tokens + stage.config.max_new_tokens
+    most = load_config(model).max_position_embeddings
     context = max(-(-tokens // _CONTEXT_STEP), _LEAST_STEPS) * _CONTEXT_STEP
     if context > most:
         raise OptionError(
