@@ -225,7 +225,8 @@ SF_EXPORT int sf_text_ask_messages(sf_text*, const char* messages, size_t bytes,
  * order of the calls. Content that is not a string is written as JSON. */
 SF_EXPORT int sf_text_ask_results(sf_text*, const char* results, size_t bytes, const int64_t** ids, int64_t* n);
 
-/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none.
+/* The tool calls of the last answer: a JSON list of {"id": ..., "name": ..., "arguments": {...}}, [] if it has none, or
+ * if the last question was dropped because it was stopped before the first token.
  * Calls are recognized after sf_text_set_tools, in the format of the model's family, which is derived from the chat
  * template. A call that cannot be parsed is part of the text. The message has the calls in `tool_calls` and the
  * remaining text in `content`. */

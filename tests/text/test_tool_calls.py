@@ -316,7 +316,9 @@ def test_thinking_is_a_channel_and_stays_in_the_message() -> None:
     [
         (HERMES, "<think></think>Fine.", [("thinking", ""), ("answer", "Fine.")]),
         (HERMES, "<think>\n\n</think>\nFine.", [("thinking", ""), ("answer", "Fine.")]),
-        (HERMES, "So<think></think>", [("answer", "So"), ("thinking", "")]),
+        (HERMES, "So<think></think>", [("answer", "So<think></think>")]),
+        (HERMES, "\n <think>\n</think>Fine.", [("thinking", ""), ("answer", "Fine.")]),
+        (MISTRAL, "So [THINK]hm[/THINK]fine.", [("answer", "So"), ("thinking", "hm"), ("answer", "fine.")]),
         (MISTRAL, "[THINK][/THINK]Fine.", [("thinking", ""), ("answer", "Fine.")]),
         (CHATML + "<think>{# </think> #}", "</think>Fine.", [("thinking", ""), ("answer", "Fine.")]),
     ],
@@ -325,6 +327,16 @@ def test_tokens_of_empty_thoughts_are_told_from_those_of_the_answer(
     template: str, answer: str, parts: list[tuple[str, str]]
 ) -> None:
     assert merged(written(template, answer)[1]) == parts
+
+
+def test_an_answer_that_mentions_the_mark_of_thoughts_stays_whole() -> None:
+    answer = "Use re.sub(r'<think>.*?</think>', '', t)."
+    assert merged(written(HERMES, answer)[1]) == [("answer", answer)]
+    assert merged(written(HERMES, f"<think>hm</think>{answer}")[1]) == [("thinking", "hm"), ("answer", answer)]
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    conversation, parts = written(HERMES, f"A <think> mark.\n{call}<think>hm</think>", tools=TOOLS)
+    assert [channel for channel, _ in merged(parts)] == ["answer", "tool_call", "thinking"]
+    assert [one["function"]["name"] for one in conversation.messages[-1]["tool_calls"]] == ["now"]
 
 
 def test_thoughts_between_special_tokens_keep_their_marks_in_the_message() -> None:

@@ -159,6 +159,12 @@ impl Conversation {
         self.messages.last().map_or(&[], Message::calls)
     }
 
+    /// Whether the last question was the results of calls.
+    pub fn asks_results(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.before.last().is_some_and(|last| !last.calls().is_empty()))
+            && self.messages.last().is_some_and(|last| last.role() != "user")
+    }
+
     /// The last question was not answered: forgets it.
     pub fn take_back(&mut self) {
         if let Some(asked) = self.asked.take() {

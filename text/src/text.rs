@@ -20,6 +20,7 @@ pub struct Text {
     stream: Option<Stream>,
     channels: Option<Channels>, // of the stream, if it is an answer
     parts: Vec<Part>,           // of the last push or end
+    is_dropped: bool,           // the last question was dropped, so there is no last answer
     first: Vec<Message>,        // what a conversation begins with
     limit: Limit,               // of later questions
 }
@@ -27,7 +28,7 @@ pub struct Text {
 impl Text {
     pub fn new(language: Arc<Language>) -> Text {
         let (conversation, parts, first, limit) = Default::default();
-        Text { language, conversation, stream: None, channels: None, parts, first, limit }
+        Text { language, conversation, stream: None, channels: None, parts, is_dropped: false, first, limit }
     }
 
     pub fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
@@ -124,7 +125,8 @@ impl Text {
             let fields = [("id", Some(call)), ("name", function), ("arguments", function)];
             Json::of_fields(fields.map(|(name, of)| (name, field(of, name))))
         };
-        let calls: Vec<Json> = self.conversation.calls().iter().map(call).collect();
+        let calls = if self.is_dropped { &[] } else { self.conversation.calls() };
+        let calls: Vec<Json> = calls.iter().map(call).collect();
         serde_json::to_string(&calls).expect("values are always JSON")
     }
 
@@ -173,7 +175,7 @@ impl Text {
 
     pub fn restore(&mut self, note: &[u8]) -> Result<()> {
         self.conversation = Conversation::of_note(note, self.conversation.setting.clone(), &*self.language)?;
-        self.stream = None;
+        (self.stream, self.is_dropped) = (None, false);
         Ok(())
     }
 
@@ -185,7 +187,7 @@ impl Text {
         self.end(false);
         let stream = Stream::new(stops, &before, &self.language.tokenizer)?;
         self.channels = self.conversation.is_asked().then(|| self.new_channels(restriction));
-        self.stream = Some(stream);
+        (self.stream, self.is_dropped) = (Some(stream), false);
         self.parts.clear();
         Ok(())
     }
@@ -217,7 +219,10 @@ impl Text {
         let segments = stream.flush();
         let (text, ids) = stream.into_answer();
         match self.channels.take() {
-            Some(_) if stopped && ids.is_empty() => self.conversation.take_back(),
+            Some(_) if stopped && ids.is_empty() => {
+                self.is_dropped = !self.conversation.asks_results(); // then their calls have no results again
+                self.conversation.take_back();
+            }
             Some(mut channels) => {
                 let tools = &self.conversation.setting.tools;
                 segments.iter().for_each(|segment| channels.push(segment, tools));

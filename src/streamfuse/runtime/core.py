@@ -23,7 +23,7 @@ from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.structures import TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor, TopToken
 from streamfuse.runtime.tables import DTYPES
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_TABLES, END, OK
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_GRAMMAR, BAD_TABLES, END, OK
 
 # Who drafted a token, by sf_token.source; the model itself where nobody did.
 SOURCES = ("model", "streams", "lookup", "table", "grammar", "memory")
@@ -32,6 +32,10 @@ _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}  # sf_tensor's
 
 class CoreError(BackendError):
     """What the core refuses or an engine failed at, in one sentence."""
+
+
+class GrammarStopped(CoreError):
+    """The schema, regular expression or grammar of a text reached a limit while it was generated."""
 
 
 class TablesError(CoreError):
@@ -390,7 +394,7 @@ class CoreSession:
                 for table in (self._table, *reversed(self.kept["constraints"])):
                     if (error := table.guard.raised_as(sentence)) is not None:
                         raise error
-                raise CoreError(sentence)
+                raise (GrammarStopped if code == BAD_GRAMMAR else CoreError)(sentence)
         return code
 
 

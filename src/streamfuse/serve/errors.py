@@ -8,6 +8,7 @@ from typing import Any
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.core import GrammarStopped
 from streamfuse.runtime.text import TextError
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
@@ -55,6 +56,8 @@ def request_error(error: Exception, limit: str = "max_tokens") -> RequestError |
         return RequestError(400, message, None if first is None else _field(first[1], limit), "invalid_value")
     if isinstance(error, (PromptError, TextError)):
         return RequestError(400, str(error), code="invalid_prompt")
+    if isinstance(error, GrammarStopped):  # the request's own grammar, not the engine
+        return RequestError(400, str(error), code="invalid_grammar")
     if isinstance(error, BackendError):
         return RequestError(500, str(error))
     return None

@@ -176,8 +176,13 @@ def _schema(form: Mapping[str, Any]) -> Any:
     kind, given = form.get("type"), form.get("json_schema")
     if kind == "text":
         return None
-    if kind == "json_object":
-        return {"type": "object"}
+    if kind == "json_object":  # llama.cpp's server reads a schema here
+        given = form.get("schema")
+        if given is None:
+            return {"type": "object"}
+        if not isinstance(given, (Mapping, bool)):
+            raise _wrong("response_format.schema", "a schema", given)
+        return given
     if kind != "json_schema":
         raise _wrong("response_format.type", "text, json_object or json_schema", kind)
     if not isinstance(given, Mapping) or not isinstance(given.get("schema"), (Mapping, bool)):

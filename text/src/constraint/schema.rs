@@ -380,6 +380,7 @@ impl<'a> Checker<'a> {
             ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => {
                 found = self.load(Joined::Patterns, 1);
             }
+            ("format", Value::String(_)) if says_no_string(fields) => (),
             ("format", _) => {
                 return Err(wrong(path, format!("the format {value} is not supported; known: {}", FORMATS.join(", "))));
             }
@@ -524,6 +525,16 @@ fn check_type(value: &Value, path: &str) -> Result<()> {
     match names.iter().find(|name| !name.as_str().is_some_and(|name| TYPES.contains(&name))) {
         Some(name) => Err(wrong(path, format!("{name} is no type"))),
         None => Ok(()),
+    }
+}
+
+/// Whether a type is given that no string has: then `format` only annotates, such as int32.
+fn says_no_string(fields: &Object) -> bool {
+    let is_string = |name: &Value| name == "string";
+    match fields.get("type") {
+        Some(Value::Array(names)) => !names.iter().any(is_string),
+        Some(name) => !is_string(name),
+        None => false,
     }
 }
 

@@ -82,7 +82,7 @@ pub struct Channels {
     channel: Channel,
     close: &'static str, // what ends this channel
     held: Vec<(char, bool)>,
-    is_first: bool, // nothing was answered so far
+    is_first: bool, // nothing was answered so far, or since the last call
     after_mark: bool,
     parts: Vec<Part>,
     wholes: Vec<Whole>,
@@ -162,8 +162,12 @@ impl Channels {
         let mut found: Option<Found> = None;
         for (mark, channel, close) in self.possible() {
             let mark: Vec<char> = mark.chars().collect();
+            let is_of_thoughts = channel == Channel::Thinking;
             for place in 0..text.len() {
                 let tail = &text[place..];
+                if is_of_thoughts && !self.may_think(place) {
+                    continue;
+                }
                 if tail.starts_with(&mark) && !self.is_inside_text(&text[..place]) {
                     let earlier = matches!(found, Some(Found::Mark { place: first, .. }) if first <= place);
                     if !earlier {
@@ -189,6 +193,13 @@ impl Channels {
         let thoughts = self.marks.thoughts.iter().map(|(open, close)| (*open, Channel::Thinking, *close));
         let calls = self.marks.calls.iter().map(|family| (family.open, Channel::ToolCall, family.close));
         thoughts.chain(calls).collect()
+    }
+
+    /// Whether thoughts may begin at this place of what is held: before any text of an answer, or at a special token.
+    /// A text that only mentions the mark, such as a regular expression, stays an answer.
+    fn may_think(&self, place: usize) -> bool {
+        let (_, is_shown) = self.held[place];
+        !is_shown || (self.is_first && self.held[..place].iter().all(|(c, _)| is_space(*c)))
     }
 
     /// A mark in a text of a call is none.
@@ -276,6 +287,9 @@ impl Channels {
         let calls = self.calls(whole, tools);
         if whole.channel == Channel::ToolCall && calls.is_none() && !whole.shown.is_empty() {
             self.parts.push(Part { channel: Channel::Answer, text: whole.shown.clone() });
+        }
+        if whole.channel == Channel::ToolCall {
+            self.is_first = calls.is_some();
         }
         self.wholes.last_mut().expect("there is one from the beginning").calls = calls;
     }

@@ -29,7 +29,7 @@ enum Phase {
         tail: Vec<u8>,
     },
     /// Anything, up to the mark of a call. A token that completes a mark begun earlier must begin a valid call.
-    /// `is_first`: no text stands before `tail`, which may become a call without marks.
+    /// `is_first`: no text but white space stands before `tail`, which may become thoughts, or a call without marks.
     Free {
         tail: Vec<u8>,
         is_first: bool,
@@ -126,13 +126,20 @@ impl ToolConstraint {
 
     /// What comes after a token in a place where anything may be written; nothing where the token begins a call that
     /// is not wanted.
-    fn after_free(&mut self, tail: &[u8], is_first: bool, text: &[u8]) -> Result<Option<Phase>> {
-        let written = [tail, text].concat();
+    /// Thoughts begin as in `Channels`.
+    fn after_free(&mut self, tail: &[u8], is_first: bool, token: u32) -> Result<Option<Phase>> {
+        let written = [tail, &self.spelt(token)].concat();
+        let begun = written.trim_ascii_start();
+        let is_control = self.language.tokenizer.control_word(token).is_some();
         for &(open, close) in &self.thoughts {
-            if let Some(tail) = after_mark(&written, open) {
+            let at_first = || begun.strip_prefix(open.as_bytes()).filter(|_| is_first).map(<[u8]>::to_owned);
+            let found = if is_control { after_mark(&written, open) } else { at_first() };
+            if let Some(tail) = found {
                 return Ok(Some(Phase::Thoughts { close, tail: end_of(&tail, close.len()) }));
             }
         }
+        let may_think = self.thoughts.iter().any(|(open, _)| open.as_bytes().starts_with(begun));
+        let stays_first = is_first && (may_think || begun.is_empty());
         let open = self.family.open;
         let is_alone = is_first && self.family.form == Form::JsonAlone;
         let written = if is_alone { written.trim_ascii_start().to_owned() } else { written };
@@ -143,7 +150,7 @@ impl ToolConstraint {
             Alone::Text => after_mark(&written, open),
         };
         let longest = self.thoughts.iter().map(|(open, _)| open.len()).fold(open.len(), usize::max);
-        let next = Phase::Free { tail: end_of(&written, longest), is_first: false };
+        let next = Phase::Free { tail: end_of(&written, longest), is_first: stays_first };
         let Some(before) = opened else { return Ok(Some(next)) };
         if self.choice == Choice::None {
             return Ok(None);
@@ -214,7 +221,7 @@ impl ToolConstraint {
         let text = self.spelt(token);
         Ok(match self.phase() {
             Phase::End => None,
-            Phase::Free { tail, is_first } => self.after_free(&tail, is_first, &text)?,
+            Phase::Free { tail, is_first } => self.after_free(&tail, is_first, token)?,
             Phase::Thoughts { close, tail } => {
                 let written = [tail.as_slice(), &text].concat();
                 Some(match after_mark(&written, close) {
