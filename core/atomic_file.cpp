@@ -9,14 +9,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <thread>
 
 #include "file_paths.h"
 
 namespace streamfuse {
 namespace {
 
+constexpr int kTries = 2000;  // to lock a file, a millisecond apart
 constexpr size_t kMostHeld = size_t{1} << 16;
 constexpr size_t kMostAtOnce = size_t{1} << 30;  // some systems refuse to write more than 2^31 - 1 bytes in one call
 
@@ -38,6 +41,14 @@ int flush(int descriptor) {
 }
 
 bool LockedFile::lock(const std::string& path, int flags, bool wait) {
+  for (int tries = 1; !try_lock(path, flags); ++tries) {
+    if (errno != EWOULDBLOCK || !wait || tries == kTries) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+bool LockedFile::try_lock(const std::string& path, int flags) {
   opened_ = false;
   if (process_ != getpid()) close();  // a forked process would share the lock of its parent
   while (true) {
@@ -49,7 +60,7 @@ bool LockedFile::lock(const std::string& path, int flags, bool wait) {
     if (descriptor_ < 0) return false;
     int locked;
     do {
-      locked = flock(descriptor_, wait ? LOCK_EX : LOCK_EX | LOCK_NB);
+      locked = flock(descriptor_, LOCK_EX | LOCK_NB);
     } while (locked != 0 && errno == EINTR);
     if (locked != 0 && errno == EWOULDBLOCK) {
       if (opened_) close();  // so that the `lock` that succeeds says that it opened the file
@@ -65,15 +76,16 @@ bool LockedFile::lock(const std::string& path, int flags, bool wait) {
 }
 
 void LockedFile::unlock() {
-  if (descriptor_ >= 0) flock(descriptor_, LOCK_UN);
+  if (descriptor_ >= 0 && process_ == getpid()) flock(descriptor_, LOCK_UN);
 }
 
 void LockedFile::close() {
+  unlock();  // a process that was forked meanwhile has the file open too, and would keep the lock
   if (descriptor_ >= 0) ::close(descriptor_);
   descriptor_ = -1;
 }
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + std::string(kTemporary)) {
+AtomicFile::AtomicFile(const std::string& path, bool wait) : path_(path), temporary_(path + std::string(kTemporary)) {
   held_.reserve(kMostHeld);
   struct stat named;
   if (stat(path_.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) {  // a device would be replaced
@@ -81,17 +93,17 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path +
     fail();
     return;
   }
-  if (!open_temporary() || ftruncate(file_.descriptor(), 0) != 0) fail();
+  if (!open_temporary(wait) || ftruncate(file_.descriptor(), 0) != 0) fail();
 }
 
 // A file left behind by another process may be readable by others. Not every file system lets that be changed; there a
 // new file takes its place, which may be that of a writer that waited for the lock.
-bool AtomicFile::open_temporary() {
-  if (!file_.lock(temporary_, O_WRONLY | O_CREAT)) return false;
+bool AtomicFile::open_temporary(bool wait) {
+  if (!file_.lock(temporary_, O_WRONLY | O_CREAT, wait)) return false;
   if (fchmod(file_.descriptor(), 0600) == 0) return true;
   if (std::remove(temporary_.c_str()) != 0) return false;
   file_.close();
-  return file_.lock(temporary_, O_WRONLY | O_CREAT);
+  return file_.lock(temporary_, O_WRONLY | O_CREAT, wait);
 }
 
 AtomicFile::~AtomicFile() {

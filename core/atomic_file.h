@@ -9,8 +9,8 @@
 
 namespace streamfuse {
 
-// A file that is readable by its owner only. `lock` waits until no other process or object holds the lock. On a file
-// system without locks, the caller must ensure that there is one writer.
+// A file that is readable by its owner only, and that one process or object at a time can lock. On a file system
+// without locks, the caller must ensure that there is one writer.
 class LockedFile {
  public:
   LockedFile() = default;
@@ -20,14 +20,18 @@ class LockedFile {
 
   // Opens the file, unless this process has it open, and locks it. If the path names another file by then, because
   // another process has replaced it, that file is opened and locked instead. Returns false and sets errno if it
-  // cannot be opened, or to EWOULDBLOCK if `wait` is false and another process or object holds the lock.
+  // cannot be opened, or to EWOULDBLOCK if another process or object holds the lock: if `wait`, for longer than two
+  // seconds, since one that was suspended may hold it for ever.
   bool lock(const std::string& path, int flags, bool wait = true);
+  // A process that was forked meanwhile shares the lock: it ends with these calls of its parent, not with its own.
   void unlock();
   void close();
   int descriptor() const { return descriptor_; }  // -1: closed
   bool opened() const { return opened_; }         // whether the last `lock` opened it
 
  private:
+  bool try_lock(const std::string& path, int flags);
+
   int descriptor_ = -1;
   int process_ = -1;  // that opened it
   bool opened_ = false;
@@ -40,10 +44,11 @@ constexpr std::string_view kTemporary = "..tmp";
 int flush(int descriptor);
 
 // Writes to `path` + kTemporary, readable only by its owner, and renames it in `commit`. The temporary name is fixed,
-// so that files left by killed processes are overwritten and do not pile up. Writers of one path wait for each other.
+// so that files left by killed processes are overwritten and do not pile up. A writer waits at most two seconds for
+// another one of its path, and not at all unless `wait`; then its error is EWOULDBLOCK.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::string& path);
+  explicit AtomicFile(const std::string& path, bool wait = true);
   ~AtomicFile();  // removes the temporary file, unless it was committed
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -55,7 +60,7 @@ class AtomicFile {
   bool commit();
 
  private:
-  bool open_temporary();
+  bool open_temporary(bool wait);
   void put(const void* data, size_t size);
   void fail();
 

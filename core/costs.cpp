@@ -306,7 +306,7 @@ bool Costs::load(const std::string& folder, const std::string& identity, const s
   return true;
 }
 
-// If the folder cannot be written, the next process measures again.
+// If the folder cannot be written, or another process writes the file, the next process measures again.
 void Costs::store(const std::string& folder, const std::string& identity, const std::string& device) const {
   std::ostringstream text;
   text.imbue(std::locale::classic());
@@ -317,7 +317,7 @@ void Costs::store(const std::string& folder, const std::string& identity, const 
   const std::string bytes = text.str();
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
-  AtomicFile file(file_in(folder, identity, device));
+  AtomicFile file(file_in(folder, identity, device), false);
   file.write(bytes.data(), bytes.size());
   file.commit();
 }

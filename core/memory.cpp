@@ -9,12 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "error.h"
@@ -39,7 +37,6 @@ constexpr char kFileMagic[8] = {'s', 'f', 'm', 'e', 'm', 'o', '1', '\n'};
 
 constexpr int kFileFlags = O_RDWR | O_APPEND;
 constexpr size_t kFirstRoom = 1024;  // tokens
-constexpr int kTries = 2000;         // to lock a file, a millisecond apart
 constexpr int kPlaces = 64;          // of the end of an answer in a text that are compared with it
 
 FileHeader header_of(const std::string& identity) {
@@ -82,18 +79,6 @@ struct Unlock {
   throw Failure(SF_BAD_FILE, path + problem + why);
 }
 
-// False, with errno: the file cannot be opened, or with EWOULDBLOCK, another process holds it for longer than two
-// seconds: one that was suspended may hold it for ever.
-bool lock(LockedFile& file, const std::string& path, int flags) {
-  for (int tries = 0; tries < kTries; ++tries) {
-    if (file.lock(path, flags, false)) return true;
-    if (errno != EWOULDBLOCK) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  errno = EWOULDBLOCK;
-  return false;
-}
-
 // The files of answers whose names are that of `path`, a dot and more.
 std::vector<std::string> memories_beside(const std::string& path) {
   const std::string folder = folder_of(path);
@@ -120,7 +105,7 @@ void empty_locked(const LockedFile& file, const std::string& path) {
 // Empties a file of answers, or removes a temporary one, which a killed process has left.
 void empty_file(const std::string& path) {
   LockedFile file;
-  if (!lock(file, path, kFileFlags)) {
+  if (!file.lock(path, kFileFlags)) {
     if (errno == ENOENT) return;  // its writer has renamed it
     bad_file(path, " cannot be emptied: ");
   }
@@ -139,7 +124,7 @@ Memory::Memory(const std::string& path, int64_t capacity, std::string identity, 
       answers_(0) {
   if (path_.empty()) return;
   const Unlock at_end{file_};
-  if (!streamfuse::lock(file_, path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
+  if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
   if (read_file())
     replace_file();
   else
@@ -164,7 +149,7 @@ void Memory::add(std::span<const int64_t> tokens) {
   const Unlock at_end{file_};
   bool has_file = false;
   if (!path_.empty() && !file_failed_) {
-    has_file = streamfuse::lock(file_, path_, kFileFlags);
+    has_file = file_.lock(path_, kFileFlags);
     file_failed_ = !has_file && errno != EWOULDBLOCK;
   }
   bool replace = false;
@@ -204,7 +189,7 @@ void Memory::forget() {
 // Also creates it.
 void Memory::empty_own_file() {
   const Unlock at_end{file_};
-  if (!streamfuse::lock(file_, path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
+  if (!file_.lock(path_, kFileFlags | O_CREAT)) bad_file(path_, " cannot be written: ");
   empty_locked(file_, path_);
 }
 

@@ -78,6 +78,8 @@ const char* why(int error) {
       return "it is not a regular file";
     case ENAMETOOLONG:
       return "its name is too long";
+    case EWOULDBLOCK:
+      return "another process is writing the file";
     default:
       return "the disk failed";
   }

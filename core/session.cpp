@@ -52,6 +52,7 @@ auto Session::or_end(const Body& body) {
   } catch (...) {
     running_ = block_.open = false;
     constraint_.reset();
+    count_reread();
     engine_.idle();
     throw;
   }
@@ -318,8 +319,14 @@ void Session::end(const char* reason) {
   running_ = false;
   constraint_.reset();
   statistics_.finish_reason = reason;
+  count_reread();
   remember();
   engine_.idle();
+}
+
+// Until the text ends, the statistics have what its whole prompt takes. It may end before all of that is prefilled.
+void Session::count_reread() {
+  statistics_.reread_tokens = std::min(statistics_.reread_tokens, statistics_.prefilled_tokens);
 }
 
 // Adds the answer to the memory. A text never fails because of it.
@@ -369,7 +376,9 @@ double Session::learn_costs() {
   if (costs_.known() || spec_.verify.empty()) return 0.0;
   // Passes run after the cached tokens, for example of a restored session, if there is room for them.
   if (engine_.cached() + spec_.widest() > spec_.capacity) engine_.truncate(0);
-  return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, [this] { return stopped(); });
+  return or_end([&] {
+    return measure_costs(*model_, cost_source_, engine_, planner_, costs_, watch_, [this] { return stopped(); });
+  });
 }
 
 void Session::trim() {

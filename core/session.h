@@ -65,7 +65,8 @@ class Session {
     int64_t delivered = 0;
     bool saw_stop = false;  // the pass produced the stop token that ends the text
   };
-  // Runs a part of a text. If it fails, the text ends and its constraint is released.
+  // Runs a part of a text, or passes that measure. If it fails, the text ends, its constraint is released, and the
+  // engine is told that no pass follows.
   template <typename Body>
   auto or_end(const Body& body);
   void check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const;
@@ -81,6 +82,7 @@ class Session {
   void learn();
   const char* at_limit(const char* reason) const;
   void end(const char* reason);
+  void count_reread();
   void remember();
   void discard();
   Constraint* constraint() { return constraint_ ? &*constraint_ : nullptr; }

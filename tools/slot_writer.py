@@ -28,7 +28,7 @@ try:
 except ImportError:
     triton = None
 
-_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # placeholder for messages
+_MARK = "\ufdd1"  # placeholder for messages; no text has this noncharacter of Unicode
 _MOST_GROUP = 16  # query heads per key head: the rows of the kernel's products
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 

@@ -4,8 +4,11 @@
 #include "../atomic_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -138,6 +141,37 @@ void a_writer_without_modes_takes_the_file_that_another_creates(const std::files
   expect(text_of(path) == "after another", "not what was written", text_of(path));
 }
 
+// A forked process shares the lock of its parent. It must not keep it on the file that gets the name, nor release it.
+void a_process_that_is_forked_meanwhile_neither_keeps_nor_releases_the_lock(const std::filesystem::path& path) {
+  const auto is_locked = [](const std::string& name) {
+    const int descriptor = open(name.c_str(), O_RDONLY);
+    const bool locked = flock(descriptor, LOCK_EX | LOCK_NB) != 0;
+    close(descriptor);
+    return locked;
+  };
+  int closed[2];
+  if (pipe(closed) != 0) std::abort();
+  streamfuse::LockedFile held;
+  AtomicFile file(path);
+  file.write("forked", 6);
+  expect(held.lock(path.string() + ".held", O_RDWR | O_CREAT), "a new file cannot be locked", std::to_string(errno));
+  const pid_t child = fork();
+  if (child < 0) std::abort();
+  if (child == 0) {
+    held.close();
+    if (write(closed[1], "", 1) != 1) _exit(EXIT_FAILURE);
+    while (true) pause();
+  }
+  char byte;
+  expect(read(closed[0], &byte, 1) == 1, "the child has failed", std::to_string(errno));
+  expect(is_locked(path.string() + ".held"), "the child has released the lock of its parent", path);
+  expect(file.commit(), "a commit fails beside a child", std::to_string(file.error()));
+  expect(!is_locked(path), "the child keeps the lock", path);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (const int descriptor : closed) close(descriptor);
+}
+
 }  // namespace
 
 int main() {
@@ -146,6 +180,7 @@ int main() {
   what_the_disk_refuses_replaces_nothing(folder.path / "chat");
   a_file_system_without_modes_has_atomic_files(folder.path / "chat");
   a_writer_without_modes_takes_the_file_that_another_creates(folder.path / "chat");
+  a_process_that_is_forked_meanwhile_neither_keeps_nor_releases_the_lock(folder.path / "chat");
   if (failures > 0) return EXIT_FAILURE;
   std::puts("atomic file: all tests passed");
   return EXIT_SUCCESS;

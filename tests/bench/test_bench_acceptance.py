@@ -236,6 +236,24 @@ def test_bad_use_is_one_line(arguments: tuple[str, ...], words: str, tmp_path: P
     assert result.stderr.count("\n") == 1
 
 
+def test_an_adapter_without_streams_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'streamfuse[export]'")
+    import tiny
+
+    from streamfuse.model.checkpoint import save_adapter
+    from streamfuse.model.config import StreamConfig
+    from streamfuse.model.streams import StreamFused
+
+    adapter, data = tmp_path / "tuned.safetensors", tmp_path / "d.jsonl"
+    config = StreamConfig.without(base_rank=2, base_layers=2)
+    save_adapter(StreamFused(tiny.base(), config, torch.tensor([], dtype=torch.long)), adapter)
+    data.write_text('{"prompt": "x"}\n')
+    command = ["bench", "acceptance", "--adapter", adapter, "--model", tmp_path, "--data", data]
+    result = CliRunner().invoke(app, list(map(str, command)))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "this adapter has no streams" in result.stderr
+
+
 def test_an_adapter_is_measured_on_its_models_own_greedy_text(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'streamfuse[export]'")
     import tiny

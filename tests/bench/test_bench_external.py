@@ -16,7 +16,7 @@ import fake_llama_server as fake
 import pytest
 import tiny
 import torch
-from bundle_samples import write_bundle
+from bundle_samples import edit_manifest, write_bundle
 from fake_genai import FakeGenai
 from fake_llama import FakeLlama
 
@@ -236,6 +236,20 @@ def test_the_genai_model_is_built_once_per_adapter(tmp_path: Path, monkeypatch: 
     folders = [opening.onnx_genai_model(manifest, adapter) for adapter in (*adapters, *adapters)]
     assert folders[:2] == folders[2:]
     assert len({*folders}) == len(made) == 2
+
+
+def test_weights_of_a_local_gguf_are_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMFUSE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(llama_cpp, "check_installed", lambda: None)
+    monkeypatch.setattr(opening, "need", lambda name: None)
+    bundle = write_bundle(tmp_path / "bundle")
+    for name in ("tiny", "tiny.gguf", "some/model"):
+        edit_manifest(bundle, lambda manifest, name=name: manifest["model"].update(name=name))
+        manifest = open_bundle(bundle).manifest
+        with pytest.raises(ExternalSystemError, match=rf"^{name}: .*; name its GGUF with --gguf$"):
+            opening.llama_cpp_weights(manifest, None, None)
+        assert opening.llama_cpp_weights(manifest, tmp_path / "m.gguf", None) == tmp_path / "m.gguf"
 
 
 def test_without_genai_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

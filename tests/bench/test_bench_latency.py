@@ -218,6 +218,13 @@ def test_a_head_without_bytes_of_its_own_is_the_embedding(bundle: Path) -> None:
     assert weight_bytes(open_bundle(bundle).manifest) == 161_000
 
 
+def test_a_head_with_only_the_bytes_of_its_norm_is_the_embedding_too(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["quantization"]["head"].update(bytes=4 * 32))
+    manifest = open_bundle(bundle).manifest
+    assert weight_bytes(manifest) == 161_000 + 4 * 32
+    assert work_of(manifest, "decode", context=10)["head"].bytes == 1_000 + 4 * 32
+
+
 def test_a_manifest_without_sizes_is_refused(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["quantization"]["mlp"].update(bytes=None))
     with pytest.raises(WorkError, match=r"quantization\.mlp"):

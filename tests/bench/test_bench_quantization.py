@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from streamfuse.bench.quantization import OWN_GRID, Bench, Texts, parse_choice, rounded
 from streamfuse.cli import app
+from streamfuse.model.config import StreamConfig
+from streamfuse.model.streams import StreamFused
 from streamfuse.options import OptionError
 from streamfuse.train.formats import Example
 
@@ -91,6 +93,36 @@ def test_an_embedding_of_its_own_leaves_the_head_alone() -> None:
     assert found["parts"]["embedding"]["snr_db"] < 30
     assert found["parts"]["head"] == {"snr_db": None, "bytes": 258 * 64 * 34 // 32}
     assert "call_reduction" not in found
+
+
+def test_without_streams_there_is_no_call_reduction() -> None:
+    torch.manual_seed(1)
+    base = tiny_model().base
+    bench = Bench(StreamFused(base, StreamConfig.without(), torch.tensor([], dtype=torch.long)), texts(), 4)
+    found = bench.measure(parse_choice("mlp=int8"))
+    assert "call_reduction" not in found
+    assert set(found["perplexity"]) == {"own", "other"}
+    assert found["parts"]["streams"]["bytes"] == 0
+
+
+def test_texts_of_several_files_are_spread_and_tokens_need_no_chat_template(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model, adapter = write_checkpoint(tmp_path / "checkpoint", tiny_model())
+    files = [tmp_path / "short.jsonl", tmp_path / "long.jsonl"]
+    for file, length in zip(files, (8, 16), strict=True):
+        row = {"source": "test", "prompt": "x", "completion_ids": TEXT[8 : 8 + length]}
+        rows = [{**row, "id": i, "input_ids": [length, i, *TEXT[:6]]} for i in range(6)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["bench", "quantization", "--model", str(model), "--adapter", str(adapter), "--choice", "float"]
+    data = [part for file in files for part in ("--data", str(file))]
+    done = CliRunner().invoke(app, [*command, *data, "--tokens", "48", "--width", "4"])
+    assert done.exit_code == 0, done.stderr
+    assert "own: 48 tokens of 4 texts" in done.stdout, "two of each file"
+    text = tmp_path / "text.jsonl"
+    text.write_text(json.dumps({"prompt": "x", "completion": "some words"}) + "\n")
+    refused = CliRunner().invoke(app, [*command, "--data", str(text)])
+    assert refused.exit_code == 1
+    assert "no chat template" in refused.stderr
 
 
 def test_the_command_prints_a_table_or_json_and_appends_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_samples
 import numpy as np
 import pytest
 import tiny
@@ -25,7 +26,8 @@ from streamfuse.bench.shared.systems import ExternalSystemError
 from streamfuse.bundle import open_bundle
 from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.model.checkpoint import load_base, load_stream_fused, save_adapter
-from streamfuse.model.gguf import permute, tensor_name
+from streamfuse.model.families import to_checkpoint
+from streamfuse.model.gguf import convert, permute, tensor_name
 from streamfuse.research.first_layers import write_first_layers
 
 Q4_1, Q8_0, F32 = (gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0", "F32"))
@@ -99,6 +101,24 @@ def test_changed_matrices_lie_on_the_exporters_grid_and_the_rest_is_untouched(so
         else:
             np.testing.assert_array_equal(tensor.data, before[name].data)
     assert changed == 14
+
+
+def test_fused_matrices_are_merged_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    made = gguf_samples.Source("phi3")
+    file, checkpoint, adapter = made.write(tmp_path / "phi.gguf"), tmp_path / "hf", tmp_path / "tuned.safetensors"
+    convert(file, checkpoint)
+    base = load_base(checkpoint)
+    save_adapter(tiny.fused(base, base_rank=2, base_layers=1), adapter)
+    out = tmp_path / "merged.gguf"
+    write_merged_gguf(file, checkpoint, adapter, out)
+    expected = to_checkpoint(load_stream_fused(base, adapter).base.state_dict(), base.config)
+    before = {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}
+    changed = set()
+    for tensor in gguf.GGUFReader(out).tensors:
+        np.testing.assert_array_equal(tensor.data, expected[tensor_name(tensor.name, "phi3", out)].numpy())
+        changed |= set() if np.array_equal(tensor.data, before[tensor.name]) else {tensor.name}
+    assert changed == {f"blk.3.{part}.weight" for part in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")}
 
 
 def test_metadata_is_carried_over(source: Source, tmp_path: Path) -> None:

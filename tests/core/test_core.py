@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import fcntl
 import itertools
 import json
 import os
@@ -456,6 +457,17 @@ def test_reread_tokens_are_at_most_the_prefilled_ones() -> None:
         assert (generation.statistics.reread_tokens, generation.statistics.prefilled_tokens) == (1, 1)
 
 
+def test_reread_tokens_are_at_most_those_prefilled_before_the_text_ended() -> None:
+    with Session(WindowBackend(spec(prefill_rows=4))) as session:
+        session.generate([3, 1, 4, 1, 5], GenerationConfig(20, width=4)).finish()
+        generation = session.generate([*session.tokens[:12], 7], GenerationConfig(4, width=4))
+        assert generation.statistics.reread_tokens == 12, "so that a chat can tell it before it waits for them"
+        assert session.core.read()
+        generation.stop()
+        generation.finish()
+        assert (generation.statistics.reread_tokens, generation.statistics.prefilled_tokens) == (4, 4)
+
+
 class SavingWindowBackend(WindowBackend):
     """The same; a saved cache goes back as far as the one that it was saved from."""
 
@@ -618,6 +630,37 @@ def test_a_file_that_a_session_cannot_be_saved_to_or_restored_from_is_named_with
         with pytest.raises(CoreError, match=f"^{folder} cannot be read: it is a folder$"):
             session.restore(folder)
     assert list(tmp_path.iterdir()) == [folder]
+
+
+@contextmanager
+def being_written(path: Path) -> Iterator[None]:
+    """As if another process, which is suspended, were writing the file."""
+    temporary = path.with_name(path.name + "..tmp")
+    with temporary.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    temporary.unlink()
+
+
+def test_a_session_is_not_saved_to_a_file_that_another_process_is_writing(tmp_path: Path) -> None:
+    path, errors = tmp_path / "saved", []
+
+    def save() -> None:
+        try:
+            session.save(path)
+        except CoreError as error:
+            errors.append(str(error))
+
+    with Session(SavingBackend(spec())) as session:
+        session.generate([1, 2, 3], GenerationConfig(5)).finish()
+        with being_written(path):
+            saver = threading.Thread(target=save)
+            saver.start()
+            saver.join(10)
+            assert errors == [f"{path} cannot be written: another process is writing the file"]
+            assert path.with_name("saved..tmp").exists(), "it is the other's"
+        saver.join()
+        session.save(path)
 
 
 LARGE = """
@@ -894,6 +937,21 @@ def test_costs_of_other_bundles_and_devices_are_in_files_of_their_own(tmp_path: 
     assert len(list(tmp_path.glob("*.costs"))) == 3
 
 
+def test_costs_are_not_stored_in_a_file_that_another_process_is_writing(tmp_path: Path) -> None:
+    with cost_session(TimedBackend(spec()), tmp_path) as session:
+        session.prepare()
+    file = cost_file(tmp_path)
+    file.unlink()
+    with cost_session(TimedBackend(spec()), tmp_path) as session:
+        with being_written(file):
+            preparer = threading.Thread(target=session.prepare)
+            preparer.start()
+            preparer.join(10)
+            assert not preparer.is_alive()
+        preparer.join()
+    assert not file.exists()
+
+
 class SlowBackend(TimedBackend):
     """Every pass takes so many milliseconds; `at_call` is called with the number of each."""
 
@@ -1126,6 +1184,19 @@ def test_the_engine_hears_of_each_texts_end_once() -> None:
         generation.finish()
         session.reset()
         assert engine.rests == 3
+
+
+def test_the_engine_hears_of_the_end_of_passes_that_measure_also_by_an_error() -> None:
+    class Failing(RestingBackend):
+        def run(self, method: str, *args: object) -> PassOutput:
+            if method != DECODE:
+                raise BackendError("out of memory")
+            return super().run(method, *args)  # type: ignore[arg-type]
+
+    with Session(engine := Failing(spec())) as session:
+        with pytest.raises(BackendError, match="out of memory"):
+            session.prepare()
+        assert engine.rests == 1
 
 
 class LyingBackend(ArithmeticBackend):

@@ -76,6 +76,12 @@ def test_a_value_out_of_range_is_named(settings: dict[str, Any], words: str, tmp
         sampling_defaults(folder(tmp_path, do_sample=True, **settings), "model")
 
 
+def test_values_that_are_not_used_may_be_out_of_range(tmp_path: Path) -> None:
+    found = sampling_defaults(folder(tmp_path, do_sample=True, top_k=-1), "greedy")
+    assert found.values == GREEDY
+    assert "top_k -1" in str(found.note)
+
+
 @pytest.mark.parametrize(("choice", "temperature"), [("model", 0.7), ("greedy", 0.0)])
 def test_the_bundle_has_the_chosen_defaults(choice: str, temperature: float, tmp_path: Path) -> None:
     made = write_checkpoint(tmp_path / "base", tiny_model())

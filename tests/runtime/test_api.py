@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -887,6 +888,26 @@ def test_an_engine_that_fails_says_so_and_the_next_answer_is_whole(
             with pytest.raises(OSError, match="the disk is gone"):
                 stream.finish()
         assert model.generate("hello", width=4).tokens == whole
+
+
+def test_an_engine_that_fails_at_its_end_keeps_no_other_open(
+    folder: Path, made: list[fakes.ArithmeticBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise OSError("the device is lost")
+
+    model = streamfuse.load(folder, cost_cache=False)
+    first, second = model.chat(), model.chat()
+    second.send("a", max_new_tokens=2)
+    stream = first.stream("one", max_new_tokens=40)
+    next(stream)
+    for engine in made:
+        monkeypatch.setattr(engine, "commit", lost)
+    with suppress(OSError):
+        model.close()
+    assert made
+    assert all(engine.closed for engine in made)
+    model.close()
 
 
 def test_after_close_everything_is_one_sentence(

@@ -325,6 +325,24 @@ def test_a_stop_while_a_function_runs_ends_the_rounds(model: streamfuse.Model) -
             assert chat.send_tool_results(["done"]).tokens, "a stop ends earlier requests only"
 
 
+def test_a_question_that_is_stopped_before_its_first_token_has_no_calls_of_an_earlier_answer(
+    model: streamfuse.Model,
+) -> None:
+    with model.chat(max_new_tokens=200) as chat:
+        called = chat.send("x", tools=[choose], tool_choice="required", max_tool_rounds=0)
+        assert called.tool_calls
+        with chat.stream("Never mind.") as generation:
+            generation.stop()
+            generation.finish()
+            stopped = generation.result
+        assert (stopped.finish_reason, stopped.tokens, stopped.tool_calls) == ("stopped", [], [])
+        with chat.stream_tool_results(["done"] * len(called.tool_calls)) as generation:
+            generation.stop()
+            generation.finish()
+            assert generation.result.tool_calls == called.tool_calls, "they have no results again"
+        assert chat.send_tool_results(["done"] * len(called.tool_calls)).tokens
+
+
 def test_after_a_stop_the_functions_of_the_calls_that_are_left_are_not_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,9 @@ from served import CAPACITY, NAME, Served, serving
 from tool_samples import TOOLS
 
 from streamfuse.runtime.backend import BackendError
+from streamfuse.runtime.core import GrammarStopped
 from streamfuse.serve.app import MOST_BODY_BYTES
+from streamfuse.serve.errors import request_error
 
 ASK = [{"role": "user", "content": "hi"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -90,6 +92,7 @@ def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any
         ({"tools": TOOLS, "regex": "a", "tool_choice": "required"}, "regex", "the model cannot call tools"),
         ({"response_format": "json"}, "response_format", "response_format must be an object"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "text, json_object or json_schema"),
+        ({"response_format": {"type": "json_object", "schema": 1}}, "response_format.schema", "must be a schema"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", 'an object with a "schema"'),
         ({"response_format": SCHEMA}, "response_format", 'response_format: #/type: "nothing" is no type'),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format", "do not go together"),
@@ -262,3 +265,9 @@ def test_an_engine_that_fails_is_an_error_of_the_server_and_the_next_request_is_
         assert "the engine has no more power" in events[-2]["error"]["message"]
         assert events[-1] == "[DONE]"
         assert served.post("/chat/completions", body)[1]["choices"] == expected["choices"]
+
+
+def test_a_grammar_that_meets_a_limit_while_a_text_is_generated_is_the_request_s_fault() -> None:
+    found = request_error(GrammarStopped("grammar: step limit 4000 is reached"))
+    assert found is not None
+    assert (found.status, found.code, found.body["error"]["type"]) == (400, "invalid_grammar", "invalid_request_error")

@@ -443,6 +443,14 @@ def test_a_keyword_that_has_no_effect_is_accepted(nothing: dict[str, Any]) -> No
     assert fits(opened(llama_like()), {"schema": schema}, '{"a":{"b":[1,1]}}')
 
 
+@pytest.mark.parametrize("kind", ["integer", ["integer", "null"]])
+def test_the_format_of_a_number_only_annotates(kind: str | list[str]) -> None:
+    schema = {"type": kind, "format": "int32"}
+    assert fits(opened(llama_like()), {"schema": schema}, "5")
+    with pytest.raises(GrammarError, match='the format "int32" is not supported'):
+        opened(llama_like()).constraint(schema={"format": "int32"})
+
+
 def test_a_schema_that_a_reference_leads_to_is_read_alike_anywhere() -> None:
     """In OpenAPI's components too."""
     day = {"type": "string", "format": "date", "uniqueItems": False}

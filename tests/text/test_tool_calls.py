@@ -334,7 +334,7 @@ def test_an_answer_that_mentions_the_mark_of_thoughts_stays_whole() -> None:
     assert merged(written(HERMES, answer)[1]) == [("answer", answer)]
     assert merged(written(HERMES, f"<think>hm</think>{answer}")[1]) == [("thinking", "hm"), ("answer", answer)]
     call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    conversation, parts = written(HERMES, f"A <think> mark.\n{call}<think>hm</think>", tools=TOOLS)
+    conversation, parts = written(HERMES, f"A <think> mark.\n{call}<think>hm</think>")
     assert [channel for channel, _ in merged(parts)] == ["answer", "tool_call", "thinking"]
     assert [one["function"]["name"] for one in conversation.messages[-1]["tool_calls"]] == ["now"]
 

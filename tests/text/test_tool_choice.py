@@ -127,6 +127,19 @@ def test_where_anything_may_be_written_an_end_token_that_the_caller_ignores_is_a
         conversation.call_constraint("none").accept(end)
 
 
+def test_a_list_of_calls_may_have_several_where_none_is_required() -> None:
+    two = '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'
+    for choice, several in (("auto", True), ("required", False)):
+        text, conversation = asked(MISTRAL)
+        tokens = text.encode_rendered(two)
+        assert takes(conversation.call_constraint(choice), tokens) == several
+        stream = conversation.stream()
+        for token in tokens:
+            stream.push(token)
+        stream.end()
+        assert [name for name, _ in pairs(conversation.tool_calls)] == ["now", "now"]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("choice", ["required", "auto"])
 def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> None:

@@ -101,6 +101,7 @@ def test_sampled_answers_differ_from_greedy_ones(base: Transformer) -> None:
 
 def test_the_turns_of_a_text_are_joined_as_the_chat_template_joins_them(base: Transformer) -> None:
     assert Bridges.of(tokenizer()) == BRIDGES
+    assert Bridges.of(tokenizer("\ufffc " + CHATML)) == BRIDGES, "a template may have any character"
     texts = write(base, [Start([0, 2, 4 + i], opens=True, temperature=1.0, turns=2) for i in range(30)])
     turns = []
     for ids, marks in zip(texts.ids.tolist(), texts.answers, strict=True):

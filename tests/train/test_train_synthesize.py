@@ -138,6 +138,13 @@ def test_control_tokens_in_a_given_beginning_are_text() -> None:
     assert tokenizer.token_to_id("<|im_end|>") not in ids
 
 
+def test_messages_and_beginnings_may_have_any_character() -> None:
+    tokenizer = byte_tokenizer()
+    before = ({"role": "user", "content": "an \ufffc object"}, {"role": "assistant", "content": "\ufffc"})
+    ids, _ = user_turn(opened(tokenizer, CHATML), before, "a \ufffc")
+    assert tokenizer.decode(ids, skip_special_tokens=False).count("\ufffc") == 3
+
+
 def test_a_model_that_writes_no_prompt_is_left(model: Transformer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="0 prompts; the last 128 samples were all too short, too long"):
         list(run(model, text_io(tmp_path), tmp_path / "out.jsonl", 3, replace(CONFIG, max_new_tokens=1)))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -430,13 +431,20 @@ class Model:
         self._shared().restore(path)
 
     def close(self) -> None:
-        """Give back the engine's memory; what runs is ended. Nothing happens the second time."""
+        """Give back the engine's memory; what runs is ended. Nothing happens the second time. If an engine fails at
+        that, the others are closed too, and then the first failure is raised."""
         self._closed = True
-        for model in list(self._adapters.values()):
-            model.close()
-        for session in list(self._open):
-            self._forget(session)
+        failures: list[Exception] = []
+        adapters = [model.close for model in list(self._adapters.values())]
+        sessions = [partial(self._forget, session) for session in list(self._open)]
+        for close in (*adapters, *sessions):
+            try:
+                close()
+            except Exception as error:
+                failures.append(error)
         self._session = self._new_engine = self._core = None
+        if failures:
+            raise failures[0]
 
     def __enter__(self) -> Model:
         return self
@@ -464,8 +472,10 @@ class Model:
 
     def _forget(self, session: Session) -> None:
         """Close it, and keep it no longer."""
-        session.close()
-        self._open.discard(session)
+        try:
+            session.close()
+        finally:
+            self._open.discard(session)
 
     def _core_model(self) -> CoreModel:
         """What all sequences share: tables, measured costs, and the memory of answers."""

@@ -103,7 +103,7 @@ class Bench:
 
         Returns `parts` (part -> snr_db, None where nothing changes, and bytes), `bytes`, `perplexity` by text,
         `best_token` (share of the own text's tokens that are still the likeliest) and `call_reduction` (tokens per
-        pass by replay of the own text). What has no text is left out.
+        pass by replay of the own text). What has no text is left out, and `call_reduction` without streams.
 
         Raises:
             ValueError: a group size does not divide a weight.
@@ -119,7 +119,7 @@ class Bench:
                 parts["head"]["bytes"] = 0  # one table for both
             # The rows of streams are rows of the head; nothing but they use the head from here on.
             parts["streams"] = self._store(stack, "streams", choice["streams"])
-            if self.texts.own:
+            if self.texts.own and self.model.streams_config.num_streams:
                 proposed = proposals(self.model, self.texts.own, _TOP_K)
                 replay = replay_proposals(proposed, self._tables, (self.width,))[self.width]
                 found["call_reduction"] = replay.call_reduction_ratio

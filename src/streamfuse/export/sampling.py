@@ -49,7 +49,7 @@ def sampling_defaults(folder: Path, choice: str) -> SamplingDefaults:
         choice: `model`: those of its generation_config.json; `greedy`: greedy decoding.
 
     Raises:
-        CheckpointError: a value there is out of range.
+        CheckpointError: a value there that is used is out of range.
     """
     path, greedy = folder / FILE, {"temperature": 0.0, "max_new_tokens": 128}
     given = {name: value for name, value in read_object(path).items() if value is not None}
@@ -58,13 +58,13 @@ def sampling_defaults(folder: Path, choice: str) -> SamplingDefaults:
     )
     if given.get("repetition_penalty", 1.0) != 1.0:
         values["repetition_penalty"] = given["repetition_penalty"]
-    _check(path, values)
     others = {name: given[name] for name, neutral in _OTHERS.items() if name in given and given[name] not in neutral}
     if not values and not others:
         return SamplingDefaults(greedy)
     if choice == GREEDY:
         note = f"sampling defaults: greedy; {FILE} has {_listed({**values, **others})}, which --sampling {MODEL} takes"
         return SamplingDefaults(greedy, note)
+    _check(path, values)
     defaults = {**greedy, **values}
     note = f"sampling defaults from {FILE}: {_listed(values) or 'greedy'} (--sampling {GREEDY} takes none)"
     return SamplingDefaults(defaults, note + (f"; left out, not supported: {_listed(others)}" if others else ""))

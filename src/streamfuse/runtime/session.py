@@ -364,9 +364,11 @@ class Session:
         the last, and that thread's next call says that the session is closed."""
         self.core.stop()
         self.core.handle.closing()
-        with suppress(CoreError):  # in another thread, or closed already
-            self.end_generation()
-        self.core.close()
+        try:
+            with suppress(CoreError):  # in another thread, or closed already
+                self.end_generation()
+        finally:  # also where the engine fails at what was not committed yet
+            self.core.close()
 
     def __enter__(self) -> Session:
         return self

@@ -22,7 +22,7 @@ from .formats import DataError
 from .generate import generate_batch
 
 _PROMPT = "a prompt of `streamfuse data synthesize`"
-_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # placeholder for the user's message
+_MARK = "\ufdd1"  # placeholder for the user's message; no text has this noncharacter of Unicode
 _SHORTEST = 12  # minimum length of a prompt in characters
 _PATIENCE = 8  # give up after this many batches without a prompt
 

@@ -18,6 +18,8 @@ pub struct Lead {
     pub with_space: bool,
     /// In JSON without marks, the field "type", which Llama 3.2 often writes.
     pub with_type: bool,
+    /// Whether a list may have several calls.
+    pub with_more: bool,
 }
 
 /// A Lark grammar of a call to one of these functions. It covers all of a call in JSON, and of another one what stands
@@ -66,6 +68,8 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
     }
     start.extend((!before.is_empty()).then(|| literal(before)));
     start.push("call".to_owned());
+    let is_list = matches!(family.form, Form::Json { is_list: true, .. });
+    start.extend((is_list && lead.with_more).then(|| "(\", \" call)*".to_owned()));
     if family.is_json() {
         start.extend((!behind.is_empty()).then(|| literal(behind)));
         start.extend((!family.close.is_empty()).then(|| mark(family.close)));

@@ -179,9 +179,18 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   /// Writes cache, tokens and conversation to a file.
   func save(to file: URL) throws { try need(file.withUnsafeFileSystemRepresentation { sf_session_save(handle, $0) }) }
 
-  /// Reads them back.
+  /// Reads them back. A conversation with turns that cannot be shown is refused, and the session is then reset.
   func restore(from file: URL) throws {
     try need(file.withUnsafeFileSystemRepresentation { sf_session_restore(handle, $0) })
+    guard isChat else { return }
+    do {
+      _ = try messages()
+    } catch let error as DecodingError {
+      try reset()
+      throw StreamFuseError(
+        .badFile,
+        "\(file.path) has a turn that this library cannot read, so the session was reset (\(reason(of: error)))")
+    }
   }
 
   /// Throws the library's error message unless `code` is `SF_OK`.
@@ -202,6 +211,16 @@ private func json(_ value: some Encodable) throws -> String {
     return String(decoding: try encoder.encode(value), as: UTF8.self)
   } catch {
     throw StreamFuseError(.badArgument, "this value cannot be written as JSON: \(error)")
+  }
+}
+
+/// What does not fit, without the path to it.
+private func reason(of error: DecodingError) -> String {
+  switch error {
+  case .typeMismatch(_, let context), .valueNotFound(_, let context), .keyNotFound(_, let context),
+    .dataCorrupted(let context):
+    context.debugDescription
+  @unknown default: "\(error)"
   }
 }
 

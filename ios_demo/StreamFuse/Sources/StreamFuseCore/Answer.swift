@@ -19,8 +19,8 @@ public enum Prompt: Sendable, Equatable {
 /// The model runs when a piece is requested, so leaving takes effect at exactly that piece: if you leave an answer, by
 /// `break` or by cancelling the task, the delivered pieces are kept, and the session continues from there. Cancelling
 /// while a piece is computed ends the answer at its next token and throws `CancellationError`; `stop()` of the session,
-/// and another request to it, end it as if it were complete. An answer is written once: a second loop over it finds
-/// nothing more.
+/// and another request to it, end it as if it were complete, and text that was held back still arrives. An answer is
+/// written once: a second loop over it finds nothing more.
 public struct Answer: AsyncSequence, Sendable {
   /// A step of the answer.
   public typealias Element = Piece
@@ -104,6 +104,8 @@ final class Turn: Sendable {
   let config: GenerationConfig
   /// Its outcome, once it has ended, also if another request ended it.
   let outcome = Locked<Outcome?>(nil)
+  /// The pieces that its writer released when another call ended it, and that no iterator has read.
+  let heldBack = Locked<[Piece]>([])
   /// The session's stop count at the time of the request: a later `stop` ends it, whether it has begun or not.
   let stops: Int
   /// Whether the session has begun with it. Only the session asks.
@@ -117,6 +119,9 @@ final class Turn: Sendable {
     self.config = config
     self.stops = stops
   }
+
+  /// The next of the pieces that were held back; nil if none is left.
+  func nextHeldBack() -> Piece? { heldBack.withLock { $0.isEmpty ? nil : $0.removeFirst() } }
 
   /// Counts an iterator.
   func enter() { iterators.wrappingAdd(1, ordering: .acquiringAndReleasing) }

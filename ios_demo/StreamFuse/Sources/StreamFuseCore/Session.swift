@@ -135,7 +135,8 @@ public actor Session {
 
   /// Restores what `save` wrote with the same bundle, in this process or another. A file that is damaged, was saved
   /// with another bundle, or has a conversation that the tokenizer cannot represent is rejected (`badFile`) and changes
-  /// nothing. An answer in progress ends.
+  /// nothing. So is one with a turn that does not fit `Message`, for example with a role that only another language's
+  /// library has, but then the session is reset. An answer in progress ends.
   public nonisolated func restore(from file: URL) async throws {
     try await alone { try $0.opened().restore(from: file) }
   }
@@ -168,7 +169,7 @@ public actor Session {
   /// The next piece of an answer.
   func next(_ turn: Turn) throws -> Piece? {
     if !turn.begun.exchange(true, ordering: .relaxed) { try begin(turn) }
-    guard isRunning(turn), let writer else { return nil }
+    guard isRunning(turn), let writer else { return turn.nextHeldBack() }
     do {
       try Task.checkCancellation()
       if let piece = try writer.next() { return piece }
@@ -234,7 +235,10 @@ public actor Session {
       return $0.turn
     }
     guard let turn else { return }
-    try? writer?.finish()  // it fails where memory is out, and then the next call says so
+    do {
+      try writer?.finish()
+      while let piece = try writer?.next() { turn.heldBack.withLock { $0.append(piece) } }
+    } catch {}  // it fails where memory is out, and then the next call says so
     close(turn)
   }
 

@@ -62,6 +62,33 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(left, ["demo"])
   }
 
+  /// A transport whose requests fail.
+  private struct Failing: BundleTransport {
+    let error: any Error
+    let requests = Counter()
+
+    func get(
+      _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
+      head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
+    ) async throws {
+      requests.count.withLock { $0 += 1 }
+      throw error
+    }
+  }
+
+  func testADiskThatIsFullForTheTransportIsNamedAndNotTriedAgain() async throws {
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry()
+    let errors: [any Error] = [
+      POSIXError(.ENOSPC), URLError(.cannotWriteToFile), URLError(.cannotCreateFile), CocoaError(.fileWriteOutOfSpace),
+    ]
+    for error in errors {
+      let transport = Failing(error: error)
+      await refused(.noSpace, "make room and try again") { _ = try await self.store(transport: transport).download(entry) }
+      XCTAssertEqual(transport.requests.count.withLock { $0 }, 1, "\(error)")
+    }
+  }
+
   func testARequestThatEndsBeforeTheWaitIsReported() async throws {
     let task = URLSession.shared.dataTask(with: try XCTUnwrap(URL(string: publisher.address)))
     let cancelled = Answering(head: { _ in }, body: { _ in }), whole = Answering(head: { _ in }, body: { _ in })

@@ -245,6 +245,30 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(roles, [.user, .assistant, .user, .assistant])
   }
 
+  func testTextThatIsHeldBackStillArrivesWhenAnotherCallEndsTheAnswer() async throws {
+    let whole = try await lettersModel().chat().respond(to: "314") { $0.maxNewTokens = 12 }.text
+    let stop = String(Array(whole)[4...6]) + "!"  // no letter of the model
+    let ends: [(String, @Sendable (Chat) async throws -> Void)] = [
+      ("respond", { _ = try await $0.respond(to: "2") }), ("save", { try await $0.save(to: temporaryFile()) }),
+      ("trim", { try await $0.trim() }), ("prepare", { try await $0.session.prepare() }),
+      ("reset", { try await $0.reset() }),
+    ]
+    for (name, end) in ends {
+      let chat = try await lettersModel().chat { $0.maxNewTokens = 12; $0.stop = [stop] }
+      let first = chat.stream(to: "314").makeAsyncIterator()
+      var delivered = "", rest = [Piece]()
+      for _ in 0..<7 { delivered += try await first.next()?.text ?? "" }
+      XCTAssertEqual(delivered, String(whole.prefix(4)), "the test needs text that is held back")
+      try await end(chat)
+      while let piece = try await first.next() { rest.append(piece) }
+      XCTAssertEqual(delivered + rest.map(\.text).joined(), String(whole.prefix(7)), name)
+      XCTAssert(rest.allSatisfy { $0.token == nil }, name)
+      guard name != "reset" else { continue }
+      let messages = try await chat.messages
+      XCTAssertEqual(messages[1].content, delivered + rest.map(\.text).joined(), name)
+    }
+  }
+
   func testAnAnswerIsWrittenOnce() async throws {
     let answer = try await lettersModel().completion().stream(after: "314") { $0.maxNewTokens = 5 }
     var counts = [0, 0]
@@ -314,6 +338,39 @@ final class SessionTests: XCTestCase {
     let kept = try await chat.session.tokens, turns = try await chat.messages
     XCTAssertEqual(kept, cached)
     XCTAssertEqual(turns, before)
+  }
+
+  func testRestoreAcceptsRolesOfOtherLanguagesAndAnUnreadableTurnResetsTheChat() async throws {
+    let file = temporaryFile()
+    let other = try await lettersModel().chat { $0.maxNewTokens = 9 }
+    try await other.respond(to: "314")
+    try await other.save(to: file)
+    let saved = try Data(contentsOf: file)
+    func write(_ role: String) throws {
+      let note = String(decoding: SavedSession(saved).note, as: UTF8.self)
+      XCTAssert(note.contains(#""role":"user""#), note)
+      let changed = note.replacing(#""role":"user""#, with: #""role":"\#(role)""#)
+      try SavedSession(saved).with(note: Data(changed.utf8)).write(to: file)
+    }
+    let chat = try await lettersModel().chat(instructions: "7") { $0.maxNewTokens = 9 }
+    try write("developer")
+    try await chat.restore(from: file)
+    let roles = try await chat.messages.map(\.role)
+    XCTAssertEqual(roles, [.developer, .assistant])
+
+    try write("operator")
+    await assertThrows(StreamFuseError.self) { error in
+      XCTAssertEqual(error.code, .badFile)
+      XCTAssert(error.message.contains("operator"), error.message)
+    } _: {
+      try await chat.restore(from: file)
+    }
+    let messages = try await chat.messages, used = try await chat.session.usedTokens
+    XCTAssertEqual(messages, [Message(role: .system, content: "7")])
+    XCTAssertEqual(used, 0)
+    let again = try await chat.respond(to: "314")
+    let expected = try await Self.afresh("7314", tokens: 9)
+    XCTAssertEqual(again.text, expected)
   }
 
   func testResetForgetsAllTurnsButThoseThatTheChatBeganWith() async throws {
@@ -496,6 +553,43 @@ struct WatchedEngine: Engine {
     making()
     return made.makeTable()
   }
+}
+
+/// A file of `Chat.save` (core/saved.cpp).
+private struct SavedSession {
+  private let bytes: [UInt8]
+
+  init(_ data: Data) { bytes = Array(data) }
+
+  /// A number of the header.
+  private func number(at offset: Int) -> Int { (0..<8).reduce(0) { $0 | Int(bytes[offset + $1]) << (8 * $1) } }
+
+  /// The conversation.
+  var note: Data { Data(bytes[(bytes.count - 8 - number(at: 56))..<(bytes.count - 8)]) }
+
+  /// The session with another note, and the checksum that it has then.
+  func with(note: Data) -> Data {
+    var parts = [Array(bytes[..<56]) + Self.littleEndian(UInt64(note.count))]
+    var at = 64
+    for size in [number(at: 24), 8 * number(at: 32), number(at: 48)] {
+      parts.append(Array(bytes[at..<(at + size)]))
+      at += size
+    }
+    parts.append(Array(note))
+    var sum: UInt64 = 0xcbf2_9ce4_8422_2325  // FNV-1a
+    func mix(_ word: UInt64) {
+      sum = (sum ^ word) &* 0x100_0000_01b3
+      sum ^= sum >> 29
+    }
+    for part in parts {
+      let words = part.count / 8
+      for word in 0..<words { mix((0..<8).reduce(0) { $0 | UInt64(part[8 * word + $1]) << UInt64(8 * $1) }) }
+      for byte in part[(8 * words)...] { mix(UInt64(byte)) }
+    }
+    return Data(parts.joined() + Self.littleEndian(sum))
+  }
+
+  private static func littleEndian(_ number: UInt64) -> [UInt8] { (0..<8).map { UInt8(truncatingIfNeeded: number >> (8 * $0)) } }
 }
 
 /// A file that is not there yet.

@@ -77,10 +77,13 @@ def write_merged_gguf(source: Path, checkpoint: Path, adapter: Path, out: Path) 
         ExternalSystemError: a tensor that changes has a type that is not Q4_1, Q8_0 or a float type.
     """
     from streamfuse.model.checkpoint import load_base, load_stream_fused
+    from streamfuse.model.families import to_checkpoint
 
     base = load_base(checkpoint)
-    before, after = base.state_dict(), load_stream_fused(base, adapter).base.state_dict()
-    changed = {f"model.{name}": value for name, value in after.items() if not value.equal(before[name])}
+    tuned = load_stream_fused(base, adapter).base
+    # A GGUF has its matrices as a checkpoint has them, some of them fused.
+    before, after = (to_checkpoint(model.state_dict(), base.config) for model in (base, tuned))
+    changed = {name: value for name, value in after.items() if not value.equal(before[name])}
     _rewrite(source, out, changed, base.config.num_layers)
 
 

@@ -41,16 +41,19 @@ def llama_cpp_weights(manifest: Manifest, gguf: Path | None, adapter: Path | Non
         adapter: that the bundle was exported with; None: the one that the manifest names.
 
     Raises:
-        ExternalSystemError, MissingExtra: llama.cpp is not installed, or there is no such file.
-        CheckpointError, FileNotFoundError: the checkpoint or the adapter is not there.
+        ExternalSystemError, MissingExtra: llama.cpp is not installed, or there is no such file or checkpoint.
+        CheckpointError, FileNotFoundError: the checkpoint is damaged, or the adapter is not there.
     """
-    from streamfuse.model.pull import cache_root, resolve_model
+    from streamfuse.model.pull import PullError, cache_root, resolve_model
 
     llama_cpp.check_installed()
     need("llama-cpp")
     if gguf is not None:
         return gguf
-    checkpoint = resolve_model(manifest.model.name, offline=True)
+    try:
+        checkpoint = resolve_model(manifest.model.name, offline=True)
+    except PullError as error:  # as of a local GGUF, of which a manifest has the name but not the folder
+        raise ExternalSystemError(f"{error}; name its GGUF with --gguf") from None
     source, file = gguf_of(checkpoint, manifest), adapter or _adapter_of(manifest)
     return source if file is None else merged_gguf(source, checkpoint, file, cache_root() / LLAMA_CPP)
 

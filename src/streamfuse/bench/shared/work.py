@@ -123,12 +123,13 @@ def _position_bytes(manifest: Manifest) -> float:
 
 
 def _bytes(manifest: Manifest, part: str) -> int:
-    scheme = getattr(manifest.quantization, part)
-    if part == HEAD and not scheme.bytes:  # one blob serves the look-up and the product
-        scheme = manifest.quantization.embedding
+    scheme, own = getattr(manifest.quantization, part), 0
+    # With less than a bit per weight, one blob serves the look-up and the product: the head's own bytes are its norm's.
+    if part == HEAD and (not scheme.bytes or 8 * scheme.bytes < (scheme.parameters or 0)):
+        scheme, own = manifest.quantization.embedding, scheme.bytes or 0
     if scheme.bytes is None:
         raise WorkError(f"the manifest's quantization.{part} does not say its bytes; export the bundle again")
-    return int(scheme.bytes)
+    return own + int(scheme.bytes)
 
 
 def _parameters(manifest: Manifest, part: str) -> int:

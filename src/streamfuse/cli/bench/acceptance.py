@@ -166,7 +166,10 @@ def _replay(adapter: Path, model: str, samples: list[Sample], settings: Acceptan
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.prompts import open_text
 
-    template = read_adapter(adapter)[2].get("chat_template")
+    streams, _, metadata = read_adapter(adapter)
+    if not streams.num_streams:
+        raise typer.BadParameter(f"--adapter {adapter}: this adapter has no streams whose drafts could be replayed")
+    template = metadata.get("chat_template")
     folder = resolve_model(model)
     fused = load_stream_fused(load_base(folder), adapter)
     with _progress(len(samples)) as advance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from streamfuse.extras import need
 
 if TYPE_CHECKING:
     from streamfuse.bench.quantization import Texts
+    from streamfuse.runtime.text import Tokenizer
 
 CHOICES = (
     "float",
@@ -154,14 +156,16 @@ def _row(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> Texts:
-    """For each kind, evenly spread texts of about `tokens` tokens in total; text by people is read from its start."""
+    """For each kind, evenly spread texts of about `tokens` tokens in total; text by people is read from its start.
+
+    Only text by people needs the model's tokenizer and chat template.
+    """
     from streamfuse.bench.quantization import Texts
     from streamfuse.model.config import ModelConfig
     from streamfuse.train.formats import Example, Sample
     from streamfuse.train.prompts import open_text
     from streamfuse.train.readers import merged, read_samples, spread, to_examples
 
-    text = open_text(folder)
     own: list[Sample] = []
     other: list[Sample] = []
     for source in data:
@@ -170,13 +174,14 @@ def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> T
 
     eos, source = ModelConfig.load(folder).eos_token_id, ", ".join(data)
 
-    def chosen(samples: list[Sample], whole: bool) -> list[Example]:
+    def chosen(samples: list[Sample], text: Tokenizer | None) -> list[Example]:
+        if not samples:
+            return []
         one_answer = [replace(sample, references=sample.references[:1]) for sample in spread(samples, _MOST_TEXTS)]
-        found: list[Example] = []
-        for example in to_examples(one_answer, text, eos, _MAX_TOKENS, source=source) if one_answer else []:
-            found.append(Example(example.input_ids, 1) if whole else example)
-            if sum(len(each.input_ids) - each.start for each in found) >= tokens:
-                break
-        return found
+        found = to_examples(one_answer, text, eos, _MAX_TOKENS, source=source)
+        if text is not None:
+            found = [Example(example.input_ids, 1) for example in found]
+        total = sum(len(example.input_ids) - example.start for example in found)
+        return spread(found, math.ceil(tokens * len(found) / total))
 
-    return Texts(chosen(own, False), chosen(other, True))
+    return Texts(chosen(own, None), chosen(other, open_text(folder) if other else None))

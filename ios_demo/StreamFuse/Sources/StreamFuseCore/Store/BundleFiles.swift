@@ -94,7 +94,8 @@ func onDisk<Result>(_ work: () throws -> Result) throws -> Result {
   }
 }
 
-private func isFull(_ error: NSError) -> Bool {
+/// Whether the disk is full.
+func isFull(_ error: NSError) -> Bool {
   if error.domain == NSPOSIXErrorDomain && error.code == Int(ENOSPC) { return true }
   if error.domain == NSCocoaErrorDomain && error.code == CocoaError.fileWriteOutOfSpace.rawValue { return true }
   return (error.userInfo[NSUnderlyingErrorKey] as? NSError).map(isFull) ?? false

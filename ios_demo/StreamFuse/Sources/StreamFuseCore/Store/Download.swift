@@ -87,6 +87,7 @@ struct Downloader: Sendable {
         if part.done < expected.bytes { throw Broken(reason: "the connection ended early") }
       } catch {
         try Task.checkCancellation()
+        if isFull(error as NSError) || cannotWrite(error) { throw noSpace() }  // the transport may store the response
         switch error {
         case is StreamFuseError, is CocoaError: throw error
         case let error as DiskError: throw error.cause  // a connection too may fail with a POSIXError
@@ -100,6 +101,12 @@ struct Downloader: Sendable {
         attempt += 1
       }
     }
+  }
+
+  /// Whether the transport could not store a response: the URL system's errors do not say that the disk is full.
+  private func cannotWrite(_ error: any Error) -> Bool {
+    guard let code = (error as? URLError)?.code else { return false }
+    return code == .cannotWriteToFile || code == .cannotCreateFile
   }
 
   /// Marks what the disk refuses.

@@ -200,7 +200,10 @@ public class Model internal constructor(
     }
 
     /** [close] on [Options.dispatcher], even if the caller is cancelled. */
-    public suspend fun closeInBackground(): Unit = withContext(NonCancellable + options.dispatcher) { close() }
+    public suspend fun closeInBackground() {
+        memory.stopAll() // a running answer may occupy all threads of the dispatcher
+        withContext(NonCancellable + options.dispatcher) { close() }
+    }
 
     private fun <S : Session> open(kind: String, native: (NativeModel) -> NativeSession, make: (Sequence) -> S): S {
         Leaks.sweep()

@@ -34,6 +34,9 @@ internal class ModelMemory(private val native: NativeModel) {
         all.forEach(Sequence::trimIfIdle)
     }
 
+    /** Ends all answers at their next token, without waiting for that. */
+    fun stopAll(): Unit = open.forEach { it.stop() }
+
     fun countTokens(text: String): Int = withOpen { it.countTokens(text) }
 
     private fun <T> withOpen(body: (NativeModel) -> T): T = lock.read {

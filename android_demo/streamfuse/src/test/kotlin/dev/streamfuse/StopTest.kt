@@ -149,6 +149,28 @@ class StopTest {
     }
 
     @Test
+    fun `a model that is closed in the background ends the answer that has the only thread`() = runBlocking<Unit> {
+        val native = FakeNative()
+        val closing = native.model(Options(dispatcher = Dispatchers.IO.limitedParallelism(1)))
+        val chat = closing.chat()
+        val (there, goOn) = CountDownLatch(1) to CountDownLatch(1)
+        native.sessions.single().beforeToken = {
+            if (it == 2) {
+                there.countDown()
+                check(goOn.await(10, SECONDS))
+            }
+        }
+        val answer = async(Dispatchers.Default) { chat.generate("Why?", GenerationConfig(maxNewTokens = 1000)) }
+        assertTrue(there.await(10, SECONDS))
+        val closed = launch(start = CoroutineStart.UNDISPATCHED) { closing.closeInBackground() }
+        goOn.countDown()
+        withTimeout(10_000) { closed.join() }
+        assertEquals("stopped", answer.await().statistics.finishReason)
+        assertEquals(2, answer.await().tokens.size)
+        assertTrue(native.closed)
+    }
+
+    @Test
     fun `use after close fails with the code CLOSED`() = runBlocking<Unit> {
         chat.close()
         assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { chat.generate("Why?") }.code)

@@ -59,7 +59,7 @@ class Ending(val reason: String, val figures: Live?)
 /**
  * Generates an answer and calls [add] for each piece.
  *
- * @param stopping the reason to stop early; null: go on.
+ * @param stopping the reason to stop early; null: go on. One that is there at the start leaves the prompt unread.
  */
 suspend fun OpenSession.generate(
     asked: String,
@@ -67,6 +67,7 @@ suspend fun OpenSession.generate(
     stopping: () -> String?,
     add: (Piece) -> Unit,
 ): Ending {
+    stopping()?.let { return Ending(it, null) }
     send(asked, config).collect { piece ->
         add(piece)
         if (stopping() != null) stop() // also if it was requested before the first token

@@ -65,7 +65,8 @@ enum class Field(
     fun read(text: String): BigDecimal? {
         val plain = text.trim().replace(',', '.')
         if (plain.isEmpty()) return null
-        val number = plain.toBigDecimalOrNull() ?: throw AppException(words(R.string.not_a_number, plain))
+        val number = plain.takeIf(DIGITS::matches)?.toBigDecimalOrNull()
+            ?: throw AppException(words(R.string.not_a_number, plain))
         val tooLow = number < BigDecimal(low) || !lowAllowed && number.signum() == 0
         val tooHigh = high != null && number > BigDecimal(high)
         val fraction = whole && number.scale() > 0 // 1,000 is no 1: it may be a thousand
@@ -84,5 +85,8 @@ enum class Field(
     companion object {
         /** Those that decide how a token is chosen. */
         val SAMPLING = setOf(TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION_PENALTY)
+
+        /** Digits as people write them. An exponent could stand for more digits than there is memory for. */
+        private val DIGITS = Regex("""[+-]?([0-9]{1,25}\.?[0-9]{0,12}|\.[0-9]{1,12})""")
     }
 }

@@ -92,12 +92,16 @@ class SavedChats(private val folder: File, private val now: () -> Long = System:
     @Synchronized
     fun write(id: String, record: ChatRecord) = put(id, record.copy(title = read(id)?.title, changedMs = later()))
 
-    /** The turns, and the model's memory of them by [saveCache]. */
+    /** The turns, and the model's memory of them by [saveCache]; the latest [MOST_CACHES] chats keep theirs. */
     @Synchronized
     fun write(id: String, record: ChatRecord, saveCache: (File) -> Unit) {
-        val name = if (read(id)?.cache == "a.cache") "b.cache" else "a.cache"
+        val before = read(id)?.cache
+        val name = CACHES.first { it != before }
         saveCache(File(File(folder, id).apply { mkdirs() }, name))
         write(id, record.copy(cache = name))
+        for (old in entries.value.filter { hasCache(it.id) }.drop(MOST_CACHES)) {
+            read(old.id)?.let { put(old.id, it.copy(cache = null)) }
+        }
     }
 
     /** An empty title is that of the first question again. */
@@ -161,12 +165,19 @@ class SavedChats(private val folder: File, private val now: () -> Long = System:
             .mapNotNull { file -> read(file.name)?.let { ChatEntry(file.name, it) } },
     )
 
+    /** Whether a file of a cache is there, whatever the record says: there are too many records to read each of them. */
+    private fun hasCache(id: String) = CACHES.any { File(folder, "$id/$it").exists() }
+
     private fun recordOf(id: String) = File(folder, "$id/chat.json")
 
-    private companion object {
-        const val DELETED = ".deleted-"
-        val json = Json { ignoreUnknownKeys = true }
+    companion object {
+        /** How many chats keep their caches, megabytes each; the turns of others are read again. */
+        const val MOST_CACHES = 5
 
-        fun sorted(entries: List<ChatEntry>) = entries.sortedWith(compareByDescending(ChatEntry::changedMs).thenBy(ChatEntry::id))
+        private val CACHES = listOf("a.cache", "b.cache") // one is written while the record names the other
+        private const val DELETED = ".deleted-"
+        private val json = Json { ignoreUnknownKeys = true }
+
+        private fun sorted(entries: List<ChatEntry>) = entries.sortedWith(compareByDescending(ChatEntry::changedMs).thenBy(ChatEntry::id))
     }
 }

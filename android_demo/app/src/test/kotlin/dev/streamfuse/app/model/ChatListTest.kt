@@ -82,6 +82,25 @@ class ChatListTest : ChatTest() {
         assertEquals(turns, model(store()).ready().turns)
     }
 
+    @Test fun `only the latest chats keep the model's memory`() = runTest {
+        use("demo")
+        val chat = model()
+        val list = list(chat)
+        for (number in 0..SavedChats.MOST_CACHES) {
+            chat.ask("Question $number")
+            chat.newChat().join()
+        }
+        val caches = File(folder.root, "saved").walk().filter { it.extension == "cache" }
+        assertEquals(SavedChats.MOST_CACHES, caches.count())
+        assertEquals("the order stays", List(6) { "Question ${5 - it}" }, list.titles())
+        assertEquals(list.state.value.chats, saved().entries.value)
+        list.open(list.state.value.chats[4].id).join()
+        assertEquals("the cache was used", 0, engine.histories)
+        list.open(list.state.value.chats.last().id).join()
+        assertEquals("its turns are read again", 1, engine.histories)
+        assertEquals("Question 0", chat.ready().turns[0].text)
+    }
+
     @Test fun `a chat of another bundle loads it`() = runTest {
         use("demo")
         bundle("other")

@@ -254,6 +254,28 @@ class ChatModelTest : ChatTest() {
         assertEquals(Phase.READY, chat.state.value.phase)
     }
 
+    @Test fun `a stop before the answer has begun gives the question back at once`() = runTest {
+        use("demo")
+        val thread = LastFirst()
+        val chat = chat(scope = CoroutineScope(thread + Job()))
+        thread.run()
+        assertTrue(chat.send("Hello"))
+        chat.stop()
+        thread.run()
+        assertEquals(Phase.READY, chat.state.value.phase)
+        assertEquals(emptyList<Turn>(), chat.state.value.turns)
+        assertEquals("Hello", chat.state.value.unsent)
+        assertTrue(chat.send("Hello"))
+        thread.run()
+        val turns = chat.state.value.turns
+        assertEquals("length", turns[1].end)
+        assertTrue(chat.edit(0, "Another"))
+        chat.leave()
+        thread.run()
+        assertEquals("what it would replace stays", turns, chat.state.value.turns)
+        assertEquals("Another", chat.state.value.unsent)
+    }
+
     @Test fun `stop keeps what is written, and the chat goes on from there`() = runTest {
         use("demo")
         engine.gate = Channel(Channel.UNLIMITED)

@@ -65,8 +65,23 @@ class SettingsTest {
         assertEquals(0.9, store.settings.value.config().topP!!, 0.0)
     }
 
+    @Test fun `a number is digits, of which there are not too many`() {
+        for (text in listOf("1e999999999", "1E9", "1e-999999999", "1".repeat(26), "0." + "1".repeat(13), ".", "+", "1-")) {
+            assertEquals(text, R.string.not_a_number, refused(Field.TEMPERATURE, text))
+        }
+        assertEquals(R.string.not_a_number, refused(Field.TOP_P, "1e-999999999"))
+        assertEquals(Settings(), store.settings.value)
+        for (text in listOf("+.5", "0,5", "0.500000000000", "00.5")) store.set(Field.TOP_P, text)
+        store.set(Field.TEMPERATURE, "1" + "0".repeat(24))
+        store.set(Field.THREADS, "2.")
+        store.flush()
+        val again = SettingsStore(preferences, scope.backgroundScope).settings.value
+        assertEquals(store.settings.value, again)
+        assertEquals(0.5, again.config().topP!!, 0.0)
+    }
+
     @Test fun `what an older version kept out of range is left out`() {
-        val old = FakePreferences(Field.TOP_P.name to "7", "speculation" to "SOMETIMES")
+        val old = FakePreferences(Field.TOP_P.name to "7", Field.MIN_P.name to "1e-9", "speculation" to "SOMETIMES")
         assertEquals(Settings(), SettingsStore(old, scope.backgroundScope).settings.value)
     }
 
