@@ -435,8 +435,8 @@ class Model:
         that, the others are closed too, and then the first failure is raised."""
         self._closed = True
         failures: list[Exception] = []
-        adapters = [model.close for model in list(self._adapters.values())]
-        sessions = [partial(self._forget, session) for session in list(self._open)]
+        adapters: list[Callable[[], None]] = [model.close for model in list(self._adapters.values())]
+        sessions: list[Callable[[], None]] = [partial(self._forget, session) for session in list(self._open)]
         for close in (*adapters, *sessions):
             try:
                 close()
