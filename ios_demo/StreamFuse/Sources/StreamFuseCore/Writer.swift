@@ -7,8 +7,8 @@ package protocol Writer: AnyObject, Sendable {
   func start(_ prompt: Prompt, _ config: GenerationConfig) throws
   /// The next piece; nil at the end, once the turn is closed.
   func next() throws -> Piece?
-  /// Ends the answer after the last delivered token and closes the turn. What `next` returns afterwards is the text that
-  /// was held back, if there is some.
+  /// Ends the answer after the last delivered token and closes the turn. Then `next` returns the text that was held
+  /// back, if there is some.
   func finish() throws
   /// Ends the answer at its next token.
   func stop()

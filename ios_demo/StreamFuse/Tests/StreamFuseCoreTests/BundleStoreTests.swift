@@ -84,7 +84,9 @@ final class BundleStoreTests: StoreTestCase {
     ]
     for error in errors {
       let transport = Failing(error: error)
-      await refused(.noSpace, "make room and try again") { _ = try await self.store(transport: transport).download(entry) }
+      await refused(.noSpace, "make room and try again") {
+        _ = try await self.store(transport: transport).download(entry)
+      }
       XCTAssertEqual(transport.requests.count.withLock { $0 }, 1, "\(error)")
     }
   }

@@ -589,7 +589,9 @@ private struct SavedSession {
     return Data(parts.joined() + Self.littleEndian(sum))
   }
 
-  private static func littleEndian(_ number: UInt64) -> [UInt8] { (0..<8).map { UInt8(truncatingIfNeeded: number >> (8 * $0)) } }
+  private static func littleEndian(_ number: UInt64) -> [UInt8] {
+    (0..<8).map { UInt8(truncatingIfNeeded: number >> (8 * $0)) }
+  }
 }
 
 /// A file that is not there yet.

@@ -96,9 +96,9 @@ public actor BundleStore {
   /// Returns at once if the contents are in the store already, under any name. If another bundle has the entry's name,
   /// a number is added to it. `progress` is called with the latest state; states that arrive while it runs are skipped.
   ///
-  /// Throws `StreamFuseError`: `network`; `noSpace`, before anything is downloaded or where the disk becomes full; `busy`
-  /// if the same contents are being downloaded; `badFile` for another file than that of the catalogue; what the check
-  /// throws, and then nothing is kept.
+  /// Throws `StreamFuseError`: `network`; `noSpace`, before anything is downloaded or where the disk becomes full;
+  /// `busy` if the same contents are being downloaded; `badFile` for another file than that of the catalogue; what the
+  /// check throws, and then nothing is kept.
   public func download(
     _ entry: CatalogEntry, progress: @escaping @Sendable (BundleProgress) async -> Void = { _ in }
   ) async throws -> InstalledBundle {
