@@ -67,8 +67,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="small: two layers with adapters of rank 128, for inference on CPUs; Muon, batches of 32. Explicit "
-            "flags override it.",
+            help="small: streams in two layers, for inference on CPUs (docs/training.md). Explicit flags override it.",
             **complete.among(*PRESETS),
         ),
         COMMON,
@@ -122,9 +121,7 @@ def train(
 
     streamfuse train --recipe e2e-shared --data-root data -o build/train/e2e
 
-    streamfuse train --data answers.jsonl -o build/train/chat
-
-    streamfuse train --data answers.jsonl -o build/train/small --preset small
+    streamfuse train --data answers.jsonl -o build/train/chat --preset small
 
     streamfuse train --data mine.jsonl --mode shared -o build/train/mine --model ~/models/mine
 
