@@ -96,8 +96,7 @@ impl ToolConstraint {
         } else {
             let with_open = has_open && mark.is_none();
             let with_space = opened.is_some() && mark.is_none();
-            let is_auto = choice == Choice::Auto;
-            let lead = grammar::Lead { with_open, with_space, with_type: is_auto, with_more: is_auto };
+            let lead = grammar::Lead { with_open, with_space, is_auto: choice == Choice::Auto };
             let lark = grammar::of_calls(&functions, family, &language.tokenizer, lead)?;
             let call = Grammar::of_calls(&lark).and_then(|calls| Constraint::new(language.clone(), calls));
             Some(call.map_err(|failure| grammar::blamed(&language, &functions, failure))?)

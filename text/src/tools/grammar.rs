@@ -10,16 +10,15 @@ use crate::json::{Json, Object};
 use crate::language::Language;
 use crate::tokenizer::Tokenizer;
 
-/// What may stand at the beginning of a call.
+/// How a call may begin, and a list of calls go on.
 pub struct Lead {
     /// The mark.
     pub with_open: bool,
     /// White space before it.
     pub with_space: bool,
-    /// In JSON without marks, the field "type", which Llama 3.2 often writes.
-    pub with_type: bool,
-    /// Whether a list may have several calls.
-    pub with_more: bool,
+    /// No call is required. Then JSON without marks may have the field "type", which Llama 3.2 often writes, and a list
+    /// may have several calls.
+    pub is_auto: bool,
 }
 
 /// A Lark grammar of a call to one of these functions. It covers all of a call in JSON, and of another one what stands
@@ -43,7 +42,7 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
                 } else {
                     let field = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
                     let before = literal(&format!("\"name\": {name}, \"{field}\": "));
-                    let is_typed = family.form == Form::JsonAlone && lead.with_type;
+                    let is_typed = family.form == Form::JsonAlone && lead.is_auto;
                     let kind = if is_typed { literal("\"type\": \"function\", ") + "?" } else { String::new() };
                     format!("{} {kind} {before} a{number} {}", literal("{"), literal("}"))
                 }
@@ -69,7 +68,7 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
     start.extend((!before.is_empty()).then(|| literal(before)));
     start.push("call".to_owned());
     let is_list = matches!(family.form, Form::Json { is_list: true, .. });
-    start.extend((is_list && lead.with_more).then(|| "(\", \" call)*".to_owned()));
+    start.extend((is_list && lead.is_auto).then(|| "(\", \" call)*".to_owned()));
     if family.is_json() {
         start.extend((!behind.is_empty()).then(|| literal(behind)));
         start.extend((!family.close.is_empty()).then(|| mark(family.close)));

@@ -238,7 +238,9 @@ public actor Session {
     do {
       try writer?.finish()
       while let piece = try writer?.next() { turn.heldBack.withLock { $0.append(piece) } }
-    } catch {}  // it fails where memory is out, and then the next call says so
+    } catch {
+      // Out of memory. The answer ends here, and the next call on the session throws the error.
+    }
     close(turn)
   }
 
