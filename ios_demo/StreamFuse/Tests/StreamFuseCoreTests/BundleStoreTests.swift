@@ -41,8 +41,10 @@ final class BundleStoreTests: StoreTestCase {
     XCTAssertEqual(left, ["demo"])
   }
 
-  /// A connection that the system cuts once, as where it suspends an app.
-  private struct CutOnce: BundleTransport {
+  /// A transport whose first requests fail; later ones are made.
+  private struct Failing: BundleTransport {
+    let error: any Error
+    var times = Int.max
     let requests = Counter()
 
     func get(
@@ -50,7 +52,7 @@ final class BundleStoreTests: StoreTestCase {
       head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
     ) async throws {
       requests.count.withLock { $0 += 1 }
-      if requests.count.withLock({ $0 }) == 1 { throw POSIXError(.ECONNABORTED) }
+      if requests.count.withLock({ $0 }) <= times { throw error }
       try await URLSessionTransport().get(url, from: offset, arriving: arriving, head: head, body: body)
     }
   }
@@ -58,22 +60,8 @@ final class BundleStoreTests: StoreTestCase {
   func testAConnectionThatTheSystemCutsIsTriedAgain() async throws {
     try publisher.publish([("demo", demo)])
     let entry = try await entry()
-    _ = try await store(transport: CutOnce()).download(entry)
+    _ = try await store(transport: Failing(error: POSIXError(.ECONNABORTED), times: 1)).download(entry)
     XCTAssertEqual(left, ["demo"])
-  }
-
-  /// A transport whose requests fail.
-  private struct Failing: BundleTransport {
-    let error: any Error
-    let requests = Counter()
-
-    func get(
-      _ url: URL, from offset: Int64, arriving: @escaping @Sendable (Int64) throws -> Void,
-      head: @escaping @Sendable (TransportHead) throws -> Void, body: @escaping @Sendable (Data) throws -> Void
-    ) async throws {
-      requests.count.withLock { $0 += 1 }
-      throw error
-    }
   }
 
   func testADiskThatIsFullForTheTransportIsNamedAndNotTriedAgain() async throws {
