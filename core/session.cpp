@@ -58,7 +58,7 @@ auto Session::or_end(const Body& body) {
   }
 }
 
-void Session::check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const {
+void Session::check_prompt(const int64_t* ids, int64_t n) const {
   if (n < 1 || ids == nullptr) bad("the prompt is empty: it needs at least one token");
   if (n > spec_.capacity)
     bad("the prompt has " + std::to_string(n) + " tokens, but this bundle's context holds " +
@@ -67,20 +67,23 @@ void Session::check_start(const int64_t* ids, int64_t n, const Generation& gener
     if (ids[i] < 0 || ids[i] >= spec_.vocab_size)
       bad("the prompt holds token " + std::to_string(ids[i]) + ", outside this bundle's vocabulary of " +
           std::to_string(spec_.vocab_size));
-  if (!drafts || generation.width == 0) return;
+}
+
+void Session::check_width(int64_t width) const {
   std::string widths;
   for (const Method& method : spec_.verify) {
     if (method.rows < 2) continue;
-    if (method.rows == generation.width) return;
+    if (method.rows == width) return;
     widths += (widths.empty() ? "" : ", ") + std::to_string(method.rows);
   }
-  bad("width must be one of " + widths + " for this bundle, not " + std::to_string(generation.width));
+  bad("width must be one of " + widths + " for this bundle, not " + std::to_string(width));
 }
 
 void Session::start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar) {
   const uint32_t stops = stops_;  // a stop during this call counts
   const bool drafts = generation.speculative && !spec_.verify.empty();
-  check_start(ids, n, generation, drafts);
+  check_prompt(ids, n);
+  if (drafts && generation.width != 0) check_width(generation.width);
   std::optional<Constraint> constrained;
   if (grammar->size > 0) constrained.emplace(std::move(grammar), spec_.vocab_size, generation.stop_ids);
   past_stops_ = stops;  // not before: if the arguments are refused, a stop of the running text still ends it
@@ -337,6 +340,26 @@ void Session::remember() {
     memory_->add(std::span(tokens_).subspan(before));
   } catch (const std::bad_alloc&) {
   }
+}
+
+void Session::score(const int64_t* ids, int64_t n, int64_t from, const Scores& out) {
+  const uint32_t stops = stops_;  // as in `start`
+  check_prompt(ids, n);
+  if (from < 1 || from >= n)
+    bad("the first token to score must be one of 1 to " + std::to_string(n - 1) + ", not " + std::to_string(from));
+  if (out.top_count < 0 || out.top_count > std::min<int64_t>(SF_TOP_LOG_PROBS, spec_.vocab_size))
+    bad("the number of most probable tokens must be 0 to " + std::to_string(int{SF_TOP_LOG_PROBS}) +
+        " and at most the vocabulary's size, not " + std::to_string(out.top_count));
+  past_stops_ = stops;
+  finish(nullptr);
+  const int64_t same = common_prefix(tokens_, ids, n);
+  or_end([&] {
+    engine_.rewind(std::min({engine_.cached(), same, from - 1}));
+    tokens_.assign(ids, ids + n);
+    planner_.begin(tokens_, same, nullptr, {});
+    streamfuse::score(spec_, engine_, tokens_, from, out, [this] { return stopped(); });
+    engine_.idle();
+  });
 }
 
 void Session::finish(const char* reason) {

@@ -18,6 +18,7 @@
 #include "observer.h"
 #include "planner.h"
 #include "prefixes.h"
+#include "score.h"
 #include "statistics.h"
 #include "stopwatch.h"
 
@@ -37,6 +38,7 @@ class Session {
   void start(const int64_t* ids, int64_t n, const Generation& generation, Owned<sf_constraint> grammar);
   bool read();               // processes a part of the prompt in one pass; false: nothing is left
   bool next(sf_token& out);  // false: the text has ended
+  void score(const int64_t* ids, int64_t n, int64_t from, const Scores& out);
   std::span<const sf_top_token> top() const { return top_; }
   void finish(const char* reason);
   void stop() { ++stops_; }
@@ -69,7 +71,8 @@ class Session {
   // engine is told that no pass follows.
   template <typename Body>
   auto or_end(const Body& body);
-  void check_start(const int64_t* ids, int64_t n, const Generation& generation, bool drafts) const;
+  void check_prompt(const int64_t* ids, int64_t n) const;
+  void check_width(int64_t width) const;
   double learn_costs();
   void load_prefix();
   bool prefill_pass();

@@ -222,6 +222,15 @@ int32_t sf_sequence_top(const sf_sequence* handle, const sf_top_token** out) {
   return static_cast<int32_t>(top.size());
 }
 
+int sf_sequence_score(sf_sequence* handle, const int64_t* ids, int64_t n, int64_t from, int32_t top_count,
+                      float* log_probs, sf_top_token* top) {
+  return on(handle, [&](streamfuse::Session& session) {
+    if (log_probs == nullptr || (top == nullptr && top_count != 0)) bad("there is no array for the results");
+    session.score(ids, n, from, {top_count, log_probs, top});
+    return SF_OK;
+  });
+}
+
 int sf_sequence_finish(sf_sequence* handle, const char* reason) {
   return on(handle, [&](streamfuse::Session& session) {
     session.finish(reason);

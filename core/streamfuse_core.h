@@ -352,6 +352,16 @@ typedef struct sf_top_token {
  * sf_options.top_log_probs. A token that was sampled or constrained need not be among them. */
 SF_EXPORT int32_t sf_sequence_top(const sf_sequence*, const sf_top_token** out);
 
+/* Scores given tokens: how probable the model finds each of ids[from..n) after all tokens before it, 1 <= from < n.
+ * log_probs [n - from] are natural logarithms as in sf_token, with the same bits as if the text had been generated. top
+ * [n - from, top_count], NULL if top_count is 0, receives the most probable tokens at each position, ordered as in
+ * sf_sequence_top; top_count is at most SF_TOP_LOG_PROBS and the vocabulary's size. Finishes a running text first; then
+ * the tokens of the sequence are ids, all but the last of them in the cache. The prefix of ids[0..from - 1) that is in
+ * the cache already is not processed again. sf_sequence_stop makes it return SF_CANCELLED after the current pass. The
+ * statistics stay those of the last text. */
+SF_EXPORT int sf_sequence_score(sf_sequence*, const int64_t* ids, int64_t n, int64_t from, int32_t top_count,
+                                float* log_probs, sf_top_token* top);
+
 /* Ends the text after the tokens delivered so far and discards what was computed beyond them. `reason` is the finish
  * reason in the statistics: "stop" (a stop string) or "stopped" (NULL means this). No effect if no text runs. */
 SF_EXPORT int sf_sequence_finish(sf_sequence*, const char* reason);

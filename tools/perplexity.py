@@ -2,8 +2,8 @@
 
     python tools/perplexity.py build/demo --data dialogsum/train.jsonl --key dialogue --tokens 8000
 
-Texts are read in passes of the widest method that prunes nothing, each row's logits against the token that follows. A
-checkpoint folder in place of the bundle is read in PyTorch in float32, a .gguf file by llama.cpp (llama-cpp-python).
+A bundle's texts are scored by `Model.score`. A checkpoint folder in place of the bundle is read in PyTorch in float32,
+a .gguf file by llama.cpp (llama-cpp-python).
 `--join N` joins texts with an empty line as long as they have at most N tokens together.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 _ROWS = 128  # logits at a time
-Read = Callable[[np.ndarray], Iterator[np.ndarray]]  # token ids [n] -> their logits, in parts, but for the last one's
+Score = Callable[[np.ndarray], float]  # token ids [n] -> log-probability of all but the first, each after those before
 
 
 def log_probs_of(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -28,33 +28,26 @@ def log_probs_of(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return shifted[np.arange(len(tokens)), tokens] - np.log(np.exp(shifted).sum(1))
 
 
+def score_of(logits: Iterator[np.ndarray], ids: np.ndarray) -> float:
+    """The log-probability of ids[1:] under their logits, in parts [rows, V]."""
+    total, at = 0.0, 1
+    for part in logits:
+        total += float(log_probs_of(part, ids[at : at + len(part)]).sum())
+        at += len(part)
+    return total
+
+
 @contextmanager
-def of_bundle(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int, Read]]:
-    """Tokenizer, longest text, and logits."""
+def of_bundle(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int, Score]]:
+    """Tokenizer, longest text, and score."""
     from streamfuse.api import load
-    from streamfuse.runtime.backends.executorch import ExecuTorchBackend
 
     with load(path) as model:
-        text = model.tokenizer
-    with ExecuTorchBackend(path) as backend:
-        whole = ((rows, name) for name, (rows, keep) in backend.spec.widths.items() if rows == keep)
-        rows, method = max(whole)
-
-        def read(ids: np.ndarray) -> Iterator[np.ndarray]:
-            backend.truncate(0)
-            for start in range(0, len(ids) - 1, rows):
-                own = ids[start : min(start + rows, len(ids) - 1)]
-                causal = np.tril(np.ones((len(own), len(own)), bool))
-                out = backend.run(method, own, np.arange(start, start + len(own)), causal, want_logits=True)
-                backend.commit(range(len(own)))
-                assert out.logits is not None
-                yield out.logits
-
-        yield text.encode, backend.spec.capacity, read
+        yield model.tokenizer.encode, model.context_length, lambda ids: model.score(ids[:1], ids[1:]).log_prob
 
 
 @contextmanager
-def of_checkpoint(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int, Read]]:
+def of_checkpoint(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int, Score]]:
     import torch
 
     from streamfuse.model.checkpoint import load_base
@@ -62,26 +55,27 @@ def of_checkpoint(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int,
 
     model = load_base(path)
 
-    def read(ids: np.ndarray) -> Iterator[np.ndarray]:
+    def score(ids: np.ndarray) -> float:
         with torch.inference_mode():
-            yield from (part.numpy() for part in model(torch.from_numpy(ids[None, :-1]))[0].split(_ROWS))
+            logits = model(torch.from_numpy(ids[None, :-1]))[0]
+        return score_of((part.numpy() for part in logits.split(_ROWS)), ids)
 
-    yield open_text(path, raw=True).encode, model.config.max_position_embeddings, read
+    yield open_text(path, raw=True).encode, model.config.max_position_embeddings, score
 
 
 @contextmanager
-def of_gguf(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int, Read]]:
+def of_gguf(path: Path) -> Iterator[tuple[Callable[[str], list[int]], int, Score]]:
     import llama_cpp
 
     llama: Any = llama_cpp.Llama(str(path), n_ctx=1024, n_batch=_ROWS, logits_all=True, verbose=False)
 
-    def read(ids: np.ndarray) -> Iterator[np.ndarray]:
+    def score(ids: np.ndarray) -> float:
         llama.reset()
         llama.eval(ids[:-1].tolist())
         scores = llama.scores[: len(ids) - 1]
-        yield from (scores[start : start + _ROWS] for start in range(0, len(scores), _ROWS))
+        return score_of((scores[start : start + _ROWS] for start in range(0, len(scores), _ROWS)), ids)
 
-    yield lambda text: llama.tokenize(text.encode(), special=False), llama.n_ctx(), read
+    yield lambda text: llama.tokenize(text.encode(), special=False), llama.n_ctx(), score
 
 
 def texts_of(lines: Iterator[str], key: str, encode: Callable[[str], list[int]], longest: int) -> Iterator[list[int]]:
@@ -112,13 +106,12 @@ def main() -> None:
     is_bundle = (given.model / "manifest.json").is_file()
     opened = of_gguf if given.model.suffix == ".gguf" else of_bundle if is_bundle else of_checkpoint
     total, count, longest = 0.0, 0, 0
-    with opened(given.model) as (encode, capacity, read), given.data.open(encoding="utf-8") as lines:
+    with opened(given.model) as (encode, capacity, score), given.data.open(encoding="utf-8") as lines:
         for text in texts_of(lines, given.key, encode, given.join):
             ids = np.array(text, np.int64)[:capacity]
-            at = 1
-            for logits in read(ids):
-                total -= float(log_probs_of(logits, ids[at : at + len(logits)]).sum())
-                at += len(logits)
+            if len(ids) < 2:  # the first token follows nothing
+                continue
+            total -= score(ids)
             count += len(ids) - 1
             longest = max(longest, len(ids))
             if count >= given.tokens:

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -436,6 +436,44 @@ def test_an_argument_that_has_another_type_is_named(
             with pytest.raises(OptionError, match=r"^calls must be the tool calls of an answer, not "):
                 chat.call_tools(calls)
         assert chat.messages == []
+
+
+def test_a_given_answer_is_scored_as_if_it_were_generated(model: streamfuse.Model) -> None:
+    result = model.generate("hi", system="Be brief.", max_new_tokens=12, ignore_eos=True, top_log_probs=3)
+    found = model.score("hi", result.tokens, system="Be brief.", top_log_probs=3)
+    assert (found.tokens, found.log_probs) == (result.tokens, result.log_probs)
+    assert found.top_log_probs == result.top_log_probs
+    ids = model.encode("hi", system="Be brief.")
+    assert model.score(ids, result.tokens) == replace(found, top_log_probs=[])
+    text = model.score("hi", "yes")
+    assert text.tokens == model.tokenizer.encode_rendered("yes", continues=True)
+    raw = model.score("one", " two", raw=True)
+    whole = model.encode("one two", raw=True)
+    assert raw.tokens == whole[len(whole) - len(raw.tokens) :]
+    assert raw.log_probs == model.score(whole[:1], whole[1:]).log_probs[-len(raw.tokens) :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "sentence"),
+    [
+        (("", "a"), {"raw": True}, "the prompt is empty"),
+        (([], "a"), {}, "the prompt is empty"),
+        (("a", ""), {"raw": True}, "the answer is empty"),
+        (("a", []), {}, "the answer is empty"),
+        (([1], [2]), {"system": "b"}, "system is for the chat template"),
+        (("a", [10**7]), {}, "outside this bundle's vocabulary"),
+        (("a", "b" * 10_000), {}, "but this bundle's context holds"),
+        (("a", None), {}, "list of token ids"),
+        ((None, "a"), {}, "list of token ids"),
+        (("a", "b"), {"top_log_probs": 21}, "top_log_probs must be an integer from 0 to 20, not 21"),
+        (("a", "b"), {"raw": 1}, "raw must be True or False"),
+    ],
+)
+def test_a_wrong_prompt_or_answer_is_refused(
+    model: streamfuse.Model, arguments: tuple[Any, Any], options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises((PromptError, OptionError), match=sentence):
+        model.score(*arguments, **options)
 
 
 def test_a_piece_and_a_result_have_the_log_probabilities_that_are_asked_for(model: streamfuse.Model) -> None:

@@ -147,6 +147,9 @@ def test_a_chat_takes_a_restriction_for_one_turn_or_for_all(model: streamfuse.Mo
     with model.chat(regex="[a-c]{2}", max_new_tokens=8) as chat:
         assert re.fullmatch("[a-h]{8}", chat.send("a", regex=None).text)
         assert re.fullmatch("[a-c]{2}", chat.send("b").text)
+        chat.reset()
+        assert re.fullmatch("[d-e]{3}", chat.send("c", grammar="start: /[d-e]{3}/").text)
+        assert re.fullmatch("[a-h]{8}", chat.send("d", tool_choice="none").text)
     with model.chat() as chat, pytest.raises(OptionError, match=r"^regex: "):
         chat.send("a", regex="(")
     with pytest.raises(OptionError, match="do not go together"):

@@ -343,6 +343,40 @@ def test_the_most_probable_tokens_are_those_of_the_public_api(served: Served) ->
     found = served.client.completions.create(**text).choices[0].logprobs.top_logprobs
     whole = served.model.generate("a few words", raw=True, max_new_tokens=9, top_log_probs=2).top_log_probs
     assert found == [{one.text: one.log_prob for one in reversed(of_token)} for of_token in whole]
+    drawn = served.client.completions.create(**text, temperature=5, seed=3).choices[0].logprobs
+    own = [{name: value} for name, value in zip(drawn.tokens, drawn.token_logprobs, strict=True)]
+    assert all(one.items() <= top.items() for one, top in zip(own, drawn.top_logprobs, strict=True))
+    assert {len(top) for top in drawn.top_logprobs} == {2, 3}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tokens", [0, 4])
+def test_an_echo_has_the_log_probabilities_of_the_prompt(served: Served, stream: bool, tokens: int) -> None:
+    words = "a few words"
+    ids = served.model.encode(words, raw=True)
+    expected = served.model.score(ids[:1], ids[1:], top_log_probs=2)
+    answer = served.model.generate(words, raw=True, max_new_tokens=4, log_probs=True)
+    asked: dict[str, Any] = {"model": NAME, "prompt": words, "max_tokens": tokens, "echo": True, "stream": stream}
+    found = served.client.completions.create(**asked, logprobs=2)
+    parts = [chunk.choices[0] for chunk in found] if stream else found.choices
+    text = "".join(part.text for part in parts)
+    assert text == words + (answer.text if tokens else "")
+    assert parts[-1].finish_reason == "length"
+    told = [part.logprobs for part in parts if part.logprobs is not None]
+    values = [value for part in told for value in part.token_logprobs]
+    assert values == [None, *expected.log_probs, *answer.log_probs[:tokens]]
+    tops = [top for part in told for top in part.top_logprobs or [None]]
+    assert tops[0] is None
+    for top, listed in zip(tops[1:], expected.top_log_probs, strict=False):
+        assert {one.text: one.log_prob for one in listed}.items() <= top.items()
+    offsets = [(at, token) for part in told for at, token in zip(part.text_offset, part.tokens, strict=True)]
+    assert all(text[at : at + len(token)] == token for at, token in offsets)
+    if not stream:
+        assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(ids), tokens)
+    plain = served.client.completions.create(**{**asked, "stream": False})
+    assert (plain.choices[0].text, plain.choices[0].logprobs) == (text, None)
+    one = served.client.completions.create(model=NAME, prompt=ids[:1], max_tokens=0, echo=True, logprobs=0)
+    assert one.choices[0].logprobs.token_logprobs == [None]
 
 
 def test_log_probabilities_of_a_continued_text_have_offsets(served: Served) -> None:

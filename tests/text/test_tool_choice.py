@@ -402,7 +402,7 @@ def test_a_call_is_forced_where_there_is_no_choice() -> None:
     ("tools", "choice", "error", "words"),
     [
         (TOOLS, "other", TextError, "no tool has the name other; .* one of: get_weather, now"),
-        ([], "auto", TextError, "there are no tools"),
+        ([], "required", TextError, "there are no tools"),
         (
             [{"name": "a", "parameters": {"type": "object", "properties": {"b": {"not": {}}}}}],
             "auto", GrammarError, "parameters of the function a: .*not",

@@ -130,13 +130,14 @@ impl Text {
         serde_json::to_string(&calls).expect("values are always JSON")
     }
 
-    /// What the next answer may contain. Without a choice: auto, or None if there are no functions.
+    /// What the next answer may contain. Without a choice: auto. None if there are no functions and none is required.
     pub fn constrain_calls(&self, choice: Option<&str>) -> Result<Option<ToolConstraint>> {
         let tools = &self.conversation.setting.tools;
-        if choice.is_none() && tools.functions().next().is_none() {
+        let choice = choice.unwrap_or("auto");
+        if matches!(choice, "auto" | "none") && tools.functions().next().is_none() {
             return Ok(None);
         }
-        ToolConstraint::new(self.language.clone(), tools, choice.unwrap_or("auto"), &self.prompt()).map(Some)
+        ToolConstraint::new(self.language.clone(), tools, choice, &self.prompt()).map(Some)
     }
 
     /// The text that the next answer follows.

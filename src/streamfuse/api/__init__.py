@@ -14,7 +14,7 @@ from streamfuse.extras import MissingExtra
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import CoreError, TokenLogProb
+from streamfuse.runtime.core import CoreError, Score, Stopped, TokenLogProb
 from streamfuse.runtime.self_test import Parity, SelfTest
 from streamfuse.runtime.session import Generation, ParsedError, Piece, Result, ToolCall
 from streamfuse.runtime.statistics import Statistics
@@ -39,8 +39,10 @@ __all__ = [
     "PromptError",
     "RemovedPrefix",
     "Result",
+    "Score",
     "SelfTest",
     "Statistics",
+    "Stopped",
     "StoredPrefix",
     "TextError",
     "TokenLogProb",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamfuse.api.asynchronous import AsyncGeneration, OneStream
 from streamfuse.api.options import GenerationOptions, PromptConfig, prompt_config_of, several
-from streamfuse.runtime.config import demand, is_integer
+from streamfuse.runtime.config import RESTRICTING, demand, is_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -155,7 +155,10 @@ class Chat:
                 yield f"error: there is no tool {call.name}; the tools are {', '.join(tools)}"
 
     def _turn(self, options: GenerationOptions) -> tuple[GenerationConfig, PromptConfig]:
-        merged: GenerationOptions = {**self._options, **options}
+        # What restricts an answer is one choice, so one of these options replaces the chat's default of any of them.
+        given = any(name in options for name in RESTRICTING)
+        defaults = {name: value for name, value in self._options.items() if not (given and name in RESTRICTING)}
+        merged: GenerationOptions = {**defaults, **options}  # type: ignore[typeddict-item]
         return self._model.config(**merged), prompt_config_of(**merged)
 
     def _ask(

@@ -18,7 +18,15 @@ from streamfuse.api.chat import Chat
 from streamfuse.api.options import GenerationOptions, PromptConfig, check_adapter, config_of, prompt_config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.options import OptionError
-from streamfuse.runtime.config import GenerationConfig, PromptError, check_prompt, demand, demand_bool, token_ids_of
+from streamfuse.runtime.config import (
+    GenerationConfig,
+    PromptError,
+    check_prompt,
+    demand,
+    demand_bool,
+    demand_top_log_probs,
+    token_ids_of,
+)
 from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked
 
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     from streamfuse.engines import EngineMaker
     from streamfuse.runtime.backend import Backend
     from streamfuse.runtime.constraint import Constraint
-    from streamfuse.runtime.core import CoreModel
+    from streamfuse.runtime.core import CoreModel, Score
     from streamfuse.runtime.self_test import SelfTest
     from streamfuse.runtime.session import Generation, Result, Session
     from streamfuse.runtime.text import Tokenizer
@@ -313,6 +321,63 @@ class Model:
         """The same for `async for`: passes run in a worker thread. One at a time; CoreError for a second one."""
         chosen = self._of(adapter)
         return AsyncGeneration(chosen._starting(prompt, messages, system, raw, options), chosen._one)
+
+    def score(
+        self,
+        prompt: str | Sequence[int],
+        answer: str | Sequence[int],
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        adapter: str | None = None,
+        top_log_probs: int = 0,
+    ) -> Score:
+        """How probable the model finds a given answer to a prompt, for example to choose one of several answers.
+
+        The log-probabilities have the same bits as those of `generate` with `log_probs=True`, if it generates the same
+        tokens. The answer is processed like a prompt, in few passes.
+
+        Args:
+            prompt: as in `generate`. For a conversation: `encode(messages=...)`.
+            answer: text or token ids. Text has only its own tokens: none that ends an answer. After a raw prompt, the
+                two texts are encoded together, and the tokens from the first one that is not the prompt's are scored;
+                so begin the answer with the space that separates them.
+            system: as in `generate`, like `raw` and `adapter`.
+            top_log_probs: number of most probable tokens to report per position, 0 to 20.
+
+        Raises:
+            PromptError: prompt or answer is empty, or both together are longer than the context.
+            TextError: the chat template refuses the messages.
+            OptionError: an option out of its range.
+            Stopped: `stop` was called.
+            CoreError: the engine failed, or the model is closed.
+        """
+        demand_top_log_probs(top_log_probs)
+        chosen = self._of(adapter)
+        stopped = chosen._stops.watch()
+        ids, first = chosen._with_answer(prompt, answer, system, raw)
+        self.check_prompt(ids)
+        if first == len(ids):
+            raise PromptError("the answer is empty: it needs at least one token")
+        chosen._one.wait_until_free()
+        return chosen._shared().score(ids, first, top_log_probs, stopped)
+
+    def _with_answer(self, prompt: Any, answer: Any, system: str | None, raw: bool) -> tuple[list[int], int]:
+        """Token ids of a prompt with an answer, and the number of those before the answer."""
+        demand_bool("raw", raw)
+        is_text = isinstance(prompt, str)
+        before = self.encode(prompt, system=system, raw=raw) if is_text else token_ids_of(prompt)
+        if not is_text:
+            _refuse(prompt_config_of(), system, "token ids")
+        if not before:
+            raise PromptError("the prompt is empty: it needs at least one token")
+        if not isinstance(answer, str):
+            return [*before, *token_ids_of(answer)], len(before)
+        if is_text and system is None and self._continues(raw):
+            whole = self.tokenizer.encode(prompt + answer)
+            same = next((place for place, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
+            return whole, max(1, min(same, len(whole)))
+        return [*before, *self.tokenizer.encode_rendered(answer, continues=True)], len(before)
 
     def chat(
         self,

@@ -17,6 +17,7 @@ NO_VERIFY = "no verify methods in this bundle"
 MOST_TOP_LOG_PROBS = 20  # SF_TOP_LOG_PROBS of core/streamfuse_core.h
 DRAFT_SOURCES = ("streams", "lookup", "table", "memory")  # of drafts
 CONSTRAINTS = ("schema", "regex", "grammar")  # options that restrict what the text may be
+RESTRICTING = (*CONSTRAINTS, "tool_choice")  # at most one of them restricts an answer
 _LIMIT = 1e30  # of temperature and repetition penalty, as in the core
 _LEAST_PENALTY = 1e-30  # a smaller one makes scores infinite
 
@@ -57,6 +58,12 @@ def demand(holds: bool, flag: str, range_: str, value: object) -> None:
     """Raise OptionError unless `holds`: "--flag must be range_, not value"."""
     if not holds:
         raise OptionError(f"--{flag} must be {range_}, not {shown(value)}")
+
+
+def demand_top_log_probs(value: object) -> None:
+    """OptionError unless it is a number of tokens that the core reports per position."""
+    asked = is_integer(value) and value in range(MOST_TOP_LOG_PROBS + 1)
+    demand(asked, "top-log-probs", f"an integer from 0 to {MOST_TOP_LOG_PROBS}", value)
 
 
 def demand_bool(flag: str, value: object) -> None:
@@ -105,8 +112,7 @@ class GenerationConfig:
         demand_bool("ignore-eos", self.ignore_eos)
         demand_bool("speculative", self.speculative)
         demand_bool("log-probs", self.log_probs)
-        asked = is_integer(self.top_log_probs) and 0 <= self.top_log_probs <= MOST_TOP_LOG_PROBS
-        demand(asked, "top-log-probs", f"an integer from 0 to {MOST_TOP_LOG_PROBS}", self.top_log_probs)
+        demand_top_log_probs(self.top_log_probs)
         demand(self.width is None or is_integer(self.width), "width", "an integer", self.width)
         if "" in self.stop_strings:
             raise OptionError("--stop must not be empty; leave it out to stop at the model's own end only")

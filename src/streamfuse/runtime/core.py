@@ -6,7 +6,8 @@ import ctypes
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,14 +17,14 @@ import numpy.typing as npt
 from streamfuse.native.library import LibraryError, find_core, load_typed, path_argument
 from streamfuse.runtime.backend import Backend, BackendError, ModelSpec
 from streamfuse.runtime.clock import Clock, set_clock
-from streamfuse.runtime.config import GenerationConfig, PromptError, token_ids_of
+from streamfuse.runtime.config import MOST_TOP_LOG_PROBS, GenerationConfig, PromptError, token_ids_of
 from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.constraint import table_of as table_of_constraint
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.structures import TAKE, CToken, Method, Options, SequenceOptions, Spec, Tensor, TopToken
 from streamfuse.runtime.tables import DTYPES
-from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_GRAMMAR, BAD_TABLES, END, OK
+from streamfuse.runtime.text_library import BAD_ARGUMENT, BAD_FILE, BAD_GRAMMAR, BAD_TABLES, CANCELLED, END, OK
 
 # Who drafted a token, by sf_token.source; the model itself where nobody did.
 SOURCES = ("model", "streams", "lookup", "table", "grammar", "memory")
@@ -40,6 +41,13 @@ class GrammarStopped(CoreError):
 
 class TablesError(CoreError):
     """Drafting tables that contradict themselves or the model."""
+
+
+class Stopped(CoreError):
+    """`stop` was called, and there is no part of a result to return."""
+
+
+_ERRORS: dict[int, type[CoreError]] = {BAD_GRAMMAR: GrammarStopped, CANCELLED: Stopped}
 
 
 def view(address: int | None, dtype: Any, *shape: int) -> npt.NDArray[Any]:
@@ -172,6 +180,27 @@ class Token(NamedTuple):
     top: tuple[TokenLogProb, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How probable a model finds given tokens: `log_probs` has the natural logarithm of the probability of each of
+    `tokens` after all tokens before it (softmax over the whole vocabulary, without temperature and filters). If they
+    were requested, `top_log_probs` has the most probable tokens at the position of each, best first."""
+
+    tokens: list[int]
+    log_probs: list[float]
+    top_log_probs: list[tuple[TokenLogProb, ...]] = field(default_factory=list, repr=False)
+
+    @property
+    def log_prob(self) -> float:
+        """The natural logarithm of the probability of all tokens together."""
+        return math.fsum(self.log_probs)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(-log_prob / number of tokens)."""
+        return math.exp(-self.log_prob / len(self.log_probs))
+
+
 class CoreSession:
     """One sequence on one engine; the names are the header's. One thread at a time, but for `stop` and `close`.
 
@@ -286,6 +315,34 @@ class CoreSession:
         count = self.library.sf_sequence_top(handle, byref(found))
         return tuple(TokenLogProb(one.id, one.log_prob) for one in found[:count])
 
+    def score(self, token_ids: Sequence[int] | npt.NDArray[np.int64], first: int, top_log_probs: int = 0) -> Score:
+        """How probable the model finds each of token_ids[first:] after the tokens before it. Ends a running text;
+        afterwards `tokens` are these, all but the last of them cached. `stop` makes it raise Stopped.
+
+        Args:
+            first: at least 1, because the first token follows nothing.
+            top_log_probs: number of most probable tokens to report per position, 0 to 20.
+
+        Raises:
+            PromptError: no token follows `first`, too many tokens, or not token ids of the vocabulary.
+            ValueError: `top_log_probs` is out of range.
+            CoreError: as in `start`.
+        """
+        ids = np.array(token_ids_of(token_ids), np.int64)
+        count, most = max(0, len(ids) - max(1, first)), max(0, min(top_log_probs, MOST_TOP_LOG_PROBS))
+        log_probs, top = (c_float * count)(), (TopToken * (count * most))()
+        with self.handle:
+            code = self._call(
+                self.library.sf_sequence_score, ids.ctypes.data, len(ids), first, top_log_probs, log_probs, top,
+                allowed=BAD_ARGUMENT,
+            )  # fmt: skip
+            if code == BAD_ARGUMENT:
+                sentence = self._sentence()
+                raise ValueError(sentence) if sentence.startswith("the number") else PromptError(sentence)
+        found = [TokenLogProb(one.id, one.log_prob) for one in top]
+        rows = [tuple(found[at : at + most]) for at in range(0, len(found), most)] if most else []
+        return Score(ids[first:].tolist(), list(log_probs), rows)
+
     def finish(self, reason: str | None = None) -> None:
         """End the text after what was delivered; `reason` as in the statistics, "stopped" by default."""
         self._call(self.library.sf_sequence_finish, reason.encode() if reason else None)
@@ -394,7 +451,7 @@ class CoreSession:
                 for table in (self._table, *reversed(self.kept["constraints"])):
                     if (error := table.guard.raised_as(sentence)) is not None:
                         raise error
-                raise (GrammarStopped if code == BAD_GRAMMAR else CoreError)(sentence)
+                raise _ERRORS.get(code, CoreError)(sentence)
         return code
 
 
@@ -415,6 +472,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/streamfuse_core.h an
     "sf_sequence_read": (ctypes.c_int, [_handle, c_void_p, c_void_p]),
     "sf_sequence_next": (ctypes.c_int, [_handle, c_void_p]),
     "sf_sequence_top": (c_int32, [_handle, POINTER(POINTER(TopToken))]),
+    "sf_sequence_score": (ctypes.c_int, [_handle, c_void_p, _number, _number, c_int32, c_void_p, c_void_p]),
     "sf_sequence_finish": (ctypes.c_int, [_handle, _text]),
     "sf_sequence_stop": (None, [_handle]),
     "sf_sequence_reset": (ctypes.c_int, [_handle]),

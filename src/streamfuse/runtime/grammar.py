@@ -13,7 +13,7 @@ import numpy as np
 from streamfuse.runtime.backend import BoolArray, IntArray
 from streamfuse.runtime.handle import Handle
 from streamfuse.runtime.structures import ConstraintTable
-from streamfuse.runtime.text_library import OK, GrammarError, TextHandle, text_error
+from streamfuse.runtime.text_library import OK, GrammarError, TextError, TextHandle, text_error
 
 __all__ = ["Grammar", "GrammarError"]
 
@@ -41,6 +41,8 @@ class Grammar:
         self.vocab_size = text.vocab_size
         if kind == "calls":
             text.call("sf_text_constrain_calls", data, len(data), byref(self._table))
+            if not self._table.size:
+                raise TextError("there are no tools, so nothing restricts the calls")
         else:
             text.call("sf_text_constrain", _KINDS[kind], data, len(data), byref(self._table))
         release = self._table.release

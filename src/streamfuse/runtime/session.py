@@ -8,7 +8,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.clock import Clock
 from streamfuse.runtime.config import GenerationConfig, Schema
 from streamfuse.runtime.constraint import Constraint
-from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, TokenLogProb
+from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, Score, Stopped, TokenLogProb
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.stops import StopCount
 from streamfuse.runtime.text import TextError, TextStream, Tokenizer
@@ -317,6 +317,37 @@ class Session:
         if stopped():
             self._generation.stop()
         return self._generation
+
+    def score(
+        self,
+        token_ids: Sequence[int],
+        first: int,
+        top_log_probs: int = 0,
+        stopped: Callable[[], bool] | None = None,
+    ) -> Score:
+        """How probable the model finds each of token_ids[first:] after the tokens before it. A generation that still
+        runs is closed; what the tokens share with the cache from the start on, up to `first`, is not processed again.
+
+        Args:
+            first: from 1 to the last index of `token_ids`.
+            top_log_probs: number of most probable tokens to report per position, 0 to 20.
+            stopped: as in `generate`.
+
+        Raises:
+            PromptError: the tokens or `first` are out of range; the session is as before.
+            ValueError: `top_log_probs` is.
+            Stopped: `stop` was called.
+        """
+        stopped = stopped or self.watch_stops()
+        self.end_generation()
+        if stopped():
+            raise Stopped("the scoring was stopped before it began")
+        found = self.core.score(token_ids, first, top_log_probs)
+        if self._tokenizer is None:
+            return found
+        text = self._tokenizer.stream().token_text
+        named = [tuple(one._replace(text=text(one.token)) for one in top) for top in found.top_log_probs]
+        return replace(found, top_log_probs=named)
 
     def end_generation(self) -> None:
         """End the generation that runs, if any. The cache keeps what was delivered."""

@@ -18,7 +18,7 @@ from streamfuse.native.library import find_text, load_typed
 from streamfuse.runtime.structures import Spec, Tensor
 
 OK, BAD_ARGUMENT, CONTEXT_FULL, EXECUTION, BROKEN, BAD_TABLES, BAD_FILE = 0, 1, 4, 6, 8, 9, 10  # core/streamfuse_core.h
-BAD_GRAMMAR, END = 11, 100
+BAD_GRAMMAR, CANCELLED, END = 11, 12, 100
 CHANNELS = ("answer", "thinking", "tool_call")  # of a part of an answer
 
 _place, _size, _count = POINTER(c_void_p), POINTER(c_size_t), POINTER(c_int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import string
 import time
@@ -126,18 +127,18 @@ class TextAnswer:
         self._head = _head("cmpl", "text_completion", model, fingerprint)
         self._include_usage, self._log_probs = include_usage, log_probs
         self._tokens: list[dict[str, Any]] = []  # with log-probabilities, if they are asked for
-        self._offset = 0  # characters of the pieces so far
+        self._written = ""  # the text of the pieces so far
 
     def take(self, piece: Piece) -> list[dict[str, Any]]:
         """Note a piece. The token that it may have, with its log-probability and its place in the text."""
-        found = [{**token, "offset": self._offset} for token in _tokens(piece)]
+        found = [{**token, "offset": len(self._written)} for token in _tokens(piece)]
         self._tokens += found
-        self._offset += len(piece.text)
+        self._written += piece.text
         return found
 
     def whole(self, result: Result) -> dict[str, Any]:
         """The answer as one object."""
-        choice = _text(result.text, finish_reason(result), self._log_probs_of(self._tokens))
+        choice = _text(self._written, finish_reason(result), self._log_probs_of(self._tokens))
         return {**self._head, "choices": [choice], "usage": usage(result.statistics)}
 
     def opening(self) -> list[dict[str, Any]]:
@@ -160,8 +161,7 @@ class TextAnswer:
         if not self._log_probs:
             return None
         names = {"tokens": "token", "token_logprobs": "logprob", "text_offset": "offset"}
-        # Keyed by text; if two tokens have the same text, the more probable one wins.
-        top = [{one["token"]: one["logprob"] for one in reversed(token["top_logprobs"])} for token in tokens]
+        top = [_by_text(token) for token in tokens]
         lists = {name: [token[own] for token in tokens] for name, own in names.items()}
         return {"top_logprobs": top if any(top) else None, **lists}
 
@@ -192,9 +192,19 @@ def _tokens(piece: Piece) -> list[dict[str, Any]]:
 
 
 def _token(text: str, log_prob: float, is_whole: bool = True) -> dict[str, Any]:
-    """JSON has no minus infinity; -9999 stands for it, as in OpenAI's API. `bytes` is null for part of a character,
-    whose text is only U+FFFD."""
-    return {"token": text, "logprob": max(log_prob, -9999.0), "bytes": list(text.encode()) if is_whole else None}
+    """JSON has no minus infinity; -9999 stands for it, as in OpenAI's API. NaN, of a prompt's first token, is null.
+    `bytes` is null for part of a character, whose text is only U+FFFD."""
+    value = None if math.isnan(log_prob) else max(log_prob, -9999.0)
+    return {"token": text, "logprob": value, "bytes": list(text.encode()) if is_whole else None}
+
+
+def _by_text(token: dict[str, Any]) -> dict[str, float] | None:
+    """The most probable tokens at a token's position and, as in OpenAI's API, the token itself; of tokens with the same
+    text the more probable one. None if there are none."""
+    if not token["top_logprobs"]:
+        return None
+    found = {one["token"]: one["logprob"] for one in reversed(token["top_logprobs"])}
+    return {token["token"]: token["logprob"], **found}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -121,10 +122,16 @@ class Answering:
     async def _write(self, written: asyncio.Queue[Piece | Result | Exception]) -> None:
         """The answer: its pieces, and at the end its result, or what went wrong."""
         try:
-            async with self._service.generation(self._request) as generation:
-                async for piece in generation:
+            async with self._service.generation(self._request) as (prompt, generation):
+                for piece in prompt:
                     written.put_nowait(piece)
+                async for piece in generation:
+                    if not self._request.only_echo:
+                        written.put_nowait(piece)
                 result = generation.result
+            if self._request.only_echo:
+                nothing = replace(result.statistics, generated_tokens=0, finish_reason="length")
+                result = replace(result, text="", tokens=[], statistics=nothing)
             written.put_nowait(result)
         except Exception as error:
             written.put_nowait(error)

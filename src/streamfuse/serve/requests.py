@@ -46,7 +46,6 @@ _REFUSED_CHAT = _REFUSED | {
 }
 _REFUSED_TEXT = _REFUSED | {
     "best_of": ((1,), _ONE_ANSWER),
-    "echo": ((False,), "the answer does not repeat the prompt"),
     "suffix": (("",), "the model continues texts, and does not fill gaps in them"),
 }
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -63,6 +62,8 @@ class Request:
     stream: bool = False
     include_usage: bool = False
     limit: str = "max_tokens"  # the field that limits the tokens
+    echo: bool = False  # the answer begins with the prompt
+    only_echo: bool = False  # and ends with it
 
     @property
     def is_chat(self) -> bool:
@@ -98,13 +99,18 @@ def read_completion(body: object, models: Sequence[str]) -> Request:
     fields = _Fields(body, models, _REFUSED_TEXT)
     prompt = _prompt(fields.take("prompt", object, "text"))
     options = _options(fields)
-    if (limit := fields.take("max_tokens", object, "")) is not None:
-        options["max_new_tokens"] = limit
+    echo = fields.take("echo", bool, "true or false") or False
+    limit = fields.take("max_tokens", object, "")
+    only_echo = echo and type(limit) is int and limit == 0
+    if limit is not None:
+        options["max_new_tokens"] = 1 if only_echo else limit
     if (top := _alternatives(fields, "logprobs")) is not None:
         options["log_probs"], options["top_log_probs"] = True, top
+    if echo and top is not None and options.get("max_new_tokens") == 1:
+        options["ignore_eos"] = True  # clients that score a prompt drop the last token, which must not be the prompt's
     stream, include_usage = _streaming(fields)
     fields.end()
-    return Request(options, fields.model, None, prompt, stream, include_usage)
+    return Request(options, fields.model, None, prompt, stream, include_usage, echo=echo, only_echo=only_echo)
 
 
 class _Fields:

@@ -6,10 +6,11 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
-from streamfuse.api import AsyncGeneration, GenerationOptions, Model
+from streamfuse.api import AsyncGeneration, GenerationOptions, Model, Piece, TokenLogProb
 from streamfuse.serve.errors import RequestError
 from streamfuse.serve.requests import Request
 
@@ -37,8 +38,9 @@ class Service:
         self._closed = False
 
     @asynccontextmanager
-    async def generation(self, request: Request) -> AsyncIterator[AsyncGeneration]:
-        """The generation that answers a request, when its turn has come; it ends with the block.
+    async def generation(self, request: Request) -> AsyncIterator[tuple[list[Piece], AsyncGeneration]]:
+        """The generation that answers a request, when its turn has come; it ends with the block. Before it, the pieces
+        of the prompt, if the answer repeats it.
 
         Raises:
             RequestError: the queue is full, the server shuts down, or the prompt does not fit the context.
@@ -53,12 +55,12 @@ class Service:
         self._line.append(turn)
         self._line[0].set()
         try:
-            generation = await asyncio.to_thread(self._prepared, request)
+            generation, echo = await asyncio.to_thread(self._prepared, request)
             await turn.wait()
             self._check_open()
             started = time.monotonic()
             async with generation:
-                yield generation
+                yield await asyncio.to_thread(echo), generation
             self._seconds += 0.3 * (time.monotonic() - started - self._seconds)
         finally:
             self._line.remove(turn)
@@ -84,8 +86,9 @@ class Service:
         if self._closed:
             raise RequestError(503, "the server shuts down", code="shutting_down", headers={"Retry-After": "5"})
 
-    def _prepared(self, request: Request) -> AsyncGeneration:
-        """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""
+    def _prepared(self, request: Request) -> tuple[AsyncGeneration, Callable[[], list[Piece]]]:
+        """Everything checked, nothing begun; and what makes the pieces of the prompt. Any thread may call it, also
+        while an answer is written."""
         adapter, messages, prompt = self.models[request.model], request.messages, request.prompt
         model = self._model if adapter is None else self._model.adapter(adapter)
         if request.is_chat and not model.tokenizer.can_chat:
@@ -114,4 +117,23 @@ class Service:
             )
         if asked is None:
             options["max_new_tokens"] = min(room, self._max_new_tokens or room)
-        return model.astream(prompt, messages=messages, raw=raw, **options)
+        generation = model.astream(prompt, messages=messages, raw=raw, **options)
+        return generation, partial(_echoed, model, ids, options) if request.echo else list[Piece]
+
+
+def _echoed(model: Model, ids: list[int], options: GenerationOptions) -> list[Piece]:
+    """The tokens of a prompt as pieces, with log-probabilities if they are asked for: NaN for the first, which follows
+    nothing."""
+    top: list[tuple[TokenLogProb, ...]] = [()] * len(ids)
+    log_probs: list[float | None] = [None] * len(ids)
+    if options.get("log_probs"):
+        log_probs[0] = math.nan
+        if len(ids) > 1:
+            found = model.score(ids[:1], ids[1:], top_log_probs=options.get("top_log_probs") or 0)
+            log_probs[1:] = found.log_probs
+            top[1:] = found.top_log_probs or top[1:]
+    text = model.tokenizer.stream()
+    texts = ["".join(part for _, part in text.push(token)) for token in ids]
+    return [
+        Piece(*one[:2], log_prob=one[2], top_log_probs=one[3]) for one in zip(texts, ids, log_probs, top, strict=True)
+    ]
