@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from equality_cases import PROMPTS, Case, Facts, random_ids
 from equality_constraints import CONSTRAINTS
 
-from streamfuse.api import Model, load
+from streamfuse.api import Model, Score, load
 from streamfuse.api.options import config_of
 from streamfuse.bundle import Bundle, Manifest, open_bundle
 from streamfuse.runtime.backend import DECODE, STREAMS, ModelSpec
@@ -85,6 +85,7 @@ class Writer(Protocol):
     """What writes a text after token ids: a Model, or a session."""
 
     def stream(self, ids: list[int], /, **options: Any) -> Generation: ...
+    def score(self, ids: list[int], answer: list[int], /, *, top_log_probs: int) -> Score: ...
     def save(self, path: Path, /) -> None: ...
     def restore(self, path: Path, /) -> object: ...
     def reset(self) -> None: ...
@@ -101,6 +102,9 @@ class SessionWriter:
 
     def stream(self, ids: list[int], /, **options: Any) -> Generation:
         return self.session.generate(ids, config_of(self.manifest, **options), raw=True)
+
+    def score(self, ids: list[int], answer: list[int], /, *, top_log_probs: int) -> Score:
+        return self.session.score([*ids, *answer], len(ids), top_log_probs)
 
     def save(self, path: Path, /) -> None:
         self.session.save(path)
@@ -131,6 +135,15 @@ def text_of(start: Callable[[], Generation], leave: int = 0) -> Text:
     return Text(tokens, generation.text, reason, passes, +drafted, tuple(log_probs))
 
 
+def scored(text: Text, score: Score) -> Text:
+    """The text with the log-probabilities of its score, in the order of `text_of`."""
+    log_probs = list[float]()
+    for place, own in enumerate(score.log_probs):
+        top = score.top_log_probs[place] if score.top_log_probs else ()
+        log_probs += [own, *(one.log_prob for one in top)]
+    return replace(text, log_probs=tuple(log_probs))
+
+
 def write_text(
     case: Case, ids: list[int], restriction: Mapping[str, str], opened: Callable[[str], Writer], path: Path
 ) -> tuple[Written, Written]:
@@ -148,6 +161,8 @@ def write_text(
     leave = case.leave if case.way == "saved" else 0
     found = text_of(lambda: drafting.stream(ids, **case.drafting(0), **restriction), leave)
     if found.reason != "left":
+        if found.log_probs and found.log_probs == expected.log_probs:  # otherwise that is the difference to be shown
+            found = scored(found, drafting.score(ids, list(found.tokens), top_log_probs=case.options["top_log_probs"]))
         return Written((expected,)), Written((found,))
     drafting.save(path)
     restored = opened("restored")
