@@ -444,10 +444,12 @@ class Model:
                 failures.append(error)
 
         forget(self)
-        # The core has emptied the files of adapters. Those that are loaded by now have their answers in RAM too.
-        with self._whole._loading:  # those that have just read their files included
-            loaded = [one for one in list(self._adapters.values()) if one._core is not None]
-        for adapter in loaded:
+        if failures and self._whole is self and not self._closed:  # its file cannot be opened, which keeps the core
+            adapters = [self.adapter(name) for name in self.adapters]  # from emptying those of adapters
+        else:  # the files of adapters are empty; those that are loaded by now have their answers in RAM too
+            with self._whole._loading:  # those that have just read their files included
+                adapters = [one for one in list(self._adapters.values()) if one._core is not None]
+        for adapter in adapters:
             forget(adapter)
         if failures:
             raise failures[0]
