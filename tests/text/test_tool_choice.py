@@ -127,10 +127,16 @@ def test_where_anything_may_be_written_an_end_token_that_the_caller_ignores_is_a
         conversation.call_constraint("none").accept(end)
 
 
-def test_a_list_of_calls_may_have_several_where_none_is_required() -> None:
-    two = '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'
+@pytest.mark.parametrize(
+    ("template", "two"),
+    [
+        (MISTRAL, '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'),
+        (MINISTRAL, "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}"),
+    ],
+)
+def test_calls_may_be_several_where_none_is_required(template: str, two: str) -> None:
     for choice, several in (("auto", True), ("required", False)):
-        text, conversation = asked(MISTRAL)
+        text, conversation = asked(template)
         tokens = text.encode_rendered(two)
         assert takes(conversation.call_constraint(choice), tokens) == several
         stream = conversation.stream()
@@ -147,9 +153,12 @@ def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> 
     constraint = conversation.call_constraint(choice)
     assert takes(constraint, text.encode_rendered(CALLS[name]))
     ends = constraint.state()
-    if choice == "required" or name in ("llama", "mistral", "mistral, newer", "granite"):
+    if choice == "required" or name in ("llama", "mistral", "granite"):
         assert ends == MAY_END | MUST_END
         assert not constraint.mask().any()
+    elif name == "mistral, newer":
+        assert ends == MAY_END
+        assert np.flatnonzero(constraint.mask()).tolist() == text.encode_rendered("[TOOL_CALLS]")
     else:
         assert ends == MAY_END | UNRESTRICTED
         assert takes(constraint, text.encode_rendered("and " + CALLS[name]))

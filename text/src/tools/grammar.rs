@@ -16,8 +16,8 @@ pub struct Lead {
     pub with_open: bool,
     /// White space before it.
     pub with_space: bool,
-    /// No call is required. Then JSON without marks may have the field "type", which Llama 3.2 often writes, and a list
-    /// may have several calls.
+    /// No call is required. Then JSON without marks may have the field "type", which Llama 3.2 often writes, and calls
+    /// that one mark at the end closes, or none, may be several.
     pub is_auto: bool,
 }
 
@@ -67,8 +67,12 @@ pub fn of_calls(functions: &[Function], family: &Family, tokenizer: &Tokenizer, 
     }
     start.extend((!before.is_empty()).then(|| literal(before)));
     start.push("call".to_owned());
-    let is_list = matches!(family.form, Form::Json { is_list: true, .. });
-    start.extend((is_list && lead.is_auto).then(|| "(\", \" call)*".to_owned()));
+    let between = match family.form {
+        Form::Json { is_list: true, .. } => Some(literal(", ")),
+        Form::Args => Some(mark(family.open)),
+        _ => None,
+    };
+    start.extend(between.filter(|_| lead.is_auto).map(|between| format!("({between} call)*")));
     if family.is_json() {
         start.extend((!behind.is_empty()).then(|| literal(behind)));
         start.extend((!family.close.is_empty()).then(|| mark(family.close)));
