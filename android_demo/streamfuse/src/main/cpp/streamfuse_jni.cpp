@@ -182,6 +182,8 @@ NATIVE(void, freeSession, jlong handle) {
 
 NATIVE(jbyteArray, error, jlong handle) { return bytes_of(env, sf_session_error(session_of(handle))); }
 
+NATIVE(jint, prepare, jlong handle) { return sf_session_prepare(session_of(handle)); }
+
 // Begins an answer to the first of the texts, with the others and the Options in the buffer.
 NATIVE(jint, start, jlong handle, jboolean results, jobjectArray all, jlongArray stop_ids, jobject buffer) {
   return guarded([&] {
@@ -254,6 +256,12 @@ NATIVE(jbyteArray, messages, jlong handle) {
   const char* json = nullptr;
   size_t bytes = 0;
   return sf_session_messages(session_of(handle), &json, &bytes) == SF_OK ? bytes_of(env, json, bytes) : nullptr;
+}
+
+NATIVE(jbyteArray, toolCalls, jlong handle) {
+  const char* json = nullptr;
+  size_t bytes = 0;
+  return sf_session_tool_calls(session_of(handle), &json, &bytes) == SF_OK ? bytes_of(env, json, bytes) : nullptr;
 }
 
 NATIVE(jlong, usedTokens, jlong handle) { return sf_session_used_tokens(session_of(handle)); }

@@ -49,8 +49,6 @@ public class Chat internal constructor(
     public suspend fun generate(results: List<ToolResult>, config: GenerationConfig = GenerationConfig()): Answer =
         generate(promptOf(results), config)
 
-    internal override val lastToolCalls: List<ToolCall> get() = toolCalls
-
     internal override fun readMessages(native: NativeSession) {
         val turns = Message.read(native.messages())
         messages = turns
@@ -83,8 +81,6 @@ public class Chat internal constructor(
 /** A continuation of plain text: [Model.completion]. */
 public class Completion internal constructor(model: Model, sequence: Sequence, defaults: GenerationConfig) :
     Session(model, sequence, defaults) {
-    internal override val lastToolCalls: List<ToolCall> get() = emptyList()
-
     internal override fun readMessages(native: NativeSession): Unit = Unit
 
     internal override suspend fun followUp(answer: Generation, round: Int): Prompt? = null

@@ -79,7 +79,7 @@ internal class Generation(
             while (true) heldBack += native.next() ?: break
         } finally {
             session.readState(native)
-            toolCalls = session.lastToolCalls
+            toolCalls = FunctionCall.read(native.toolCalls()) // the last turn may be of an earlier answer
             statistics = Statistics.of(native.statistics()).also { session.statistics = it }
             log.fine { "an answer of ${statistics.generatedTokens} tokens ended: ${statistics.finishReason}" }
         }

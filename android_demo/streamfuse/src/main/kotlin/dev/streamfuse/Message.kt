@@ -60,15 +60,16 @@ public data class Message(
 ) {
     internal companion object {
         private val turns = ListSerializer(serializer())
-        private val json = Json {
-            ignoreUnknownKeys = true // what another language's history has, for example reasoning_content
-            coerceInputValues = true // the content may be null beside tool calls
-        }
 
         fun read(list: String): List<Message> = json.decodeFromString(turns, list)
 
         fun write(list: List<Message>): String = json.encodeToString(turns, list)
     }
+}
+
+private val json = Json {
+    ignoreUnknownKeys = true // what another language's history has, for example reasoning_content
+    coerceInputValues = true // the content may be null beside tool calls, and a call's id
 }
 
 /** A [ToolCall] as it stands in a message: {"id", "type": "function", "function": {"name", "arguments"}}. */
@@ -80,6 +81,14 @@ internal object FunctionCall : KSerializer<ToolCall> {
         @Serializable
         class Function(val name: String, val arguments: JsonElement)
     }
+
+    /** A call as `sf_session_tool_calls` lists it. */
+    @Serializable
+    private class Listed(val id: String = "", val name: String, val arguments: JsonElement)
+
+    /** The calls of a list of [NativeSession.toolCalls]. */
+    fun read(list: String): List<ToolCall> =
+        json.decodeFromString<List<Listed>>(list).map { ToolCall(it.id, it.name, objectOf(it.arguments)) }
 
     override val descriptor: SerialDescriptor = Form.serializer().descriptor
 

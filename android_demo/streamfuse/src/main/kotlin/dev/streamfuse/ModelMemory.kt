@@ -28,11 +28,11 @@ internal class ModelMemory(private val native: NativeModel) {
         native.selfTest()
     }
 
-    /** Gives back the memory of the caches of sessions that are not in use. */
-    fun trim() {
-        val all = withOpen { open.toList() }
-        all.forEach(Sequence::trimIfIdle)
-    }
+    /**
+     * Gives back the memory of the caches of sessions that are not in use. If one fails, the others are trimmed anyway,
+     * and the first failure is thrown.
+     */
+    fun trim(): Unit = throwFirst(failuresOf(open, Sequence::trimIfIdle))
 
     /** Ends all answers at their next token, without waiting for that. */
     fun stopAll(): Unit = open.forEach { it.stop() }
@@ -63,9 +63,16 @@ internal class ModelMemory(private val native: NativeModel) {
             closed = true
             open.toList()
         }
-        val failures = left.mapNotNull { runCatching { close(it) }.exceptionOrNull() }
+        val failures = failuresOf(left) { close(it) }
         testing.withLock { native.close() }
-        failures.firstOrNull()?.let { throw it.apply { failures.drop(1).forEach(::addSuppressed) } }
+        throwFirst(failures)
         return true
+    }
+
+    private fun failuresOf(sequences: Collection<Sequence>, body: (Sequence) -> Unit): List<Throwable> =
+        sequences.mapNotNull { runCatching { body(it) }.exceptionOrNull() }
+
+    private fun throwFirst(failures: List<Throwable>) {
+        failures.firstOrNull()?.let { throw it.apply { failures.drop(1).forEach(::addSuppressed) } }
     }
 }

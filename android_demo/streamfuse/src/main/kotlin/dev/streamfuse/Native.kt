@@ -63,6 +63,7 @@ internal object Native {
 
     @JvmStatic external fun freeSession(session: Long)
     @JvmStatic external fun error(session: Long): ByteArray?
+    @JvmStatic external fun prepare(session: Long): Int
 
     /** [texts]: prompt or results of tools, stop strings, schema, regular expression, grammar, tool choice. */
     @JvmStatic external fun start(
@@ -82,6 +83,7 @@ internal object Native {
     @JvmStatic external fun finish(session: Long): Int
     @JvmStatic external fun statistics(session: Long): ByteArray?
     @JvmStatic external fun messages(session: Long): ByteArray?
+    @JvmStatic external fun toolCalls(session: Long): ByteArray?
     @JvmStatic external fun usedTokens(session: Long): Long
     @JvmStatic external fun reset(session: Long): Int
     @JvmStatic external fun trim(session: Long): Int

@@ -12,6 +12,9 @@ import kotlinx.serialization.json.Json
  * it at a time, except for [stop]. Its functions throw [StreamFuseException].
  */
 internal interface NativeSession {
+    /** Measures the latency of passes on this device, unless it is known. */
+    fun prepare()
+
     /** Begins an answer. Every field of [config] is set, except perhaps the width and the constraint. */
     fun start(prompt: Prompt, config: GenerationConfig)
 
@@ -33,6 +36,9 @@ internal interface NativeSession {
     /** The turns, JSON. */
     fun messages(): String
 
+    /** The tool calls of the last answer, a JSON list; empty if the last question was dropped. */
+    fun toolCalls(): String
+
     /** Tokens of the last prompt and its answer. */
     fun usedTokens(): Int
 
@@ -51,6 +57,8 @@ internal interface NativeSession {
 /** A [NativeSession] over C++; [reply] is the memory that both sides read. */
 internal class JniSession private constructor(private val handle: Long, private val reply: Reply) : NativeSession {
     private var wantsTop = false
+
+    override fun prepare() = check(Native.prepare(handle))
 
     override fun start(prompt: Prompt, config: GenerationConfig) {
         reply.config = config
@@ -89,6 +97,8 @@ internal class JniSession private constructor(private val handle: Long, private 
     override fun statistics() = Native.statistics(handle).text()
 
     override fun messages() = Native.messages(handle).text()
+
+    override fun toolCalls() = Native.toolCalls(handle).text()
 
     override fun usedTokens() = Native.usedTokens(handle).toInt()
 

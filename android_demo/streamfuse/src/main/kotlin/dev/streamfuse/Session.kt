@@ -21,8 +21,9 @@ import org.jetbrains.annotations.Blocking
  * A sequence of tokens with its own cache that answers one request at a time. Any thread may use it.
  *
  * An answer may be ended early at any token: by leaving the flow, cancelling its coroutine, another request, [stop],
- * [save], [restore], [reset] or [close]. Delivered tokens are kept, and the next request continues from there. Except
- * after leaving and cancelling, the flow completes normally and [statistics] has the finish reason `stopped`.
+ * [prepare], [save], [restore], [trim], [reset] or [close]. Delivered tokens are kept, and the next request continues
+ * from there. Except after leaving and cancelling, the flow completes normally and [statistics] has the finish reason
+ * `stopped`.
  *
  * After [close] its functions throw [StreamFuseException] with [ErrorCode.CLOSED]. If it becomes unreachable without
  * being closed, its memory is freed when the next session is opened, and the log names the place where it was opened.
@@ -161,6 +162,19 @@ public sealed class Session(
     /** Ends the answer in progress at its next token; returns immediately. Does nothing if there is none. */
     public fun stop(): Unit = sequence.stop()
 
+    /**
+     * Measures the latency of passes on this device, unless it is known: about 250 ms, longer on slow devices. Without
+     * this call, the first answer without a fixed width takes that much longer. An answer in progress ends here; the
+     * result of a running tool still reaches the model.
+     *
+     * @throws StreamFuseException if a pass fails.
+     */
+    @Blocking
+    public fun prepare(): Unit = sequence.alone(keepsRounds = true) { native -> native.prepare() }
+
+    /** [prepare] on [Options.dispatcher]. */
+    public suspend fun prepareInBackground(): Unit = alone { prepare() }
+
     /** Clears all tokens, and all turns except the initial ones: the system message and the history. */
     @Blocking
     public fun reset(): Unit = sequence.alone { native ->
@@ -247,9 +261,6 @@ public sealed class Session(
 
     /** Copies the turns. */
     internal abstract fun readMessages(native: NativeSession)
-
-    /** The tool calls of the last answer, as [readState] found them. */
-    internal abstract val lastToolCalls: List<ToolCall>
 
     /** Calls the tools that an ended answer asks for: what to continue with; null if nothing is to follow. */
     internal abstract suspend fun followUp(answer: Generation, round: Int): Prompt?

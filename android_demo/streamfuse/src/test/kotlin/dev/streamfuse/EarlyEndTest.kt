@@ -82,10 +82,11 @@ class EarlyEndTest {
     }
 
     @Test
-    fun `save, trim, reset and close end an answer while a long prompt is read, also on one thread`(@TempDir folder: File) {
+    fun `every other call ends an answer while a long prompt is read, also on one thread`(@TempDir folder: File) {
         val ends = mapOf<String, suspend (Chat) -> Unit>(
             "save" to { it.saveInBackground(File(folder, "saved")) }, "trim" to { it.trimInBackground() },
-            "reset" to { it.resetInBackground() }, "close" to { it.closeInBackground() },
+            "prepare" to { it.prepareInBackground() }, "reset" to { it.resetInBackground() },
+            "close" to { it.closeInBackground() },
         )
         val options = Options(dispatcher = Dispatchers.IO.limitedParallelism(1))
         StreamFuse.loadBlocking(Repository.bundle("demo"), options).use { model ->
@@ -218,7 +219,7 @@ class EarlyEndTest {
         chat.close()
         chat.stop()
         val uses = listOf<suspend () -> Unit>(
-            { chat.generate("Hello") }, { chat.send("Hello").collect() }, { chat.reset() },
+            { chat.generate("Hello") }, { chat.send("Hello").collect() }, { chat.prepare() }, { chat.reset() },
             { chat.save(File("nowhere")) }, { chat.restore(File("nowhere")) },
         )
         for (use in uses) {

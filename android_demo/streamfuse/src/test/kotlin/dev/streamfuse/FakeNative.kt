@@ -84,6 +84,15 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
     /** What it was asked. */
     val asked = mutableListOf<Pair<Prompt, GenerationConfig>>()
 
+    /** How many times it was prepared. */
+    var prepared = 0
+        private set
+
+    override fun prepare() {
+        check(!freed && question == null) { "the last answer has not been ended" }
+        prepared++
+    }
+
     /** What the end of an answer fails with. */
     var endFails: RuntimeException? = null
 
@@ -133,7 +142,10 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         val asked = question ?: return
         question = null
         endFails?.let { throw it }
-        if (count == 0 && reason == "stopped") return
+        if (count == 0 && reason == "stopped") {
+            if (asked.isResults) calls = turns.last().toolCalls // they have no results again
+            return
+        }
         script?.let { if (count == it.pieces.size) calls = it.calls } // they are whole, whatever ended the answer
         val results = if (asked.isResults) Json.decodeFromString<List<ToolResult>>(asked.text) else emptyList()
         val turn = results.map { Message(Role.TOOL, it.content, toolCallId = it.toolCallId) }
@@ -145,6 +157,8 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
 
     override fun messages() = Message.write(turns)
 
+    override fun toolCalls() = Json.encodeToString(calls)
+
     override fun usedTokens() = turns.sumOf { it.content.length }
 
     override fun reset() {
@@ -154,9 +168,13 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
     var trims = 0
         private set
 
+    /** What trimming fails with. */
+    var trimFails: RuntimeException? = null
+
     override fun trim() {
         check(!freed)
         trims++
+        trimFails?.let { throw it }
     }
 
     override fun save(file: File) = file.writeText(messages())

@@ -109,7 +109,6 @@ class LoadTest {
         listOf(test, close).forEach(Thread::join)
         assertTrue(native.closed)
         assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { model.selfTest() }.code)
-        assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { model.trim() }.code)
     }
 
     @Test
@@ -132,6 +131,57 @@ class LoadTest {
             answering.trimInBackground()
             assertEquals(listOf(1, 1), native.sessions.map { it.trims })
         }
+    }
+
+    @Test
+    fun `trimming a closed model does nothing`() = runBlocking {
+        val native = FakeNative()
+        val model = native.model()
+        model.chat()
+        model.close()
+        model.trim()
+        model.trimInBackground()
+        assertEquals(0, native.sessions.single().trims)
+    }
+
+    @Test
+    fun `a model trims every session before it throws the first failure`() {
+        val native = FakeNative()
+        native.model().use { model ->
+            repeat(3) { model.chat() }
+            val failures = List(2) { StreamFuseException(ErrorCode.BROKEN, "no memory is given back") }
+            native.sessions.zip(failures).forEach { (session, failure) -> session.trimFails = failure }
+            val error = failureOf<StreamFuseException> { model.trim() }
+            assertEquals(listOf(1, 1, 1), native.sessions.map { it.trims })
+            assertEquals(failures.toSet(), setOf(error, *error.suppressed))
+        }
+    }
+
+    @Test
+    fun `a session is prepared before its first answer, and a closed one fails`() = runBlocking {
+        val native = FakeNative()
+        native.model().use { model ->
+            val chat = model.chat()
+            chat.prepare()
+            model.completion().prepareInBackground()
+            assertEquals(listOf(1, 1), native.sessions.map { it.prepared })
+            chat.close()
+            assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { chat.prepare() }.code)
+            assertEquals(ErrorCode.CLOSED, failureOf<StreamFuseException> { chat.prepareInBackground() }.code)
+        }
+    }
+
+    @Test
+    fun `a prepared chat's first answer measures nothing`() {
+        val planned = GenerationConfig(maxNewTokens = 2, temperature = 0.0)
+        val measured = listOf(true, false).map { isPrepared ->
+            StreamFuse.loadBlocking(demo, Options(checkHashes = false)).use { model ->
+                val chat = model.chat()
+                if (isPrepared) chat.prepare()
+                chat.answer("Why is the sky blue?", planned).statistics.measureMs
+            }
+        }
+        assertEquals(listOf(true, false), measured.map { it == 0.0 }, "$measured")
     }
 
     @Test

@@ -1,8 +1,12 @@
 package dev.streamfuse
 
 import java.io.File
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.async
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withTimeout
 import kotlinx.serialization.KSerializer
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.buildJsonObject
@@ -153,6 +157,20 @@ class StructuredTest {
         manual().use { chat ->
             val error = failureOf<StreamFuseException> { chat.generate(listOf(ToolResult("x", "y"))) }
             assertEquals(ErrorCode.BAD_ARGUMENT, error.code)
+        }
+    }
+
+    @Test
+    fun `an answer has its own calls, and none if it is stopped while its prompt is read`() = runBlocking {
+        Models.demo.chat(tools = listOf(forecast), maxToolRounds = 0).use { chat ->
+            val first = chat.generate(question, longer.copy(toolChoice = "forecast"))
+            assertEquals(listOf("forecast"), first.toolCalls.map { it.name })
+            assertEquals(chat.toolCalls, first.toolCalls)
+            val next = async(Dispatchers.Default) { chat.generate("word ".repeat(500), longer) }
+            withTimeout(5000) { while (chat.messages.size == 2) delay(1) }
+            chat.stop()
+            assertEquals(emptyList<ToolCall>(), next.await().toolCalls)
+            assertEquals(first.toolCalls, chat.toolCalls, "it can still be answered")
         }
     }
 

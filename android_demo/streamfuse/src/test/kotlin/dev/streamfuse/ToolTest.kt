@@ -306,8 +306,11 @@ class ToolTest {
     }
 
     @Test
-    fun `save and trim during a tool call keep the tool loop running`(@TempDir folder: File) = runBlocking<Unit> {
-        for (work in listOf<(Chat) -> Unit>({ it.save(File(folder, "saved")) }, { it.trim() }, { model.trim() })) {
+    fun `save, trim and prepare during a tool call keep the tool loop running`(@TempDir folder: File) = runBlocking<Unit> {
+        val works = listOf<(Chat) -> Unit>(
+            { it.save(File(folder, "saved")) }, { it.trim() }, { model.trim() }, { it.prepare() },
+        )
+        for (work in works) {
             val held = Held()
             model.chat(tools = listOf(held.tool)).use { chat ->
                 val session = native.sessions.last()
@@ -343,6 +346,26 @@ class ToolTest {
         session.beforeToken = { if (it == 1) chat.stop() }
         assertEquals(1, chat.send("And the weather?").toList().size)
         assertEquals(emptyList<Query>(), asked)
+    }
+
+    @Test
+    fun `an answer that is stopped before its first token has no calls, or those whose results were dropped with it`() =
+        runBlocking {
+            val none = model.chat(tools = listOf(forecast), maxToolRounds = 0)
+            val (chat, session) = scripted(none, calling(call("a", "Rome")))
+            val first = chat.generate("And the weather?")
+            session.beforeToken = { chat.stop() }
+            assertEquals(emptyList<ToolCall>(), chat.generate("Something else").toolCalls)
+            assertEquals(first.toolCalls, chat.messages.last().toolCalls)
+            assertEquals(first.toolCalls, chat.toolCalls, "it can still be answered")
+            assertEquals(first.toolCalls, chat.generate(listOf(ToolResult("a", "hot"))).toolCalls)
+        }
+
+    @Test
+    fun `the native side's list of calls is read, whatever form the arguments have in the history`() {
+        val list = """[{"id":null,"name":"forecast","arguments":{"city":"Rome"}},""" +
+            """{"id":"b","name":"forecast","arguments":"{\"city\": \"Oslo\"}"}]"""
+        assertEquals(listOf(call("", "Rome"), call("b", "Oslo")), FunctionCall.read(list))
     }
 
     @Test

@@ -219,6 +219,8 @@ private class TracedSession(name: String) : NativeSession {
         TracePeer.ask("open $name")
     }
 
+    override fun prepare() = error("a trace measures nothing")
+
     override fun start(prompt: Prompt, config: GenerationConfig) {
         TracePeer.ask("start ${Json.encodeToString(GenerationConfig.serializer(), config)}")
     }
@@ -237,6 +239,8 @@ private class TracedSession(name: String) : NativeSession {
     override fun statistics() = TracePeer.ask("statistics")
 
     override fun messages() = "[]"
+
+    override fun toolCalls() = "[]"
 
     override fun usedTokens() = 0
 
