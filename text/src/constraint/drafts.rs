@@ -1,6 +1,7 @@
 //! Tokens for a text that a grammar forces, as the tokenizer itself would write them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use llguidance::toktrie::{parse_numeric_token, Recognizer, TokTrie};
 use llguidance::TokenParser;
@@ -9,6 +10,8 @@ use crate::tokenizer::{Tokenizer, OPENER};
 
 const MOST_CHOICES: usize = 40; // bytes: digits, punctuation and the first letters of keys
 const CONTEXT: usize = 4; // tokens in front that the tokenizer may merge with
+const WINDOW: usize = 512; // bytes of forced text that are tokenized at a time
+const NEXT: usize = 16; // bytes behind them that the tokenizer may merge with
 
 /// What to write in front: nothing, or what hides that the text begins there.
 const MARKS: [&str; 2] = ["", OPENER];
@@ -16,29 +19,95 @@ const MARKS: [&str; 2] = ["", OPENER];
 /// What may follow, the likeliest first.
 const LIKELY: &[u8] = b"a1A \"";
 
-/// `before` are the tokens of the text so far. Leaves the parser as it was.
-pub fn forced(parser: &mut TokenParser, tokenizer: &Tokenizer, trie: &TokTrie, before: &[u32]) -> Vec<u32> {
-    let bytes = parser.force_bytes();
-    let next = if bytes.is_empty() { None } else { next_byte(parser) };
-    let _ = parser.parser.rollback(0); // an error is a limit, which the parser's next call reports
-    let next = next.map(char::from).into_iter().collect::<String>();
+/// Text that a grammar forces, with the tokens of its beginning.
+#[derive(Clone)]
+pub struct Forced {
+    bytes: Arc<[u8]>, // control tokens as a mark and their number
+    at: usize,        // of them, those that are written already
+    next: String,     // a byte that may follow, or nothing
+    tokens: Vec<u32>,
+    covered: usize, // bytes that the tokens spell
+}
+
+impl Forced {
+    /// Leaves the parser as it was, or with an error where the text meets a limit: the bytes before it are forced too.
+    pub fn of(parser: &mut TokenParser) -> Forced {
+        let bytes = parser.force_bytes();
+        let next = if bytes.is_empty() { None } else { next_byte(parser) };
+        let _ = parser.parser.rollback(0); // an error is a limit, which the parser's next call reports
+        let next = next.map(char::from).into_iter().collect();
+        Forced { bytes: bytes.into(), at: 0, next, tokens: Vec::new(), covered: 0 }
+    }
+
+    pub fn none() -> Forced {
+        Forced { bytes: Arc::new([]), at: 0, next: String::new(), tokens: Vec::new(), covered: 0 }
+    }
+
+    /// What is left after a token; nothing if the token is not a part of it, or its end.
+    pub fn after(&self, token: u32, trie: &TokTrie) -> Option<Forced> {
+        let rest = &self.bytes[self.at..];
+        let size = match rest.first() {
+            Some(&TokTrie::SPECIAL_TOKEN_MARKER) => {
+                parse_numeric_token(&rest[1..]).filter(|&(_, id)| id == token).map(|(size, _)| size + 1)?
+            }
+            _ => Some(trie.token(token)).filter(|bytes| rest.starts_with(bytes)).map(<[u8]>::len)?,
+        };
+        if size == 0 || size == rest.len() {
+            return None;
+        }
+        let mut left = Forced { at: self.at + size, tokens: Vec::new(), covered: 0, ..self.clone() };
+        if self.tokens.first() == Some(&token) {
+            left.tokens = self.tokens[1..].to_vec();
+            left.covered = self.covered - size;
+        }
+        Some(left)
+    }
+
+    /// Its first tokens, at most `room`, if that many are within the next `WINDOW` bytes. `before` are the tokens of the
+    /// text so far.
+    pub fn tokens(&mut self, room: usize, tokenizer: &Tokenizer, trie: &TokTrie, before: &[u32]) -> &[u32] {
+        let rest = &self.bytes[self.at..];
+        if self.tokens.len() < room && self.covered < rest.len() {
+            let (text, behind) = rest.split_at(whole_characters(rest, WINDOW));
+            let next = match std::str::from_utf8(&behind[..whole_characters(behind, NEXT)]) {
+                Ok(next) if !next.is_empty() => next,
+                _ => &self.next,
+            };
+            (self.tokens, self.covered) = tokens_of(text, next, tokenizer, trie, before);
+        }
+        &self.tokens[..self.tokens.len().min(room)]
+    }
+}
+
+/// At most `most`, where no character is cut.
+fn whole_characters(bytes: &[u8], most: usize) -> usize {
+    let is_inside = |&size: &usize| bytes.get(size).is_some_and(|byte| byte & 0xC0 == 0x80);
+    (0..=most.min(bytes.len())).rev().find(|size| !is_inside(size)).unwrap_or(0)
+}
+
+/// Tokens for a text that `next` follows, and the number of its bytes that they spell.
+fn tokens_of(text: &[u8], next: &str, tokenizer: &Tokenizer, trie: &TokTrie, before: &[u32]) -> (Vec<u32>, usize) {
     let drafter = Drafter { tokenizer, trie };
     let mut context = before[before.len().saturating_sub(CONTEXT)..].to_vec();
     let mut found = Vec::new();
-    let mut rest = bytes.as_slice();
+    let mut rest = text;
+    let mut covered = 0;
     while !rest.is_empty() {
         // Up to a control token, which is written as the mark and its number.
         let end = rest.iter().position(|&byte| byte == TokTrie::SPECIAL_TOKEN_MARKER).unwrap_or(rest.len());
-        let next = if end == rest.len() { next.as_str() } else { "" };
+        let next = if end == rest.len() { next } else { "" };
         let mut part = drafter.tokens(&rest[..end], next, &context);
-        let is_whole = part.iter().map(|&id| trie.token(id).len()).sum::<usize>() == end;
+        let size: usize = part.iter().map(|&id| trie.token(id).len()).sum();
         found.append(&mut part);
-        let Some((size, token)) = rest.get(end + 1..).filter(|_| is_whole).and_then(parse_numeric_token) else { break };
+        covered += size;
+        let control = rest.get(end + 1..).filter(|_| size == end).and_then(parse_numeric_token);
+        let Some((size, token)) = control else { break };
         found.push(token);
+        covered += 1 + size;
         context = vec![token];
         rest = &rest[end + 1 + size..];
     }
-    found
+    (found, covered)
 }
 
 /// A byte that may follow, so that the last tokens of what is forced are those that the tokenizer writes before it.

@@ -22,6 +22,7 @@ use llguidance::TokenParser;
 
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::language::Language;
+use drafts::Forced;
 pub use grammar::{schema_in_lark, Grammar, JSON_SCHEMA};
 pub use restriction::Restriction;
 use vocabulary::Vocabulary;
@@ -37,9 +38,9 @@ pub struct Constraint {
     grammar: Grammar,
     parser: TokenParser,
     tokens: Vec<u32>,
-    has_failed: bool,              // the parser has met an error: it is made anew before the next call
-    mask: Option<SimpleVob>,       // after these tokens, once it is computed
-    forced: Vec<Option<Vec<u32>>>, // before the first token and after each, once they are found
+    has_failed: bool,            // the parser has met an error: it is made anew before the next call
+    mask: Option<SimpleVob>,     // after these tokens, once it is computed
+    forced: Vec<Option<Forced>>, // before the first token and after each, once it is found
 }
 
 impl Constraint {
@@ -102,12 +103,15 @@ impl Constraint {
         self.checked(pushed).map(|_| ())
     }
 
-    /// What is forced after one more token. Within a forced span that is the rest of it, which spares encoding it again.
-    fn forced_after(&self, token: u32) -> Option<Vec<u32>> {
-        match self.forced.last()?.as_deref()? {
-            [first, rest @ ..] if *first == token && !rest.is_empty() => Some(rest.to_vec()),
-            _ => None,
+    /// What is forced here. If that meets a limit, the text before it still counts.
+    fn force(&mut self) -> Result<Forced> {
+        self.mend()?;
+        if self.parser.stopped() {
+            return Ok(Forced::none());
         }
+        let found = Forced::of(&mut self.parser);
+        self.has_failed = self.parser.parser.get_error().is_some();
+        Ok(found)
     }
 
     /// Renews the lexer's budget ("fuel") for one step. The parser does so only when it computes a mask; without this, a
@@ -186,7 +190,9 @@ impl Restriction for Constraint {
         };
         self.mask = None;
         self.ask(|own| own.push(token))?;
-        self.forced.push(self.forced_after(token));
+        // Within forced text that is the rest of it: only the whole text is expensive to find.
+        let forced = self.forced.last().and_then(Option::as_ref);
+        self.forced.push(forced.and_then(|forced| forced.after(token, self.vocabulary.trie())));
         self.tokens.push(token);
         Ok(())
     }
@@ -243,20 +249,12 @@ impl Restriction for Constraint {
     }
 
     fn forced(&mut self, room: usize) -> Result<&[u32]> {
-        if self.forced[self.tokens.len()].is_none() {
-            let found = self.ask(|own| {
-                if own.parser.stopped() {
-                    return Ok(Vec::new());
-                }
-                let trie = own.vocabulary.trie();
-                let found = drafts::forced(&mut own.parser, &own.language.tokenizer, trie, &own.tokens);
-                own.check()?;
-                Ok(found)
-            })?;
-            self.forced[self.tokens.len()] = Some(found);
+        let place = self.tokens.len();
+        if self.forced[place].is_none() {
+            self.forced[place] = Some(self.force()?);
         }
-        let found = self.forced[self.tokens.len()].as_deref().unwrap_or_default();
-        Ok(&found[..found.len().min(room)])
+        let Some(found) = &mut self.forced[place] else { return Ok(&[]) };
+        Ok(found.tokens(room, &self.language.tokenizer, self.vocabulary.trie(), &self.tokens))
     }
 
     fn choice_key(&mut self) -> Result<u64> {

@@ -57,8 +57,8 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   private static func texts(_ use: Model.Use) throws -> [String] {
     guard case .chat(let instructions, let history, let tools, let variables, _, let adapter) = use else { return [] }
     return [
-      instructions ?? "", try json(history), "[\(tools.map(\.json).joined(separator: ","))]", try json(variables),
-      adapter ?? "",
+      instructions ?? "", "[\(try history.map { try $0.json }.joined(separator: ","))]",
+      "[\(tools.map(\.json).joined(separator: ","))]", try encoded(variables), adapter ?? "",
     ]
   }
 
@@ -79,10 +79,10 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
       switch prompt {
       case .tokens: ""
       case .text(let words), .turn(let words): words
-      case .results(let results): try json(results)
+      case .results(let results): try encoded(results)
       }
     let texts = [
-      try json(config.stop ?? []), config.schema?.text ?? "", config.regex ?? "", config.grammar ?? "",
+      try encoded(config.stop ?? []), config.schema?.text ?? "", config.regex ?? "", config.grammar ?? "",
       config.toolChoice?.rawValue ?? "", words,
     ]
     let code = try config.withCOptions { sampling in
@@ -154,7 +154,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     var json: UnsafePointer<CChar>?
     var bytes = 0
     try need(sf_session_messages(handle, &json, &bytes))
-    return try JSONDecoder().decode([Message].self, from: Data(string(json, bytes).utf8))
+    return try JSONDecoder().decode([Message].self, from: withArgumentsAsText(string(json, bytes)))
   }
 
   /// The tool calls of the last answer.
@@ -162,7 +162,7 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     var json: UnsafePointer<CChar>?
     var bytes = 0
     try need(sf_session_tool_calls(handle, &json, &bytes))
-    return try JSONDecoder().decode([ToolCall].self, from: Data(string(json, bytes).utf8))
+    return try JSONDecoder().decode([ToolCall].self, from: withArgumentsAsText(string(json, bytes)))
   }
 
   /// Statistics of the last answer.
@@ -202,16 +202,37 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
   }
 }
 
-/// A value as JSON text, the keys of objects in order, because that of a Swift dictionary differs from launch to launch.
-/// Throws `StreamFuseError` for a number that is not finite.
-private func json(_ value: some Encodable) throws -> String {
-  let encoder = JSONEncoder()
-  encoder.outputFormatting = .sortedKeys
-  do {
-    return String(decoding: try encoder.encode(value), as: UTF8.self)
-  } catch {
-    throw StreamFuseError(.badArgument, "this value cannot be written as JSON: \(error)")
+/// The library's messages or calls, in which the arguments of each call are JSON text instead of an object: a decoder
+/// loses the order of an object's keys. The library writes JSON without white space.
+func withArgumentsAsText(_ json: String) -> Data {
+  let bytes = Array(json.utf8), key = Array(#""arguments":{"#.utf8)  // a string before a colon is a key
+  let quote = UInt8(ascii: "\"")
+  /// The end of the string that begins here, or of another byte.
+  func end(of start: Int) -> Int {
+    guard bytes[start] == quote else { return start + 1 }
+    var place = start + 1
+    while bytes[place] != quote { place += bytes[place] == UInt8(ascii: "\\") ? 2 : 1 }
+    return place + 1
   }
+  var written = Data(), place = 0
+  while place < bytes.count {
+    let start = place
+    if bytes[start] != quote || !bytes[start...].starts(with: key) {
+      place = end(of: start)
+      written += bytes[start..<place]
+      continue
+    }
+    place += key.count
+    var depth = 1
+    while depth > 0 {
+      if bytes[place] == UInt8(ascii: "{") { depth += 1 }
+      if bytes[place] == UInt8(ascii: "}") { depth -= 1 }
+      place = end(of: place)
+    }
+    let object = bytes[(start + key.count - 1)..<place]
+    written += key.dropLast() + quoted(String(decoding: object, as: UTF8.self)).utf8
+  }
+  return written
 }
 
 /// What does not fit, without the path to it.

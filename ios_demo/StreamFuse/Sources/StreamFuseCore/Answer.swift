@@ -19,8 +19,9 @@ public enum Prompt: Sendable, Equatable {
 /// The model runs when a piece is requested, so leaving takes effect at exactly that piece: if you leave an answer, by
 /// `break` or by cancelling the task, the delivered pieces are kept, and the session continues from there. Cancelling
 /// while a piece is computed ends the answer at its next token and throws `CancellationError`; `stop()` of the session,
-/// and another request to it, end it as if it were complete, and text that was held back still arrives. An answer is
-/// written once: a second loop over it finds nothing more.
+/// and another request to it, end it as if it were complete, and text that was held back still arrives. An answer that
+/// has not begun when another is requested has no pieces and leaves no trace in the conversation. An answer is written
+/// once: a second loop over it finds nothing more.
 public struct Answer: AsyncSequence, Sendable {
   /// A step of the answer.
   public typealias Element = Piece
@@ -48,7 +49,7 @@ public struct Answer: AsyncSequence, Sendable {
 
     /// The next piece; nil at the end.
     public func next() async throws -> Piece? {
-      if !turn.begun.load(ordering: .relaxed) { session.makeWay(for: turn) }
+      session.makeWay(for: turn)
       return try await withTaskCancellationHandler {
         try await session.next(turn)
       } onCancel: {
@@ -91,24 +92,23 @@ final class Turn: Sendable {
     /// The calls that the model wrote.
     let toolCalls: [ToolCall]
 
-    /// The outcome of the last answer of `writer`.
-    init(_ writer: any Writer) throws {
-      statistics = try writer.statistics()
-      toolCalls = try writer.toolCalls()
-    }
+    /// That of a request that has not begun.
+    static let notBegun = Outcome(statistics: .stopped, toolCalls: [])
   }
 
   /// The prompt.
   let prompt: Prompt
   /// Its options.
   let config: GenerationConfig
-  /// Its outcome, once it has ended, also if another request ended it.
-  let outcome = Locked<Outcome?>(nil)
+  /// Its outcome, before it begins and once it has ended, also if another request ended it; nil in between.
+  let outcome = Locked<Outcome?>(.notBegun)
   /// The pieces that its writer released when another call ended it, and that no iterator has read.
   let heldBack = Locked<[Piece]>([])
   /// The session's stop count at the time of the request: a later `stop` ends it, whether it has begun or not.
   let stops: Int
-  /// Whether the session has begun with it. Only the session asks.
+  /// Its number among the session's requests; 0 until its first piece is requested. The session's lock protects it.
+  let number = Atomic(0)
+  /// Whether the session has begun with it, or dropped it. Only the session asks.
   let begun = Atomic(false)
   /// The iterators over it.
   private let iterators = Atomic(0)
@@ -131,4 +131,11 @@ final class Turn: Sendable {
 
   /// Whether all iterators of an answer that has begun are gone.
   var isLeft: Bool { iterators.load(ordering: .acquiring) == 0 }
+}
+
+extension Turn.Outcome {
+  /// The outcome of the last answer of `writer`.
+  init(_ writer: any Writer) throws {
+    self.init(statistics: try writer.statistics(), toolCalls: try writer.toolCalls())
+  }
 }

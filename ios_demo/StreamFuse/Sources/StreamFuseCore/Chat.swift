@@ -1,6 +1,6 @@
 import Foundation
 
-/// What chats and completions share. Any task may use them; requests wait for each other.
+/// What chats and completions share. Any task may use them; a request ends those before it.
 public protocol TextSession: Sendable {
   /// The sequence of tokens behind it.
   var session: Session { get }
@@ -94,11 +94,11 @@ public final class Chat: TextSession {
       }
       // A required call was made; required again, it would repeat until the last round.
       let choice = answer.turn.config.toolChoice.map { $0 == .never ? $0 : .auto }
-      let next = stream(results: results) {
+      let next = session.stream(.results(results), after: answer.turn) {
         configure(&$0)
         $0.toolChoice = choice
       }
-      guard session.isLast(answer.turn) else { break }
+      guard let next else { break }
       answer = next
       response = try await answer.response()
     }

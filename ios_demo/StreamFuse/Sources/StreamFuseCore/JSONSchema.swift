@@ -80,7 +80,7 @@ public struct JSONSchema: Sendable, Equatable, Codable, CustomStringConvertible 
 }
 
 /// A text as JSON.
-func quoted(_ text: String) -> String {
+package func quoted(_ text: String) -> String {
   var quoted = "\""
   for scalar in text.unicodeScalars {
     switch scalar {

@@ -1,3 +1,5 @@
+import Foundation
+
 /// Any JSON value.
 public enum JSONValue: Sendable, Equatable, Codable {
   /// Nothing.
@@ -47,5 +49,17 @@ public enum JSONValue: Sendable, Equatable, Codable {
     case .array(let value): try container.encode(value)
     case .object(let value): try container.encode(value)
     }
+  }
+}
+
+/// A value as JSON text. The keys of objects are sorted, because the order of a Swift dictionary differs from launch to
+/// launch. Throws `StreamFuseError` for a number that is not finite.
+package func encoded(_ value: some Encodable) throws -> String {
+  let encoder = JSONEncoder()
+  encoder.outputFormatting = [.sortedKeys, .withoutEscapingSlashes]
+  do {
+    return String(decoding: try encoder.encode(value), as: UTF8.self)
+  } catch {
+    throw StreamFuseError(.badArgument, "this value cannot be written as JSON: \(error)")
   }
 }

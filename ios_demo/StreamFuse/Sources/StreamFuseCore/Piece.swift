@@ -189,6 +189,20 @@ public struct Message: Sendable, Equatable, Codable {
       name: try values.decodeIfPresent(String.self, forKey: .name))
   }
 
+  /// The turn as JSON text, with the arguments of calls as they were read. Throws as `encoded` does.
+  package var json: String {
+    get throws {
+      var members = [#""role":\#(quoted(role.rawValue))"#, #""content":\#(quoted(content))"#]
+      if let toolCalls {
+        let calls = try toolCalls.map { try $0.json }
+        members.append(#""tool_calls":[\#(calls.joined(separator: ","))]"#)
+      }
+      if let toolCallID { members.append(#""tool_call_id":\#(quoted(toolCallID))"#) }
+      if let name { members.append(#""name":\#(quoted(name))"#) }
+      return "{\(members.joined(separator: ","))}"
+    }
+  }
+
   /// Names as in chat templates.
   enum CodingKeys: String, CodingKey {
     case role, content, name

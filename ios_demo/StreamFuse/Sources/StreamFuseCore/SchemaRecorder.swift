@@ -4,8 +4,9 @@ extension JSONSchema {
   /// The schema of a type: its stored properties in the order in which its `init(from:)` decodes them.
   ///
   /// Supported are strings, numbers, booleans, optionals (which may be left out), arrays, nested types, and enumerations
-  /// that are `CaseIterable` with strings as raw values. Throws `StreamFuseError` with the code `badGrammar` for any
-  /// other type, also one that contains itself; the message names the property. Write the schema of such a type by hand.
+  /// that are `CaseIterable` with strings as raw values. Whole numbers are bounded by the range of their type and by
+  /// ±(2^53 - 1), up to which JSON numbers are exact. Throws `StreamFuseError` with the code `badGrammar` for any other
+  /// type, also one that contains itself; the message names the property. Write the schema of such a type by hand.
   public init<Value: Decodable>(for type: Value.Type) throws {
     self = try Recorder.schema(of: type, at: "\(type)", inside: []).schema
   }
@@ -58,13 +59,20 @@ private final class Recorder: Decoder {
 
   /// The types that JSON has.
   private static func known<Value>(_ type: Value.Type) -> (schema: JSONSchema, value: Value)? {
-    let all: [(JSONSchema, Any)] = [
-      (.string(), ""), (.boolean, false), (.number, 0.0), (.number, Float(0)), (.integer, 0), (.integer, Int8(0)),
-      (.integer, Int16(0)), (.integer, Int32(0)), (.integer, Int64(0)), (.integer, UInt(0)), (.integer, UInt8(0)),
-      (.integer, UInt16(0)), (.integer, UInt32(0)), (.integer, UInt64(0)),
-    ]
+    if let number = type as? any FixedWidthInteger.Type, let zero = number.init(0) as? Value {
+      return (integer(number), zero)
+    }
+    let all: [(JSONSchema, Any)] = [(.string(), ""), (.boolean, false), (.number, 0.0), (.number, Float(0))]
     for case (let schema, let value as Value) in all where Swift.type(of: value) == type { return (schema, value) }
     return nil
+  }
+
+  /// Whole numbers that fit the type.
+  private static func integer<Number: FixedWidthInteger>(_ type: Number.Type) -> JSONSchema {
+    let exact = (1 << 53) - 1
+    let least = Int(exactly: Number.min).map { max($0, -exact) } ?? -exact
+    let most = Int(exactly: Number.max).map { min($0, exact) } ?? exact
+    return JSONSchema(#"{"type":"integer","minimum":\#(least),"maximum":\#(most)}"#)
   }
 
   /// An enumeration of texts.

@@ -13,10 +13,25 @@ public actor Session {
     var writer: (any Writer)?
     /// The request that is being answered.
     var turn: Turn?
-    /// The last request, also after its end; nil if another call ended it, or `reset` or `restore` came after it.
+    /// The last request, also after its end; nil if another call ended it, or a request, `reset` or `restore` came
+    /// after it.
     var last: Turn?
+    /// How many requests were made, and calls that end them, such as `reset`. Only the newest of them may begin.
+    var requests = 0
     /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
+
+    /// Counts a request, or a call that ends all requests, and stops the answer in progress. The tool calls of that
+    /// answer, if some are complete, are not made; those of an answer that has ended are, if the call `keepsRounds`.
+    mutating func claim(_ request: Turn? = nil, keepsRounds: Bool = false) {
+      requests += 1
+      request?.number.store(requests, ordering: .relaxed)
+      if turn != nil { writer?.stop() }
+      if !keepsRounds || turn != nil { last = nil }
+    }
+
+    /// Whether nothing was claimed since this request.
+    func isNewest(_ request: Turn) -> Bool { request.number.load(ordering: .relaxed) == requests }
   }
 
   /// Makes the writer, with an empty cache.
@@ -47,6 +62,21 @@ public actor Session {
     var config = GenerationConfig()
     configure(&config)
     return Answer(session: self, turn: Turn(prompt, config.over(defaults), stops: running.withLock { $0.stops }))
+  }
+
+  /// A request that continues an answer that has ended; nil if something was requested or stopped since.
+  nonisolated func stream(
+    _ prompt: Prompt, after ended: Turn, _ configure: (inout GenerationConfig) -> Void
+  ) -> Answer? {
+    var config = GenerationConfig()
+    configure(&config)
+    let turn = Turn(prompt, config.over(defaults), stops: ended.stops)
+    let goesOn = running.withLock {
+      guard $0.last === ended && $0.stops == ended.stops else { return false }
+      $0.claim(turn)
+      return true
+    }
+    return goesOn ? Answer(session: self, turn: turn) : nil
   }
 
   /// Ends all requested answers at their next token, including those that have not begun; delivered tokens are kept.
@@ -141,12 +171,12 @@ public actor Session {
     try await alone { try $0.opened().restore(from: file) }
   }
 
-  /// Ends the answer in progress, also during its prefill, and runs `body`. Unless it `keepsRounds`, results of tools that
-  /// still run do not reach the model.
+  /// Ends the answer in progress, also during its prefill, and the requests that wait, and runs `body`. Unless it
+  /// `keepsRounds`, results of tools that still run do not reach the model.
   private nonisolated func alone(
     keepsRounds: Bool = false, _ body: @Sendable (isolated Session) throws -> Void
   ) async throws {
-    makeWay()
+    running.withLock { $0.claim(keepsRounds: keepsRounds) }
     try await afterTurn(keepsRounds: keepsRounds, body)
   }
 
@@ -156,14 +186,10 @@ public actor Session {
     try body(self)
   }
 
-  /// Ends the answer in progress, even in prefill, unless it is `turn`; does not wait for the session's queue. Its tool
-  /// calls, if some are complete, are not made.
-  nonisolated func makeWay(for turn: Turn? = nil) {
-    running.withLock {
-      guard let current = $0.turn, current !== turn else { return }
-      $0.writer?.stop()
-      $0.last = nil
-    }
+  /// Makes `turn` the newest request, once: the answer in progress ends, even in prefill, and the requests that wait do
+  /// not begin. Does not wait for the session's queue.
+  nonisolated func makeWay(for turn: Turn) {
+    running.withLock { if turn.number.load(ordering: .relaxed) == 0 { $0.claim(turn) } }
   }
 
   /// The next piece of an answer.
@@ -211,16 +237,25 @@ public actor Session {
   /// Whether this answer is in progress.
   private func isRunning(_ turn: Turn) -> Bool { running.withLock { $0.turn === turn } }
 
-  /// Begins an answer and ends the one in progress. A refused request has no other effect.
+  /// Begins an answer and ends the one in progress. A refused request has no other effect; one that is not the newest
+  /// has none at all.
   private func begin(_ turn: Turn) throws {
+    guard running.withLock({ $0.isNewest(turn) }) else { return try Task.checkCancellation() }
     endTurn()
     try Task.checkCancellation()
-    let writer = try opened()
+    let writer = try opened()  // takes a while, the first time
+    let isNewest = running.withLock {
+      guard $0.isNewest(turn) else { return false }
+      ($0.turn, $0.last) = (turn, turn)
+      return true
+    }
+    guard isNewest else { return try Task.checkCancellation() }
     do {
-      running.withLock { ($0.turn, $0.last) = (turn, turn) }
       try writer.start(turn.prompt, turn.config)
       begun = true
-      running.withLock { $0.stops == turn.stops ? () : writer.stop() }  // one that came before was forgotten by the start
+      turn.outcome.withLock { $0 = nil }
+      // The start forgets a stop that came before it.
+      running.withLock { $0.stops == turn.stops && $0.isNewest(turn) ? () : writer.stop() }
     } catch {
       running.withLock { ($0.turn, $0.last) = (nil, nil) }
       throw error

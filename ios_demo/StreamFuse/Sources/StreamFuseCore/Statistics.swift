@@ -117,4 +117,20 @@ public struct Statistics: Sendable, Equatable, Codable {
   public init(json: Data) throws {
     self = try JSONDecoder().decode(Statistics.self, from: json)
   }
+
+  /// Those of an answer that was stopped before it began.
+  static let stopped = Statistics()
+
+  /// Counts nothing.
+  private init() {
+    (promptTokens, generatedTokens, prefilledTokens, prefixTokens) = (0, 0, 0, 0)
+    (modelLoadMs, measureMs, prefillMs, firstTokenMs) = (0, 0, 0, 0)
+    (decodeTokensPerSecond, prefillTokensPerSecond) = (0, 0)
+    (rounds, targetForwardPasses, streamsPasses) = (0, 0, 0)
+    (draftTokensProposed, draftTokensAccepted, forcedTokens, refusedDrafts) = (0, 0, 0, 0)
+    (acceptanceRate, meanAcceptedTokens, acceptancePerDepth, acceptancePerRank) = (0, 0, [], [])
+    (timeMs, widths, costMs, acceptedBySource, maskMs) = ([:], [:], [:], [:], 0)
+    (speculative, fallbackReason, fallbackReasons, finishReason) = (false, nil, [:], "stopped")
+    (nearTies, droppedTurns, rereadTokens, prefixRefused) = (0, 0, 0, nil)
+  }
 }

@@ -31,7 +31,8 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case cancelled = 12
     /// The text of an answer is not an object of the requested type: `Response.parsed`.
     case notParsed = -1
-    /// A server or the connection to it failed. A download that is tried again goes on from where it ended.
+    /// A server or the connection to it failed; `isTemporary` says whether to try again. A download then goes on from
+    /// where it ended.
     case network = -2
     /// The disk has too little free space for a bundle.
     case noSpace = -3
@@ -43,11 +44,16 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
   public let code: Code
   /// One sentence that names the object, the limit and the next step.
   public let message: String
+  /// Whether the same call may succeed later; only with the code `network`. True for a connection that fails or is
+  /// silent for too long, an incomplete answer, and the statuses 5xx, 408 and 429. False for other statuses, and for a
+  /// redirect to an address that is not HTTPS.
+  public let isTemporary: Bool
 
   /// An error of your own engine or tokenizer.
-  public init(_ code: Code, _ message: String) {
+  public init(_ code: Code, _ message: String, isTemporary: Bool = false) {
     self.code = code
     self.message = message
+    self.isTemporary = isTemporary
   }
 
   /// The same as `message`, for alerts and logs.

@@ -96,7 +96,8 @@ public enum ToolChoice: RawRepresentable, Sendable, Equatable, Codable {
   }
 }
 
-/// A call of a `Tool` by the model.
+/// A call of a `Tool` by the model. A call that was read from a chat, or from a history that has the arguments as JSON
+/// text, keeps the order of their keys for the prompts of later chats; `encode` does not write that order.
 public struct ToolCall: Sendable, Equatable, Codable {
   /// Identifies the call in its conversation.
   public let id: String
@@ -104,12 +105,36 @@ public struct ToolCall: Sendable, Equatable, Codable {
   public let name: String
   /// A JSON object that fits the tool's parameters.
   public let arguments: JSONValue
+  /// The JSON text that `arguments` were read from; nil if they were not read from text.
+  private let argumentsText: String?
 
   /// A call for the history of a new chat.
   public init(id: String, name: String, arguments: JSONValue) {
-    self.id = id
-    self.name = name
-    self.arguments = arguments
+    (self.id, self.name, self.arguments, argumentsText) = (id, name, arguments, nil)
+  }
+
+  /// A call with these arguments as JSON text. Throws `DecodingError` if they are not JSON.
+  package init(id: String, name: String, argumentsText text: String) throws {
+    (self.id, self.name, argumentsText) = (id, name, text)
+    arguments = try JSONDecoder().decode(JSONValue.self, from: Data(text.utf8))
+  }
+
+  /// Compares the arguments, not their text.
+  public static func == (one: ToolCall, other: ToolCall) -> Bool {
+    (one.id, one.name) == (other.id, other.name) && one.arguments == other.arguments
+  }
+
+  /// The arguments as JSON text: as they were read, or with sorted keys. Throws as `encoded` does.
+  package var argumentsJSON: String {
+    get throws { try argumentsText ?? encoded(arguments) }
+  }
+
+  /// The form that messages have, as JSON text. Throws as `encoded` does.
+  var json: String {
+    get throws {
+      let function = #"{"name":\#(quoted(name)),"arguments":\#(try argumentsJSON)}"#
+      return #"{"id":\#(quoted(id)),"type":"function","function":\#(function)}"#
+    }
   }
 
   /// The fields of a call beside those of its function.
@@ -118,6 +143,11 @@ public struct ToolCall: Sendable, Equatable, Codable {
   private struct Function: Codable {
     let name: String
     let arguments: JSONValue
+    /// The text of the arguments; nil if they were no text.
+    var text: String?
+
+    /// What is written.
+    private enum CodingKeys: String, CodingKey { case name, arguments }
 
     init(name: String, arguments: JSONValue) {
       self.name = name
@@ -130,6 +160,7 @@ public struct ToolCall: Sendable, Equatable, Codable {
       name = try container.decode(String.self, forKey: .name)
       var arguments = try container.decode(JSONValue.self, forKey: .arguments)
       if case .string(let text) = arguments {
+        self.text = text
         arguments = (try? JSONDecoder().decode(JSONValue.self, from: Data(text.utf8))) ?? arguments
       }
       guard case .object = arguments else {
@@ -146,7 +177,7 @@ public struct ToolCall: Sendable, Equatable, Codable {
     let container = try decoder.container(keyedBy: CodingKeys.self)
     let function = try container.decodeIfPresent(Function.self, forKey: .function) ?? Function(from: decoder)
     id = try container.decodeIfPresent(String.self, forKey: .id) ?? ""
-    (name, arguments) = (function.name, function.arguments)
+    (name, arguments, argumentsText) = (function.name, function.arguments, function.text)
   }
 
   /// Writes the form that messages have.

@@ -41,9 +41,8 @@
         case .response(let entered):
           messages.append(Message(role: .assistant, content: try Self.text(entered.segments, of: entry)))
         case .toolCalls(let entered):
-          let calls = try entered.map { call in
-            let arguments = try JSONDecoder().decode(JSONValue.self, from: Data(call.arguments.jsonString.utf8))
-            return ToolCall(id: call.id, name: call.toolName, arguments: arguments)
+          let calls = try entered.map {
+            try ToolCall(id: $0.id, name: $0.toolName, argumentsText: $0.arguments.jsonString)
           }
           // The text before a tool call belongs to the message with the call.
           let preamble = messages.last.flatMap { $0.role == .assistant && $0.toolCalls == nil ? $0.content : nil }

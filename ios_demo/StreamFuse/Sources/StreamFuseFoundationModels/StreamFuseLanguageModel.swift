@@ -152,12 +152,12 @@
       }
       let whole = try await answer.response()  // complete, since all pieces were read
       for call in whole.toolCalls {
-        let arguments = try JSONEncoder.plain.encode(call.arguments)
+        let arguments = try call.argumentsJSON
         await channel.send(
           .toolCalls(
             action: .toolCall(
               id: call.id, name: call.name,
-              action: .appendArguments(String(decoding: arguments, as: UTF8.self), tokenCount: calling))))
+              action: .appendArguments(arguments, tokenCount: calling))))
         calling = 0
       }
       let counts = whole.statistics

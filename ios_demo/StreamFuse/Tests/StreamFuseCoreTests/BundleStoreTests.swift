@@ -257,6 +257,42 @@ final class BundleStoreTests: StoreTestCase {
     await refused(.network, "catalog.json cannot be downloaded") { _ = try await self.entries() }
   }
 
+  func testOnlyAFailureThatARetryCanFixIsTemporary() async throws {
+    func isTemporary(_ body: () async throws -> Void) async -> Bool? {
+      do {
+        try await body()
+        return nil
+      } catch {
+        return (error as? StreamFuseError)?.isTemporary
+      }
+    }
+    try publisher.publish([("demo", demo)])
+    let entry = try await entry(), store = store()
+    for status in [500, 503, 429, 408, 302, 403, 404] {  // 302: to an address that is not HTTPS
+      publisher.change {
+        $0.statuses["catalog.json"] = [status]
+        $0.statuses["demo/model.pte"] = Array(repeating: status, count: 3)
+      }
+      let expected = status >= 500 || status == 408 || status == 429
+      let catalog = await isTemporary { _ = try await self.entries() }
+      XCTAssertEqual(catalog, expected, "the catalogue: \(status)")
+      let file = await isTemporary { _ = try await store.download(entry) }
+      XCTAssertEqual(file, expected, "a file: \(status)")
+    }
+    publisher.change {
+      $0.statuses = [:]
+      $0.cuts["demo/model.pte"] = [200_000, 0, 0]
+    }
+    let cut = await isTemporary { _ = try await store.download(entry) }
+    XCTAssertEqual(cut, true)
+    publisher.change { $0.files["demo/model.pte"] = Data(count: 300_000) }
+    let other = await isTemporary { _ = try await store.download(entry) }
+    XCTAssertEqual(other, false, "another file")
+    publisher.stop()
+    let gone = await isTemporary { _ = try await self.entries() }
+    XCTAssertEqual(gone, true, "no server")
+  }
+
   func testABundleThatTheLibraryRefusesIsNeverListedAndNothingIsKept() async throws {
     try publisher.publish([("demo", try bundle(demo.merging(["damaged": Data([1])]) { $1 }))])
     let entry = try await entry()

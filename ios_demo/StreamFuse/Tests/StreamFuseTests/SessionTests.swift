@@ -186,6 +186,85 @@ final class SessionTests: XCTestCase {
     }
   }
 
+  func testRequestsThatNeverBeganLeaveNoTraceAndTheLastIsAnswered() async throws {
+    let held = HeldPass(1)
+    let reading = try await lettersModel { held.reached() }
+    let making = HeldPass(1)
+    let opening = try await lettersModel(
+      engine: WatchedEngine(made: ArithmeticEngine(spec: .arithmetic())) { making.reached() })
+    for (model, hold) in [(reading, held), (opening, making)] {
+      let chat = model.chat(instructions: "7") { $0.maxNewTokens = 9 }
+      let first = try await waiting(chat.stream(to: String(repeating: "31415926", count: 6)))  // more than one pass
+      await hold.isReached()
+      var dropped = [first]
+      for number in 3..<7 { dropped.append(try await waiting(chat.stream(to: "\(number)"))) }
+      let last = try await waiting(chat.stream(to: "2"))
+      hold.go()
+      for task in dropped {
+        let response = try await task.value
+        XCTAssertEqual(response.tokens, [])
+        XCTAssertEqual(response.statistics.finishReason, "stopped")
+      }
+      let answer = try await last.value
+      let expected = try await Self.afresh("72", tokens: 9)
+      XCTAssertEqual(answer.text, expected)
+      let messages = try await chat.messages.map(\.content)
+      XCTAssertEqual(messages, ["7", "2", answer.text])
+      let statistics = try await chat.statistics
+      XCTAssertEqual(statistics, answer.statistics)
+    }
+  }
+
+  func testRequestsThatWaitDoNotBeginAfterACallThatEndsAnswers() async throws {
+    let file = temporaryFile()
+    try await lettersModel().chat().save(to: file)
+    let ends: [@Sendable (Chat) async throws -> Void] = [
+      { try await $0.reset() }, { try await $0.trim() }, { try await $0.save(to: temporaryFile()) },
+      { try await $0.restore(from: file) }, { try await $0.prepare() },
+    ]
+    for end in ends {
+      let held = HeldPass(1)
+      let chat = try await lettersModel { held.reached() }.chat { $0.maxNewTokens = 9 }
+      let first = try await waiting(chat.stream(to: String(repeating: "31415926", count: 6)))  // more than one pass
+      await held.isReached()
+      let second = try await waiting(chat.stream(to: "2"))
+      let ending = Task { try await end(chat) }
+      try await Task.sleep(for: .milliseconds(100))  // it waits for the pass
+      held.go()
+      for task in [first, second] {
+        let response = try await task.value
+        XCTAssertEqual(response.tokens, [])
+        XCTAssertEqual(response.statistics.finishReason, "stopped")
+      }
+      try await ending.value
+      let messages = try await chat.messages
+      XCTAssertEqual(messages, [])
+      let later = try await chat.respond(to: "2")
+      XCTAssertEqual(later.tokens.count, 9)
+    }
+  }
+
+  func testRequestsThatWaitAndAreCancelledThrow() async throws {
+    let held = HeldPass(1)
+    let chat = try await lettersModel { held.reached() }.chat { $0.maxNewTokens = 9 }
+    let first = try await waiting(chat.stream(to: "314"))
+    await held.isReached()
+    let cancelled = try await waiting(chat.stream(to: "3")), last = try await waiting(chat.stream(to: "2"))
+    cancelled.cancel()
+    held.go()
+    await assertThrows(CancellationError.self) { _ = try await cancelled.value }
+    _ = try await first.value
+    let answer = try await last.value
+    XCTAssertEqual(answer.tokens.count, 9)
+  }
+
+  /// Requests an answer whose session is busy.
+  private func waiting(_ answer: Answer) async throws -> Task<Response, any Error> {
+    let task = Task { try await answer.response() }
+    while answer.turn.number.load(ordering: .relaxed) == 0 { try await Task.sleep(for: .milliseconds(1)) }
+    return task
+  }
+
   func testAnAnswerWithoutATokenThatNobodyStoppedCounts() async throws {
     let chat = try await lettersModel().chat { $0.maxNewTokens = 9 }
     let whole = try await chat.respond(to: "314").tokens

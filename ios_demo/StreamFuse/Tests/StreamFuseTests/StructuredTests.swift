@@ -23,12 +23,44 @@ final class StructuredTests: XCTestCase {
   func testATypeGivesItsSchema() throws {
     XCTAssertEqual(
       try JSONSchema(for: Person.self).text,
-      #"{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"#
-        + #""city":{"enum":["Paris","Rome"]},"pets":{"type":"array","items":{"type":"object","#
+      #"{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","#
+        + #""minimum":-9007199254740991,"maximum":9007199254740991},"city":{"enum":["Paris","Rome"]},"#
+        + #""pets":{"type":"array","items":{"type":"object","#
         + #""properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false}},"#
         + #""height":{"type":"number"},"home":{"enum":["Paris","Rome"]}},"#
         + #""required":["name","age","city","pets"],"additionalProperties":false}"#)
     XCTAssertEqual(try JSONSchema(for: [Bool].self), .array(of: .boolean))
+  }
+
+  func testWholeNumbersFitTheirType() throws {
+    struct Numbers: Decodable {
+      let tiny: Int8, small: Int16, medium: Int32, long: Int64, whole: Int?
+      let byte: UInt8, word: UInt16, half: UInt32, wide: UInt64, count: UInt
+    }
+    let ranges = [
+      ("tiny", "-128", "127"), ("small", "-32768", "32767"), ("medium", "-2147483648", "2147483647"),
+      ("long", "-9007199254740991", "9007199254740991"), ("whole", "-9007199254740991", "9007199254740991"),
+      ("byte", "0", "255"), ("word", "0", "65535"), ("half", "0", "4294967295"), ("wide", "0", "9007199254740991"),
+      ("count", "0", "9007199254740991"),
+    ]
+    XCTAssertEqual(
+      try JSONSchema(for: Numbers.self),
+      .object(
+        ranges.map { ($0, JSONSchema(#"{"type":"integer","minimum":\#($1),"maximum":\#($2)}"#)) }, optional: ["whole"]))
+  }
+
+  func testANumberThatDoesNotFitItsTypeIsNotWritten() async throws {
+    struct Year: Decodable { let year: UInt8 }
+    let model = try await StreamFuse.load(from: made("build/demo")) { $0.costFolder = nil }
+    let question = "Ada Lovelace was born in 1815. Give the year as JSON."
+    let unbounded = try await model.chat().respond(to: question) { $0.schema = .object(["year": .integer]) }
+    XCTAssertThrowsError(try unbounded.parsed(as: Year.self), "the test needs a larger number: \(unbounded.text)")
+    _ = try await model.chat().respond(to: question, as: Year.self)
+    // The answers of a model whose tokens are digits and other letters.
+    let digits = try await lettersModel().chat()
+    for seed in 0..<20 {
+      _ = try await digits.respond(to: "2", as: UInt8.self) { $0.temperature = 2; $0.seed = UInt64(seed) }
+    }
   }
 
   /// The schemas that cannot be derived, and how the message begins.
@@ -176,6 +208,53 @@ final class StructuredTests: XCTestCase {
     XCTAssertGreaterThan(answer.tokens.count, 0)
     let roles = try await looped.messages.map(\.role)
     XCTAssertEqual(roles, [.user, .assistant, .tool, .assistant])
+  }
+
+  func testAChatThatBeginsWithTheMessagesOfAnotherReadsTheArgumentsInTheirOrder() async throws {
+    enum Unit: String, Codable, CaseIterable { case celsius, kelvin }
+    struct Query: Codable { let unit: Unit, city: City }  // not the order of the alphabet
+    let weather = try Tool("weather", "The weather of a city today.") { (query: Query) in "sunny in \(query.city)" }
+    let model = try await StreamFuse.load(from: made("build/demo")) { $0.costFolder = nil }
+    let chat = model.chat(tools: [weather]) { $0.maxNewTokens = 60 }
+    try await chat.respond(to: "How is the weather in Rome?", maxToolRounds: 1) { $0.toolChoice = .required }
+    let history = try await chat.messages
+    let call = try XCTUnwrap(history[1].toolCalls?.first)
+    let arguments = try call.argumentsJSON
+    XCTAssert(arguments.hasPrefix(#"{"unit":"#), arguments)
+
+    func prompt(with call: ToolCall) async throws -> [Int] {
+      var messages = history
+      messages[1] = Message(role: .assistant, content: "", toolCalls: [call])
+      let chat = model.chat(history: messages, tools: [weather]) { $0.maxNewTokens = 1 }
+      let count = try await chat.respond(to: "Thanks.").statistics.promptTokens
+      return try await Array(chat.session.tokens.prefix(count))
+    }
+    let kept = try await prompt(with: call)
+    let same = try await prompt(with: ToolCall(id: call.id, name: call.name, argumentsText: arguments))
+    XCTAssertEqual(kept, same)
+    let sorted = try await prompt(with: ToolCall(id: call.id, name: call.name, arguments: call.arguments))
+    XCTAssertNotEqual(kept, sorted)
+  }
+
+  func testArgumentsKeepTheOrderOfTheirKeys() throws {
+    // As the library writes messages: the content and the names of fields are no arguments.
+    let json = #"""
+      [{"role":"user","content":"\"arguments\":{\\"},{"role":"assistant","content":"arguments","tool_calls":[
+      {"id":"a","type":"function","function":{"name":"now",
+      "arguments":{"zone":{"b":"}\"","arguments":{"d":1,"c":[{}]}},"at":1.0}}},
+      {"id":"b","type":"function","function":{"name":"now","arguments":{}}}]}]
+      """#.replacing("\n", with: "")
+    let messages = try JSONDecoder().decode([Message].self, from: withArgumentsAsText(json))
+    XCTAssertEqual(messages, try JSONDecoder().decode([Message].self, from: Data(json.utf8)))
+    XCTAssertEqual("[\(try messages.map { try $0.json }.joined(separator: ","))]", json)
+    // Arguments that are text already.
+    let text = #"{"function":{"name":"now","arguments":"{\"zone\": 2, \"at\": 1}"}}"#
+    let call = try JSONDecoder().decode(ToolCall.self, from: withArgumentsAsText(text))
+    XCTAssertEqual(try call.argumentsJSON, #"{"zone": 2, "at": 1}"#)
+    // A call that the app makes.
+    let made = ToolCall(id: "", name: "now", arguments: .object(["zone": .integer(2), "at": .integer(1)]))
+    XCTAssertEqual(made, call)
+    XCTAssertEqual(try made.argumentsJSON, #"{"at":1,"zone":2}"#)
   }
 
   func testMessagesKeepCallsAndResults() throws {

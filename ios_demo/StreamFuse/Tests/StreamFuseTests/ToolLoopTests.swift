@@ -18,10 +18,16 @@ private final class ScriptedWriter: StatelessWriter {
 
   /// Called before an answer ends.
   let beforeEnd: @Sendable () -> Void
+  /// Called by `prepare`.
+  let beforePrepare: @Sendable () -> Void
 
-  init(_ script: [[ToolCall]], beforeEnd: @escaping @Sendable () -> Void = {}) {
+  init(
+    _ script: [[ToolCall]], beforeEnd: @escaping @Sendable () -> Void = {},
+    beforePrepare: @escaping @Sendable () -> Void = {}
+  ) {
     state = Mutex(State(script: script))
     self.beforeEnd = beforeEnd
+    self.beforePrepare = beforePrepare
   }
 
   /// The results that were sent, one list per round.
@@ -48,6 +54,8 @@ private final class ScriptedWriter: StatelessWriter {
       return $0.calls.isEmpty ? Piece(text: "Warm.", token: 1) : Piece(text: "{...}", token: 2, channel: .toolCall)
     }
   }
+
+  func prepare() { beforePrepare() }
 
   func toolCalls() -> [ToolCall] { state.withLock { $0.calls } }
 
@@ -198,6 +206,23 @@ final class ToolLoopTests: XCTestCase {
       XCTAssertEqual(calls, ["a"])
       XCTAssertEqual(writer.results.count, 0)
     }
+  }
+
+  func testARequestThatWaitsWhileAToolRunsIsAnsweredAndTheResultIsNotSent() async throws {
+    let gate = DispatchSemaphore(value: 0)
+    let writer = ScriptedWriter([[try call("a")]], beforePrepare: { _ = gate.wait(timeout: .now() + 10) })
+    let asked = Locked<Task<Response, any Error>?>(nil)
+    let response = try await respond(writer, whileAToolRuns: { chat in
+      Task { try await chat.prepare() }
+      try await Task.sleep(for: .milliseconds(100))  // it holds the session
+      asked.withLock { $0 = Task { try await chat.respond(to: "Something else") } }
+      try await Task.sleep(for: .milliseconds(100))  // it waits for the session
+    })
+    gate.signal()
+    XCTAssertEqual(response.toolCalls.map(\.id), ["a"])
+    XCTAssertEqual(writer.results.count, 0)
+    let other = try await asked.withLock { $0 }?.value
+    XCTAssertEqual(other?.text, "Warm.")
   }
 
   func testSaveTrimAndPrepareDuringAToolCallKeepTheToolLoopRunning() async throws {

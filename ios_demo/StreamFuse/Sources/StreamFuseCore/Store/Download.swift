@@ -11,7 +11,7 @@ struct Downloader: Sendable {
   private struct Status: Error {
     let code: Int
     /// It may answer otherwise a moment later.
-    var again: Bool { code >= 500 || code == 408 || code == 429 }
+    var isTemporary: Bool { code >= 500 || code == 408 || code == 429 }
   }
 
   /// An answer that makes no sense, or ends early.
@@ -91,7 +91,7 @@ struct Downloader: Sendable {
         switch error {
         case is StreamFuseError, is CocoaError: throw error
         case let error as DiskError: throw error.cause  // a connection too may fail with a POSIXError
-        case let error as Status where !error.again: throw unreachable(url, error)
+        case let error as Status where !error.isTemporary: throw unreachable(url, error)
         default: break
         }
         if part.done > most { attempt = 0 }
@@ -141,7 +141,9 @@ struct Downloader: Sendable {
       case let error as Broken: error.reason
       default: error.localizedDescription.split(separator: "\n").joined(separator: " ")
       }
-    return StreamFuseError(.network, "\(url) cannot be downloaded (\(reason)); what has arrived is kept")
+    return StreamFuseError(
+      .network, "\(url) cannot be downloaded (\(reason)); what has arrived is kept",
+      isTemporary: (error as? Status)?.isTemporary ?? true)
   }
 }
 
