@@ -109,6 +109,15 @@ def test_what_another_writer_has_open_is_left_alone(bundle: Path) -> None:
     assert [path.name for path in bundle.parent.iterdir()] == ["demo"]
 
 
+def test_a_leftover_that_is_gone_once_it_is_opened_stops_no_writer(bundle: Path) -> None:
+    """As that of another writer, which ends between the listing and the opening; a dangling link is like it."""
+    link = bundle.with_name(".demo.partial-gone")
+    link.symlink_to("nowhere")
+    overwrite(bundle, b"new")
+    assert open_bundle(bundle).graph.read_bytes() == b"new"
+    assert sorted(path.name for path in bundle.parent.iterdir()) == [link.name, "demo"]
+
+
 @one_step
 def test_a_reader_finds_a_bundle_at_any_time(bundle: Path) -> None:
     stop, failures = threading.Event(), []

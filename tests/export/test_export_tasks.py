@@ -39,8 +39,8 @@ from streamfuse.export.adapter import resolve_for_adapter
 from streamfuse.export.config import ExportConfig
 from streamfuse.export.pipeline import count_steps, run_export
 from streamfuse.export.preview import preview
-from streamfuse.model.checkpoint import load_config, read_adapter, save_adapter, save_ngrams
-from streamfuse.model.config import StreamConfig
+from streamfuse.model.checkpoint import load_base, load_config, read_adapter, save_adapter, save_ngrams
+from streamfuse.model.config import CheckpointError, StreamConfig
 from streamfuse.options import OptionError
 from streamfuse.runtime.core import CoreError
 from streamfuse.train.formats import Example
@@ -169,6 +169,21 @@ def test_the_weights_of_the_base_are_in_the_file_once(made: Made) -> None:
     assert whole < weights + GRAPH_BYTES * len(TASKS)  # three more models would be three times the weights
 
 
+def test_the_token_that_ends_a_tasks_answers_ends_those_of_its_bundle(made: Made) -> None:
+    """A LoRA of ChatML on a base that ends texts with another token (model/peft.py)."""
+    own, file = fused(load_base(made.checkpoint), STREAM_VOCAB, **TASKS["tuned"]), made.folder / "ends.safetensors"
+    save_adapter(own, file, {"eos_token_id": "256", "chat_template": "{{ messages[-1].content }}{{ eos_token }}"})
+    whole = made.export("ends", None, task={"ends": file})
+    assert whole.spec().eos_token_ids == whole.adapter("ends").spec().eos_token_ids == (3, 257, 256)
+    alone = made.export("ends-alone", file)
+    assert alone.manifest.model.eos_token_ids == (256, 3, 257)  # the first is the template's
+    assert alone.tokenizer.render([{"role": "user", "content": "hi"}]) == "hi<|im_start|>"
+    save_adapter(own, file, {"eos_token_id": "9999"})
+    problem = r"ends\.safetensors: metadata field 'eos_token_id' '9999' is not a token id below 258; convert"
+    with pytest.raises(CheckpointError, match=problem):
+        made.export("refused", None, task={"ends": file})
+
+
 def test_adapters_in_int8_are_half_as_large_and_texts_stay_lossless(made: Made) -> None:
     small = made.export("small", made.adapter, task={"tuned": made.files["tuned"]}, adapter_dtype="int8")
     assert np.array_equal(passes(small, small)[0], passes(made.whole, made.whole)[0])
@@ -246,6 +261,13 @@ def test_answers_of_an_adapter_are_remembered_in_a_file_of_their_own(made: Made,
         model.forget()
     kept = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.is_file()}
     assert kept == {"memory": 0, "memory.tuned": 0, "memory.sql": 0}
+    (tmp_path / "memory").write_bytes(b"a picture of a cat")
+    (tmp_path / "memory.tuned").write_bytes(answers)
+    with streamfuse.load(made.whole, memory=tmp_path / "memory", cost_cache=False) as model:
+        with pytest.raises(CoreError, match="memory"):
+            model.forget()
+        assert (tmp_path / "memory").read_bytes() == b"a picture of a cat"
+        assert (tmp_path / "memory.tuned").stat().st_size < len(answers), "a foreign file beside it keeps no answers"
 
 
 @app_library.needs_library

@@ -19,6 +19,7 @@ from streamfuse.export import selftest
 from streamfuse.model.checkpoint import load_base, own_template, read_adapter, save_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.fields import CheckpointWarning
+from streamfuse.model.pull import check_folder
 from streamfuse.runtime.text import TextError
 from streamfuse.train.config import DistillConfig, TrainConfig
 
@@ -72,6 +73,19 @@ def test_a_wrong_field_is_named(field: str, value: Any, folder: Path) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("value", ["x", [0, 99999], -1])
+def test_a_wrong_end_token_is_blamed_on_its_own_file(value: Any, folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(CheckpointError, match=r"/generation_config\.json: eos_token_id .* is not a token id below 40"):
+        ModelConfig.load(folder)
+
+
+def test_an_end_token_that_another_file_replaces_is_not_read(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({**tiny.CONFIG, "eos_token_id": 99999}))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 3}')
+    assert ModelConfig.load(folder).eos_token_ids == (3,)
+
+
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize("content", [b'{"eos', b"[1]", b"5", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}'])
 def test_a_file_that_is_no_json_object_is_blamed_itself(name: str, content: bytes, folder: Path) -> None:
@@ -121,6 +135,13 @@ def test_a_peft_folder_is_called_what_it_is(tmp_path: Path) -> None:
                  lambda: read_adapter(tmp_path / "adapter_model.safetensors")):  # fmt: skip
         with pytest.raises((CheckpointError, FileNotFoundError), match=r"is a PEFT adapter .* merge it .* --model"):
             read()
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_peft_folder_with_the_bases_configuration_is_called_what_it_is(name: str, folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(CheckpointError, match=f"^{folder} is a PEFT adapter .*`streamfuse adapter convert`"):
+        check_folder(folder)
 
 
 def test_a_folder_is_no_adapter(tmp_path: Path) -> None:

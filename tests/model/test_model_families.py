@@ -78,6 +78,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1, 0]}),
     "smollm3 by interval": ("SmolLM3", {"no_rope_layer_interval": 2, "rope_parameters": YARN}),
     "smollm3 with windows": ("SmolLM3", {"use_sliding_window": True, "sliding_window": 6, "no_rope_layer_interval": 2}),
+    "smollm3 with windows of layer_types alone": (
+        "SmolLM3",
+        {
+            "use_sliding_window": False,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "no_rope_layer_interval": 2,
+        },
+    ),
     "olmo2": ("Olmo2", {"rope_parameters": LINEAR}),
     "olmo2 with biases": ("Olmo2", {"attention_bias": True, "tie_word_embeddings": True}),
     "granite": ("Granite", {**MULTIPLIERS, "tie_word_embeddings": True}),

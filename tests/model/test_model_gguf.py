@@ -453,6 +453,14 @@ def test_other_factors_are_refused(factors: list[float], tmp_path: Path) -> None
         ({"pre"}, {"tokenizer.ggml.pre": "falcon"}, "tokenizer.ggml.pre 'falcon' is not supported"),
         ({"tokenizer"}, {"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model 't5' is not supported"),
         ({"tokenizer"}, {"tokenizer.ggml.model": "llama"}, "field 'tokenizer.ggml.scores' is missing"),
+        (set(), {"llama.rope.dimension_count": [8, 8]}, r"field 'llama.rope.dimension_count' is \[8, 8\]"),
+        (
+            set(),
+            {"llama.attention.value_length": [8, 16]},
+            "llama.attention.value_length' differs from layer to",
+        ),
+        ({"eos"}, {"tokenizer.ggml.eos_token_id": 999}, "field 'tokenizer.ggml.eos_token_id' is 999, and the file has"),
+        ({"bos"}, {"tokenizer.ggml.bos_token_id": 999}, "field 'tokenizer.ggml.bos_token_id' is 999, and the file has"),
     ],
 )
 def test_what_is_not_supported_is_named(skip: set[str], fields: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -462,6 +470,21 @@ def test_what_is_not_supported_is_named(skip: set[str], fields: dict[str, Any], 
         convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
     assert "m.gguf" in str(caught.value)
     assert not (tmp_path / "hf").exists()
+
+
+def test_numbers_that_are_stored_for_each_layer_are_read(tmp_path: Path) -> None:
+    source = Source()
+    width, layers = source.model.config.head_dim, source.model.config.num_layers
+    source.fields = {f"llama.{name}": [width] * layers for name in ("attention.value_length", "rope.dimension_count")}
+    convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
+    assert load_base(tmp_path / "hf").config.head_dim == width
+
+
+def test_an_unknown_token_that_a_gguf_does_not_have_is_named(tmp_path: Path) -> None:
+    source = Source("gemma3", head_dim=32)
+    source.fields = {"tokenizer.ggml.unknown_token_id": 9999}
+    with pytest.raises(CheckpointError, match=r"field 'tokenizer\.ggml\.unknown_token_id' is 9999"):
+        convert(source.write(tmp_path / "m.gguf"), tmp_path / "hf")
 
 
 def test_a_granite_without_rotary_embedding_is_named(tmp_path: Path) -> None:

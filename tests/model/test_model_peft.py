@@ -75,6 +75,21 @@ def test_its_chat_template_goes_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "id_", "stored"),
+    [("<|im_end|>", 7, "7"), ("<eos>", tiny.EOS, None), ("<|im_end|>", 40, None), (None, 7, None)],
+)
+def test_the_token_that_ends_its_answers_goes_along(
+    word: str | None, id_: int, stored: str | None, tmp_path: Path
+) -> None:
+    """If the base ends answers with another one; a token that the base does not have ends none."""
+    write(tmp_path / "lora")
+    settings = {"eos_token": word, "added_tokens_decoder": {str(id_): {"content": word or "x"}}}
+    (tmp_path / "lora" / "tokenizer_config.json").write_text(json.dumps(settings))
+    convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+    assert read_adapter(tmp_path / "adapter.safetensors")[2].get("eos_token_id") == stored
+
+
+@pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({"peft_type": "LOHA"}, r"peft_type 'LOHA' is not supported; merge the adapter"),

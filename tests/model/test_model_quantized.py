@@ -17,7 +17,7 @@ from torch import Tensor
 
 from streamfuse.export import grid
 from streamfuse.model.checkpoint import load_base, load_config
-from streamfuse.model.fields import CheckpointError
+from streamfuse.model.fields import CheckpointError, CheckpointWarning
 
 SIZES: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
@@ -36,14 +36,17 @@ def packed_rows(q: Tensor) -> Tensor:
     return torch.where(words >= 2**31, words - 2**32, words).int()
 
 
-def write(folder: Path, settings: dict[str, Any], group: int = 128, zero: int = 7, **changes: Any) -> dict[str, Tensor]:
-    """A checkpoint whose matrices are packed; returns these in float32 by their names."""
+def write(
+    folder: Path, settings: dict[str, Any], group: int = 128, zero: int = 7, head: bool = False, **changes: Any
+) -> dict[str, Tensor]:
+    """A checkpoint whose matrices are packed, with `head` that of an untied head too; returns these in float32 by their
+    names."""
     base = tiny.base(**SIZES, **changes)
     tiny.write_base(folder, base, **SIZES, **changes, quantization_config=settings)
     state, expected = {}, {}
     for name, weight in load_file(folder / "model.safetensors").items():
         owner, _, word = name.rpartition(".")
-        if not owner.endswith("_proj") or word != "weight":
+        if not (owner.endswith("_proj") or (head and owner == "lm_head")) or word != "weight":
             state[name] = weight
             continue
         rows, inputs = weight.shape
@@ -100,6 +103,19 @@ def test_biases_that_the_model_does_not_have_must_be_zero(tmp_path: Path) -> Non
     save_file({**state, name: state[name] + 1}, path)
     with pytest.raises(CheckpointError, match=f"{name}: is not zero, but the model has no such bias"):
         load_base(tmp_path)
+
+
+@pytest.mark.parametrize("settings", [GPTQ, COMPRESSED])
+def test_a_packed_head_is_not_the_embedding_whatever_config_json_says(settings: dict[str, Any], tmp_path: Path) -> None:
+    expected = write(tmp_path, settings, zero=7 if settings is GPTQ else 8, head=True, tie_word_embeddings=False)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": True}))
+    with pytest.warns(CheckpointWarning, match="tie_word_embeddings is true, but lm_head.weight differs"):
+        config = load_config(tmp_path)
+    with pytest.warns(CheckpointWarning, match="tie_word_embeddings is true, but lm_head.weight differs"):
+        found = load_base(tmp_path)
+    assert (found.config, config.tie_word_embeddings) == (config, False)
+    assert torch.equal(found.lm_head.weight, expected["lm_head.weight"])
 
 
 def test_weights_on_no_grid_are_fitted_as_before() -> None:

@@ -241,6 +241,16 @@ def test_a_model_of_the_hub_without_safetensors_is_refused_before_its_download(
     assert (fake_hub, leftovers(home)) == ([], [])
 
 
+def test_an_adapter_of_the_hub_is_called_what_it_is(
+    home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = hub_info("config.json", "adapter_config.json", "adapter_model.safetensors")
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    with pytest.raises(PullError, match=r"^some/model is a PEFT adapter .*`streamfuse adapter convert`"):
+        pull.pull("some/model")
+    assert (fake_hub, leftovers(home)) == ([], [])
+
+
 def test_a_model_of_the_hub_that_is_not_supported_is_refused_before_its_weights_are_downloaded(
     home: Path, fake_hub: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,12 +231,15 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """Opens and locks the folder until it is closed or the process ends; -1 if another process has locked it."""
-    number = os.open(folder, os.O_RDONLY)
+    """Opens and locks the folder until it is closed or the process ends; -1 if another process has locked it, or if it
+    cannot be opened, for example because its writer has just removed it."""
+    number = -1
     try:
+        number = os.open(folder, os.O_RDONLY)
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(number)
+        if number >= 0:
+            os.close(number)
         return -1
     return number
 

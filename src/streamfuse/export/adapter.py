@@ -9,7 +9,7 @@ from typing import Any
 
 from streamfuse.adapters import DEFAULT, DEFAULT_ELSEWHERE, find
 from streamfuse.bundle.manifest import MOST_ADAPTERS, PLAIN_NAME, PLAIN_NAME_RULE
-from streamfuse.model.checkpoint import adapter_misfit, read_adapter
+from streamfuse.model.checkpoint import adapter_end_token, adapter_misfit, read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.pull import resolve_model
 from streamfuse.options import AUTO, OptionError
@@ -81,11 +81,12 @@ def _without_stream_options(config: ExportConfig) -> ExportConfig:
 
 
 def _resolved(config: ExportConfig) -> ExportConfig:
-    if config.adapter is None:
+    if (file := config.adapter) is None:
         return resolve(config)
-    streams, state, _ = read_adapter(config.adapter)
+    config = replace(config, eos_token_id=adapter_end_token(file))
+    streams, state, _ = read_adapter(file)
     if not streams.num_streams:
-        return resolve(replace(config, adapter=None, ngrams=config.adapter))
+        return resolve(replace(config, adapter=None, ngrams=file))
     found, widths = resolve(config, streams), LayerWidths.of_adapter(state)
     settled = found.merge_streams != AUTO or 1 in config.widths
     if settled or widths is None or not found.keeps_two_kinds or not merging_pays(found, streams, widths):

@@ -111,6 +111,7 @@ class ExportConfig:
         stream_nodes: survivors M that carry streams, likewise, or all. Deferred streams have a pass of their own.
         tasks: the resolved configurations of the adapters of `task`, by name (adapter.py sets them).
         asked: with tasks, this configuration before it was resolved.
+        eos_token_id: the token that ends the adapter's answers, if it is not the base's (adapter.py sets it).
         extra_methods: more methods of the program, by name, each made of the `graphs.Weights` that all share; kernels.
             The manifest does not name them, so readers of bundles ignore them.
     """
@@ -271,6 +272,7 @@ class ExportConfig:
     ngrams: Path | None = None
     tasks: Mapping[str, ExportConfig] = field(default_factory=dict)
     asked: ExportConfig | None = None
+    eos_token_id: int | None = None
     extra_methods: Mapping[str, MethodMaker] = field(default_factory=dict)
     sampling: Sampling = option(
         "model",

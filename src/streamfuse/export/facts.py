@@ -29,7 +29,7 @@ def model_spec(model: StreamFused, config: ExportConfig) -> ModelSpec:
         widths={f"verify_{rows}": (rows, keep) for rows, keep in config.shapes.widths},
         stream_nodes={f"verify_{rows}": carrying for rows, _, carrying in config.shapes.verify},
         deferred=config.shapes.deferred,
-        eos_token_ids=model_config.eos_token_ids,
+        eos_token_ids=end_tokens(config, model_config),
         default_width=config.default_width,
         stream_vocab_size=len(model.stream_vocab),
     )
@@ -44,7 +44,7 @@ def constant_methods(
         "get_max_context_len": config.max_context_len,
         "get_vocab_size": model_config.vocab_size,
         "get_bos_id": -1 if model_config.bos_token_id is None else model_config.bos_token_id,
-        "get_eos_ids": list(model_config.eos_token_ids),
+        "get_eos_ids": list(end_tokens(config, model_config)),
         "get_n_layers": model_config.num_layers,
         "get_n_kv_heads": model_config.num_kv_heads,
         "get_head_dim": model_config.head_dim,
@@ -87,7 +87,7 @@ def model_facts(config: ExportConfig, model: StreamFused) -> dict[str, Any]:
         "vocab_size": model_config.vocab_size,
         "parameters": sum(p.numel() for p in model.base.parameters()),
         "bos_token_id": model_config.bos_token_id,
-        "eos_token_ids": list(model_config.eos_token_ids),
+        "eos_token_ids": list(end_tokens(config, model_config)),
         "chat_template": chat_template(config),
     }
 
@@ -106,6 +106,14 @@ def _line(text: str) -> str:
 def chat_template(config: ExportConfig) -> str | None:
     """The chat template of the adapter, which its streams were trained with, else the model's own."""
     return adapter_facts(config).get("chat_template") or own_template(config.model)
+
+
+def end_tokens(config: ExportConfig, model_config: ModelConfig) -> tuple[int, ...]:
+    """Every token that ends an answer. The adapter's own is the first, since it is the `eos_token` of its template.
+    Those of task adapters are the last: a bundle has one list for all of them."""
+    tasks = (task.eos_token_id for task in config.tasks.values())
+    ends = (config.eos_token_id, *model_config.eos_token_ids, *tasks)
+    return tuple(dict.fromkeys(token for token in ends if token is not None))
 
 
 def adapter_facts(config: ExportConfig) -> dict[str, str]:

@@ -24,7 +24,7 @@ from streamfuse.runtime.text import TextError, Tokenizer
 
 from .config import NO_ADAPTER, ExportConfig
 from .cost import Cost, export_cost
-from .facts import chat_template, source_facts
+from .facts import chat_template, end_tokens, source_facts
 from .sampling import SamplingDefaults, sampling_defaults
 from .schemes import DTYPE_BITS, GROUP, GROUP_SIZES, PARTS
 from .sizes import PartSize, part_sizes, sizes_of
@@ -206,7 +206,8 @@ def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
     """
     file = config.model / "tokenizer.json"
     try:
-        tokenizer = Tokenizer(file, chat_template(config), model_config.bos_token_id, model_config.eos_token_ids)
+        ends = end_tokens(config, model_config)
+        tokenizer = Tokenizer(file, chat_template(config), model_config.bos_token_id, ends)
         tokenizer.check_chat()
     except TextError as error:
         Tokenizer(file)  # raises its own TextError if the tokenizer is the problem

@@ -84,16 +84,23 @@ def _own_tensors(shard: Mapping[str, Tensor], dtype: torch.dtype, config: ModelC
     return found
 
 
-def _read(path: Path, wanted: str) -> Tensor:
+def _read(path: Path, wanted: str) -> Tensor | None:
+    """A tensor of a file; None if it is packed there."""
     with safe_open(path, framework="pt") as file:
         named = {own_name(name): name for name in file.keys()}  # noqa: SIM118 (not a dict)
-        tensor: Tensor = file.get_tensor(named[wanted])
+        tensor: Tensor | None = file.get_tensor(named[wanted]) if wanted in named else None
     return tensor
 
 
-def _with_own_head(config: ModelConfig, embedding: Tensor, head: Tensor, folder: Path) -> ModelConfig:
-    """The configuration with an untied head if the files have two different tensors; as in transformers, files win."""
-    if embedding.shape == head.shape and torch.equal(embedding.float(), head.float()):
+def _with_own_head(config: ModelConfig, embedding: Tensor | None, head: Tensor | None, folder: Path) -> ModelConfig:
+    """The configuration with an untied head if the files have two different tensors; as in transformers, files win. A
+    packed tensor (None) is rounded, so it differs from the other one."""
+    if (
+        embedding is not None
+        and head is not None
+        and embedding.shape == head.shape
+        and torch.equal(embedding.float(), head.float())
+    ):
         return config
     warnings.warn(
         f"{folder / 'config.json'}: tie_word_embeddings is true, but lm_head.weight differs from the embedding, so the "
@@ -334,6 +341,24 @@ def adapter_vocab_size(path: Path) -> int:
         return int(json.loads(read_adapter(path)[2]["base"])["vocab_size"])
     except (ValueError, TypeError, KeyError):
         raise CheckpointError(f"{path}: metadata field 'base' does not have the size of the vocabulary") from None
+
+
+def adapter_end_token(path: Path) -> int | None:
+    """The token that ends an adapter's answers; None if it is the base's.
+
+    Raises:
+        CheckpointError: as `adapter_vocab_size`, or it is not a token of the base.
+    """
+    found = read_adapter(path)[2].get("eos_token_id")
+    if found is None:
+        return None
+    size = adapter_vocab_size(path)
+    if not found.isdecimal() or int(found) >= size:
+        raise CheckpointError(
+            f"{path}: metadata field 'eos_token_id' {found!r:.40} is not a token id below {size}; convert the adapter "
+            "again with `streamfuse adapter convert`"
+        )
+    return int(found)
 
 
 def _misfit_of_base(config: ModelConfig, metadata: dict[str, str], path: Path) -> str | None:

@@ -161,13 +161,7 @@ class ModelConfig:
             raise CheckpointError(f"{source}: num_key_value_heads {kv_heads} does not divide {heads} heads")
         if head_dim < 2 or head_dim % 2:
             raise CheckpointError(f"{source}: heads of {head_dim} numbers have no pairs to rotate; see head_dim")
-        eos = config.get("eos_token_id")
-        marks = [*(eos if isinstance(eos, list) else [eos]), config.get("bos_token_id")]
-        for mark in marks:
-            if mark is not None and not (type(mark) is int and 0 <= mark < vocab):
-                raise CheckpointError(
-                    f"{source}: eos_token_id or bos_token_id {mark!r:.40} is not a token id below {vocab}"
-                )
+        _check_token("bos_token_id", config.get("bos_token_id"), vocab, source)
         kinds = _layer_types(config, family, layers, source)
         rotaries, layer_rotaries = _rotaries(config, family, kinds, longest, head_dim, source)
         longest = trained_length(rotaries, longest)
@@ -199,7 +193,7 @@ class ModelConfig:
             layer_rotaries=layer_rotaries,
             layer_windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
             bos_token_id=config.get("bos_token_id"),
-            eos_token_ids=tuple(mark for mark in marks[:-1] if mark is not None),
+            eos_token_ids=_end_tokens(config, vocab, source),
         )
 
     @classmethod
@@ -215,13 +209,29 @@ class ModelConfig:
                 raise CheckpointError(f"{folder} {PEFT}")
             raise CheckpointError(f"{path}: no such file; a checkpoint folder needs config.json")
         config, generation = read_object(path), read_object(folder / "generation_config.json")
-        if (extra := generation.get("eos_token_id")) is not None:
-            config["eos_token_id"] = extra
-        found = cls.from_hf(config, str(path))
-        named = _named_token_ids(folder, found.vocab_size)
-        eos = named.get("eos_token")
-        ends = found.eos_token_ids if eos is None else tuple(dict.fromkeys((eos, *found.eos_token_ids)))
+        stated = generation.get("eos_token_id") is not None
+        found = cls.from_hf({**config, "eos_token_id": None} if stated else config, str(path))
+        ends = found.eos_token_ids
+        if stated:
+            ends = _end_tokens(generation, found.vocab_size, str(folder / "generation_config.json"))
+        named = named_token_ids(folder, found.vocab_size)
+        if (eos := named.get("eos_token")) is not None:
+            ends = tuple(dict.fromkeys((eos, *ends)))
         return replace(found, bos_token_id=named.get("bos_token", found.bos_token_id), eos_token_ids=ends)
+
+
+def _end_tokens(config: dict[str, Any], vocab_size: int, source: str) -> tuple[int, ...]:
+    """The tokens of `eos_token_id`, which is one, a list, or null."""
+    found = config.get("eos_token_id")
+    ends = found if isinstance(found, list) else [found]
+    for token in ends:
+        _check_token("eos_token_id", token, vocab_size, source)
+    return tuple(token for token in ends if token is not None)
+
+
+def _check_token(name: str, token: Any, vocab_size: int, source: str) -> None:
+    if token is not None and not (type(token) is int and 0 <= token < vocab_size):
+        raise CheckpointError(f"{source}: {name} {token!r:.40} is not a token id below {vocab_size}")
 
 
 def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
@@ -272,7 +282,9 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
 def _window(config: dict[str, Any], family: Family, source: str) -> int | None:
     """The size of the sliding window; null means none, and a missing one is the family's."""
     size = config.get("sliding_window", family.default("sliding_window"))
-    if size is None or (family.sliding in ("from", "without rotary") and not config.get("use_sliding_window")):
+    # As in transformers, where SmolLM3's own layer_types count without use_sliding_window, and Qwen's do not.
+    asks = family.sliding == "from" or (family.sliding == "without rotary" and config.get("layer_types") is None)
+    if size is None or (asks and not config.get("use_sliding_window")):
         return None
     return Fields({"sliding_window": size}, source).size("sliding_window")
 
@@ -336,7 +348,7 @@ def token_word(entry: Any) -> str | None:
     return word if isinstance(word, str) else None
 
 
-def _named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
+def named_token_ids(folder: Path, vocab_size: int) -> dict[str, int | None]:
     """Ids of the `bos_token` and `eos_token` in the tokenizer's settings; None for those that are null.
 
     As in transformers, special_tokens_map.json takes precedence over tokenizer_config.json, unless the latter has an

@@ -74,6 +74,21 @@ class Metadata:
     def get(self, name: str, default: Any = None) -> Any:
         return self.values.get(name, default)
 
+    def token(self, kind: str) -> int | None:
+        """The id of a special token (`bos`, `eos`, `unknown`); None if the file has none.
+
+        Raises:
+            CheckpointError: it is not one of the file's tokens.
+        """
+        name = f"tokenizer.ggml.{kind}_token_id"
+        found, count = self.get(name), len(self["tokenizer.ggml.tokens"])
+        if found is not None and not (isinstance(found, int) and 0 <= found < count):
+            raise CheckpointError(
+                f"{self.path}: field {name!r} is {found!r:.40}, and the file has {count} tokens, numbered from 0; copy "
+                "or download it again, or convert the model again with a current llama.cpp (convert_hf_to_gguf.py)"
+            )
+        return found
+
 
 def is_part(path: Path) -> bool:
     """Whether a file is named as a part of a split GGUF."""
@@ -147,7 +162,7 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "rope_theta": decimal(get("rope.freq_base", 10000.0)),
         "rope_scaling": _rope_scaling(fields, architecture),
         "max_position_embeddings": get("context_length", 2048),
-        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "bos_token_id": fields.token("bos"),
         "eos_token_id": _ends(fields),
         **_own_settings(architecture, head_dim, hidden // max(heads, 1), need("block_count"), fields),
     }
@@ -159,18 +174,19 @@ def _own_settings(
     """Settings that only one architecture has; `share_of_hidden` is the hidden size divided by the heads."""
 
     def get(key: str, default: Any = None) -> Any:
-        return fields.get(f"{architecture}.{key}", default)
+        return _one(fields, f"{architecture}.{key}", default)
 
     if architecture == "smollm3":
         return {"no_rope_layer_interval": _NO_ROPE_INTERVAL}
     if architecture == "gemma3":
         window = get("attention.sliding_window") or None
+        pattern = fields.get("gemma3.attention.sliding_window_pattern", _GEMMA_PATTERN)
         return {
             "hidden_activation": "gelu_pytorch_tanh",
             "query_pre_attn_scalar": share_of_hidden if layers == _GEMMA_27B_LAYERS else head_dim,
             "rope_local_base_freq": decimal(get("rope.freq_base_swa", _GEMMA_LOCAL_BASE)),
             "sliding_window": window,
-            "layer_types": _layer_types(get("attention.sliding_window_pattern", _GEMMA_PATTERN), window, layers),
+            "layer_types": _layer_types(pattern, window, layers),
         }
     if architecture == "phi3":
         return {
@@ -202,7 +218,9 @@ def _ends(fields: Metadata) -> list[int]:
     turn = fields.get("tokenizer.ggml.eot_token_id")
     if turn is None:
         turn = next((tokens.index(word) for word in _TURN_ENDS if word in tokens), None)
-    ends = [fields["tokenizer.ggml.eos_token_id"], turn, fields.get("tokenizer.ggml.eom_token_id")]
+    if (eos := fields.token("eos")) is None:
+        raise CheckpointError(f"{fields.path}: field 'tokenizer.ggml.eos_token_id' is missing")
+    ends = [eos, turn, fields.get("tokenizer.ggml.eom_token_id")]
     return list(dict.fromkeys(end for end in ends if end is not None and end < len(tokens)))
 
 
@@ -256,7 +274,8 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
         if key in _OWN_READ.get(architecture, ()):
             continue
         if key in neutral:
-            fine = any(abs(value - number) <= 1e-6 * abs(number) for number in neutral[key])
+            own = _one(fields, name, value)
+            fine = any(abs(own - number) <= 1e-6 * abs(number) for number in neutral[key])
         else:
             fine = value in (0, "") or (isinstance(value, list) and not any(value))
         if not fine:

@@ -86,7 +86,9 @@ def _sentencepiece(
         for token, its, score in zip(tokens, types, scores, strict=True)
         if its in (_NORMAL, _UNUSED)  # others are never the result of merges
     }
-    unknown = fields.get("tokenizer.ggml.unknown_token_id", types.index(_UNKNOWN) if _UNKNOWN in types else None)
+    unknown = fields.token("unknown")
+    if unknown is None and _UNKNOWN in types:
+        unknown = types.index(_UNKNOWN)
     return sentencepiece_bpe(
         tokens,
         merges_of(pieces),
@@ -100,7 +102,7 @@ def _sentencepiece(
 
 def _around(fields: Metadata, name: str, by_default: bool) -> list[tuple[str, int]]:
     """The token that plain text begins or ends with, if the file requests one; `by_default` is llama.cpp's default."""
-    token = fields.get(f"tokenizer.ggml.{name}_token_id")
+    token = fields.token(name)
     asked = fields.get(f"tokenizer.ggml.add_{name}_token", by_default)
     return [(fields["tokenizer.ggml.tokens"][token], token)] if asked and token is not None else []
 

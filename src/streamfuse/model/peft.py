@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .checkpoint import check_finite, own_template, save_adapter
-from .config import ModelConfig, StreamConfig
+from .config import ModelConfig, StreamConfig, named_token_ids
 from .fields import CheckpointError, read_object
 from .low_rank import PROJECTIONS, LowRank, StreamAdapters
 from .streams import StreamFused
@@ -71,9 +71,17 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
     for layer, adapters in enumerate(model.base_adapters, lowest):
         for name in PROJECTIONS:
             _fill(cast("LowRank", cast("StreamAdapters", adapters)[name]), pairs.get((layer, name)), settings, folder)
-    template = own_template(folder)
-    save_adapter(model, out, {} if template is None else {"chat_template": template})
+    save_adapter(model, out, _text_facts(folder, config))
     return model.streams_config
+
+
+def _text_facts(folder: Path, config: ModelConfig) -> dict[str, str]:
+    """What the folder's tokenizer has that the base's does not: a chat template, and the token that ends an answer."""
+    template, eos = own_template(folder), named_token_ids(folder, config.vocab_size).get("eos_token")
+    facts = {} if template is None else {"chat_template": template}
+    if eos is not None and eos != config.eos_token_id:
+        facts["eos_token_id"] = str(eos)
+    return facts
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from streamfuse.digest import sha256_of, stamp_of
 from streamfuse.durable import flush_tree, os_error, reason, recover_folder, replace_folder
 
 from .config import ModelConfig
-from .fields import CheckpointError, read_object
+from .fields import PEFT, CheckpointError, read_object
 from .gguf_settings import CONVERSION, gguf_files, is_part
 from .packages import DEFAULT_MODEL as DEFAULT_MODEL
 from .packages import PACKAGES, Progress, check_accepted, fetch, first_line
@@ -218,6 +218,9 @@ def _check_weights(folder: Path) -> None:
 
 def _without_weights(where: Path | str, names: Iterable[str]) -> PullError:
     """The error for a folder, or a model of the hub, that has no weights under the names that are read."""
+    names = set(names)
+    if names & {"adapter_config.json", "adapter_model.safetensors"}:  # trainers may write a config.json beside them
+        return PullError(f"{where} {PEFT}")
     suffixes, hint = {Path(name).suffix for name in names}, "; copy or download it"
     if ".safetensors" in suffixes:
         hint = ", and no model.safetensors.index.json, which names the other files; copy or download the index"
