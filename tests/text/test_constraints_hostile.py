@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizer_samples import llama_like, opened
 
@@ -173,3 +174,26 @@ def test_grammars_of_a_generator_are_refused_or_consistent() -> None:
     command = [sys.executable, str(ROOT / "tests/fuzz/grammars.py"), "--count", "40"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"schema": json.dumps({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})},
+        {"schema": json.dumps({"const": "ab c" * 20_000})},
+        {"regex": "(ab c){20000}"},
+    ],
+    ids=["endless", "constant", "regex"],
+)
+def test_long_forced_text_is_found_once(given: dict[str, str]) -> None:
+    """Also if the model splits it into other tokens."""
+    tokenizer = opened(llama_like())
+    made = tokenizer.constraint(**given)
+    assert len(made.forced(16)) == 16
+    started = time.process_time()
+    for _ in range(200):
+        assert len(made.forced(16)) == 16
+        byte = tokenizer.token_bytes(made.forced(1)[0])[:1]
+        single = next(one for one in np.flatnonzero(made.mask()) if tokenizer.token_bytes(int(one)) == byte)
+        made.accept(int(single))
+    assert time.process_time() - started < 5  # a hundredth of it where the library is optimized
