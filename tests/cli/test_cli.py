@@ -241,7 +241,7 @@ def test_flags_take_both_dashes_and_underscores(bundle: Path, backends: list[fak
 
 def test_the_prompt_may_come_from_standard_input(bundle: Path, backends: list[fakes.ArithmeticBackend]) -> None:
     piped = streamfuse_command("run", bundle, "-", stdin="hello")
-    assert piped == streamfuse_command("run", bundle, "hello")
+    assert piped == streamfuse_command("run", bundle, stdin="hello") == streamfuse_command("run", bundle, "hello")
 
 
 def test_the_chat_template_and_the_system_message_reach_the_model(
@@ -361,7 +361,8 @@ def test_failures_are_exit_code_1_and_name_the_thing(bundle: Path, tmp_path: Pat
         for command in (("run", path, "hi"), ("bundle", "inspect", path)):
             assert what in refusal(*command, code=1)
     assert "context holds 64" in refusal("run", bundle, "x" * 200, code=1)
-    assert "empty" in refusal("run", bundle, "-", "--raw", code=1)
+    for arguments in (["-"], []):
+        assert "standard input is empty" in refusal("run", bundle, *arguments, "--raw", code=2)
     assert "nosuch" in refusal("pull", tmp_path / "nosuch", code=1)
     (bundle / "model.pte").write_bytes(b"short")
     assert "model.pte" in refusal("run", bundle, "hi", code=1)

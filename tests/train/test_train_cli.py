@@ -6,6 +6,7 @@ Run: python -m pytest tests/train/test_train_cli.py
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -44,7 +45,8 @@ def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 def model(tmp_path: Path) -> Path:
     tokenizer = byte_tokenizer()
     size = tokenizer.get_vocab_size()
-    folder = tiny.write_base(tmp_path / "model", tiny.base(vocab_size=size), vocab_size=size)
+    sizes = {"vocab_size": size, "max_position_embeddings": 2048}
+    folder = tiny.write_base(tmp_path / "model", tiny.base(**sizes), **sizes)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return folder
@@ -171,6 +173,61 @@ def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, 
     assert text == f"<system>Be brief.<user>{row['prompt']}<assistant>"
 
 
+def test_a_system_message_of_a_row_is_kept(model: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "chats.jsonl"
+    chats = [
+        [{"role": "system", "content": "Own."}, {"role": "user", "content": "a"}],
+        [{"role": "user", "content": "b"}],
+    ]
+    prompts.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    rows = answers(model, prompts, tmp_path / "a.jsonl", "--system", "Be brief.")
+    found = {byte_tokenizer().decode(row["input_ids"], skip_special_tokens=False) for row in rows}
+    assert found == {"<system>Own.<user>a<assistant>", "<system>Be brief.<user>b<assistant>"}
+
+
+def test_distill_asks_with_the_tools_of_a_row(model: Path, tmp_path: Path) -> None:
+    template = "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}" + TEMPLATE
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    prompts, chat = tmp_path / "chats.jsonl", [{"role": "user", "content": "a"}]
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {}}}
+    prompts.write_text(
+        "".join(json.dumps(row) + "\n" for row in ({"messages": chat, "tools": [tool]}, {"messages": chat}))
+    )
+    rows = answers(model, prompts, tmp_path / "a.jsonl")
+    found = {byte_tokenizer().decode(row["input_ids"], skip_special_tokens=False): row.get("tools") for row in rows}
+    assert found == {"[clock]<user>a<assistant>": [tool], "<user>a<assistant>": None}
+
+
+def test_prompts_and_answers_beyond_the_models_context_are_refused(
+    model: Path, prompts: Path, recipe: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    command = ("data", "distill", prompts, out, "--model", model, "--max-new-tokens")
+    line = refused(*command, 2030)
+    assert "context of 2048 tokens is shorter than the longest prompt, 24 tokens, with --max-new-tokens 2030" in line
+    assert not out.exists()
+    recipe.write_text(RECIPE.replace('\nadapter = "@base"', ""))
+    train = ("train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model)
+    result = invoke(*train, "--set", "own.max_new_tokens=2040")
+    assert (result.exit_code, "stage 'own': the model's context of 2048 tokens is" in result.stderr) == (2, True)
+
+
+def test_train_says_how_many_answers_it_drops_and_cuts(model: Path, tmp_path: Path) -> None:
+    rows, answers = tmp_path / "rows.jsonl", ("ab", "an answer of many words", "an answer")
+    rows.write_text(
+        "".join(json.dumps({"prompt": f"Say {i}.", "completion": answers[i % 3]}) + "\n" for i in range(24))
+    )
+    command = ("train", "--data", rows, "-o", tmp_path / "run", "--model", model, *SMALL, "--max-steps", 1)
+    result = invoke(*command, "--max-tokens", 40)
+    assert result.exit_code == 0, result.stderr
+    told = f"{rows}: of 24 answers, 8 are cut at --max-tokens 40, and 8 are left out because fewer than 4 tokens of"
+    assert result.stderr.count(told) == 1
+    rows.write_text("".join(json.dumps({"prompt": f"Say {i}.", "completion": answers[2]}) + "\n" for i in range(24)))
+    result = invoke(*command, "--no-resume")
+    assert result.exit_code == 0, result.stderr
+    assert "are cut at" not in result.stderr
+
+
 def test_a_model_without_a_chat_template_continues_the_prompts(model: Path, prompts: Path, tmp_path: Path) -> None:
     (model / "tokenizer_config.json").unlink()
     (row,) = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 1)
@@ -258,6 +315,22 @@ def test_an_adapter_to_begin_with_is_not_overwritten(
     assert (result.exit_code, result.stdout) == (2, "")
     assert "would be overwritten" in result.stderr
     assert begin.read_bytes() == before
+
+
+@pytest.mark.parametrize("flag", ["--data", "--valid"])
+def test_data_is_not_overwritten_by_the_adapter(
+    flag: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "link.jsonl").symlink_to(rows)
+    before = rows.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    for adapter in (rows, "rows.jsonl", "link.jsonl"):
+        other = ("--data", "others.jsonl") if flag == "--valid" else ()
+        line = refused("train", "--model", model, "-o", "run", *other, flag, rows, "--adapter", adapter)
+        assert f"{flag} {rows} would be overwritten by the trained adapter; give another --adapter" in line
+    assert rows.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -412,6 +485,40 @@ def test_no_resume_keeps_answers_that_stay_valid_and_deletes_none_before_the_inp
     assert own.read_text().splitlines() == lines
 
 
+@pytest.mark.parametrize(
+    "row", ["notes", '{"prompt": "Why?"}', '{"id": 0, "input_ids": [1], "completion_ids": [2], "finished": true}']
+)
+def test_no_resume_deletes_no_file_that_another_program_wrote(
+    row: str, model: Path, recipe: Path, tmp_path: Path
+) -> None:
+    recipe.write_text(RECIPE.replace('\nadapter = "@base"', ""))
+    own = tmp_path / "run" / "own.jsonl"
+    own.parent.mkdir()
+    own.write_text(row + "\n")
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    result = invoke(*command, "--no-resume")
+    assert result.exit_code == 1
+    assert f"{own}: not written by a stage of a recipe, so --no-resume does not delete it; move it" in result.stderr
+    assert own.read_text() == row + "\n"
+
+
+def test_prompts_of_a_recipe_that_are_too_long_are_told(model: Path, recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(RECIPE.replace('\nadapter = "@base"', "").replace("variations = 9\n", ""))
+    rows = (tmp_path / "rows.jsonl").read_text()
+    (tmp_path / "rows.jsonl").write_text(rows + '{"prompt": "name[D], area[behind the station]", "completion": "x"}\n')
+    command = ["train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model]
+    result = invoke(*command, "--set", "own.max_prompt_tokens=1")
+    assert result.exit_code == 1
+    found = re.search(r"stage 'own': all 7 prompts are longer than max_prompt_tokens 1, .* own\.(\S+)", result.stderr)
+    assert found, result.stderr
+    assert not (tmp_path / "run" / "own.jsonl").exists()
+    result = invoke(*command, "--set", f"own.{found[1]}")
+    assert result.exit_code in (0, 1)
+    longer = int(found[1].rpartition("=")[2]) + 1
+    result = invoke(*command, "--set", f"own.max_prompt_tokens={longer}", "--no-resume")
+    assert "7 prompts: 1 are too long, 3 are answered, 3 to go." in result.stderr
+
+
 def test_prompts_with_another_provenance_are_refused_before_the_model_is_loaded(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +614,8 @@ def test_recipes_refuse_in_one_line(model: Path, recipe: Path, tmp_path: Path) -
     )
     recipe.write_text(RECIPE.replace('kind = "distill"', 'kind = "distil"'))
     assert "a kind out of train, distill" in refused(*train, "--recipe", recipe)
+    recipe.write_text(RECIPE.replace('name = "streams"', 'name = "own"'))
+    assert "two.toml: 2 stages have the name 'own'; give each its own" in refused(*train, "--recipe", recipe)
     recipe.write_text(RECIPE.replace('adapter = "@base"', 'adapter = "@bose"'))
     assert "refers to @bose, which is not an earlier stage" in refused(*train, "--recipe", recipe)
 

@@ -94,6 +94,76 @@ def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text
     assert len(merged([first, other])) == 2
 
 
+TOOLS_TEMPLATE = (
+    "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}{% for m in messages %}<{{ m.role }}"
+    "{% if m.name %} {{ m.name }} {{ m.tool_call_id }}{% endif %}>{{ m.content }}{% for call in m.tool_calls or [] %}"
+    "{{ call.function.name }}({{ call.function.arguments.zone }}){% endfor %}{% endfor %}<assistant>"
+)
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
+CALLING = [
+    {"role": "user", "content": "What time is it?", "tool_calls": None},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "9:00", "tool_call_id": "c1"},
+    {"role": "assistant", "content": "Nine."},
+    {"role": "user", "content": "And now?"},
+]
+
+
+def test_tools_and_calls_of_a_chat_reach_the_template(tmp_path: Path) -> None:
+    text = opened(metaspace_like(), TOOLS_TEMPLATE)
+    asked, plain = read(tmp_path, {"messages": CALLING, "tools": [CLOCK]}, {"messages": CALLING, "tools": None})
+    called: Any = {**CALL, "function": {"name": "clock", "arguments": {"zone": "UTC"}}}
+    assert asked.before[1] == {"role": "assistant", "content": "", "tool_calls": [called]}
+    assert asked.before[2] == {"role": "tool", "content": "9:00", "tool_call_id": "c1", "name": "clock"}
+    chat = [*asked.before, {"role": "user", "content": "And now?"}]
+    assert text.render(chat, tools=[CLOCK]) == (
+        "[clock]<user>What time is it?<assistant>clock(UTC)<tool clock c1>9:00<assistant>Nine.<user>And now?<assistant>"
+    )
+    assert encode_prompt(asked, text) == text.encode_chat(chat, tools=[CLOCK])
+    assert encode_prompt(plain, text) == text.encode_chat(chat) != encode_prompt(asked, text)
+    assert len(merged([asked, plain])) == 2
+    assert read(tmp_path, {"messages": CALLING, "tools": json.dumps([CLOCK])}) == [asked]
+
+
+def test_an_answer_of_calls_is_a_prompt_and_not_trained_on(tmp_path: Path, text: Tokenizer) -> None:
+    (sample,) = read(tmp_path, {"messages": CALLING[:2], "tools": [CLOCK]})
+    assert (sample.turns, sample.references) == (("What time is it?",), ())
+    with pytest.raises(DataError, match=r"d\.jsonl: the answer of a row has tool_calls, .*streamfuse data distill"):
+        to_examples([sample], text, IM_END, 1000, source="d.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"tools": "clock"}, "line 1: field 'tools' must be a list of {'type': 'function'"),
+        ({"tools": [{"name": "clock"}]}, "line 1: field 'tools' must be a list of {'type': 'function'"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [CALL]}]}, "a message of the assistant"),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": ["clock"]}]},
+            "each of 'tool_calls' must be",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "1"}}]}]},
+            "arguments a JSON object or the text of one",
+        ),
+        ({"messages": [{"role": "tool", "content": "9", "tool_call_id": 1}]}, "field 'tool_call_id' of a message must"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "content may be null beside 'tool_calls'"),
+    ],
+)
+def test_tools_and_calls_of_another_form_are_named(row: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        read(tmp_path, {"messages": CALLING, **row})
+    assert words in str(error.value)
+
+
+def test_a_system_message_is_for_chats_without_one(tmp_path: Path, text: Tokenizer) -> None:
+    own, user = {"role": "system", "content": "s"}, {"role": "user", "content": "a"}
+    with_own, without = read(tmp_path, {"messages": [own, user]}, {"messages": [user]})
+    assert encode_prompt(with_own, text, "t") == text.encode_chat([own, user])
+    assert encode_prompt(without, text, "t") == text.encode_chat([{"role": "system", "content": "t"}, user])
+
+
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
@@ -197,6 +267,18 @@ def test_examples_are_the_chat_and_each_answer_with_its_end(text: Tokenizer) -> 
     assert len(to_examples([sample, short], text, IM_END, 1000)) == 3
     with pytest.raises(DataError, match="the data: every answer is shorter than 4 tokens once"):
         to_examples([short, Sample(("Hi",))], text, IM_END, 1000)
+
+
+def test_answers_that_are_dropped_or_cut_are_told(text: Tokenizer) -> None:
+    samples, told = [Sample(("Hi",), ("hello there", "ok", "hello again, a long one"))], list[str]()
+    most = len(encode_prompt(samples[0], text)) + 12
+    to_examples(samples, text, IM_END, most, tell=told.append)
+    assert told == [
+        f"the data: of 3 answers, 1 are cut at --max-tokens {most}, and 1 are left out because fewer than 4 tokens of "
+        "them remain."
+    ]
+    to_examples([Sample(("Hi",), ("hello there",))], text, IM_END, most, tell=told.append)
+    assert len(told) == 1
 
 
 ANSWERS = ("hello world", "the answer", "w", "  two  spaces", "a\nb", "日本 a")

@@ -6,7 +6,9 @@ Run: python -m pytest tests/train/test_train_run.py
 from __future__ import annotations
 
 import json
+import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from typing import Any, cast
 import pytest
 import tiny
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused, read_adapter, save_adapter
 from streamfuse.model.config import CheckpointError, StreamConfig
@@ -252,6 +254,60 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(config: Tra
     result, losses = trained(config)
     assert result.finished
     assert min(losses) == 2
+
+
+def test_a_run_stops_if_any_process_is_asked_to() -> None:
+    """One process that stopped alone would leave the others waiting for its gradients."""
+    control, votes = TrainerControl(), list[bool]()
+
+    def any_of(value: bool) -> bool:
+        votes.append(value)
+        return True
+
+    report.StopAfterStep(threading.Event(), any_of).on_step_end(None, TrainerState(), control)
+    assert (votes, control.should_training_stop, control.should_save) == ([False], True, True)
+
+
+@pytest.mark.parametrize("log_every", [1, 100])
+def test_a_diverged_run_says_so_and_keeps_what_was_written_before(log_every: int, config: TrainConfig) -> None:
+    config = replace(config, learning_rate=1e30, log_every=log_every, evaluate_every=1)
+    with pytest.raises(
+        DataError, match=r"step \d+: the .* is (nan|-?inf), so the run has diverged; .* --learning-rate"
+    ):
+        run(config)
+    _, weights, facts = read_adapter(config.adapter)
+    assert all(bool(value.float().isfinite().all()) for value in weights.values())
+    last = report.checkpoints(config.out_dir)[-1]
+    assert last.name == f"checkpoint-{facts['steps']}"
+    assert all(bool(value.float().isfinite().all()) for value in load_file(last / "model.safetensors").values())
+    assert all(row.get("loss") is None or math.isfinite(row["loss"]) for row in metrics_of(config.out_dir))
+
+
+def test_the_last_checkpoint_is_not_of_a_diverged_run(config: TrainConfig) -> None:
+    with pytest.raises(DataError, match="step 15: the mean of trained weights is nan, so the run has diverged"):
+        run(replace(config, learning_rate=1e30, log_every=100, evaluate_every=100))
+    assert report.checkpoints(config.out_dir) == []
+    assert not config.adapter.exists()
+
+
+def test_frozen_states_of_other_data_are_deleted(config: TrainConfig) -> None:
+    once = replace(config, max_steps=1)
+    run(once)
+    (first,) = config.out_dir.glob("frozen-*.npy")
+    unfinished = first.with_name("frozen-1-2.tmp.npy")
+    unfinished.touch()
+    run(replace(once, max_tokens=14), resume=False)
+    (second,) = config.out_dir.glob("frozen-*.npy")
+    assert second != first
+
+
+def test_examples_beyond_the_models_context_are_refused(config: TrainConfig) -> None:
+    rows = Path(config.data[0]).read_text()
+    Path(config.data[0]).write_text(rows + json.dumps({"input_ids": [1], "completion_ids": [2] * 150}) + "\n")
+    words = "an example has 151 tokens, more than the model's context of 128; lower max_tokens"
+    with pytest.raises(ValueError, match=words):
+        run(replace(config, max_steps=1))
+    run(replace(config, max_steps=1, max_tokens=128))
 
 
 def test_a_finished_run_is_measured_and_not_trained_again(config: TrainConfig) -> None:
@@ -661,6 +717,49 @@ def test_other_processes_of_a_machine_leave_the_folder_to_the_first_and_raise_it
     assert (trained_once.out_dir / "config.json").read_bytes() == settings
 
 
+def in_two_processes(code: str, folder: Path, *arguments: str) -> None:
+    """Run the code by accelerate's launcher; it must end with exit code 0."""
+    script = folder / "launched.py"
+    script.write_text(code)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--mixed_precision", "no", "--num_machines", "1", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}  # accelerate has no --multi_cpu
+    with (folder / "launched.txt").open("w+") as output:
+        running = subprocess.Popen([*launch, script, *arguments], env=environment, stdout=output, stderr=output)
+        try:
+            running.wait(300)
+        finally:
+            running.terminate()  # the launcher ends its processes, if they wait for each other
+            running.wait(60)
+        output.seek(0)
+        assert running.returncode == 0, output.read()[-3000:]
+
+
+STOPPED_IN_ONE = """
+import pickle, sys, threading
+from pathlib import Path
+from transformers import TrainerCallback
+from streamfuse.train.main import run
+
+stop = threading.Event()
+
+class AskToStop(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if args.process_index == 1 and state.global_step == 1:
+            stop.set()
+
+result = run(pickle.loads(Path(sys.argv[1]).read_bytes()), stop=stop, callbacks=[AskToStop()])
+assert (result.step, result.finished) == (2, False), result
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_if_one_is_asked_to(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(pickle.dumps(replace(config, batch_size=2, dtype="float32")))
+    in_two_processes(STOPPED_IN_ONE, tmp_path, str(tmp_path / "config"))
+    assert [path.name for path in report.checkpoints(config.out_dir)] == ["checkpoint-2"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["shared", pytest.param("lossless", marks=pytest.mark.full)]
@@ -676,23 +775,8 @@ def test_two_processes_give_the_losses_of_one_with_the_same_global_batch(
     flags = {"mode": mode, "batch_size": 2, "epochs": 1, "held_out": 6, "log_every": 1, "dtype": "float32", **streams}
     command = ["train", "--data", config.data[0], "--model", str(config.model), "-o", str(tmp_path / "two")]
     command += [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    script = tmp_path / "launched.py"
     no_plots = "from streamfuse.train import report\nreport.plot_metrics = lambda *_: None\n"  # as in the other tests
-    script.write_text(f"{no_plots}from streamfuse.cli import main\nmain()\n")
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--mixed_precision",
-        "no",
-    ]
-    launch += ["--num_machines", "1", "--dynamo_backend", "no", "--main_process_port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}  # accelerate has no --multi_cpu
-    done = subprocess.run([*launch, script, *command], env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    in_two_processes(f"{no_plots}from streamfuse.cli import main\nmain()\n", tmp_path, *command)
     rows = metrics_of(tmp_path / "two")
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS_PER_EPOCH + 1))
     for row in rows:

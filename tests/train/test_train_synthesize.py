@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -19,9 +20,12 @@ from tokenizer_samples import metaspace_like, opened
 from tokenizers import models, pre_tokenizers
 
 from streamfuse.model.transformer import Transformer
+from streamfuse.options import OptionError
 from streamfuse.runtime.text import Tokenizer
+from streamfuse.train import synthesize as synthesizing
 from streamfuse.train.config import DistillConfig
 from streamfuse.train.formats import DataError
+from streamfuse.train.generate import generate_batch
 from streamfuse.train.prompts import prompt_items
 from streamfuse.train.readers import encode_prompt, read_samples
 from streamfuse.train.synthesize import Opening, openings, synthesize, user_turn
@@ -81,6 +85,21 @@ def test_turns_are_the_models_own_each_once(model: Transformer, tmp_path: Path) 
     assert len(set(found)) == 30
     assert all(set(prompt.split()) <= {*WORDS, "user", "assistant"} for prompt in found)
     assert {json.loads(line)["source"] for line in out.read_text().splitlines()} == {"synthesized"}
+
+
+def test_no_more_is_sampled_than_is_needed(model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[int]()
+
+    def counted(model: Transformer, places: list[list[int]], *rest: Any) -> list[list[int]]:
+        sizes.append(len(places))
+        return generate_batch(model, places, *rest)
+
+    monkeypatch.setattr(synthesizing, "generate_batch", counted)
+    text, large = text_io(tmp_path), replace(CONFIG, batch_size=64)
+    list(run(model, text, tmp_path / "few.jsonl", 5, large))
+    assert max(sizes) == 10
+    list(run(model, text, tmp_path / "many.jsonl", 30, large))
+    assert prompts(tmp_path / "many.jsonl")[:5] == prompts(tmp_path / "few.jsonl")
 
 
 def test_a_beginning_is_kept(model: Transformer, tmp_path: Path) -> None:
@@ -193,6 +212,25 @@ def test_third_turns_follow_second_ones(model: Transformer, tmp_path: Path) -> N
         assert len(messages) == 5
         assert json.dumps(messages[:3]) in before
         assert messages[3] == {"role": "assistant", "content": "word7"}
+
+
+def test_a_chat_keeps_its_own_system_message_and_one_with_tools_is_not_followed(tmp_path: Path) -> None:
+    text, path = text_io(tmp_path), answers(tmp_path / "answers.jsonl", text_io(tmp_path))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    own = {"role": "system", "content": "word20"}
+    changes: list[dict[str, object]] = [{"before": [own]}, {}, {"tools": [{"type": "function"}]}]
+    path.write_text("".join(json.dumps(row | more) + "\n" for row, more in zip(rows, changes, strict=True)))
+    places, _ = openings(text, system="word21", after=path)
+    assert [place.before[0] for place in places] == [own, {"role": "system", "content": "word21"}]
+    assert [[message["role"] for message in place.before] for place in places] == [["system", "user", "assistant"]] * 2
+
+
+def test_prompts_beyond_the_models_context_are_refused(model: Transformer, tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError, match="context of 128 tokens is shorter than the longest prompt, 2 tokens, with max"
+    ):
+        list(run(model, text_io(tmp_path), tmp_path / "out.jsonl", 3, replace(CONFIG, max_new_tokens=127)))
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_answers_that_cannot_be_followed_are_refused(model: Transformer, tmp_path: Path) -> None:

@@ -180,8 +180,9 @@ class TrainConfig:
             raise OptionError("--mode lossless does not tune the base, so --base-rank does not go with it")
         if self.init_adapter and self.base_adapter:
             raise OptionError("--init-adapter brings its own base, so --base-adapter does not go with it")
-        for flag, read in (("--init-adapter", self.init_adapter), ("--base-adapter", self.base_adapter)):
-            if read and read.resolve() == self.adapter.resolve():
+        others = {"--valid": self.valid, "--init-adapter": self.init_adapter, "--base-adapter": self.base_adapter}
+        for flag, read in (*(("--data", source) for source in self.data), *others.items()):
+            if read and Path(read).resolve() == self.adapter.resolve():
                 raise OptionError(
                     f"{flag} {read} would be overwritten by the trained adapter; give another --adapter, or another "
                     "--output-dir"

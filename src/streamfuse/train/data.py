@@ -129,7 +129,8 @@ class FrozenStates:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.offsets = np.concatenate([[0], np.cumsum([len(example.input_ids) for example in examples])])
-        self.path = path.with_name(f"{path.name}-{_digest_below(model)}-{digest_of(examples)}.npy")
+        self._prefix = f"{path.name}-"
+        self.path = path.with_name(f"{self._prefix}{_digest_below(model)}-{digest_of(examples)}.npy")
         missing = not self.path.exists()
         share.wait()  # until all processes have checked
         if missing:
@@ -197,6 +198,13 @@ class FrozenStates:
         except OSError:
             temporary.unlink()
             raise
+
+    def delete_others(self) -> None:
+        """Delete the folder's states of other examples or models, finished or not: each takes gigabytes, and a run
+        uses one file. A process that has opened one keeps it."""
+        for other in self.path.parent.glob(f"{self._prefix}*.npy"):
+            if other != self.path:
+                other.unlink(missing_ok=True)
 
     def __getitem__(self, i: int) -> Tensor:
         """Example i's states, float32 [tokens, hidden_size]."""

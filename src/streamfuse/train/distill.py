@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +21,19 @@ import torch
 from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused
 from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.transformer import Transformer
-from streamfuse.options import flag_of
+from streamfuse.options import OptionError, flag_of
 
 from .config import DistillConfig
 from .dtype import choose_dtype
 from .formats import DataError
 from .generate import generate_batch
 
-# {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and "before": the preceding chat, if any
+# {"id": int, "source": str, "prompt": str, "input_ids": list[int]}, and of some chats "before", the messages before the
+# prompt, and "tools", which the model may call
 Item = dict[str, Any]
 _BATCHES_PER_CHUNK = 4
 _DIGESTS = ("bundle", "model", "adapter", "after")  # entries of a provenance that are digests of files
-_ANSWER = "an answer of `streamfuse data distill`"
+ANSWER = "an answer of `streamfuse data distill`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,25 @@ def pending(
                 f"file, --seed or --system. {step}"
             )
     todo = [item for item in items if item["id"] not in done and len(item["input_ids"]) <= config.max_prompt_tokens]
-    check_provenance(out_path, provenance, _ANSWER, stage)
+    check_provenance(out_path, provenance, ANSWER, stage)
     return todo
+
+
+def summary(items: list[Item], todo: list[Item], config: DistillConfig) -> str:
+    """How many prompts there are, and why some are not answered now; `todo` is what `pending` returns."""
+    n_long = sum(len(item["input_ids"]) > config.max_prompt_tokens for item in items)
+    n_done = len(items) - n_long - len(todo)
+    return f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go."
+
+
+def check_context(prompts: Iterable[list[int]], config: DistillConfig, most: int) -> None:
+    """OptionError if a prompt with its answer can be longer than the model's context of `most` tokens."""
+    longest = max(map(len, prompts), default=0)
+    if longest and longest + config.max_new_tokens > most:
+        raise OptionError(
+            f"the model's context of {most} tokens is shorter than the longest prompt, {longest} tokens, with "
+            f"--max-new-tokens {config.max_new_tokens}; lower that, or --max-prompt-tokens to skip long prompts"
+        )
 
 
 def rows_written(path: Path, of: str) -> Iterator[Item]:
@@ -235,7 +253,7 @@ def appending(path: Path) -> Iterator[IO[str]]:
 def _written(path: Path) -> dict[int, list[int]]:
     """Prompt tokens of the answers in the file, by id."""
     try:
-        return {row["id"]: row["input_ids"] for row in rows_written(path, _ANSWER)}
+        return {row["id"]: row["input_ids"] for row in rows_written(path, ANSWER)}
     except KeyError:
         raise DataError(f"{path}: has rows that are not answers of `streamfuse data distill`") from None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from string import Formatter
@@ -44,6 +46,8 @@ class Sample:
         source: the row's origin (`source` or `category`), else the format's name.
         schema: the `CREATE TABLE` statements that a query runs on (SQL only).
         before: the chat before the first turn (in rows of `messages`).
+        tools: functions that the model may call, in OpenAI's form (in rows of `messages`).
+        calls: the answer in the row is tool calls, which are no reference.
         ids: token ids of prompt and completion, in a file that `streamfuse data distill` wrote.
         number: `question_id` of Spec-Bench, `prompt_id` of MT-bench; None if the row has none.
     """
@@ -53,6 +57,8 @@ class Sample:
     source: str = ""
     schema: str = ""
     before: tuple[Message, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    calls: bool = False
     ids: Example | None = None
     number: int | None = None
 
@@ -167,19 +173,97 @@ def _questions(row: Row, place: str) -> Sample:
 
 
 def _messages(row: Row, place: str) -> Sample:
-    """A chat of roles and contents. Its last answer is the reference; there is none if the last message is the
-    user's."""
-    chat = row.get("messages")
-    sound = isinstance(chat, list) and all(
-        isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content")) for one in chat
-    )
-    if not sound:
-        raise DataError(f"{place}: field 'messages' must be a list of objects with the texts 'role' and 'content'")
-    turns: list[Message] = [{"role": one["role"], "content": one["content"]} for one in chat or ()]
-    answer = (turns.pop()["content"],) if turns and turns[-1]["role"] == "assistant" else ()
+    """A chat in OpenAI's form. Its last answer is the reference; there is none if the last message is the user's."""
+    turns = _turns(row.get("messages"), place)
+    answer = turns.pop() if turns and turns[-1]["role"] == "assistant" else {}
     if not turns or turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
         raise DataError(f"{place}: field 'messages' must end with a user's message, or with one and its answer")
-    return Sample((turns[-1]["content"],), answer, _origin(row, "messages"), before=tuple(turns[:-1]))
+    calls = "tool_calls" in answer
+    references = (answer["content"],) if answer and not calls else ()
+    return Sample(
+        (turns[-1]["content"],),
+        references,
+        _origin(row, "messages"),
+        before=tuple(turns[:-1]),
+        tools=_tools(row.get("tools"), place),
+        calls=calls,
+    )
+
+
+# Fields of a message that chat templates read, besides `role`, `content` and `tool_calls`.
+_FIELDS = {"assistant": ("reasoning_content",), "tool": ("tool_call_id", "name")}
+
+
+def _turns(chat: object, place: str) -> list[Message]:
+    """The messages of a chat, as `streamfuse serve` takes them from requests."""
+    turns = [_turn(one, place) for one in (chat if isinstance(chat, list) else [chat])]
+    called: dict[str, str] = {}  # the tool of each call, which results need not repeat and some templates read
+    for one in turns:
+        called |= {call["id"]: call["function"]["name"] for call in one.get("tool_calls", ()) if "id" in call}
+        if one["role"] == "tool" and one.get("tool_call_id") in called:
+            one.setdefault("name", called[one["tool_call_id"]])
+    return turns
+
+
+def _turn(message: object, place: str) -> Message:
+    """A message with what chat templates read of it. A field that is null is like none: in some data sets every message
+    has every field."""
+    given = message if isinstance(message, dict) else {}
+    role, calls = given.get("role"), given.get("tool_calls") or []
+    content = given.get("content")
+    if content is None and calls:
+        content = ""  # which every template can write
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise DataError(
+            f"{place}: field 'messages' must be a list of objects with the texts 'role' and 'content', of which the "
+            "content may be null beside 'tool_calls'"
+        )
+    made: Message = {"role": role, "content": content}
+    if calls:
+        if role != "assistant" or not isinstance(calls, list):
+            raise DataError(f"{place}: field 'tool_calls' must be a list, in a message of the assistant")
+        made["tool_calls"] = [_call(call, place) for call in calls]
+    for name in _FIELDS.get(role, ()):
+        if (value := given.get(name)) is not None:
+            if not isinstance(value, str):
+                raise DataError(f"{place}: field {name!r} of a message must be a text")
+            made[name] = value
+    return made
+
+
+def _call(call: object, place: str) -> dict[str, Any]:
+    """A call with its arguments as an object, which templates write; OpenAI's form has them as text."""
+    own = call.get("function") if isinstance(call, dict) else None
+    name, arguments = (own.get("name"), own.get("arguments")) if isinstance(own, dict) else (None, None)
+    if isinstance(arguments, str) or arguments is None:
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+    if not isinstance(call, dict) or not isinstance(name, str) or not isinstance(arguments, dict):
+        raise DataError(
+            f"{place}: each of 'tool_calls' must be {{'type': 'function', 'function': {{'name', 'arguments'}}}}, its "
+            "arguments a JSON object or the text of one"
+        )
+    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return made if call.get("id") is None else {"id": str(call["id"]), **made}
+
+
+def _tools(tools: object, place: str) -> tuple[dict[str, Any], ...]:
+    """Tools in OpenAI's form, or as the JSON text of it: a column of a data set has one form for all rows."""
+    if isinstance(tools, str):
+        with suppress(ValueError, RecursionError):
+            tools = json.loads(tools)
+    made = []
+    for tool in tools if isinstance(tools, list) else [] if tools is None else [tools]:
+        own = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(own, dict) or not isinstance(own.get("name"), str):
+            raise DataError(
+                f"{place}: field 'tools' must be a list of {{'type': 'function', 'function': {{'name', 'parameters'}}}}"
+            )
+        function = {name: value for name, value in own.items() if value is not None}
+        made.append({"type": "function", "function": function})
+    return tuple(made)
 
 
 def _distilled(row: Row, place: str) -> Sample:

@@ -43,7 +43,7 @@ from streamfuse.model.fields import CheckpointError, read_object
 from streamfuse.model.shards import checkpoint_digest, read_header
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
-from streamfuse.options import AUTO
+from streamfuse.options import AUTO, OptionError
 from streamfuse.paths import own_name
 
 from .config import Dtype, TrainConfig
@@ -151,7 +151,7 @@ def run(
     config = replace(config, dtype=_dtype_name(config, arguments, before if resume else {}))
     base = load_base(config.model, choose_dtype(config.dtype, arguments.device))
     chat_template = _chat_template(config)
-    examples, held_out = _examples(config, base.config, chat_template)
+    examples, held_out = _examples(config, base.config, chat_template, _teller(arguments, console))
     model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
     failure = None
     if arguments.local_process_index == 0:
@@ -163,10 +163,10 @@ def run(
         raise found
     checkpoint = _last_whole_checkpoint(config.out_dir)
     n_done, max_steps = _step_of(checkpoint), _max_steps(config, examples, arguments)
-    data = None
+    data, share = None, _share(arguments)
     if n_done < max_steps:
         try:
-            data = StreamDataset(examples, _frozen_states(config, model, examples, console, _share(arguments), stop))
+            data = StreamDataset(examples, _frozen_states(config, model, examples, console, share, stop))
         except Stopped:
             return TrainResult(n_done, max_steps, {})
     bar = ProgressBar(console)
@@ -195,11 +195,11 @@ def run(
         data_collator=collate,
         callbacks=[
             OwnIntervals(),
+            *([StopAfterStep(stop, share.any_of)] if stop else []),
             LastCheckpoints(config.out_dir),
             MetricsFile(config.out_dir / "metrics.jsonl"),
             adapter,
             PlotFile(config.out_dir / "metrics.jsonl", config.out_dir / "metrics.png"),
-            *([StopAfterStep(stop)] if stop else []),
             bar,
             *callbacks,
         ],
@@ -223,12 +223,18 @@ def run(
         bar.close()
 
 
+def _teller(arguments: TrainingArguments, console: Console) -> Callable[[str], None]:
+    """Prints a line in the first process only, since all read the same data."""
+    first = arguments.local_process_index == 0
+    return partial(console.print, soft_wrap=True, markup=False) if first else lambda line: None
+
+
 def _examples(
-    config: TrainConfig, model: ModelConfig, chat_template: str | None
+    config: TrainConfig, model: ModelConfig, chat_template: str | None, tell: Callable[[str], None]
 ) -> tuple[list[Example], list[Example]]:
-    """Training examples and held-out ones."""
+    """Training examples and held-out ones; `tell` is called with what is left out of the answers, if anything."""
     names = ", ".join(config.data)
-    encoded = partial(_encoded, config, model, chat_template)
+    encoded = partial(_encoded, config, model, chat_template, tell)
     samples = [
         sample for source in config.data for sample in spread(read_samples(source, config.format), config.limit or None)
     ]
@@ -259,11 +265,23 @@ def _short_prompts(examples: list[Example]) -> list[list[int]]:
 
 
 def _encoded(
-    config: TrainConfig, model: ModelConfig, chat_template: str | None, samples: list[Sample], source: str
+    config: TrainConfig,
+    model: ModelConfig,
+    chat_template: str | None,
+    tell: Callable[[str], None],
+    samples: list[Sample],
+    source: str,
 ) -> list[Example]:
     """Distilled samples are token ids already; others need the tokenizer."""
     text = None if all(sample.ids for sample in samples) else open_text(config.model, chat_template)
-    return to_examples(samples, text, model.eos_token_id, config.max_tokens, model.vocab_size, source)
+    examples = to_examples(samples, text, model.eos_token_id, config.max_tokens, model.vocab_size, source, tell)
+    longest, most = max(len(example.input_ids) for example in examples), model.max_position_embeddings
+    if longest > most:
+        raise OptionError(
+            f"{source}: an example has {longest} tokens, more than the model's context of {most}; lower --max-tokens "
+            f"({config.max_tokens})"
+        )
+    return examples
 
 
 def _chat_template(config: TrainConfig) -> str | None:
@@ -492,7 +510,10 @@ def _frozen_states(
         task = progress.add_task("", total=total)
         advance = partial(progress.advance, task)
         asked = stop.is_set if stop else lambda: False
-        return FrozenStates(model, examples, config.out_dir / "frozen", advance, share, asked)
+        states = FrozenStates(model, examples, config.out_dir / "frozen", advance, share, asked)
+    if share.index == 0:  # the other processes of the run have the same file
+        states.delete_others()
+    return states
 
 
 def _max_steps(config: TrainConfig, examples: list[Example], arguments: TrainingArguments) -> int:
@@ -523,6 +544,7 @@ def _arguments(config: TrainConfig) -> TrainingArguments:
         report_to=["tensorboard"] if find_spec("tensorboard") else [],
         seed=config.seed,
         disable_tqdm=True,
+        logging_nan_inf_filter=False,  # it would log the losses of a diverged run as 0
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )

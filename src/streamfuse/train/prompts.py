@@ -35,7 +35,7 @@ def prompt_items(
 ) -> list[Item]:
     """The prompts of the samples, each once, in an order determined by `seed`; an item's id is its index in that order.
 
-    `system` is the system message; with None the template decides (SmolLM2's adds its own).
+    `system` is the system message of chats that have none; with None the template decides (SmolLM2's adds its own).
     """
     once = merged(samples)
     random.Random(seed).shuffle(once)
@@ -45,6 +45,7 @@ def prompt_items(
             "source": sample.source,
             "prompt": sample.turns[0] if sample.turns else "",
             **({"before": list(sample.before)} if sample.before else {}),
+            **({"tools": list(sample.tools)} if sample.tools else {}),
             "input_ids": encode_prompt(sample, text, system),
         }
         for i, sample in enumerate(once[:limit])

@@ -60,8 +60,8 @@ def merged(samples: Iterable[Sample]) -> list[Sample]:
     """One sample for all rows with the same prompt, with all their references, in the order of the first rows."""
     found: dict[object, Sample] = {}
     for sample in samples:
-        before = tuple((one["role"], one["content"]) for one in sample.before)
-        key = (before, sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
+        chat = json.dumps([sample.before, sample.tools])
+        key = (chat, sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
         same = found.get(key)
         references = (*same.references, *sample.references) if same else sample.references
         found[key] = replace(same or sample, references=tuple(dict.fromkeys(references)))
@@ -76,13 +76,19 @@ def spread(samples: Sequence[T], limit: int | None) -> list[T]:
 
 def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) -> list[int]:
     """Token ids of the chat up to the first turn, in the chat template of `text`; of the turn alone without a
-    template."""
+    template. `system` is the system message of a chat that has none."""
     if sample.ids is not None:
         return sample.ids.input_ids[: sample.ids.start]
     if not text.can_chat:
         return text.encode(sample.turns[0])
-    first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    return text.encode_chat([*first, *sample.before, {"role": "user", "content": sample.turns[0]}])
+    chat = [*with_system(system, sample.before), {"role": "user", "content": sample.turns[0]}]
+    return text.encode_chat(chat, tools=sample.tools or None)
+
+
+def with_system(system: str | None, chat: Sequence[Message]) -> list[Message]:
+    """The chat, behind the system message if it has none of its own."""
+    own = system is None or any(message["role"] == "system" for message in chat)
+    return [*chat] if own else [{"role": "system", "content": system}, *chat]
 
 
 def to_examples(
@@ -92,19 +98,25 @@ def to_examples(
     max_tokens: int,
     vocab_size: int | None = None,
     source: str = "the data",
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[Example]:
     """Prompts with each of their answers, end-of-sequence appended, truncated to `max_tokens`.
 
     Answers with fewer than four tokens (after truncation) are dropped. `text` and `eos_token_id` may be None if all
-    samples are ids. `source` names the samples in messages.
+    samples are ids. `source` names the samples in messages. `tell` is called with a line if answers are dropped or cut.
 
     Raises:
         DataError: a distilled token is not below `vocab_size` (if given), the model has no end-of-sequence token or no
-            usable chat template for answers in text, or no example is left.
+            usable chat template for answers in text, an answer is a tool call, or no example is left.
     """
-    examples, n_answers = [], 0
+    examples, n_answers, n_cut = [], 0, 0
     answers: AnswerEncoder | None = None
     for sample in samples:
+        if sample.calls:
+            raise DataError(
+                f"{source}: the answer of a row has tool_calls, and only answers in text can be trained on; let the "
+                "model write its own calls (`streamfuse data distill`), or leave such rows out"
+            )
         if sample.ids is None and sample.references:
             answers = answers or _answer_encoder(text, eos_token_id, source)
         for example in _examples(sample, text, eos_token_id, answers):
@@ -117,6 +129,7 @@ def to_examples(
                 )
             if min(len(example.input_ids), max_tokens) - example.start >= _MIN_COMPLETION_TOKENS:
                 examples.append(Example(example.input_ids[:max_tokens], example.start))
+                n_cut += len(example.input_ids) > max_tokens
     if not n_answers:
         raise DataError(
             f"{source}: its rows have prompts but no answers. Put the answers in the fields that docs/training.md, "
@@ -126,6 +139,11 @@ def to_examples(
         raise DataError(
             f"{source}: every answer is shorter than {_MIN_COMPLETION_TOKENS} tokens once prompt and answer are cut to "
             f"{max_tokens} tokens (--max-tokens); use longer answers or a larger limit"
+        )
+    if (n_dropped := n_answers - len(examples)) or n_cut:
+        tell(
+            f"{source}: of {n_answers} answers, {n_cut} are cut at --max-tokens {max_tokens}, and {n_dropped} are left "
+            f"out because fewer than {_MIN_COMPLETION_TOKENS} tokens of them remain."
         )
     return examples
 

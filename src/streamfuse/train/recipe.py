@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -114,6 +115,9 @@ def load(name_or_path: str) -> dict[str, Any]:
             raise RecipeError(f"{path}: a stage needs a name, and a kind out of {', '.join(_KINDS)}")
         for key in (key for key in stage if key not in {"name", "kind"} | _KINDS[stage["kind"]]):
             raise RecipeError(f"{path}: stage {stage['name']!r} has the unknown key {key!r}")
+    for name, count in Counter(stage["name"] for stage in recipe["stage"]).items():
+        if count > 1:  # they would write the same file
+            raise RecipeError(f"{path}: {count} stages have the name {name!r}; give each its own")
     return recipe
 
 

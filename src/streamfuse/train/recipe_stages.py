@@ -8,9 +8,22 @@ from pathlib import Path
 from typing import TypeVar
 
 from streamfuse.model.checkpoint import read_adapter
+from streamfuse.model.config import ModelConfig
 from streamfuse.options import OptionError
 
-from .distill import Answering, Written, distill, in_batches, load_writer, pending, provenance_of
+from .distill import (
+    ANSWER,
+    Answering,
+    Written,
+    check_context,
+    distill,
+    in_batches,
+    load_writer,
+    pending,
+    provenance_of,
+    rows_written,
+    summary,
+)
 from .formats import DataError, Sample
 from .prompts import open_text, prompt_items
 from .readers import read_samples
@@ -63,17 +76,33 @@ class Answers:
         self.todo = _checked(
             stage.out, lambda: pending(items, stage.out, stage.config, self.provenance, stage.out.stem), resume
         )
+        self.summary = summary(items, self.todo, stage.config)
+        if not self.todo and next(rows_written(stage.out, ANSWER), None) is None:
+            raise DataError(
+                f"stage {stage.out.stem!r}: all {len(items)} prompts are longer than max_prompt_tokens "
+                f"{stage.config.max_prompt_tokens}, so there is nothing to answer; raise it with --set "
+                f"{stage.out.stem}.max_prompt_tokens={min(len(item['input_ids']) for item in items)} or more"
+            )
 
     def write(self) -> Iterator[Written]:
         """Generate the rest; yields after each batch."""
         if self.todo:
             _check_one_process(self.stage.out)
+            if not self.stage.bundle:
+                self._check_context()
             answering = (
                 self._by_bundle(self.stage, self.model)
                 if self.stage.bundle and self._by_bundle
                 else in_batches(load_writer(self.model, self.stage.adapter, self.stage.config))
             )
             yield from distill(answering, self.todo, self.stage.out, self.stage.config, self.provenance)
+
+    def _check_context(self) -> None:
+        try:
+            prompts = [item["input_ids"] for item in self.todo]
+            check_context(prompts, self.stage.config, ModelConfig.load(self.model).max_position_embeddings)
+        except OptionError as error:
+            raise OptionError(f"stage {self.stage.out.stem!r}: {error}") from None
 
 
 def _check_one_process(out: Path) -> None:
@@ -87,7 +116,7 @@ def _check_one_process(out: Path) -> None:
 
 def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:
     """Returns `check()`. Without `resume`, the first process deletes a stage's file that `check` refuses, so that it is
-    written again."""
+    written again, unless another program wrote it."""
     if resume:
         return check()
     from accelerate import PartialState
@@ -96,5 +125,19 @@ def _checked(out: Path, check: Callable[[], T], resume: bool) -> T:
         try:
             return check()
         except DataError:
+            if not _is_own(out):
+                raise DataError(
+                    f"{out}: not written by a stage of a recipe, so --no-resume does not delete it; move it away, or "
+                    "give another --output-dir"
+                ) from None
             out.unlink(missing_ok=True)
             return check()
+
+
+def _is_own(out: Path) -> bool:
+    """Whether the first row records how a stage wrote it."""
+    try:
+        row = next(rows_written(out, ANSWER), {})
+    except DataError:
+        return False
+    return isinstance(row.get("provenance"), dict)

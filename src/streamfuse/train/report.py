@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback
@@ -20,6 +22,7 @@ from streamfuse.json_text import dump_strict
 from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.streams import StreamFused
 
+from .formats import DataError
 from .plot import plot_metrics
 
 
@@ -50,13 +53,38 @@ def _step(line: str) -> float:
         return float("inf")
 
 
+def check_finite(step: int, values: Mapping[str, float]) -> None:
+    """DataError if a run has diverged: a value, by its name, is not finite."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise DataError(
+                f"step {step}: the {name} is {value}, so the run has diverged; start over with a lower --learning-rate "
+                "and --no-resume, or keep the adapter of the last evaluation, if there was one"
+            )
+
+
 class AdapterFile(TrainerCallback):
-    """Writes the adapter after each evaluation, so that a recent one always exists."""
+    """Writes the adapter after each evaluation, so that a recent one always exists.
+
+    Place it after the callbacks that ask for a checkpoint: neither it nor the adapter is written of a diverged run.
+    """
 
     def __init__(self, model: StreamFused, path: Path, facts: dict[str, str]) -> None:
         self.model, self.path, self.facts = model, path, facts
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate or control.should_save:
+            self._check(state.global_step)
+
+    def _check(self, step: int) -> None:
+        """In every process, so that none waits for another. Steps between two logs have no logged loss, but one that
+        is not finite leaves such weights."""
+        trained = (parameter for parameter in self.model.parameters() if parameter.requires_grad)
+        means = torch.stack([parameter.detach().float().mean() for parameter in trained])
+        check_finite(step, {"mean of trained weights": float(means.mean())})
+
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        self._check(state.global_step)
         if state.is_world_process_zero:
             held_out = dump_strict(metrics)
             save_adapter(self.model, self.path, {**self.facts, "steps": str(state.global_step), "held_out": held_out})
@@ -98,13 +126,17 @@ class LastCheckpoints(TrainerCallback):
 
 
 class StopAfterStep(TrainerCallback):
-    """Ends a run after the current step, with a checkpoint, once `event` is set (for example by a signal handler)."""
+    """Ends a run after the current step, with a checkpoint, once `event` is set (for example by a signal handler).
 
-    def __init__(self, event: threading.Event) -> None:
-        self.event = event
+    `any_of` is a collective call that returns whether any process passed true: if one stopped alone, the others would
+    wait for its gradients forever.
+    """
+
+    def __init__(self, event: threading.Event, any_of: Callable[[bool], bool] = lambda value: value) -> None:
+        self.event, self._any_of = event, any_of
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.event.is_set():
+        if self._any_of(self.event.is_set()):
             control.should_training_stop = control.should_save = True
 
 

@@ -17,14 +17,16 @@ from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import Message, Tokenizer
 
 from .config import DistillConfig
-from .distill import Item, appending, check_provenance, first_row_facts, provenance_of, rows_written
+from .distill import Item, appending, check_context, check_provenance, first_row_facts, provenance_of, rows_written
 from .formats import DataError
 from .generate import generate_batch
+from .readers import with_system
 
 _PROMPT = "a prompt of `streamfuse data synthesize`"
 _MARK = "\ufdd1"  # placeholder for the user's message; no text has this noncharacter of Unicode
 _SHORTEST = 12  # minimum length of a prompt in characters
-_PATIENCE = 8  # give up after this many batches without a prompt
+_PATIENCE = 8  # give up after this many full batches without a prompt
+_LEAST_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,15 @@ def openings(
 
     `begin` has beginnings of prompts, which are used in turn; if it is empty, the model chooses. Trailing spaces are
     dropped, since word tokens include the space before them. `after` is a file of answers (`streamfuse data distill`):
-    prompts follow the finished ones, as a user's second turn.
+    prompts follow the finished ones, as a user's second turn. `system` is the system message of chats that have none.
 
     Raises:
         TextError, DataError: as `user_turn`; or `after` has other contents, or no finished answers.
     """
-    first: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
-    chats = [first] if after is None else [(*first, *chat) for chat in _chats(text, after)]
     places, end = [], 0
-    for chat in chats:
+    chats: list[tuple[Message, ...]] = [()] if after is None else _chats(text, after)
+    for before in chats:
+        chat = tuple(with_system(system, before))
         for one in (words.rstrip(" ") for words in begin or ("",)):
             ids, end = user_turn(text, chat, one)
             places.append(Opening(ids, one, chat if after else ()))
@@ -92,6 +94,8 @@ def check_prompts(out: Path, count: int, provenance: Mapping[str, Any], stage: s
 
 
 def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
+    """The chats up to each finished answer. Those with tools are left out: an answer may be a call, which no user
+    replies to."""
     rows = rows_written(after, "an answer of `streamfuse data distill`")
     try:
         chats: list[tuple[Message, ...]] = [
@@ -101,12 +105,14 @@ def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
                 {"role": "assistant", "content": text.decode(row["completion_ids"]).strip()},
             )
             for row in rows
-            if row["finished"] and row["prompt"]
+            if row["finished"] and row["prompt"] and "tools" not in row
         ]
     except KeyError as error:
         raise DataError(f"{after}: no field {error}; not answers of `streamfuse data distill`") from None
     if not chats:
-        raise DataError(f"{after}: it has no finished answers; use a larger --max-new-tokens in distill")
+        raise DataError(
+            f"{after}: it has no finished answers to prompts without tools; use a larger --max-new-tokens in distill"
+        )
     return chats
 
 
@@ -135,7 +141,8 @@ def synthesize(
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
     if not places:
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
-    in_vain = 0  # consecutive batches without a prompt
+    check_context([place.input_ids for place in places], config, model.config.max_position_embeddings)
+    in_vain = 0  # consecutive samples without a prompt
     with appending(out) as file:
         rows = check_prompts(out, count, provenance)
         first_row = first_row_facts(out, provenance)
@@ -143,7 +150,9 @@ def synthesize(
         next_id = rows[-1]["id"] + 1 if rows else 0
         yield len(known)
         while len(known) < count:
-            ids = range(next_id, next_id + config.batch_size)
+            # Most samples become prompts, so a batch much larger than what is missing would be written in vain.
+            size = min(config.batch_size, max(_LEAST_BATCH, 2 * (count - len(known))))
+            ids = range(next_id, next_id + size)
             taken = [places[one % len(places)] for one in ids]
             seeds = [(config.seed << 32) + one for one in ids]
             written = generate_batch(model, [place.input_ids for place in taken], config, seeds)
@@ -158,10 +167,10 @@ def synthesize(
                 first_row = {}
             file.flush()
             next_id = ids.stop
-            in_vain = 0 if len(known) > before else in_vain + 1
-            if in_vain == _PATIENCE:
+            in_vain = 0 if len(known) > before else in_vain + size
+            if in_vain >= _PATIENCE * config.batch_size:
                 raise DataError(
-                    f"{out}: {len(known)} prompts; the last {_PATIENCE * len(ids)} samples were all too short, "
+                    f"{out}: {len(known)} prompts; the last {in_vain} samples were all too short, "
                     "too long or duplicates. Try another --begin, or more --max-new-tokens"
                 )
             yield len(known) - before

@@ -19,6 +19,7 @@ from .data import Example, StreamDataset, draw_anchors
 from .evaluate import replay
 from .objective import NGramObjective
 from .optimizer import make_optimizer
+from .report import check_finite
 
 EVALUATION_WIDTHS = (8, 16, 64)  # nodes, including the root; the second is the main metric
 
@@ -121,6 +122,7 @@ class StreamTrainer(Trainer):
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        check_finite(self.state.global_step, {name: logs[name] for name in ("loss", "grad_norm") if name in logs})
         if self._sums and "loss" in logs:
             sums = {name: self.accelerator.reduce(value, "sum") for name, value in self._sums.items()}
             now, tokens = time.perf_counter(), float(sums["tokens"])

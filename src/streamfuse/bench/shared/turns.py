@@ -27,7 +27,7 @@ def turns(sample: Sample, text: Tokenizer) -> Iterator[tuple[list[int], Answered
     if sample.ids is not None or not text.can_chat:
         yield encode_prompt(sample, text), lambda token_ids: None
         return
-    conversation = Conversation(text, history=sample.before)
+    conversation = Conversation(text, history=sample.before, tools=sample.tools)
     for turn in sample.turns:
         yield conversation.ask(turn), conversation.answer
 

@@ -108,6 +108,15 @@ System = Annotated[
         help="System message. The text, or @ and the path of a text file.",
     ),
 ]
+DataSystem = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        metavar="TEXT|@FILE",
+        callback=_system,
+        help="System message of chats that have none. The text, or @ and the path of a text file.",
+    ),
+]
 NoSpeculation = Annotated[
     bool, typer.Option("--no-speculation", help="Plain decoding, one token per pass: the baseline.")
 ]
@@ -366,7 +375,7 @@ def restrictions(schema: str | None, regex: str | None, grammar: Path | None) ->
     """What restricts an answer, as it is written in files or in the flags. Raises BadParameter, exit code 2."""
     found: GenerationOptions = {}
     if schema is not None:
-        if schema.lstrip().startswith("{"):
+        if schema.lstrip().startswith(("{", "[")) or schema.strip() in ("true", "false"):
             found["schema"] = _json("--schema", schema)
         else:
             found["schema"] = _json(f"--schema {schema}", _text("--schema", Path(schema)))

@@ -90,6 +90,7 @@ def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
     from streamfuse.train.recipe_stages import Answers
 
     answers = Answers(stage, model, resume, _by_bundle)
+    say(answers.summary)
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=len(answers.todo))

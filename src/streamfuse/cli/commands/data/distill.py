@@ -57,7 +57,7 @@ def distill(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of prompts.", show_default="all"), COMMON
     ] = None,
-    system: Annotated[options.System, COMMON] = None,
+    system: Annotated[options.DataSystem, COMMON] = None,
     format_: options.DataFormat = None,
     template: Annotated[options.DataTemplate, COMMON] = None,
     split: options.DataSplit = "train",
@@ -85,8 +85,8 @@ def distill(
     need("distill")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from streamfuse.train.distill import check_context, pending, summary
     from streamfuse.train.distill import distill as write_answers
-    from streamfuse.train.distill import pending
     from streamfuse.train.prompts import prompt_items
     from streamfuse.train.readers import read_samples
 
@@ -104,10 +104,10 @@ def distill(
         say(f"{source.folder} has no chat template, so the model continues the prompts as raw text.", "yellow")
     items = prompt_items(samples, source.text, system, config.seed, limit)
     todo = pending(items, out, config, source.provenance)
-    n_long = sum(len(item["input_ids"]) > config.max_prompt_tokens for item in items)
-    n_done = len(items) - n_long - len(todo)
+    if source.context is not None:
+        check_context([item["input_ids"] for item in todo], config, source.context)
     answering = source.open()
-    say(f"{len(items)} prompts: {n_long} are too long, {n_done} are answered, {len(todo)} to go.")
+    say(summary(items, todo, config))
     n_tokens, started = 0, time.perf_counter()
     columns = (TextColumn("Distilling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
@@ -121,15 +121,18 @@ def distill(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Who answers: its folder, tokenizer and provenance, and what loads it."""
+    """Who answers: its folder, tokenizer and provenance, and what loads it. `context` is the model's; None: it
+    is checked already."""
 
     folder: Path
     text: Tokenizer
     provenance: dict[str, Any]
     open: Callable[[], Answering]
+    context: int | None = None
 
 
 def _from_model(model: str, adapter: str | None, device: str, config: DistillConfig, offline: bool) -> _Source:
+    from streamfuse.model.config import ModelConfig
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.distill import in_batches, provenance_of
     from streamfuse.train.prompts import open_text
@@ -141,7 +144,8 @@ def _from_model(model: str, adapter: str | None, device: str, config: DistillCon
     def open_() -> Answering:
         return in_batches(_on_device(folder, tuned, config, device))
 
-    return _Source(folder, text, provenance_of(config, folder, tuned), open_)
+    context = ModelConfig.load(folder).max_position_embeddings
+    return _Source(folder, text, provenance_of(config, folder, tuned), open_, context)
 
 
 def _from_bundle(folder: Path, config: DistillConfig) -> _Source:
