@@ -18,6 +18,8 @@ class Constraint {
 
   bool may_end() const { return has(SF_MAY_END | SF_MUST_END); }
   bool must_end() const { return has(SF_MUST_END); }
+  // Whether a text that ends here at a limit is complete.
+  bool is_complete() const { return may_end() && !has(SF_MAY_GROW); }
   // Whether some token may not follow; in an unrestricted state that may not end, these are the end tokens.
   bool restricts() const;
   bool is_end(int64_t token) const;

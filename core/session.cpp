@@ -315,7 +315,7 @@ void Session::learn() {
 
 // Why the text ends at a limit: a constraint may not be complete.
 const char* Session::at_limit(const char* reason) const {
-  return constraint_ && !constraint_->may_end() ? kIncomplete : reason;
+  return constraint_ && !constraint_->is_complete() ? kIncomplete : reason;
 }
 
 void Session::end(const char* reason) {

@@ -215,6 +215,8 @@ enum {
   SF_MUST_END = 2,     /* the text is complete, and no token can follow; implies SF_MAY_END */
   SF_UNRESTRICTED = 4, /* every token is allowed here, end tokens only with SF_MAY_END, and none is forced: a grammar
                           that is not active yet */
+  SF_MAY_GROW = 8,     /* with SF_MAY_END: what follows would change the last value, as a digit does a number; a limit
+                          here makes the text incomplete */
 };
 
 /* A grammar that restricts a text, as a table of functions. sf_text_constrain in text/streamfuse_bundle.h creates one
@@ -234,7 +236,7 @@ typedef struct sf_constraint {
   int (*accept)(void* context, int64_t token);
   /* Drops the last `n` accepted tokens. */
   int (*rollback)(void* context, int32_t n);
-  /* Sets *state to a combination of SF_MAY_END, SF_MUST_END and SF_UNRESTRICTED, or 0. */
+  /* Sets *state to a combination of these four, or 0. */
   int (*state)(void* context, int32_t* state);
   /* Sets allowed[i] to 1 if tokens[i] may follow, else to 0. Used for a few tokens, for which a mask costs more. */
   int (*allows)(void* context, const int64_t* tokens, int32_t n, uint8_t* allowed);

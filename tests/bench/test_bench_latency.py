@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from streamfuse.bench.latency.measure import OUTSIDE, WAIT, Latency, LatencySettings, measure
 from streamfuse.bench.latency.report import latency_report, method_rows, part_tables
-from streamfuse.bench.shared import cold_caches
-from streamfuse.bench.shared.machine import ReadBandwidth
+from streamfuse.bench.shared import cold_caches, machine
+from streamfuse.bench.shared.machine import ReadBandwidth, distance_text
 from streamfuse.bench.shared.work import WorkError, weight_bytes, work_of
 from streamfuse.bundle import Manifest, open_bundle
 from streamfuse.cli import app
@@ -281,6 +281,13 @@ def test_a_bundle_without_room_behind_its_widest_pass_is_refused(manifest: Manif
     words = r"context of 8 tokens has no room for a pass of 8 rows .*; export with a larger max_context_len"
     with pytest.raises(ValueError, match=words):
         LatencySettings(context=1).check(full)
+
+
+def test_a_latency_between_cores_that_cannot_be_measured_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "core_distance_ns", lambda: 0.0)
+    read = ReadBandwidth(1)
+    assert read() > 0
+    assert (read.is_native, read.core_distance_ns, distance_text(read.core_distance_ns)) == (True, [], "")
 
 
 @pytest.mark.alone

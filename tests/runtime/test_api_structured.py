@@ -140,6 +140,17 @@ def test_a_restriction_that_cannot_be_used_is_refused_before_the_engine_is_loade
     assert made == []
 
 
+@pytest.mark.parametrize("speculative", [True, False])
+def test_a_number_that_a_limit_cuts_off_is_no_answer(model: streamfuse.Model, speculative: bool) -> None:
+    found = model.generate("x", raw=True, schema=int, max_new_tokens=3, speculative=speculative)
+    assert re.fullmatch("-?[0-9]{1,3}", found.text)
+    assert found.finish_reason == "incomplete"
+    with pytest.raises(ParsedError, match="a limit was reached after 3 tokens"):
+        _ = found.parsed
+    assert model.generate("x", raw=True, schema=Literal[123456], max_new_tokens=9).parsed == 123456
+    assert model.generate("x", raw=True, regex="[0-9]+", max_new_tokens=3).finish_reason == "length"
+
+
 def test_a_chat_takes_a_restriction_for_one_turn_or_for_all(model: streamfuse.Model) -> None:
     with model.chat(regex="[a-c]{2}", max_new_tokens=8) as chat:
         assert re.fullmatch("[a-c]{2}", chat.send("a").text)

@@ -38,7 +38,7 @@ def test_a_guide_goes_from_path_to_path_and_back_to_the_text() -> None:
     mask = guide.mask(())
     assert mask is not None
     assert np.flatnonzero(mask).tolist() == [3, 4]
-    assert not guide.may_end()
+    assert not guide.is_complete()
     guide.take((4,))
     assert guide.must_end()
     with pytest.raises(ValueError, match="nothing can follow a complete text"):

@@ -16,7 +16,7 @@ from streamfuse.runtime.backend import BoolArray, IntArray
 from streamfuse.runtime.guard import Guard
 from streamfuse.runtime.structures import ConstraintTable
 
-MAY_END, MUST_END, UNRESTRICTED = 1, 2, 4  # of `state`
+MAY_END, MUST_END, UNRESTRICTED, MAY_GROW = 1, 2, 4, 8  # of `state`
 
 
 class Constraint(Protocol):
@@ -36,8 +36,9 @@ class Constraint(Protocol):
         """Drop the last `n` accepted tokens."""
 
     def state(self) -> int:
-        """A sum of MAY_END (the text is complete), MUST_END (and nothing can follow; implies MAY_END), and UNRESTRICTED
-        (every token is allowed, end tokens only with MAY_END, and none is forced)."""
+        """A sum of MAY_END (the text is complete), MUST_END (and nothing can follow; implies MAY_END), UNRESTRICTED
+        (every token is allowed, end tokens only with MAY_END, and none is forced), and MAY_GROW (what follows would
+        change the last value, as a digit does a number; a limit here makes the text incomplete)."""
 
     def allows(self, tokens: IntArray) -> BoolArray:
         """[n]: whether each of `tokens`, int64 [n], may follow."""

@@ -63,7 +63,7 @@ class Grammar:
         self._call(self._table.rollback, n)
 
     def state(self) -> int:
-        """A sum of MAY_END, MUST_END and UNRESTRICTED (runtime.constraint)."""
+        """A sum of MAY_END, MUST_END, UNRESTRICTED and MAY_GROW (runtime.constraint)."""
         state = c_int32()
         self._call(self._table.state, byref(state))
         return state.value

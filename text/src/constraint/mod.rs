@@ -30,6 +30,7 @@ use vocabulary::Vocabulary;
 pub const MAY_END: i32 = 1;
 pub const MUST_END: i32 = 2;
 pub const UNRESTRICTED: i32 = 4;
+pub const MAY_GROW: i32 = 8;
 
 /// sf_constraint. Its state is the list of accepted tokens.
 pub struct Constraint {
@@ -112,6 +113,12 @@ impl Constraint {
         let found = Forced::of(&mut self.parser);
         self.has_failed = self.parser.parser.get_error().is_some();
         Ok(found)
+    }
+
+    /// So JSON that may end is a number.
+    fn ends_with_digit(&self) -> bool {
+        let last = self.tokens.last().and_then(|&token| self.vocabulary.trie().token(token).last());
+        last.is_some_and(u8::is_ascii_digit)
     }
 
     /// Renews the lexer's budget ("fuel") for one step. The parser does so only when it computes a mask; without this, a
@@ -219,7 +226,8 @@ impl Restriction for Constraint {
             }
             let may_end = own.parser.is_accepting();
             own.check()?;
-            Ok(if may_end { MAY_END } else { 0 })
+            let may_grow = matches!(own.grammar, Grammar::JsonSchema(_)) && own.ends_with_digit();
+            Ok(i32::from(may_end) * (MAY_END | i32::from(may_grow) * MAY_GROW))
         })
     }
 

@@ -6,7 +6,7 @@ pub trait Restriction {
     fn accept(&mut self, token: i64) -> Result<()>;
     /// Drops the last `n` accepted tokens.
     fn rollback(&mut self, n: i32) -> Result<()>;
-    /// MAY_END, MUST_END and UNRESTRICTED, or'd.
+    /// MAY_END, MUST_END, UNRESTRICTED and MAY_GROW, or'd.
     fn state(&mut self) -> Result<i32>;
     /// Whether each of `tokens` may follow, 1 or 0, into `allowed` of the same length.
     fn allows(&mut self, tokens: &[i64], allowed: &mut [u8]) -> Result<()>;

@@ -55,6 +55,10 @@ const REFUSED: [&str; 18] = [
     "uniqueItems",
 ];
 
+/// Keywords of which a schema beside a field "schema" has one, unless it is the object around a schema that OpenAI's
+/// `response_format` has.
+const RESTRICTING: [&str; 8] = ["type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
+
 /// A schema with all that it may reach checked, and its options for white space set.
 pub fn prepared(text: &str) -> Result<Value> {
     let schema: Value = serde_json::from_str(text)
@@ -68,6 +72,14 @@ pub fn checked(schema: Value) -> Result<Value> {
         Value::Bool(true) => Value::Object(Object::new()),
         other => other,
     };
+    let is_wrapped = schema.get("schema").is_some_and(Value::is_object)
+        && !RESTRICTING.iter().any(|keyword| schema.get(keyword).is_some());
+    if is_wrapped {
+        return Err(wrong(
+            "#/schema",
+            "is not a keyword of JSON Schema, and without one any JSON fits; give its value",
+        ));
+    }
     each_schema(&mut schema, &mut strip);
     let (mut choices, mut decimals) = (Vec::new(), 0);
     for joined in [Joined::Patterns, Joined::Multiples] {

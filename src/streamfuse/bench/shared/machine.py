@@ -29,22 +29,24 @@ class ReadBandwidth:
     whichever runtime is measured, because a roofline is the limit of the machine. Otherwise a float32 reduction in
     numpy is used, which reaches about three quarters of that.
 
-    Each call also appends the latency between two cores to `core_distance_ns`: the cores of a virtual machine may
-    move, and computing with several threads slows down with that latency, while the bandwidth may even increase.
+    Each call also appends the latency between two cores to `core_distance_ns`, if it can be measured: the cores of a
+    virtual machine may move, and computing with several threads slows down with that latency, while the bandwidth may
+    even increase.
     """
 
     def __init__(self, threads: int, cold_caches: bool = False, native: bool = True) -> None:
-        self._threads, self._native = threads, native
+        self._threads, self.is_native = threads, native
         self.num_bytes = 2 * largest_caches_bytes() if cold_caches else _BUFFER_BYTES
         self.core_distance_ns: list[float] = []
 
     def __call__(self) -> float:
-        if self._native:
+        if self.is_native:
             try:
-                self.core_distance_ns.append(core_distance_ns())
+                if distance := core_distance_ns():  # 0 if other programs use the cores
+                    self.core_distance_ns.append(distance)
                 return read_bandwidth(self._threads, self.num_bytes)
             except BackendError:
-                self._native = False
+                self.is_native = False
         return max(self._sweeps())
 
     def _sweeps(self) -> Iterator[float]:

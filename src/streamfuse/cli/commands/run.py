@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,7 +28,12 @@ def register(app: typer.Typer) -> None:
 
 def run(
     bundle: options.BundleFolder,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="The prompt; `-` reads it from standard input.", show_default="standard input"
+        ),
+    ] = None,
     max_new_tokens: Annotated[options.MaxNewTokens, COMMON] = None,
     temperature: Annotated[options.Temperature, COMMON] = None,
     top_k: options.TopK = None,
@@ -99,8 +105,10 @@ def run(
 
     streamfuse run build/demo "How warm is it in Rome?" --tools weather.json --tool-choice required --json
 
-    cat letter.txt | streamfuse run build/demo - --raw --max-new-tokens 64 --json
+    cat letter.txt | streamfuse run build/demo --raw --max-new-tokens 64 --json
     """
+    if prompt is None and sys.stdin.isatty():
+        raise typer.BadParameter("there is no PROMPT; give one, or pipe a text to this command")
     if compare_ and no_speculation:
         raise typer.BadParameter("--compare runs both ways, so --no-speculation does not go with it")
     if compare_ and memory is not None:
@@ -140,7 +148,7 @@ def run(
     if not json_:
         tell_emulated(model.bundle)
         tell_defaults(options.defaults(model.manifest, asked))
-    words = as_text(read_input()) if prompt == "-" else prompt
+    words = _prompt() if prompt in (None, "-") else prompt
     model.check_prompt(model.encode(words, system=system, raw=raw, **asked))
     ask = partial(model.stream, words, system=system, raw=raw, **asked)
     with whole:
@@ -168,6 +176,14 @@ def run(
                     _tell_end(generation.statistics, model.manifest.cache.capacity, stats)
             if interrupted:
                 raise KeyboardInterrupt
+
+
+def _prompt() -> str:
+    """All of standard input."""
+    words = as_text(read_input())
+    if not words:
+        raise typer.BadParameter("standard input is empty; give a PROMPT")
+    return words
 
 
 def _provider(backend: object) -> dict[str, Any]:

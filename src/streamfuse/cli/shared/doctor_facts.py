@@ -157,7 +157,7 @@ def _memory() -> dict[str, Any]:
     threads = cores()
     read = ReadBandwidth(threads)
     speed = read()
-    by = "the native engine" if read.core_distance_ns else "numpy, about three quarters of it"
+    by = "the native engine" if read.is_native else "numpy, about three quarters of it"
     return {"value": round(speed, 1), "threads": threads, "measured_by": by}
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from streamfuse.runtime.backend import BoolArray
-from streamfuse.runtime.constraint import MAY_END, MUST_END, UNRESTRICTED, Constraint
+from streamfuse.runtime.constraint import MAY_END, MAY_GROW, MUST_END, UNRESTRICTED, Constraint
 from streamfuse.runtime.reference.numbers import logarithm
 
 Path = tuple[int, ...]
@@ -121,9 +121,9 @@ class Guide:
         mask = self.mask(path)
         return None if mask is None or mask.sum() != 1 else int(mask.argmax())
 
-    def may_end(self) -> bool:
-        """Whether the text may end here."""
-        return bool(self._state(()) & MAY_END)
+    def is_complete(self) -> bool:
+        """Whether a text that ends here at a limit is complete."""
+        return self._state(()) & (MAY_END | MAY_GROW) == MAY_END
 
     def must_end(self) -> bool:
         """Whether nothing can follow the text."""

@@ -186,4 +186,4 @@ def _end(guide: Guide, limit: str | None) -> str | None:
     """Why the text ends here: it is complete, or at a limit; None if it goes on."""
     if guide.must_end():
         return "stop"
-    return limit if limit is None or guide.may_end() else "incomplete"
+    return limit if limit is None or guide.is_complete() else "incomplete"
