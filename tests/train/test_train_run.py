@@ -26,8 +26,11 @@ from safetensors.torch import load_file, save_file
 from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused, read_adapter, save_adapter
 from streamfuse.model.config import CheckpointError, StreamConfig
 from streamfuse.model.streams import StreamFused
+from streamfuse.train.config import DistillConfig
 from streamfuse.train.data import without_prompts_of
+from streamfuse.train.distill import load_writer
 from streamfuse.train.formats import DataError, Example
+from streamfuse.train.readers import to_examples
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'streamfuse[train]'")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'streamfuse[train]'")
@@ -135,6 +138,25 @@ def base_only(config: TrainConfig) -> TrainConfig:
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_end_token_of_a_base_adapter_goes_along(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a converted LoRA: answers end with it, in training and in distillation."""
+    folder, ends = config.out_dir.parent, list[int | None]()
+    run(replace(base_only(config), max_steps=1))
+    tuned = folder / "lora.safetensors"
+    own = load_stream_fused(load_base(config.model), config.adapter, merge=False)
+    save_adapter(own, tuned, {"eos_token_id": "5"})
+    assert load_writer(config.model, tuned, DistillConfig(dtype="float32")).config.eos_token_id == 5
+
+    def recorded(samples: Any, text: Any, eos_token_id: int | None, *rest: Any) -> list[Example]:
+        ends.append(eos_token_id)
+        return to_examples(samples, text, eos_token_id, *rest)
+
+    monkeypatch.setattr(main, "to_examples", recorded)
+    streams = replace(config, base_adapter=tuned, out_dir=folder / "streams", adapter=folder / "own.safetensors")
+    run(replace(streams, max_steps=1))
+    assert (read_adapter(streams.adapter)[2]["eos_token_id"], set(ends)) == ("5", {5})
 
 
 def trained(config: TrainConfig, **kwargs: Any) -> tuple[TrainResult, dict[int, float]]:

@@ -361,6 +361,15 @@ def adapter_end_token(path: Path) -> int | None:
     return int(found)
 
 
+def ending_as(config: ModelConfig, adapter: Path | None) -> ModelConfig:
+    """The base's settings, in which the token that ends the adapter's answers is the first end token. Raises as
+    `adapter_end_token`."""
+    token = None if adapter is None else adapter_end_token(adapter)
+    if token is None:
+        return config
+    return replace(config, eos_token_ids=tuple(dict.fromkeys((token, *config.eos_token_ids))))
+
+
 def _misfit_of_base(config: ModelConfig, metadata: dict[str, str], path: Path) -> str | None:
     """Checks the number of layers: shapes alone would accept an adapter of 30 layers for a base of 32."""
     try:

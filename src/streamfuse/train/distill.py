@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from streamfuse.model.checkpoint import adapter_digest, load_base, load_stream_fused
+from streamfuse.model.checkpoint import adapter_digest, ending_as, load_base, load_stream_fused
 from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.transformer import Transformer
 from streamfuse.options import OptionError, flag_of
@@ -97,13 +97,16 @@ def seed_of(item: Item, config: DistillConfig) -> int:
 def load_writer(
     folder: Path, adapter: Path | None, config: DistillConfig, device: torch.device | str = "cpu"
 ) -> Transformer:
-    """The base model that answers on the device, with the adapters of `adapter` that tune it.
+    """The base model that answers on the device, with the adapters of `adapter` that tune it and its end token.
 
     Raises:
         CheckpointError: a file cannot be used.
     """
     base = load_base(folder, choose_dtype(config.dtype, device))
-    return (load_stream_fused(base, adapter).base if adapter else base).to(device)
+    if adapter:
+        base = load_stream_fused(base, adapter).base
+        base.config = ending_as(base.config, adapter)
+    return base.to(device)
 
 
 def provenance_of(

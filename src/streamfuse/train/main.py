@@ -32,8 +32,10 @@ from transformers.trainer_utils import get_last_checkpoint
 from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import (
     adapter_digest,
+    adapter_end_token,
     adapter_misfit,
     base_facts,
+    ending_as,
     load_base,
     load_stream_fused,
     read_adapter,
@@ -150,6 +152,8 @@ def run(
     before = _settings_before(config.out_dir / "config.json", resume)
     config = replace(config, dtype=_dtype_name(config, arguments, before if resume else {}))
     base = load_base(config.model, choose_dtype(config.dtype, arguments.device))
+    before_adapter = config.init_adapter or config.base_adapter
+    base.config = ending_as(base.config, before_adapter)
     chat_template = _chat_template(config)
     examples, held_out = _examples(config, base.config, chat_template, _teller(arguments, console))
     model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
@@ -186,6 +190,8 @@ def run(
     }
     if chat_template:
         facts["chat_template"] = chat_template
+    if before_adapter and (end := adapter_end_token(before_adapter)) is not None:
+        facts["eos_token_id"] = str(end)
     adapter = AdapterFile(model, config.adapter, facts)
     trainer = StreamTrainer(
         model=objective,
