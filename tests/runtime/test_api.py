@@ -438,6 +438,25 @@ def test_an_argument_that_has_another_type_is_named(
         assert chat.messages == []
 
 
+def test_a_last_message_of_the_assistant_is_continued(model: streamfuse.Model) -> None:
+    question = {"role": "user", "content": [{"type": "text", "text": "count"}, {"type": "text", "text": "up"}]}
+    messages = [question, {"role": "assistant", "content": "1, 2,"}]
+    ids = model.encode(messages=messages)
+    begun = model.tokenizer.render([{"role": "user", "content": "count\nup"}])
+    assert ids == model.tokenizer.encode_rendered(begun + "1, 2,")
+    options: Any = {"max_new_tokens": 8, "ignore_eos": True}
+    found = model.generate(messages=messages, **options)
+    assert (found.tokens, found.text) == ((same := model.generate(ids, **options)).tokens, same.text)
+    assert re.fullmatch("[x-z]{3}", model.generate(messages=messages, regex="[x-z]{3}").text)
+    for wrong, error, sentence in (
+        ({"messages": []}, PromptError, "the messages are empty"),
+        ({"messages": messages, "tools": [{"name": "f"}]}, PromptError, "continued as text, without tools"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, TextError, "message 1: the model reads"),
+    ):
+        with pytest.raises(error, match=sentence):
+            model.generate(**wrong)
+
+
 def test_a_given_answer_is_scored_as_if_it_were_generated(model: streamfuse.Model) -> None:
     result = model.generate("hi", system="Be brief.", max_new_tokens=12, ignore_eos=True, top_log_probs=3)
     found = model.score("hi", result.tokens, system="Be brief.", top_log_probs=3)

@@ -349,6 +349,13 @@ def test_the_most_probable_tokens_are_those_of_the_public_api(served: Served) ->
     assert {len(top) for top in drawn.top_logprobs} == {2, 3}
 
 
+def test_a_last_message_of_the_assistant_is_continued(served: Served) -> None:
+    messages: Any = [{"role": "user", "content": "count"}, {"role": "assistant", "content": "1, 2,"}]
+    found = served.client.chat.completions.create(model=NAME, messages=messages, max_tokens=8).choices[0]
+    expected = served.model.generate(messages=messages, max_new_tokens=8)
+    assert (found.message.content, found.message.role) == (expected.text, "assistant")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tokens", [0, 4])
 def test_an_echo_has_the_log_probabilities_of_the_prompt(served: Served, stream: bool, tokens: int) -> None:

@@ -277,7 +277,8 @@ class Model:
 
         Args:
             prompt: text, which goes into the bundle's chat template, or token ids, which are taken as they are.
-            messages: a whole conversation instead of a prompt, {"role", "content"} each.
+            messages: a whole conversation instead of a prompt, {"role", "content"} each. If the last message is the
+                assistant's, the answer continues it.
             system: a system message before the prompt.
             raw: continue the text as it stands, without the chat template.
             adapter: answer with this task adapter of the bundle; `Model.adapter` has the same models.
@@ -587,14 +588,13 @@ class Model:
             _refuse(setting, system, "token ids")
             ids, conversation = list(prompt), None
         self.check_prompt(ids)
-        continues = not is_text or (messages is None and self._continues(raw))
         # now, so that a wrong schema is refused before an engine is loaded
         constraint = self._constraint(config, setting, conversation)
         text = None
         if conversation is not None:
             text = conversation.stream(config.stop_strings, restriction=config.restriction)
         return lambda: self._shared().generate(
-            ids, config, raw=continues, constraint=constraint, text=text, stopped=stopped
+            ids, config, raw=conversation is None, constraint=constraint, text=text, stopped=stopped
         )
 
     def _constraint(
@@ -624,9 +624,16 @@ def _refuse(setting: PromptConfig, system: str | None, prompt: str) -> None:
 
 def _encode_messages(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], setting: PromptConfig
-) -> tuple[list[int], Conversation]:
-    """Token ids of a conversation, and the conversation, whose next turn is the answer."""
+) -> tuple[list[int], Conversation | None]:
+    """Token ids of a conversation, and the conversation, whose next turn is the answer; None if the answer continues
+    its last turn."""
     turns = checked(messages)
+    if not turns:
+        raise PromptError("the messages are empty: there must be at least one")
+    if turns[-1]["role"] == "assistant" and not turns[-1].get("tool_calls"):
+        if setting.tools:
+            raise PromptError("the last message is the assistant's; it is continued as text, without tools")
+        return tokenizer.encode_unfinished(turns, variables=setting.variables or None), None
     last = len(turns)
     while last > 0 and turns[last - 1]["role"] == "tool":
         last -= 1

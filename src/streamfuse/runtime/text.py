@@ -134,9 +134,24 @@ class Tokenizer:
         """The chat as the model was trained to read it, up to where its answer begins. TextError as `encode_chat`."""
         return self._set(tools, variables).text("sf_text_render", *_json(checked(messages)))
 
-    def render_cut(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_cut(self, messages: Sequence[Mapping[str, Any]], *, variables: Mapping[str, Any] | None = None) -> str:
         """The same for `encode_rendered`: control tokens that messages spell are cut in two by `CUT`."""
-        return self._handle.text("sf_text_render_cut", *_json(checked(messages)))
+        return self._set(None, variables).text("sf_text_render_cut", *_json(checked(messages)))
+
+    def encode_unfinished(
+        self, messages: Sequence[Mapping[str, Any]], *, variables: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Token ids of a chat up to the end of its last message, which the model is to continue.
+
+        Raises:
+            TextError: as `encode_chat`; or the template leaves the content of this message out.
+        """
+        *before, last = checked(messages)
+        marked = {**last, "content": last["content"] + CONTENT_END}
+        text, mark, _ = self.render_cut([*before, marked], variables=variables).rpartition(CONTENT_END)
+        if not mark:
+            raise TextError("the chat template leaves out the last message, so it cannot be continued")
+        return self.encode_rendered(text)
 
     def check_chat(self) -> None:
         """TextError where the template refuses a plain chat: a question, and a second one after an answer."""
@@ -341,6 +356,7 @@ class Conversation:
         self._handle.call("sf_text_restore", note, len(note))
 
 
+CONTENT_END = "\ufdd1"  # marks the end of a message's content in a rendered chat: a noncharacter, which no text has
 _FORM = '{"role": text, "content": text}'  # of a message
 
 
@@ -357,12 +373,23 @@ def _checked(number: int, message: object) -> Message:
     role, content = message["role"], message.get("content")
     if not isinstance(role, str):
         raise TextError(f"message {number}: its role must be text, not {role!r:.40}")
+    if isinstance(content, list):
+        content = _joined(number, content)
+        message = {**message, "content": content}
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
         raise TextError(f"message {number}: its content must be text, not {content!r:.40}")
     for name, value in message.items():
         if isinstance(value, str):
             _utf8(value, name if name == "role" else f"{role} message")
     return dict(message)
+
+
+def _joined(number: int, parts: list[Any]) -> str:
+    """The text of parts {"type": "text", "text": text}, a line each."""
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise TextError(f"message {number}: the model reads text only, and a part of its content is {part!r:.60}")
+    return "\n".join(part["text"] for part in parts)
 
 
 def _utf8(text: str, what: str) -> str:

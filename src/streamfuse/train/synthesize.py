@@ -14,7 +14,7 @@ from typing import Any
 
 from streamfuse.digest import sha256_of
 from streamfuse.model.transformer import Transformer
-from streamfuse.runtime.text import Message, Tokenizer
+from streamfuse.runtime.text import CONTENT_END, Message, Tokenizer
 
 from .config import DistillConfig
 from .distill import Item, appending, check_context, check_provenance, first_row_facts, provenance_of, rows_written
@@ -23,7 +23,6 @@ from .generate import generate_batch
 from .readers import with_system
 
 _PROMPT = "a prompt of `streamfuse data synthesize`"
-_MARK = "\ufdd1"  # placeholder for the user's message; no text has this noncharacter of Unicode
 _SHORTEST = 12  # minimum length of a prompt in characters
 _PATIENCE = 8  # give up after this many full batches without a prompt
 _LEAST_BATCH = 8
@@ -45,7 +44,7 @@ def user_turn(text: Tokenizer, before: Sequence[Message] = (), begin: str = "") 
         TextError: the chat template cannot be used.
         DataError: the template changes the user's message, or has no token after it.
     """
-    parts = text.render_cut([*before, {"role": "user", "content": begin + _MARK}]).split(_MARK)
+    parts = text.render_cut([*before, {"role": "user", "content": begin + CONTENT_END}]).split(CONTENT_END)
     after = text.encode_rendered(parts[1], continues=True) if len(parts) == 2 else []
     if not after:
         raise DataError("the chat template does not mark where a user's turn begins and ends")
