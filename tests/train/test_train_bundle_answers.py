@@ -126,6 +126,24 @@ def test_answers_are_the_bundles_own_and_end_as_it_ends_them(
     }
 
 
+def test_a_bundle_writes_prompts_and_goes_on_with_the_same_ones(bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "prompts.jsonl"
+    command = ("data", "synthesize", out, "--bundle", bundle, "--count", 6, "--seed", 2)
+    command += ("--max-new-tokens", 90, "--max-prompt-tokens", 30)
+    result = invoke(*command)
+    assert result.exit_code == 0, result.stderr
+    rows = rows_of(out)
+    assert len({row["prompt"] for row in rows.values()}) == len(rows) == 6
+    lines = out.read_text().splitlines()
+    out.write_text("\n".join(lines[:2]) + "\n")  # interrupted
+    assert invoke(*command).exit_code == 0
+    assert out.read_text().splitlines() == lines
+    refused = invoke(*command, "--batch-size", 4)
+    assert (refused.exit_code, "--batch-size has no effect with --bundle" in refused.stderr) == (2, True), (
+        refused.stderr
+    )
+
+
 def test_an_interrupted_run_keeps_whole_groups(
     bundle: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

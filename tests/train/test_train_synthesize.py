@@ -22,8 +22,9 @@ from tokenizers import models, pre_tokenizers
 from streamfuse.model.transformer import Transformer
 from streamfuse.options import OptionError
 from streamfuse.runtime.text import Tokenizer
-from streamfuse.train import synthesize as synthesizing
+from streamfuse.train import distill
 from streamfuse.train.config import DistillConfig
+from streamfuse.train.distill import in_batches
 from streamfuse.train.formats import DataError
 from streamfuse.train.generate import generate_batch
 from streamfuse.train.prompts import prompt_items
@@ -60,7 +61,7 @@ def model() -> Transformer:
 
 
 def second_turns(model: Transformer, text: Tokenizer, out: Path, count: int, after: Path) -> list[int]:
-    return list(synthesize(model, text, out, count, CONFIG, *openings(text, after=after), {}))
+    return list(synthesize(in_batches(model), text, out, count, CONFIG, *openings(text, after=after), {}))
 
 
 def run(
@@ -71,7 +72,10 @@ def run(
     config: DistillConfig = CONFIG,
     begin: tuple[str, ...] = (),
 ) -> Iterator[int]:
-    return synthesize(model, text, out, count, config, *openings(text, begin), {"begin": list(begin)})
+    context = model.config.max_position_embeddings
+    return synthesize(
+        in_batches(model), text, out, count, config, *openings(text, begin), {"begin": list(begin)}, context
+    )
 
 
 def prompts(path: Path) -> list[str]:
@@ -94,7 +98,7 @@ def test_no_more_is_sampled_than_is_needed(model: Transformer, tmp_path: Path, m
         sizes.append(len(places))
         return generate_batch(model, places, *rest)
 
-    monkeypatch.setattr(synthesizing, "generate_batch", counted)
+    monkeypatch.setattr(distill, "generate_batch", counted)
     text, large = text_io(tmp_path), replace(CONFIG, batch_size=64)
     list(run(model, text, tmp_path / "few.jsonl", 5, large))
     assert max(sizes) == 10
@@ -242,4 +246,4 @@ def test_answers_that_cannot_be_followed_are_refused(model: Transformer, tmp_pat
         openings(text, after=tmp_path / "prompts.jsonl")
     short = replace(CONFIG, max_prompt_tokens=3)
     with pytest.raises(DataError, match="longer than 3 tokens"):
-        list(synthesize(model, text, tmp_path / "out.jsonl", 3, short, [Opening([1] * 4)], END, {}))
+        list(synthesize(in_batches(model), text, tmp_path / "out.jsonl", 3, short, [Opening([1] * 4)], END, {}))

@@ -36,7 +36,7 @@ _DISTILL = {field.name for field in fields(DistillConfig)} | {
     "limit",
     "bundle",
 }
-_SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after"}
+_SYNTHESIZE = {field.name for field in fields(DistillConfig)} | {"count", "begin", "system", "after", "bundle"}
 _KINDS = {"train": _TRAIN | _STREAMS | {"preset"}, "distill": _DISTILL, "synthesize": _SYNTHESIZE}
 _NEEDED = {"train": "data", "distill": "data", "synthesize": "count"}
 _OF_PYTORCH = ("dtype", "batch_size")  # settings of a distillation that a bundle does not have
@@ -66,7 +66,8 @@ class DistillStage:
 
 @dataclass(frozen=True, slots=True)
 class SynthesizeStage:
-    """Settings of synthesis: number of prompts, their beginnings, and the answers that they follow (synthesize.py)."""
+    """Settings of synthesis: number of prompts, their beginnings, and the answers that they follow (synthesize.py).
+    `bundle`: as in `DistillStage`."""
 
     out: Path
     config: DistillConfig
@@ -74,6 +75,7 @@ class SynthesizeStage:
     begin: tuple[str, ...] = ()
     system: str | None = None
     after: Path | None = None
+    bundle: bool = False
 
 
 Stage: TypeAlias = TrainConfig | DistillStage | SynthesizeStage

@@ -28,23 +28,38 @@ from .formats import DataError, Sample
 from .prompts import open_text, prompt_items
 from .readers import read_samples
 from .recipe import DistillStage, SynthesizeStage
-from .synthesize import check_prompts, openings, prompt_provenance, synthesize
+from .synthesize import check_prompts, for_bundle, openings, prompt_provenance, synthesize
 from .variations import vary_e2e
 
 T = TypeVar("T")
 
 
-def synthesized(stage: SynthesizeStage, model: Path, resume: bool = True) -> Iterator[int]:
-    """Generate the prompts that the file does not have yet; yields the number of prompts per batch. `resume`: as in
-    `_checked`."""
+ByBundle = Callable[[DistillStage | SynthesizeStage, Path], Answering]  # exports the model; the bundle then answers
+
+
+def synthesized(
+    stage: SynthesizeStage, model: Path, resume: bool = True, by_bundle: ByBundle | None = None
+) -> Iterator[int]:
+    """Generate the prompts that the file does not have yet; yields the number of prompts per batch. `resume` and
+    `by_bundle`: as in `Answers`."""
     text = open_text(model)
     places, end = openings(text, stage.begin, stage.system, stage.after)
-    provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after)
+    own = {"bundle": "exported"} if stage.bundle else {}
+    provenance = prompt_provenance(stage.config, model, stage.begin, stage.system, stage.after, **own)
     rows = _checked(stage.out, lambda: check_prompts(stage.out, stage.count, provenance, stage.out.stem), resume)
-    if len(rows) < stage.count:
-        _check_one_process(stage.out)
-    base = load_writer(model, None, stage.config)
-    yield from synthesize(base, text, stage.out, stage.count, stage.config, places, end, provenance)
+    if len(rows) >= stage.count:
+        yield len(rows)
+        return
+    _check_one_process(stage.out)
+    config, context = stage.config, None
+    if stage.bundle and by_bundle:
+        answering, config = by_bundle(stage, model), for_bundle(config)
+    else:
+        answering, context = (
+            in_batches(load_writer(model, None, config)),
+            ModelConfig.load(model).max_position_embeddings,
+        )
+    yield from synthesize(answering, text, stage.out, stage.count, config, places, end, provenance, context)
 
 
 class Answers:
@@ -61,7 +76,7 @@ class Answers:
         stage: DistillStage,
         model: Path,
         resume: bool = True,
-        by_bundle: Callable[[DistillStage, Path], Answering] | None = None,
+        by_bundle: ByBundle | None = None,
     ) -> None:
         self.stage, self.model, self._by_bundle = stage, model, by_bundle
         template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None

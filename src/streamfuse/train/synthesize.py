@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from streamfuse.digest import sha256_of
-from streamfuse.model.transformer import Transformer
 from streamfuse.runtime.text import CONTENT_END, Message, Tokenizer
 
 from .config import DistillConfig
-from .distill import Item, appending, check_context, check_provenance, first_row_facts, provenance_of, rows_written
+from .distill import (
+    Answering,
+    Item,
+    appending,
+    check_context,
+    check_provenance,
+    first_row_facts,
+    provenance_of,
+    rows_written,
+)
 from .formats import DataError
-from .generate import generate_batch
 from .readers import with_system
 
 _PROMPT = "a prompt of `streamfuse data synthesize`"
 _SHORTEST = 12  # minimum length of a prompt in characters
 _PATIENCE = 8  # give up after this many full batches without a prompt
 _LEAST_BATCH = 8
+_BUNDLE_BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +82,21 @@ def openings(
 
 
 def prompt_provenance(
-    config: DistillConfig, folder: Path, begin: Sequence[str], system: str | None, after: Path | None
+    config: DistillConfig,
+    folder: Path | None,
+    begin: Sequence[str],
+    system: str | None,
+    after: Path | None,
+    **more: Any,
 ) -> dict[str, Any]:
     """What determines the prompts of a file: as `provenance_of`, and the settings of `openings`."""
     answers = after and sha256_of([after])[:16]
-    return provenance_of(config, folder, begin=list(begin), system=system, after=answers)
+    return provenance_of(config, folder, begin=list(begin), system=system, after=answers, **more)
+
+
+def for_bundle(config: DistillConfig) -> DistillConfig:
+    """The settings with a batch that is worth loading a bundle for. The prompts do not depend on it."""
+    return replace(config, batch_size=_BUNDLE_BATCH)
 
 
 def check_prompts(out: Path, count: int, provenance: Mapping[str, Any], stage: str | None = None) -> list[Item]:
@@ -116,7 +134,7 @@ def _chats(text: Tokenizer, after: Path) -> list[tuple[Message, ...]]:
 
 
 def synthesize(
-    model: Transformer,
+    answering: Answering,
     text: Tokenizer,
     out: Path,
     count: int,
@@ -124,14 +142,16 @@ def synthesize(
     places: list[Opening],
     end: int,
     provenance: Mapping[str, Any],
+    context: int | None = None,
 ) -> Iterator[int]:
     """Sample user turns until `out` has `count` of them, one JSON object `{"id", "source", "prompt"}` per line, with
     `"messages"` instead of the prompt if it follows other messages.
 
-    Yields how many exist, then how many each batch added. `places` (from `openings`) are used in turn; those longer
-    than `config.max_prompt_tokens` are skipped. Turns that do not end within `config.max_new_tokens`, that are too
-    short or duplicates are dropped. An id is the sample's index among all samples, which have their own random numbers:
-    an interrupted run resumes with the same prompts. The first row also has `"provenance"`, as in distill.py.
+    Yields how many exist, then how many each batch of `config.batch_size` samples added. `places` (from `openings`) are
+    used in turn; those longer than `config.max_prompt_tokens` are skipped. Turns that do not end within
+    `config.max_new_tokens`, that are too short or duplicates are dropped. An id is the sample's index among all
+    samples, which have their own random numbers: an interrupted run resumes with the same prompts. The first row also
+    has `"provenance"`, as in distill.py. `context`: the model's, in tokens; None: the caller has checked it.
 
     Raises:
         DataError: `out` has other contents or another provenance, or another process is writing it; or the model
@@ -140,7 +160,8 @@ def synthesize(
     places = [place for place in places if len(place.input_ids) <= config.max_prompt_tokens]
     if not places:
         raise DataError(f"every chat to follow is longer than {config.max_prompt_tokens} tokens; raise the limit")
-    check_context([place.input_ids for place in places], config, model.config.max_position_embeddings)
+    if context is not None:
+        check_context([place.input_ids for place in places], config, context)
     in_vain = 0  # consecutive samples without a prompt
     with appending(out) as file:
         rows = check_prompts(out, count, provenance)
@@ -153,10 +174,13 @@ def synthesize(
             size = min(config.batch_size, max(_LEAST_BATCH, 2 * (count - len(known))))
             ids = range(next_id, next_id + size)
             taken = [places[one % len(places)] for one in ids]
-            seeds = [(config.seed << 32) + one for one in ids]
-            written = generate_batch(model, [place.input_ids for place in taken], config, seeds)
+            items: list[Item] = [
+                {"id": one, "input_ids": place.input_ids} for one, place in zip(ids, taken, strict=True)
+            ]
+            written = {item["id"]: tokens for group in answering(items, config) for item, tokens, _ in group}
             before = len(known)
-            for one, place, tokens in zip(ids, taken, written, strict=True):
+            for one, place in zip(ids, taken, strict=True):
+                tokens = written[one]
                 turn = text.decode(tokens[: tokens.index(end)]) if end in tokens else ""
                 prompt = (place.begin + turn).strip() if turn else ""
                 if len(prompt) < max(_SHORTEST, len(place.begin) + 2) or prompt in known or len(known) == count:

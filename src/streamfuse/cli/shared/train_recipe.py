@@ -98,7 +98,7 @@ def _answer(stage: DistillStage, model: Path, resume: bool) -> None:
             progress.advance(task, written.answers)
 
 
-def _by_bundle(stage: DistillStage, model: Path) -> Answering:
+def _by_bundle(stage: DistillStage | SynthesizeStage, model: Path) -> Answering:
     """What answers for a stage with `bundle`: a bundle of its model, which is exported once, beside the answers."""
     from streamfuse.bundle import BundleError, open_bundle
     from streamfuse.cli.shared.bundle_answers import by_bundle
@@ -107,7 +107,9 @@ def _by_bundle(stage: DistillStage, model: Path) -> Answering:
     from streamfuse.export.preview import preview
     from streamfuse.model.checkpoint import adapter_digest, load_config
     from streamfuse.model.shards import checkpoint_digest
+    from streamfuse.train.recipe import DistillStage
 
+    tuned = stage.adapter if isinstance(stage, DistillStage) else None
     tokens = stage.config.max_prompt_tokens + stage.config.max_new_tokens
     most = load_config(model).max_position_embeddings
     context = max(-(-tokens // _CONTEXT_STEP), _LEAST_STEPS) * _CONTEXT_STEP
@@ -116,16 +118,16 @@ def _by_bundle(stage: DistillStage, model: Path) -> Answering:
             f"stage {stage.out.stem!r}: max_prompt_tokens and max_new_tokens must be at most {most} together, which is "
             f"the model's context, not {tokens}"
         )
-    parts = checkpoint_digest(model), stage.adapter and adapter_digest(stage.adapter), context
+    parts = checkpoint_digest(model), tuned and adapter_digest(tuned), context
     folder = stage.out.with_name(f"bundle-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}")
     try:
         bundle = open_bundle(folder)
     except BundleError:
         say(
-            f"Exporting a bundle to {folder}; it will generate the answers. With --set {stage.out.stem}.bundle=false "
+            f"Exporting a bundle to {folder}; it will generate the text. With --set {stage.out.stem}.bundle=false "
             "PyTorch does."
         )
-        adapter = str(stage.adapter) if stage.adapter else "none"
+        adapter = str(tuned) if tuned else "none"
         config, _ = configure(folder, str(model), adapter, {"max_context_len": context, "overwrite": True})
         run_with_progress(config, preview(config), {"model": str(model), "adapter": adapter})
         bundle = open_bundle(folder)
@@ -140,7 +142,7 @@ def _synthesize(stage: SynthesizeStage, model: Path, resume: bool) -> None:
     columns = (TextColumn("Prompts"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err) as progress:
         task = progress.add_task("", total=stage.count)
-        for added in synthesized(stage, model, resume):
+        for added in synthesized(stage, model, resume, _by_bundle):
             progress.advance(task, added)
 
 
