@@ -215,8 +215,8 @@ enum {
   SF_MUST_END = 2,     /* the text is complete, and no token can follow; implies SF_MAY_END */
   SF_UNRESTRICTED = 4, /* every token is allowed here, end tokens only with SF_MAY_END, and none is forced: a grammar
                           that is not active yet */
-  SF_MAY_GROW = 8,     /* with SF_MAY_END: what follows would change the last value, as a digit does a number; a limit
-                          here makes the text incomplete */
+  SF_MAY_GROW = 8,     /* with SF_MAY_END: more text may change the last value, such as a number's next digit; a limit
+                          here means that the text is incomplete */
 };
 
 /* A grammar that restricts a text, as a table of functions. sf_text_constrain in text/streamfuse_bundle.h creates one
@@ -355,7 +355,7 @@ typedef struct sf_top_token {
 SF_EXPORT int32_t sf_sequence_top(const sf_sequence*, const sf_top_token** out);
 
 /* Scores given tokens: how probable the model finds each of ids[from..n) after all tokens before it, 1 <= from < n.
- * log_probs [n - from] are natural logarithms as in sf_token, with the same bits as if the text had been generated. top
+ * log_probs [n - from] are natural logarithms as in sf_token; on a row-invariant engine, the bits of a generated text. top
  * [n - from, top_count], NULL if top_count is 0, receives the most probable tokens at each position, ordered as in
  * sf_sequence_top; top_count is at most SF_TOP_LOG_PROBS and the vocabulary's size. Finishes a running text first; then
  * the tokens of the sequence are ids, all but the last of them in the cache. The prefix of ids[0..from - 1) that is in

@@ -35,7 +35,7 @@ from streamfuse.cli.commands.run import run
 from streamfuse.extras import MissingExtra
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import CoreError, CoreModel
+from streamfuse.runtime.core import CoreError, CoreModel, Stopped
 from streamfuse.runtime.session import Session
 from streamfuse.runtime.text import Conversation, TextError
 
@@ -470,6 +470,19 @@ def test_a_given_answer_is_scored_as_if_it_were_generated(model: streamfuse.Mode
     whole = model.encode("one two", raw=True)
     assert raw.tokens == whole[len(whole) - len(raw.tokens) :]
     assert raw.log_probs == model.score(whole[:1], whole[1:]).log_probs[-len(raw.tokens) :]
+
+
+def test_a_stop_between_the_request_of_a_score_and_its_start_is_not_lost(model: streamfuse.Model) -> None:
+    session = model.session()
+    scored = session.core.score
+
+    def late(*arguments: Any) -> Any:
+        session.stop()
+        return scored(*arguments)
+
+    session.core.score = late  # type: ignore[method-assign]
+    with pytest.raises(Stopped, match="the scoring was stopped"):
+        session.score([1, 2, 3], 1)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,8 @@ def test_a_chat_takes_a_restriction_for_one_turn_or_for_all(model: streamfuse.Mo
         chat.reset()
         assert re.fullmatch("[d-e]{3}", chat.send("c", grammar="start: /[d-e]{3}/").text)
         assert re.fullmatch("[a-h]{8}", chat.send("d", tool_choice="none").text)
+        chat.reset()
+        assert re.fullmatch("[a-c]{2}", chat.send("e", schema=None).text), "None is no restriction in place of another"
     with model.chat() as chat, pytest.raises(OptionError, match=r"^regex: "):
         chat.send("a", regex="(")
     with pytest.raises(OptionError, match="do not go together"):

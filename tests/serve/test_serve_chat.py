@@ -382,6 +382,9 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(served: Served, stream:
         assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(ids), tokens)
     plain = served.client.completions.create(**{**asked, "stream": False})
     assert (plain.choices[0].text, plain.choices[0].logprobs) == (text, None)
+    full = [7] * served.model.context_length
+    whole = served.client.completions.create(model=NAME, prompt=full, max_tokens=0, echo=True)
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(full), 0)
     one = served.client.completions.create(model=NAME, prompt=ids[:1], max_tokens=0, echo=True, logprobs=0)
     assert one.choices[0].logprobs.token_logprobs == [None]
 

@@ -109,11 +109,12 @@ def test_a_full_queue_is_said_at_once_with_a_time_to_come_back(tmp_path: Path, p
         assert served.ask(max_tokens=2).usage.completion_tokens == 2
 
 
-def leaving(served: Served, **fields: Any) -> http.client.HTTPConnection:
+def leaving(served: Served, path: str = "/v1/chat/completions", **fields: Any) -> http.client.HTTPConnection:
     """A connection with a request on it, whose answer nobody has read yet."""
     connection = http.client.HTTPConnection(served.address, timeout=SECONDS)
-    body = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], **fields}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    asks = {} if "prompt" in fields else {"messages": [{"role": "user", "content": "hi"}]}
+    body = {"model": NAME, **asks, **fields}
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     return connection
 
 
@@ -130,6 +131,23 @@ def test_a_client_that_leaves_ends_its_answer(tmp_path: Path, stream: bool) -> N
         GatedBackend.gate.set()
         assert served.ask(max_tokens=3).usage.completion_tokens == 3
         assert len(engine.calls) < passes + 500  # the server has seconds to hear of it
+
+
+def test_a_client_that_leaves_ends_the_scoring_of_its_prompt(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    with serving(tmp_path, GatedBackend) as served:
+        served.ask(max_tokens=1)
+        (engine,) = served.engines
+        close_gate()
+        passes = len(engine.calls)
+        fields = {"prompt": "x" * 1500, "echo": True, "logprobs": 0, "max_tokens": 1}
+        connection = leaving(served, "/v1/completions", **fields)
+        assert GatedBackend.waiting.wait(SECONDS)
+        connection.close()
+        last = asked(served, pool, max_tokens=3)
+        time.sleep(0.3)  # the server hears of the one that has left while its pass still runs
+        GatedBackend.gate.set()
+        assert last.result().usage.completion_tokens == 3
+        assert len(engine.calls) < passes + 150  # the prompt needs 188
 
 
 def test_a_client_that_leaves_the_queue_is_never_answered(tmp_path: Path, pool: ThreadPoolExecutor) -> None:

@@ -582,7 +582,10 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"schema": {"nullable": True}}, "^#/nullable: "),
         ({"schema": {"items": {"maximum": True}}}, "^#/items/maximum: true is no number"),
         ({"schema": {"multipleOf": 0}}, "^#/multipleOf: 0 is no number"),
-        ({"schema": {"name": "a", "schema": {"type": "integer"}}}, "^#/schema: is not a keyword of JSON Schema"),
+        (
+            {"schema": {"name": "a", "schema": {"type": "integer"}}},
+            "^#/schema: is not a keyword of JSON Schema; pass the schema inside it",
+        ),
         ({"schema": {"multipleOf": 10**9}}, "^#/multipleOf: 1000000000 is not supported: at most 8 decimals"),
         ({"schema": {"items": {"multipleOf": 1e-9}}}, "^#/items/multipleOf: 1e-9 is not supported: at most 8 decimals"),
         ({"schema": {"allOf": [{"multipleOf": 10**5}] * 2}}, r"^#/allOf: a number .* multiple of several .*28 bits"),

@@ -204,7 +204,7 @@ def test_prompts_and_answers_beyond_the_models_context_are_refused(
     out = tmp_path / "out.jsonl"
     command = ("data", "distill", prompts, out, "--model", model, "--max-new-tokens")
     line = refused(*command, 2030)
-    assert "context of 2048 tokens is shorter than the longest prompt, 24 tokens, with --max-new-tokens 2030" in line
+    assert "the longest prompt (24 tokens) and --max-new-tokens 2030 exceed the model's context of 2048" in line
     assert not out.exists()
     recipe.write_text(RECIPE.replace('\nadapter = "@base"', ""))
     train = ("train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model)

@@ -231,7 +231,7 @@ def test_a_chat_keeps_its_own_system_message_and_one_with_tools_is_not_followed(
 
 def test_prompts_beyond_the_models_context_are_refused(model: Transformer, tmp_path: Path) -> None:
     with pytest.raises(
-        OptionError, match="context of 128 tokens is shorter than the longest prompt, 2 tokens, with max"
+        OptionError, match=r"the longest prompt \(2 tokens\) and max_new_tokens 127 exceed the model's context of 128"
     ):
         list(run(model, text_io(tmp_path), tmp_path / "out.jsonl", 3, replace(CONFIG, max_new_tokens=127)))
     assert not (tmp_path / "out.jsonl").exists()

@@ -156,7 +156,7 @@ class Chat:
 
     def _turn(self, options: GenerationOptions) -> tuple[GenerationConfig, PromptConfig]:
         # What restricts an answer is one choice, so one of these options replaces the chat's default of any of them.
-        given = any(name in options for name in RESTRICTING)
+        given = any(options.get(name) is not None for name in RESTRICTING)
         defaults = {name: value for name, value in self._options.items() if not (given and name in RESTRICTING)}
         merged: GenerationOptions = {**defaults, **options}  # type: ignore[typeddict-item]
         return self._model.config(**merged), prompt_config_of(**merged)

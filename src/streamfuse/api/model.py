@@ -335,14 +335,14 @@ class Model:
     ) -> Score:
         """How probable the model finds a given answer to a prompt, for example to choose one of several answers.
 
-        The log-probabilities have the same bits as those of `generate` with `log_probs=True`, if it generates the same
-        tokens. The answer is processed like a prompt, in few passes.
+        With the streamfuse kernels, the log-probabilities are bit-identical to those of `generate`, if it generates the
+        same tokens. The answer is processed like a prompt, in few passes.
 
         Args:
             prompt: as in `generate`. For a conversation: `encode(messages=...)`.
-            answer: text or token ids. Text has only its own tokens: none that ends an answer. After a raw prompt, the
-                two texts are encoded together, and the tokens from the first one that is not the prompt's are scored;
-                so begin the answer with the space that separates them.
+            answer: text or token ids. No end token is appended to text. With a raw prompt in text, both are encoded
+                together and scored from the first token that differs from the prompt's; begin the answer with the space
+                that separates them.
             system: as in `generate`, like `raw` and `adapter`.
             top_log_probs: number of most probable tokens to report per position, 0 to 20.
 
@@ -377,7 +377,9 @@ class Model:
         if is_text and system is None and self._continues(raw):
             whole = self.tokenizer.encode(prompt + answer)
             same = next((place for place, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
-            return whole, max(1, min(same, len(whole)))
+            if not same:
+                raise PromptError("the first token has text of both the prompt and the answer; give a longer prompt")
+            return whole, same
         return [*before, *self.tokenizer.encode_rendered(answer, continues=True)], len(before)
 
     def chat(
@@ -445,8 +447,9 @@ class Model:
                 failures.append(error)
 
         forget(self)
-        if failures and self._whole is self and not self._closed:  # its file cannot be opened, which keeps the core
-            adapters = [self.adapter(name) for name in self.adapters]  # from emptying those of adapters
+        # If the model's own file cannot be opened, the core has not emptied those of adapters.
+        if failures and self._whole is self and not self._closed:
+            adapters = [self.adapter(name) for name in self.adapters]
         else:  # the files of adapters are empty; those that are loaded by now have their answers in RAM too
             with self._whole._loading:  # those that have just read their files included
                 adapters = [one for one in list(self._adapters.values()) if one._core is not None]

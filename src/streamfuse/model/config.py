@@ -282,7 +282,7 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
 def _window(config: dict[str, Any], family: Family, source: str) -> int | None:
     """The size of the sliding window; null means none, and a missing one is the family's."""
     size = config.get("sliding_window", family.default("sliding_window"))
-    # As in transformers, where SmolLM3's own layer_types count without use_sliding_window, and Qwen's do not.
+    # As in transformers: SmolLM3's layer_types apply without use_sliding_window, Qwen's do not.
     asks = family.sliding == "from" or (family.sliding == "without rotary" and config.get("layer_types") is None)
     if size is None or (asks and not config.get("use_sliding_window")):
         return None

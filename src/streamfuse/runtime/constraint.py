@@ -37,8 +37,8 @@ class Constraint(Protocol):
 
     def state(self) -> int:
         """A sum of MAY_END (the text is complete), MUST_END (and nothing can follow; implies MAY_END), UNRESTRICTED
-        (every token is allowed, end tokens only with MAY_END, and none is forced), and MAY_GROW (what follows would
-        change the last value, as a digit does a number; a limit here makes the text incomplete)."""
+        (every token is allowed, end tokens only with MAY_END, and none is forced), and MAY_GROW (more text may
+        change the last value, such as a number's next digit; a limit here means that the text is incomplete)."""
 
     def allows(self, tokens: IntArray) -> BoolArray:
         """[n]: whether each of `tokens`, int64 [n], may follow."""

@@ -324,7 +324,7 @@ class CoreSession:
             top_log_probs: number of most probable tokens to report per position, 0 to 20.
 
         Raises:
-            PromptError: no token follows `first`, too many tokens, or not token ids of the vocabulary.
+            PromptError: `first` is out of range, or there are too many tokens, or other things than token ids.
             ValueError: `top_log_probs` is out of range.
             CoreError: as in `start`.
         """

@@ -334,7 +334,7 @@ class Session:
             stopped: as in `generate`.
 
         Raises:
-            PromptError: the tokens or `first` are out of range; the session is as before.
+            PromptError: the tokens or `first` are out of range; the cache is unchanged.
             ValueError: `top_log_probs` is.
             Stopped: `stop` was called.
         """
@@ -343,6 +343,8 @@ class Session:
         if stopped():
             raise Stopped("the scoring was stopped before it began")
         found = self.core.score(token_ids, first, top_log_probs)
+        if stopped():  # perhaps just before the call, which does not know of it
+            raise Stopped("the scoring was stopped")
         if self._tokenizer is None:
             return found
         text = self._tokenizer.stream().token_text

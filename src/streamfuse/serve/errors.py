@@ -8,7 +8,7 @@ from typing import Any
 from streamfuse.options import OptionError
 from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.core import GrammarStopped
+from streamfuse.runtime.core import GrammarStopped, Stopped
 from streamfuse.runtime.text import TextError
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
@@ -58,6 +58,8 @@ def request_error(error: Exception, limit: str = "max_tokens") -> RequestError |
         return RequestError(400, str(error), code="invalid_prompt")
     if isinstance(error, GrammarStopped):  # the request's own grammar, not the engine
         return RequestError(400, str(error), code="invalid_grammar")
+    if isinstance(error, Stopped):
+        return RequestError(503, "the server shuts down and has ended this answer", code="shutting_down")
     if isinstance(error, BackendError):
         return RequestError(500, str(error))
     return None

@@ -107,7 +107,7 @@ def read_completion(body: object, models: Sequence[str]) -> Request:
     if (top := _alternatives(fields, "logprobs")) is not None:
         options["log_probs"], options["top_log_probs"] = True, top
     if echo and top is not None and options.get("max_new_tokens") == 1:
-        options["ignore_eos"] = True  # clients that score a prompt drop the last token, which must not be the prompt's
+        options["ignore_eos"] = True  # clients that score a prompt drop the last token, so there must be another one
     stream, include_usage = _streaming(fields)
     fields.end()
     return Request(options, fields.model, None, prompt, stream, include_usage, echo=echo, only_echo=only_echo)

@@ -60,12 +60,22 @@ class Service:
             self._check_open()
             started = time.monotonic()
             async with generation:
-                yield await asyncio.to_thread(echo), generation
+                yield await self._finished(echo), generation
             self._seconds += 0.3 * (time.monotonic() - started - self._seconds)
         finally:
             self._line.remove(turn)
             if self._line:
                 self._line[0].set()
+
+    async def _finished(self, work: Callable[[], list[Piece]]) -> list[Piece]:
+        """Run it in a thread. If the client leaves, stop it and wait: the sequence is the next request's."""
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
 
     @property
     def waiting(self) -> int:
@@ -99,7 +109,7 @@ class Service:
         raw = not request.is_chat
         ids = prompt if isinstance(prompt, list) else model.encode(prompt, messages=messages, raw=raw, **options)
         room, asked = self.context_tokens - len(ids), options.get("max_new_tokens")
-        if room < 1:
+        if room < (0 if request.only_echo else 1):
             raise RequestError(
                 400,
                 f"the prompt has {len(ids)} tokens and needs room for an answer, but the context holds "
@@ -107,7 +117,7 @@ class Service:
                 "messages" if request.is_chat else "prompt",
                 "context_length_exceeded",
             )
-        if isinstance(asked, int) and asked > room:
+        if isinstance(asked, int) and asked > room and not request.only_echo:
             raise RequestError(
                 400,
                 f"the prompt has {len(ids)} tokens and {request.limit} is {asked}, but the context holds "

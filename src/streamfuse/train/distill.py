@@ -209,8 +209,8 @@ def check_context(prompts: Iterable[list[int]], config: DistillConfig, most: int
     longest = max(map(len, prompts), default=0)
     if longest and longest + config.max_new_tokens > most:
         raise OptionError(
-            f"the model's context of {most} tokens is shorter than the longest prompt, {longest} tokens, with "
-            f"--max-new-tokens {config.max_new_tokens}; lower that, or --max-prompt-tokens to skip long prompts"
+            f"the longest prompt ({longest} tokens) and --max-new-tokens {config.max_new_tokens} exceed the model's "
+            f"context of {most} tokens; lower --max-new-tokens, or --max-prompt-tokens to skip long prompts"
         )
 
 

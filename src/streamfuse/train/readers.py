@@ -86,7 +86,7 @@ def encode_prompt(sample: Sample, text: Tokenizer, system: str | None = None) ->
 
 
 def with_system(system: str | None, chat: Sequence[Message]) -> list[Message]:
-    """The chat, behind the system message if it has none of its own."""
+    """The chat, with the system message first if it has none of its own."""
     own = system is None or any(message["role"] == "system" for message in chat)
     return [*chat] if own else [{"role": "system", "content": system}, *chat]
 

@@ -66,7 +66,7 @@ def check_finite(step: int, values: Mapping[str, float]) -> None:
 class AdapterFile(TrainerCallback):
     """Writes the adapter after each evaluation, so that a recent one always exists.
 
-    Place it after the callbacks that ask for a checkpoint: neither it nor the adapter is written of a diverged run.
+    Place it after the callbacks that ask for a checkpoint: a diverged run then writes neither checkpoint nor adapter.
     """
 
     def __init__(self, model: StreamFused, path: Path, facts: dict[str, str]) -> None:
@@ -77,8 +77,8 @@ class AdapterFile(TrainerCallback):
             self._check(state.global_step)
 
     def _check(self, step: int) -> None:
-        """In every process, so that none waits for another. Steps between two logs have no logged loss, but one that
-        is not finite leaves such weights."""
+        """Runs in every process, so that none waits for another. Between two logs, a loss that is not finite shows only
+        in the weights."""
         trained = (parameter for parameter in self.model.parameters() if parameter.requires_grad)
         means = torch.stack([parameter.detach().float().mean() for parameter in trained])
         check_finite(step, {"mean of trained weights": float(means.mean())})

@@ -22,8 +22,8 @@ const LIKELY: &[u8] = b"a1A \"";
 /// Text that a grammar forces, with the tokens of its beginning.
 #[derive(Clone)]
 pub struct Forced {
-    bytes: Arc<[u8]>, // control tokens as a mark and their number
-    at: usize,        // of them, those that are written already
+    bytes: Arc<[u8]>, // a control token is a mark and its id
+    at: usize,        // bytes that are written already
     next: String,     // a byte that may follow, or nothing
     tokens: Vec<u32>,
     covered: usize, // bytes that the tokens spell
@@ -63,15 +63,15 @@ impl Forced {
         Some(left)
     }
 
-    /// Its first tokens, at most `room`, if that many are within the next `WINDOW` bytes. `before` are the tokens of the
-    /// text so far.
+    /// At most `room` of its first tokens, from the next `WINDOW` bytes. `before` are the tokens of the text so far.
     pub fn tokens(&mut self, room: usize, tokenizer: &Tokenizer, trie: &TokTrie, before: &[u32]) -> &[u32] {
         let rest = &self.bytes[self.at..];
         if self.tokens.len() < room && self.covered < rest.len() {
             let (text, behind) = rest.split_at(whole_characters(rest, WINDOW));
             let next = match std::str::from_utf8(&behind[..whole_characters(behind, NEXT)]) {
-                Ok(next) if !next.is_empty() => next,
-                _ => &self.next,
+                _ if behind.is_empty() => &self.next,
+                Ok(next) => next,
+                Err(_) => "",
             };
             (self.tokens, self.covered) = tokens_of(text, next, tokenizer, trie, before);
         }

@@ -115,7 +115,7 @@ impl Constraint {
         Ok(found)
     }
 
-    /// So JSON that may end is a number.
+    /// Complete JSON is then a number.
     fn ends_with_digit(&self) -> bool {
         let last = self.tokens.last().and_then(|&token| self.vocabulary.trie().token(token).last());
         last.is_some_and(u8::is_ascii_digit)

@@ -55,8 +55,7 @@ const REFUSED: [&str; 18] = [
     "uniqueItems",
 ];
 
-/// Keywords of which a schema beside a field "schema" has one, unless it is the object around a schema that OpenAI's
-/// `response_format` has.
+/// If an object with a field "schema" has none of these, it is the wrapper of OpenAI's `response_format`.
 const RESTRICTING: [&str; 8] = ["type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
 
 /// A schema with all that it may reach checked, and its options for white space set.
@@ -75,10 +74,7 @@ pub fn checked(schema: Value) -> Result<Value> {
     let is_wrapped = schema.get("schema").is_some_and(Value::is_object)
         && !RESTRICTING.iter().any(|keyword| schema.get(keyword).is_some());
     if is_wrapped {
-        return Err(wrong(
-            "#/schema",
-            "is not a keyword of JSON Schema, and without one any JSON fits; give its value",
-        ));
+        return Err(wrong("#/schema", "is not a keyword of JSON Schema; pass the schema inside it instead"));
     }
     each_schema(&mut schema, &mut strip);
     let (mut choices, mut decimals) = (Vec::new(), 0);

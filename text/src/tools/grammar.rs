@@ -16,8 +16,8 @@ pub struct Lead {
     pub with_open: bool,
     /// White space before it.
     pub with_space: bool,
-    /// No call is required. Then JSON without marks may have the field "type", which Llama 3.2 often writes, and calls
-    /// that one mark at the end closes, or none, may be several.
+    /// No call is required. Then JSON without marks may have the field "type", which Llama 3.2 often writes, and
+    /// formats with at most one closing mark may have several calls.
     pub is_auto: bool,
 }
 

@@ -20,7 +20,7 @@ public enum Prompt: Sendable, Equatable {
 /// `break` or by cancelling the task, the delivered pieces are kept, and the session continues from there. Cancelling
 /// while a piece is computed ends the answer at its next token and throws `CancellationError`; `stop()` of the session,
 /// and another request to it, end it as if it were complete, and text that was held back still arrives. An answer that
-/// has not begun when another is requested has no pieces and leaves no trace in the conversation. An answer is written
+/// still waits when another is requested has no pieces and leaves no trace in the conversation. An answer is written
 /// once: a second loop over it finds nothing more.
 public struct Answer: AsyncSequence, Sendable {
   /// A step of the answer.

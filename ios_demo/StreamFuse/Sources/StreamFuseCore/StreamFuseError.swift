@@ -44,9 +44,9 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
   public let code: Code
   /// One sentence that names the object, the limit and the next step.
   public let message: String
-  /// Whether the same call may succeed later; only with the code `network`. True for a connection that fails or is
-  /// silent for too long, an incomplete answer, and the statuses 5xx, 408 and 429. False for other statuses, and for a
-  /// redirect to an address that is not HTTPS.
+  /// Whether the same call may succeed later; only with the code `network`. False for statuses other than
+  /// 5xx, 408 and 429, and for a redirect to an address that is not HTTPS; true for all other failures, such as a lost
+  /// connection or an incomplete answer.
   public let isTemporary: Bool
 
   /// An error of your own engine or tokenizer.

@@ -179,8 +179,7 @@ public class Model internal constructor(
 
     /**
      * Drops the caches of all chats and completions that are not answering, and gives their memory back to the system:
-     * [Session.trim]. The weights are mapped files, which the system drops by itself. A closed model has no caches: it
-     * does nothing.
+     * [Session.trim]. The weights are mapped files, which the system drops by itself. Does nothing on a closed model.
      *
      * @throws StreamFuseException the first failure, after the other caches are dropped.
      */

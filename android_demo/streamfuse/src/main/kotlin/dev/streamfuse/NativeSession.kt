@@ -36,7 +36,8 @@ internal interface NativeSession {
     /** The turns, JSON. */
     fun messages(): String
 
-    /** The tool calls of the last answer, a JSON list; empty if the last question was dropped. */
+    /** The tool calls of the last answer, a JSON list; empty if the last question was dropped. If tool results were
+     * dropped, their calls again. */
     fun toolCalls(): String
 
     /** Tokens of the last prompt and its answer. */
