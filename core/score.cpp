@@ -35,13 +35,13 @@ void score(const Spec& spec, Engine& engine, std::span<const int64_t> text, int6
     if (stopped()) throw Failure(SF_CANCELLED, "the scoring was stopped");
     const int64_t start = engine.cached(), unscored = from - 1 - start;
     if (unscored > 0) {
-      engine.prefill(text.subspan(static_cast<size_t>(start), static_cast<size_t>(std::min(spec.prefill_rows, unscored))));
+      engine.prefill(
+          text.subspan(static_cast<size_t>(start), static_cast<size_t>(std::min(spec.prefill_rows, unscored))));
       continue;
     }
     const int64_t n = std::min(widest, last - start);
     chain.set_root(text[static_cast<size_t>(start)]);
-    for (int64_t row = 1; row < n; ++row)
-      chain.add(text[static_cast<size_t>(start + row)], row - 1, 0.0, SF_MODEL);
+    for (int64_t row = 1; row < n; ++row) chain.add(text[static_cast<size_t>(start + row)], row - 1, 0.0, SF_MODEL);
     const sf_results& results = engine.run(method, chain, n, true);
     if (results.survivors != n) throw Failure(SF_EXECUTION, "the engine dropped rows of a method that prunes nothing");
     for (int64_t place = 0; place < n; ++place) {

@@ -355,8 +355,8 @@ typedef struct sf_top_token {
 SF_EXPORT int32_t sf_sequence_top(const sf_sequence*, const sf_top_token** out);
 
 /* Scores given tokens: how probable the model finds each of ids[from..n) after all tokens before it, 1 <= from < n.
- * log_probs [n - from] are natural logarithms as in sf_token; on a row-invariant engine, the bits of a generated text. top
- * [n - from, top_count], NULL if top_count is 0, receives the most probable tokens at each position, ordered as in
+ * log_probs [n - from] are natural logarithms as in sf_token; on a row-invariant engine, the bits of a generated text.
+ * top [n - from, top_count], NULL if top_count is 0, receives the most probable tokens at each position, ordered as in
  * sf_sequence_top; top_count is at most SF_TOP_LOG_PROBS and the vocabulary's size. Finishes a running text first; then
  * the tokens of the sequence are ids, all but the last of them in the cache. The prefix of ids[0..from - 1) that is in
  * the cache already is not processed again. sf_sequence_stop makes it return SF_CANCELLED after the current pass. The
