@@ -300,7 +300,9 @@ def test_text_of_a_template_behind_an_answer_has_no_space_of_the_tokenizer(kind:
         (["hello"], "message 1 must be"),
         ([{"role": "user"}], "message 1 must be"),
         ([{"role": "user", "content": "a"}, {"role": "user", "content": None}], "message 2: its content must be text"),
-        ([{"role": "user", "content": [{"type": "text", "text": "a"}]}], r"its content must be text, not \[\{'type'"),
+        ([{"role": "user", "content": {"a": "b"}}], r"message 1: its content must be text, not \{'a'"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "message 1: the model reads text only, and a part"),
+        ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "message 1: the model reads text only"),
         ([{"role": 3, "content": "a"}], "message 1: its role must be text, not 3"),
     ],
 )
