@@ -209,7 +209,7 @@ def test_prompts_and_answers_beyond_the_models_context_are_refused(
     recipe.write_text(RECIPE.replace('\nadapter = "@base"', ""))
     train = ("train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model)
     result = invoke(*train, "--set", "own.max_new_tokens=2040")
-    assert (result.exit_code, "stage 'own': the model's context of 2048 tokens is" in result.stderr) == (2, True)
+    assert (result.exit_code, "stage 'own': the longest prompt (" in result.stderr) == (2, True)
 
 
 def test_train_says_how_many_answers_it_drops_and_cuts(model: Path, tmp_path: Path) -> None:
