@@ -363,6 +363,11 @@ class Model:
         chosen._one.wait_until_free()
         return chosen._shared().score(ids, first, top_log_probs, stopped)
 
+    def stop_score(self) -> None:
+        """End the `score` that runs, and nothing that waits for it, unlike `stop`. Any thread may call it."""
+        if self._session is not None:
+            self._session.core.stop()
+
     def _with_answer(self, prompt: Any, answer: Any, system: str | None, raw: bool) -> tuple[list[int], int]:
         """Token ids of a prompt with an answer, and the number of those before the answer."""
         demand_bool("raw", raw)

@@ -55,27 +55,17 @@ class Service:
         self._line.append(turn)
         self._line[0].set()
         try:
-            generation, echo = await asyncio.to_thread(self._prepared, request)
+            generation, echo, stop_echo = await asyncio.to_thread(self._prepared, request)
             await turn.wait()
             self._check_open()
             started = time.monotonic()
             async with generation:
-                yield await self._finished(echo), generation
+                yield await _finished(echo, stop_echo), generation
             self._seconds += 0.3 * (time.monotonic() - started - self._seconds)
         finally:
             self._line.remove(turn)
             if self._line:
                 self._line[0].set()
-
-    async def _finished(self, work: Callable[[], list[Piece]]) -> list[Piece]:
-        """Run it in a thread. If the client leaves, stop it and wait: the sequence is the next request's."""
-        task = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self.stop()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
 
     @property
     def waiting(self) -> int:
@@ -96,9 +86,9 @@ class Service:
         if self._closed:
             raise RequestError(503, "the server shuts down", code="shutting_down", headers={"Retry-After": "5"})
 
-    def _prepared(self, request: Request) -> tuple[AsyncGeneration, Callable[[], list[Piece]]]:
-        """Everything checked, nothing begun; and what makes the pieces of the prompt. Any thread may call it, also
-        while an answer is written."""
+    def _prepared(self, request: Request) -> tuple[AsyncGeneration, Callable[[], list[Piece]], Callable[[], None]]:
+        """Everything checked, nothing begun; what makes the pieces of the prompt, and what stops that. Any thread may
+        call it, also while an answer is written."""
         adapter, messages, prompt = self.models[request.model], request.messages, request.prompt
         model = self._model if adapter is None else self._model.adapter(adapter)
         if request.is_chat and not model.tokenizer.can_chat:
@@ -128,7 +118,20 @@ class Service:
         if asked is None:
             options["max_new_tokens"] = min(room, self._max_new_tokens or room)
         generation = model.astream(prompt, messages=messages, raw=raw, **options)
-        return generation, partial(_echoed, model, ids, options) if request.echo else list[Piece]
+        echo = partial(_echoed, model, ids, options) if request.echo else list[Piece]
+        return generation, echo, model.stop_score
+
+
+async def _finished(work: Callable[[], list[Piece]], stop: Callable[[], None]) -> list[Piece]:
+    """Run it in a thread. If the client leaves, stop it and wait: the sequence is the next request's."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():  # a stop before the first pass has no effect
+            stop()
+            await asyncio.wait([task], timeout=0.05)
+        raise
 
 
 def _echoed(model: Model, ids: list[int], options: GenerationOptions) -> list[Piece]:
