@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from fakes import ArithmeticBackend, StubbornBackend, greedy_after, spec
 
-from streamfuse.runtime.backend import BackendError, BoolArray, IntArray, ModelSpec, PassOutput
+from streamfuse.runtime.backend import BackendError, ModelSpec, PassOutput
 from streamfuse.runtime.config import GenerationConfig, PromptError
 from streamfuse.runtime.core import CoreModel, CoreSession, Stopped
 
@@ -106,17 +107,10 @@ class Pausing(ArithmeticBackend):
 
     then: Callable[[], None]
 
-    def run(
-        self,
-        method: str,
-        input_ids: IntArray,
-        position_ids: IntArray,
-        ancestors: BoolArray,
-        want_logits: bool = False,
-    ) -> PassOutput:
+    def run(self, *arguments: Any, **named: Any) -> PassOutput:
         if len(self.calls) == 2:
             self.then()
-        return super().run(method, input_ids, position_ids, ancestors, want_logits)
+        return super().run(*arguments, **named)
 
 
 def test_stop_ends_it_after_the_current_pass() -> None:

@@ -25,7 +25,18 @@ from streamfuse.runtime.text_library import (
 if TYPE_CHECKING:
     from streamfuse.runtime.grammar import Grammar
 
-__all__ = ["CUT", "ContextPolicy", "Conversation", "GrammarError", "Message", "TextError", "TextStream", "Tokenizer"]
+__all__ = [
+    "CONTENT_END",
+    "CUT",
+    "ContextPolicy",
+    "Conversation",
+    "GrammarError",
+    "Message",
+    "TextError",
+    "TextStream",
+    "Tokenizer",
+    "name_tool_results",
+]
 
 # {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
 # The content may be None beside `tool_calls`.
@@ -390,6 +401,15 @@ def _joined(number: int, parts: list[Any]) -> str:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise TextError(f"message {number}: the model reads text only, and a part of its content is {part!r:.60}")
     return "\n".join(part["text"] for part in parts)
+
+
+def name_tool_results(messages: Sequence[Message]) -> None:
+    """Give each tool result the name of the tool that was called, which some templates read, unless it has one."""
+    called: dict[str, str] = {}
+    for message in messages:
+        called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ()) if "id" in call}
+        if message["role"] == "tool" and message.get("tool_call_id") in called:
+            message.setdefault("name", called[message["tool_call_id"]])
 
 
 def _utf8(text: str, what: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from streamfuse.api import GenerationOptions
 from streamfuse.runtime.config import CONSTRAINTS, MOST_TOP_LOG_PROBS
+from streamfuse.runtime.text import name_tool_results
 from streamfuse.serve.errors import RequestError
 
 # Options of the same name and form; the API checks them.
@@ -286,11 +287,7 @@ def _messages(given: list[Any] | None) -> list[dict[str, Any]]:
     if not given:
         raise RequestError(400, "messages must be a list with at least one message", "messages", "invalid_type")
     messages = [_message(message, f"messages[{place}]") for place, message in enumerate(given)]
-    called: dict[str, str] = {}  # the tool of each call, which clients do not repeat and some templates read
-    for message in messages:
-        called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ()) if "id" in call}
-        if message["role"] == "tool" and message.get("tool_call_id") in called:
-            message.setdefault("name", called[message["tool_call_id"]])
+    name_tool_results(messages)
     return messages
 
 

@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any
 
 from streamfuse.extras import need
-from streamfuse.runtime.text import Message
+from streamfuse.runtime.text import Message, name_tool_results
 
 from .templates import TEMPLATES, Template
 
@@ -197,11 +197,7 @@ _FIELDS = {"assistant": ("reasoning_content",), "tool": ("tool_call_id", "name")
 def _turns(chat: object, place: str) -> list[Message]:
     """The messages of a chat, as `streamfuse serve` takes them from requests."""
     turns = [_turn(one, place) for one in (chat if isinstance(chat, list) else [chat])]
-    called: dict[str, str] = {}  # the tool of each call, which results need not repeat and some templates read
-    for one in turns:
-        called |= {call["id"]: call["function"]["name"] for call in one.get("tool_calls", ()) if "id" in call}
-        if one["role"] == "tool" and one.get("tool_call_id") in called:
-            one.setdefault("name", called[one["tool_call_id"]])
+    name_tool_results(turns)
     return turns
 
 
