@@ -276,3 +276,30 @@ def test_an_adapter_is_measured_on_its_models_own_greedy_text(tmp_path: Path) ->
     tokens, passes = (found[name] - found["answers"] for name in ("tokens", "target_forward_passes"))
     assert found["call_reduction_ratio"] == tokens / passes  # an answer's first token and its pass do not count
     assert {name: one["answers"] for name, one in found["sources"].items()} == {"x": 3, "y": 2}
+
+
+def test_answers_end_with_the_end_token_of_the_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'streamfuse[export]'")
+    import tiny
+
+    from streamfuse.bench import acceptance
+    from streamfuse.model.checkpoint import save_adapter
+
+    torch.manual_seed(0)
+    base = tiny.base(vocab_size=VOCAB_SIZE)
+    folder = tiny.write_base(tmp_path / "model", base, vocab_size=VOCAB_SIZE)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    own = {"chat_template": "{{ messages[0].content }}{{ eos_token }}", "eos_token_id": str(IM_END)}
+    save_adapter(tiny.fused(base), tmp_path / "a.safetensors", own)
+    (tmp_path / "d.jsonl").write_text('{"prompt": "x"}\n')
+    seen: list[tuple[int | None, str]] = []
+    measured = acceptance.measure_adapter
+
+    def watched(model: Any, text: Any, *rest: Any) -> Any:
+        seen.append((model.base.config.eos_token_id, text.render([{"role": "user", "content": "x"}])))
+        return measured(model, text, *rest)
+
+    monkeypatch.setattr(acceptance, "measure_adapter", watched)
+    flags = ("--model", folder, "--data", tmp_path / "d.jsonl", "--max-new-tokens", 4)
+    run("--adapter", tmp_path / "a.safetensors", *flags)
+    assert seen == [(IM_END, "x<|im_end|>")]

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from bundle_samples import IM_END, byte_tokenizer
 from export_samples import TEXT, tiny_model, write_checkpoint
 from typer.testing import CliRunner
 
+from streamfuse.bench import quantization
 from streamfuse.bench.quantization import OWN_GRID, Bench, Texts, parse_choice, rounded
 from streamfuse.cli import app
+from streamfuse.model.checkpoint import save_adapter
 from streamfuse.model.config import StreamConfig
 from streamfuse.model.streams import StreamFused
 from streamfuse.options import OptionError
@@ -123,6 +126,31 @@ def test_texts_of_several_files_are_spread_and_tokens_need_no_chat_template(tmp_
     refused = CliRunner().invoke(app, [*command, "--data", str(text)])
     assert refused.exit_code == 1
     assert "no chat template" in refused.stderr
+
+
+def test_texts_have_the_chat_template_and_the_end_token_of_the_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    model, adapter = write_checkpoint(tmp_path / "checkpoint", made := tiny_model())
+    own = {"chat_template": "{{ messages[0].content }}{{ eos_token }}", "eos_token_id": str(IM_END - 1)}
+    save_adapter(made, adapter, own)
+    data = tmp_path / "text.jsonl"
+    data.write_text(json.dumps({"prompt": "x", "completion": "some words"}) + "\n")
+    seen: list[tuple[int | None, str]] = []
+
+    class Watched(Bench):
+        def __init__(self, model: StreamFused, texts: Texts, width: int) -> None:
+            (text,) = texts.other
+            words = byte_tokenizer().decode(text.input_ids, skip_special_tokens=False)
+            seen.append((model.base.config.eos_token_id, words))
+            super().__init__(model, texts, width)
+
+    monkeypatch.setattr(quantization, "Bench", Watched)
+    command = ["bench", "quantization", "--model", str(model), "--adapter", str(adapter), "--choice", "float"]
+    done = CliRunner().invoke(app, [*command, "--data", str(data), "--width", "4"])
+    assert done.exit_code == 0, done.stderr
+    assert seen == [(IM_END - 1, "x<|im_start|>some words<|im_start|>")]
 
 
 def test_the_command_prints_a_table_or_json_and_appends_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

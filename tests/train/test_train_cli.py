@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 import tiny
-from bundle_samples import byte_tokenizer
+from bundle_samples import IM_END, byte_tokenizer
+from export_samples import config_for
 from typer.testing import CliRunner, Result
 
 from streamfuse.adapters import find
 from streamfuse.cli import app
-from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter, save_adapter
+from streamfuse.export.preview import check_text
+from streamfuse.model.checkpoint import load_base, load_config, load_stream_fused, read_adapter, save_adapter
 from streamfuse.train import distill as distillation
 from streamfuse.train.config import DistillConfig
 from streamfuse.train.distill import generate_batch
@@ -28,7 +30,8 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 from streamfuse.train import report
 from streamfuse.train.config import TrainConfig
-from streamfuse.train.recipe import change, load, names, stages
+from streamfuse.train.recipe import DistillStage, change, load, names, stages
+from streamfuse.train.recipe_stages import Answers
 from streamfuse.train.report import MetricsFile
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
@@ -167,6 +170,30 @@ def test_answers_may_be_written_in_bfloat16_by_the_base_that_an_adapter_tunes(
     assert len(answers(model, prompts, tmp_path / "b.jsonl", *flags, "--dtype", "bfloat16")) == 4
 
 
+def test_prompts_with_the_end_token_of_an_adapter_are_those_of_its_bundle(model: Path, tmp_path: Path) -> None:
+    """A converted LoRA has its own; `export --adapter` gives it to the template."""
+    lora, data, out = (tmp_path / name for name in ("lora.safetensors", "data.jsonl", "own.safetensors"))
+    template = TEMPLATE.replace("{% endfor %}", "{{ eos_token }}{% endfor %}")
+    tuned = tiny.fused(load_base(model), base_rank=2, base_layers=2)
+    save_adapter(tuned, lora, {"chat_template": template, "eos_token_id": str(IM_END)})
+    asked = [f"Say {i}." for i in range(8)]
+    data.write_text("".join(json.dumps({"prompt": one, "completion": f"{one} Yes."}) + "\n" for one in asked))
+    bundle = check_text(config_for((model, lora), tmp_path / "bundle"), load_config(model))
+    expected = {tuple(bundle.encode_chat([{"role": "user", "content": one}])) for one in asked}
+    assert all(IM_END in ids for ids in expected)
+    written = answers(model, data, tmp_path / "a.jsonl", "--adapter", lora)
+    stage = DistillStage(str(data), tmp_path / "own.jsonl", DistillConfig(dtype="float32"), adapter=lora)
+    for rows in (written, Answers(stage, model).todo):
+        assert {tuple(row["input_ids"]) for row in rows} == expected
+    command = ("train", "--model", model, "--data", data, "-o", tmp_path / "run", "--adapter", out, "--max-steps", 1)
+    for flags in (("--base-adapter", lora), ("--init-adapter", lora, "--no-resume")):
+        size = SMALL if "--base-adapter" in flags else SMALL[4:]
+        assert (result := invoke(*command, *size, *flags)).exit_code == 0, result.stderr
+        held_out = {tuple(ids) for ids in json.loads(read_adapter(out)[2]["prompts"])}
+        assert held_out
+        assert held_out <= expected
+
+
 def test_a_system_message_goes_through_the_template(model: Path, prompts: Path, tmp_path: Path) -> None:
     (row,) = answers(model, prompts, tmp_path / "a.jsonl", "--limit", 1, "--system", "Be brief.")
     text = byte_tokenizer().decode(row["input_ids"], skip_special_tokens=False)
@@ -186,7 +213,7 @@ def test_a_system_message_of_a_row_is_kept(model: Path, tmp_path: Path) -> None:
 
 
 def test_distill_asks_with_the_tools_of_a_row(model: Path, tmp_path: Path) -> None:
-    template = "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}" + TEMPLATE
+    template = "{# <tool_call> #}{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}" + TEMPLATE
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     prompts, chat = tmp_path / "chats.jsonl", [{"role": "user", "content": "a"}]
     tool = {"type": "function", "function": {"name": "clock", "parameters": {}}}
@@ -210,6 +237,9 @@ def test_prompts_and_answers_beyond_the_models_context_are_refused(
     train = ("train", "--recipe", recipe, "--data-root", tmp_path, "-o", tmp_path / "run", "--model", model)
     result = invoke(*train, "--set", "own.max_new_tokens=2040")
     assert (result.exit_code, "stage 'own': the longest prompt (" in result.stderr) == (2, True)
+    recipe.write_text(SYNTHESIZING)
+    result = invoke(*train, "--set", "prompts.max_new_tokens=2040")
+    assert (result.exit_code, "stage 'prompts': the longest prompt (" in result.stderr) == (2, True)
 
 
 def test_train_says_how_many_answers_it_drops_and_cuts(model: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import logging
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tokenizer_samples import KINDS, llama_like, metaspace_like, opened
 from tokenizers import AddedToken
 
 from streamfuse.runtime.text import Tokenizer
-from streamfuse.train.formats import DataError, Example, Sample
+from streamfuse.train.formats import DataError, Example, Sample, reader
 from streamfuse.train.readers import encode_prompt, merged, read_samples, spread, to_examples
 from streamfuse.train.templates import Template
 
@@ -95,6 +96,7 @@ def test_what_was_said_before_the_last_turn_is_read_with_it(tmp_path: Path, text
 
 
 TOOLS_TEMPLATE = (
+    "{# <tool_call> #}"
     "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}{% for m in messages %}<{{ m.role }}"
     "{% if m.name %} {{ m.name }} {{ m.tool_call_id }}{% endif %}>{{ m.content }}{% for call in m.tool_calls or [] %}"
     "{{ call.function.name }}({{ call.function.arguments.zone }}){% endfor %}{% endfor %}<assistant>"
@@ -148,13 +150,48 @@ def test_an_answer_of_calls_is_a_prompt_and_not_trained_on(tmp_path: Path, text:
             "arguments a JSON object or the text of one",
         ),
         ({"messages": [{"role": "tool", "content": "9", "tool_call_id": 1}]}, "field 'tool_call_id' of a message must"),
-        ({"messages": [{"role": "assistant", "content": None}]}, "content may be null beside 'tool_calls'"),
+        (
+            {"messages": [{"role": "assistant", "content": None}]},
+            "line 1: message 1: its content must be text, not None",
+        ),
+        (
+            {"messages": [{"role": "function", "content": "9"}]},
+            "must be one of system, developer, user, assistant, tool",
+        ),
+        ({"messages": [{"role": "assistant", "content": "", "function_call": {}}]}, "write it as 'tool_calls'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "line 1: message 1: the model reads text",
+        ),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "line 1: the user message is not UTF-8 text"),
+        ({"tools": [{"type": "function", "function": {"name": "\ud800"}}]}, "field 'tools' cannot be written as JSON"),
+        (
+            {"tools": '[{"type": "function", "function": {"name": "f", "parameters": {"maximum": NaN}}}]'},
+            "line 1: field 'tools' cannot be written as JSON",
+        ),
     ],
 )
 def test_tools_and_calls_of_another_form_are_named(row: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read(tmp_path, {"messages": CALLING, **row})
     assert words in str(error.value)
+
+
+def test_arguments_that_json_does_not_have_are_named() -> None:
+    """A column of a data set may have dates."""
+    call = {"function": {"name": "clock", "arguments": {"at": datetime(2020, 1, 1)}}}
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+    with pytest.raises(DataError, match=r"row 3: field 'tool_calls' cannot be written as JSON \(.*; write such values"):
+        reader("messages")(row, "data, row 3")
+
+
+def test_messages_are_read_as_requests_are(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    developer, user = {"role": "developer", "content": "s"}, {"role": "user", "content": parts}
+    chat = [developer, user, {"role": "assistant", "content": parts}]
+    (sample,) = read(tmp_path, {"messages": chat})
+    assert sample.before == ({"role": "system", "content": "s"},)
+    assert (sample.turns, sample.references) == (("a\nb",), ("a\nb",))
 
 
 def test_a_system_message_is_for_chats_without_one(tmp_path: Path, text: Tokenizer) -> None:
@@ -167,8 +204,8 @@ def test_a_system_message_is_for_chats_without_one(tmp_path: Path, text: Tokeniz
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ("Why?", "line 1: field 'messages' must be a list of objects with the texts 'role' and"),
-        ([{"role": "user"}], "line 1: field 'messages' must be a list of objects with the texts 'role' and"),
+        ("Why?", r"line 1: the messages must be a list of \{\"role\": text, \"content\": text\}, not 'Why\?'"),
+        ([{"role": "user"}], r"line 1: message 1 must be \{\"role\": text, \"content\": text\}"),
         ([], "line 1: field 'messages' must end with a user's message, or with one and its answer"),
         (
             [{"role": "assistant", "content": "b"}],
@@ -249,6 +286,10 @@ def test_rows_that_ask_the_same_are_one_sample_and_a_part_is_spread_over_all(tmp
         ("name[A]", ("x", "z")),
         ("name[B]", ("y",)),
     ]
+    text, calls = Sample(("a",), ("b",)), Sample(("a",), calls=True)
+    for both in ([text, calls], [calls, text]):
+        (one,) = merged(both)
+        assert (one.references, one.calls) == (("b",), True)
     many = [Sample((str(i),)) for i in range(10)]
     assert [sample.turns[0] for sample in spread(many, 4)] == ["0", "2", "5", "7"]
     assert spread(many, None) == spread(many, 99) == many

@@ -305,6 +305,17 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     return (model.merged() if merge else model).eval()
 
 
+def load_with_adapter(folder: Path, adapter: Path, dtype: torch.dtype = torch.float32) -> StreamFused:
+    """The base model of a folder with an adapter merged into it, and with the token that ends the adapter's answers.
+
+    Raises:
+        CheckpointError: as `load_base`, `load_stream_fused` and `adapter_end_token`.
+    """
+    base = load_base(folder, dtype)
+    base.config = ending_as(base.config, adapter)
+    return load_stream_fused(base, adapter)
+
+
 def check_finite(state: dict[str, Tensor], path: Path) -> None:
     """A single NaN in the weights makes every answer NaN, which comparisons would not detect."""
     for name, value in state.items():

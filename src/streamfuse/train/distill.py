@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from streamfuse.model.checkpoint import adapter_digest, ending_as, load_base, load_stream_fused
+from streamfuse.model.checkpoint import adapter_digest, load_base, load_with_adapter
 from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.transformer import Transformer
 from streamfuse.options import OptionError, flag_of
@@ -102,10 +102,8 @@ def load_writer(
     Raises:
         CheckpointError: a file cannot be used.
     """
-    base = load_base(folder, choose_dtype(config.dtype, device))
-    if adapter:
-        base = load_stream_fused(base, adapter).base
-        base.config = ending_as(base.config, adapter)
+    dtype = choose_dtype(config.dtype, device)
+    base = load_with_adapter(folder, adapter, dtype).base if adapter else load_base(folder, dtype)
     return base.to(device)
 
 

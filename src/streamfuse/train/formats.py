@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any
 
 from streamfuse.extras import need
-from streamfuse.runtime.text import Message, name_tool_results
+from streamfuse.runtime.text import ROLES, Message, TextError, checked, name_tool_results
 
 from .templates import TEMPLATES, Template
 
@@ -196,31 +196,31 @@ _FIELDS = {"assistant": ("reasoning_content",), "tool": ("tool_call_id", "name")
 
 def _turns(chat: object, place: str) -> list[Message]:
     """The messages of a chat, as `streamfuse serve` takes them from requests."""
-    turns = [_turn(one, place) for one in (chat if isinstance(chat, list) else [chat])]
+    try:
+        turns = [_turn(message, place) for message in checked(chat)]
+    except TextError as error:
+        raise DataError(f"{place}: {error}") from None
     name_tool_results(turns)
     return turns
 
 
-def _turn(message: object, place: str) -> Message:
+def _turn(message: Message, place: str) -> Message:
     """A message with what chat templates read of it. A field that is null is like none: in some data sets every message
     has every field."""
-    given = message if isinstance(message, dict) else {}
-    role, calls = given.get("role"), given.get("tool_calls") or []
-    content = given.get("content")
-    if content is None and calls:
-        content = ""  # which every template can write
-    if not isinstance(role, str) or not isinstance(content, str):
+    role, calls = ROLES.get(message["role"]), message.get("tool_calls") or []
+    if role is None:
         raise DataError(
-            f"{place}: field 'messages' must be a list of objects with the texts 'role' and 'content', of which the "
-            "content may be null beside 'tool_calls'"
+            f"{place}: field 'role' of a message must be one of {', '.join(ROLES)}, not {message['role']!r:.40}"
         )
-    made: Message = {"role": role, "content": content}
+    if message.get("function_call") is not None:
+        raise DataError(f"{place}: field 'function_call' of a message is not supported; write it as 'tool_calls'")
+    made: Message = {"role": role, "content": message.get("content") or ""}  # "", which every template can write
     if calls:
         if role != "assistant" or not isinstance(calls, list):
             raise DataError(f"{place}: field 'tool_calls' must be a list, in a message of the assistant")
         made["tool_calls"] = [_call(call, place) for call in calls]
     for name in _FIELDS.get(role, ()):
-        if (value := given.get(name)) is not None:
+        if (value := message.get(name)) is not None:
             if not isinstance(value, str):
                 raise DataError(f"{place}: field {name!r} of a message must be a text")
             made[name] = value
@@ -242,6 +242,7 @@ def _call(call: object, place: str) -> dict[str, Any]:
             "arguments a JSON object or the text of one"
         )
     made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    _check_json(made, "tool_calls", place)
     return made if call.get("id") is None else {"id": str(call["id"]), **made}
 
 
@@ -259,7 +260,18 @@ def _tools(tools: object, place: str) -> tuple[dict[str, Any], ...]:
             )
         function = {name: value for name, value in own.items() if value is not None}
         made.append({"type": "function", "function": function})
+    _check_json(made, "tools", place)
     return tuple(made)
+
+
+def _check_json(value: object, field: str, place: str) -> None:
+    """DataError for what JSON does not have, such as the dates of an Arrow column."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{place}: field {field!r} cannot be written as JSON ({error}); write such values as text"
+        ) from None
 
 
 def _distilled(row: Row, place: str) -> Sample:

@@ -152,8 +152,7 @@ def run(
     before = _settings_before(config.out_dir / "config.json", resume)
     config = replace(config, dtype=_dtype_name(config, arguments, before if resume else {}))
     base = load_base(config.model, choose_dtype(config.dtype, arguments.device))
-    before_adapter = config.init_adapter or config.base_adapter
-    base.config = ending_as(base.config, before_adapter)
+    base.config = ending_as(base.config, _adapter_before(config))
     chat_template = _chat_template(config)
     examples, held_out = _examples(config, base.config, chat_template, _teller(arguments, console))
     model = _model(config, base, examples).to(arguments.device)  # before the Trainer, for the frozen layers
@@ -190,7 +189,7 @@ def run(
     }
     if chat_template:
         facts["chat_template"] = chat_template
-    if before_adapter and (end := adapter_end_token(before_adapter)) is not None:
+    if (before_adapter := _adapter_before(config)) and (end := adapter_end_token(before_adapter)) is not None:
         facts["eos_token_id"] = str(end)
     adapter = AdapterFile(model, config.adapter, facts)
     trainer = StreamTrainer(
@@ -279,7 +278,9 @@ def _encoded(
     source: str,
 ) -> list[Example]:
     """Distilled samples are token ids already; others need the tokenizer."""
-    text = None if all(sample.ids for sample in samples) else open_text(config.model, chat_template)
+    text = None
+    if not all(sample.ids for sample in samples):
+        text = open_text(config.model, _adapter_before(config), chat_template=chat_template)
     examples = to_examples(samples, text, model.eos_token_id, config.max_tokens, model.vocab_size, source, tell)
     longest, most = max(len(example.input_ids) for example in examples), model.max_position_embeddings
     if longest > most:
@@ -294,8 +295,13 @@ def _chat_template(config: TrainConfig) -> str | None:
     """The task's chat template, else that of the adapter which training starts from; None: the model's own."""
     if own := TEMPLATES[config.task].chat_template:
         return own
-    before = config.init_adapter or config.base_adapter
+    before = _adapter_before(config)
     return read_adapter(before)[2].get("chat_template") if before else None
+
+
+def _adapter_before(config: TrainConfig) -> Path | None:
+    """The adapter that training starts from; None: the base alone."""
+    return config.init_adapter or config.base_adapter
 
 
 def _held_out_text(model: StreamFused, held_out: list[Example]) -> Callable[[], list[Example]]:

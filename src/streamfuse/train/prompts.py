@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamfuse.model.checkpoint import own_template
+from streamfuse.model.checkpoint import ending_as, own_template, read_adapter
 from streamfuse.model.config import CheckpointError, ModelConfig
 from streamfuse.runtime.text import Tokenizer
 
@@ -15,16 +15,23 @@ from .formats import Sample
 from .readers import encode_prompt, merged
 
 
-def open_text(folder: Path, chat_template: str | None = None, raw: bool = False) -> Tokenizer:
-    """Tokenizer and chat template of a checkpoint folder; `chat_template` (for example an adapter's) replaces its own.
-    With `raw` there may be none: then prompts are text that the model continues.
+def open_text(
+    folder: Path, adapter: Path | None = None, *, chat_template: str | None = None, raw: bool = False
+) -> Tokenizer:
+    """Tokenizer and chat template of a checkpoint folder, as `streamfuse export --adapter` gives them to a bundle.
+
+    Args:
+        adapter: a file whose chat template and end token, if it has any, replace the folder's.
+        chat_template: replaces both templates.
+        raw: there may be no template; then prompts are text that the model continues.
 
     Raises:
         CheckpointError: there is no chat template, or a file is missing or damaged.
         TextError: the tokenizer or the template cannot be used.
     """
-    config = ModelConfig.load(folder)
-    chat = chat_template or own_template(folder)
+    config = ending_as(ModelConfig.load(folder), adapter)
+    of_adapter = read_adapter(adapter)[2].get("chat_template") if adapter else None
+    chat = chat_template or of_adapter or own_template(folder)
     if chat is None and not raw:
         raise CheckpointError(f"{folder}: no chat template; this needs a model that was trained to chat")
     return Tokenizer(folder / "tokenizer.json", chat, config.bos_token_id, config.eos_token_ids)

@@ -57,14 +57,17 @@ def read_samples(
 
 
 def merged(samples: Iterable[Sample]) -> list[Sample]:
-    """One sample for all rows with the same prompt, with all their references, in the order of the first rows."""
+    """One sample for all rows with the same prompt, with all their references, in the order of the first rows. Its
+    answer is calls if that of any of the rows is."""
     found: dict[object, Sample] = {}
     for sample in samples:
         chat = json.dumps([sample.before, sample.tools])
         key = (chat, sample.turns, sample.schema, tuple(sample.ids.input_ids) if sample.ids else ())
         same = found.get(key)
-        references = (*same.references, *sample.references) if same else sample.references
-        found[key] = replace(same or sample, references=tuple(dict.fromkeys(references)))
+        if same:
+            references = tuple(dict.fromkeys((*same.references, *sample.references)))
+            sample = replace(same, references=references, calls=same.calls or sample.calls)
+        found[key] = sample
     return list(found.values())
 
 

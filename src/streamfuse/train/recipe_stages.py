@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from streamfuse.model.checkpoint import read_adapter
 from streamfuse.model.config import ModelConfig
 from streamfuse.options import OptionError
 
@@ -59,7 +59,8 @@ def synthesized(
             in_batches(load_writer(model, None, config)),
             ModelConfig.load(model).max_position_embeddings,
         )
-    yield from synthesize(answering, text, stage.out, stage.count, config, places, end, provenance, context)
+    with _named(stage):
+        yield from synthesize(answering, text, stage.out, stage.count, config, places, end, provenance, context)
 
 
 class Answers:
@@ -79,12 +80,11 @@ class Answers:
         by_bundle: ByBundle | None = None,
     ) -> None:
         self.stage, self.model, self._by_bundle = stage, model, by_bundle
-        template = read_adapter(stage.adapter)[2].get("chat_template") if stage.adapter else None
         samples = read_samples(stage.data, stage.format)
         if stage.variations:
             prompts = vary_e2e([sample.turns[0] for sample in samples], stage.variations, stage.config.seed)
             samples += [Sample((prompt,)) for prompt in prompts]
-        items = prompt_items(samples, open_text(model, template), None, stage.config.seed, stage.limit or None)
+        items = prompt_items(samples, open_text(model, stage.adapter), None, stage.config.seed, stage.limit or None)
         # The bundle is the stage's own, so its model says what it is, whatever file it is exported to.
         own = {"bundle": "exported"} if stage.bundle else {}
         self.provenance = provenance_of(stage.config, model, stage.adapter, **own)
@@ -113,11 +113,18 @@ class Answers:
             yield from distill(answering, self.todo, self.stage.out, self.stage.config, self.provenance)
 
     def _check_context(self) -> None:
-        try:
-            prompts = [item["input_ids"] for item in self.todo]
+        prompts = [item["input_ids"] for item in self.todo]
+        with _named(self.stage):
             check_context(prompts, self.stage.config, ModelConfig.load(self.model).max_position_embeddings)
-        except OptionError as error:
-            raise OptionError(f"stage {self.stage.out.stem!r}: {error}") from None
+
+
+@contextmanager
+def _named(stage: DistillStage | SynthesizeStage) -> Iterator[None]:
+    """Names the stage in an OptionError."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(f"stage {stage.out.stem!r}: {error}") from None
 
 
 def _check_one_process(out: Path) -> None:

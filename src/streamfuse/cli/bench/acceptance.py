@@ -162,18 +162,16 @@ def _run(
 
 def _replay(adapter: Path, model: str, samples: list[Sample], settings: AcceptanceSettings) -> Acceptance:
     from streamfuse.bench.acceptance import measure_adapter
-    from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+    from streamfuse.model.checkpoint import load_with_adapter, read_adapter
     from streamfuse.model.pull import resolve_model
     from streamfuse.train.prompts import open_text
 
-    streams, _, metadata = read_adapter(adapter)
-    if not streams.num_streams:
+    if not read_adapter(adapter)[0].num_streams:
         raise typer.BadParameter(f"--adapter {adapter}: this adapter has no streams whose drafts could be replayed")
-    template = metadata.get("chat_template")
     folder = resolve_model(model)
-    fused = load_stream_fused(load_base(folder), adapter)
+    fused = load_with_adapter(folder, adapter)
     with _progress(len(samples)) as advance:
-        return measure_adapter(fused, open_text(folder, template, raw=True), samples, settings, advance)
+        return measure_adapter(fused, open_text(folder, adapter, raw=True), samples, settings, advance)
 
 
 @contextmanager

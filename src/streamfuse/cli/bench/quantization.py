@@ -95,7 +95,7 @@ def quantization(
     """
     need("bench-quantization")
     from streamfuse.bench.quantization import Bench, parse_choice
-    from streamfuse.model.checkpoint import load_base, load_stream_fused
+    from streamfuse.model.checkpoint import load_with_adapter
     from streamfuse.model.pull import resolve_model
     from streamfuse.options import OptionError
 
@@ -108,8 +108,8 @@ def quantization(
     options.check_place("--output", output)
     options.check_not_read("--output", output, "--data", data)
     folder = resolve_model(model)
-    texts = _texts(folder, data, format_, tokens)
-    bench = Bench(load_stream_fused(load_base(folder), adapter_path), texts, width)
+    texts = _texts(folder, adapter_path, data, format_, tokens)
+    bench = Bench(load_with_adapter(folder, adapter_path), texts, width)
     found: dict[str, Any] = {}
     stopped_by: BaseException | None = None
     try:
@@ -155,12 +155,13 @@ def _row(name: str, row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> Texts:
+def _texts(folder: Path, adapter: Path, data: list[str], format_: str | None, tokens: int) -> Texts:
     """For each kind, evenly spread texts of about `tokens` tokens in total; text by people is read from its start.
 
-    Only text by people needs the model's tokenizer and chat template.
+    Only text by people needs the tokenizer and the chat template.
     """
     from streamfuse.bench.quantization import Texts
+    from streamfuse.model.checkpoint import ending_as
     from streamfuse.model.config import ModelConfig
     from streamfuse.train.formats import Example, Sample
     from streamfuse.train.prompts import open_text
@@ -172,7 +173,7 @@ def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> T
         for sample in merged(read_samples(source, format_)):
             (other if sample.ids is None else own).append(sample)
 
-    eos, source = ModelConfig.load(folder).eos_token_id, ", ".join(data)
+    eos, source = ending_as(ModelConfig.load(folder), adapter).eos_token_id, ", ".join(data)
 
     def chosen(samples: list[Sample], text: Tokenizer | None) -> list[Example]:
         if not samples:
@@ -184,4 +185,4 @@ def _texts(folder: Path, data: list[str], format_: str | None, tokens: int) -> T
         total = sum(len(example.input_ids) - example.start for example in found)
         return spread(found, math.ceil(tokens * len(found) / total))
 
-    return Texts(chosen(own, None), chosen(other, open_text(folder) if other else None))
+    return Texts(chosen(own, None), chosen(other, open_text(folder, adapter) if other else None))

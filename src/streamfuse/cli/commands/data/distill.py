@@ -139,7 +139,7 @@ def _from_model(model: str, adapter: str | None, device: str, config: DistillCon
 
     tuned = None if adapter is None else options.adapter_file("--adapter", adapter)
     folder = resolve_model(model, offline=offline)
-    text = open_text(folder, _chat_template(tuned) if tuned else None, raw=True)
+    text = open_text(folder, tuned, raw=True)
 
     def open_() -> Answering:
         return in_batches(_on_device(folder, tuned, config, device))
@@ -155,13 +155,6 @@ def _from_bundle(folder: Path, config: DistillConfig) -> _Source:
     bundle = open_bundle(folder)
     check_context(bundle, config)
     return _Source(folder, bundle.tokenizer, bundle_provenance(bundle, config), lambda: by_bundle(bundle))
-
-
-def _chat_template(adapter: Path) -> str | None:
-    """The template that an adapter was trained with; None: the base's own."""
-    from streamfuse.model.checkpoint import read_adapter
-
-    return read_adapter(adapter)[2].get("chat_template")
 
 
 def _on_device(folder: Path, adapter: Path | None, config: DistillConfig, device: str) -> Transformer:
