@@ -73,6 +73,77 @@ def schema(rng: random.Random, depth: int) -> Any:
     return made
 
 
+_PROPERTIES = {
+    "kind": {"enum": ["a", "b", "ab"]},
+    "size": {"type": "integer"},
+    "on": {"type": "boolean"},
+    "tags": {"type": "array", "items": {"enum": ["x", "y", 1]}},
+}
+
+
+def conditions(rng: random.Random, depth: int = 2) -> dict[str, Any]:
+    """A schema of objects whose properties depend on each other."""
+    names = rng.sample(sorted(_PROPERTIES), rng.randint(1, 4))
+    made: dict[str, Any] = {"properties": {name: _PROPERTIES[name] for name in names}}
+    if rng.random() < 0.8:
+        made["type"] = "object"
+    if rng.random() < 0.7:
+        made["additionalProperties"] = rng.choice([False, {"type": "null"}])
+    if rng.random() < 0.4:
+        made["required"] = rng.sample(names, rng.randint(1, len(names)))
+    for _ in range(rng.randint(1, 3)):
+        name, value = rng.choice(_CONDITIONS)(rng, names, depth)
+        made[name] = value
+        if name == "if":
+            made |= {branch: _part(rng, names, depth - 1) for branch in rng.sample(["then", "else"], rng.randint(1, 2))}
+    return made
+
+
+def _part(rng: random.Random, names: list[str], depth: int) -> Any:
+    """What a few of the properties may be."""
+    if depth > 0 and rng.random() < 0.2:
+        return conditions(rng, depth - 1)
+    if rng.random() < 0.1:
+        return rng.choice([True, False, {"type": "object"}, {"minProperties": 1}, {"maxProperties": 2}])
+    name = rng.choice(names)
+    values: dict[str, list[Any]] = {
+        "kind": [{"const": "a"}, {"enum": ["a", "ab"]}, {"minLength": 2}, {"type": "string"}, {"not": {"const": "b"}}],
+        "size": [{"minimum": 3}, {"maximum": 7}, {"enum": [1, 2, 10]}, {"exclusiveMinimum": 0}, {"const": 5.0}],
+        "on": [{"const": True}, {"enum": [False]}],
+        "tags": [
+            {"minItems": 1},
+            {"maxItems": 2},
+            {"contains": {"const": "x"}},
+            {"uniqueItems": True},
+            {"items": {"type": "string"}},
+            {"contains": {"type": "string"}, "minContains": 2},
+            {"contains": {"type": "integer"}, "maxContains": 1},
+        ],
+    }
+    made: dict[str, Any] = {"properties": {name: rng.choice(values[name])}}
+    if rng.random() < 0.5:
+        made["required"] = rng.sample(names, rng.randint(1, min(2, len(names))))
+    return made
+
+
+_CONDITIONS: list[Any] = [
+    lambda rng, names, depth: ("not", _part(rng, names, depth - 1)),
+    lambda rng, names, depth: ("if", _part(rng, names, depth - 1)),
+    lambda rng, names, depth: ("oneOf", [_part(rng, names, depth - 1) for _ in range(rng.randint(2, 3))]),
+    lambda rng, names, depth: ("anyOf", [_part(rng, names, depth - 1) for _ in range(2)]),
+    lambda rng, names, depth: ("allOf", [{"not": _part(rng, names, depth - 1)} for _ in range(2)]),
+    lambda rng, names, _: ("dependentRequired", {rng.choice(names): rng.sample(names, 1)}),
+    lambda rng, names, depth: ("dependentSchemas", {rng.choice(names): _part(rng, names, depth - 1)}),
+    lambda rng, *_: ("minProperties", rng.randint(1, 3)),
+    lambda rng, *_: ("maxProperties", rng.randint(1, 3)),
+    lambda rng, *_: (
+        "propertyNames",
+        rng.choice([{"enum": ["kind", "on", "new"]}, {"pattern": "^[ks]"}, {"maxLength": 4}]),
+    ),
+    lambda rng, *_: ("unevaluatedProperties", rng.choice([False, {"type": "null"}])),
+]
+
+
 def _many(rng: random.Random, depth: int) -> list[Any]:
     return [schema(rng, depth) for _ in range(rng.choice([0, 1, 2, 2, 3, 6]))]
 
@@ -113,6 +184,10 @@ _KEYWORDS: dict[str, Any] = {
     **{name: _many for name in ("anyOf", "allOf", "oneOf", "prefixItems")},
     **{name: _named for name in ("properties", "properties", "patternProperties")},
     **{name: schema for name in ("items", "additionalProperties", "not", "propertyNames", "additionalItems")},
+    **{name: schema for name in ("if", "then", "else", "contains", "unevaluatedItems", "unevaluatedProperties")},
+    **{name: lambda rng, _: rng.choice(_COUNTS) for name in ("minContains", "maxContains")},
+    "dependentRequired": lambda rng, _: {rng.choice(_WORDS): rng.sample(_WORDS, rng.randint(0, 2))},
+    "dependentSchemas": _named,
     "required": lambda rng, _: rng.sample(_WORDS, rng.randint(0, 3)),
     "patternProperties": lambda rng, depth: {regex(rng): schema(rng, depth) for _ in range(rng.randint(0, 4))},
 }

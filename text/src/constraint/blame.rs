@@ -10,6 +10,8 @@ type Object = Map<String, Value>;
 
 const CARRIED: [&str; 4] = ["$defs", "definitions", "$schema", "x-guidance"]; // by every part, for its references
 
+const NO_TARGET: &str = "Reference segment"; // of a reference to a place that a part does not carry
+
 const TOO_LARGE: &str = "schema too large"; // a limit of the compiler
 
 /// `message` with the path of the smallest schema that has an error of its kind. `fault` is the error of a schema.
@@ -68,7 +70,9 @@ impl<F: Fn(&Value) -> Option<String>> Search<'_, F> {
         let carried = CARRIED.iter().filter_map(|&name| Some((name.to_owned(), self.root.get(name)?.clone())));
         let whole: Object = carried.chain(part.clone()).collect();
         let is_empty = |message: &str| message.contains("nsatisfiable");
-        (self.fault)(&Value::Object(whole)).filter(|found| is_empty(message) || !is_empty(found))
+        let is_torn = |found: &str| found.contains(NO_TARGET) && !message.contains(NO_TARGET);
+        let found = (self.fault)(&Value::Object(whole));
+        found.filter(|found| (is_empty(message) || !is_empty(found)) && !is_torn(found))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Exclusive bounds at whole numbers. The compiler wrongly accepts such a bound if the other bound has the same whole part:
-//! 0 with `exclusiveMinimum: 0, maximum: 0.5`.
+//! Bounds that the compiler would read in another way. It computes with doubles, and wrongly accepts an exclusive bound that
+//! is a whole number if the other bound has the same whole part: 0 with `exclusiveMinimum: 0, maximum: 0.5`.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,27 @@ const NEXT_TO_ZERO: f64 = 1e-20;
 /// Above this, a number has no neighbour with the same whole part.
 const MOST: f64 = (1_u64 << 52) as f64;
 
-/// Writes such a bound as the nearest number inside. Those of whole numbers are left, which the compiler knows, and those
+/// Writes a whole number that is no double, such as the largest of 64 bits, as the nearest double that excludes no less.
+pub fn round(fields: &mut Map<String, Value>) {
+    for name in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+        let bound = fields.get(name).filter(|bound| !bound.is_f64());
+        let whole = bound.and_then(|bound| bound.as_i64().map(i128::from).or_else(|| bound.as_u64().map(i128::from)));
+        let Some(whole) = whole.filter(|whole| !is_exact(*whole)) else { continue };
+        let nearest = whole as f64;
+        let rounded = match name {
+            "minimum" | "exclusiveMinimum" if (nearest as i128) < whole => nearest.next_up(),
+            "maximum" | "exclusiveMaximum" if (nearest as i128) > whole => nearest.next_down(),
+            _ => nearest,
+        };
+        fields.insert(name.to_owned(), Value::from(rounded));
+    }
+}
+
+pub fn is_exact(whole: i128) -> bool {
+    whole.unsigned_abs() <= 1 << 53
+}
+
+/// Writes an exclusive bound as the nearest number inside. Those of whole numbers are left, which the compiler knows, and those
 /// that exclude everything, so that its error names them.
 pub fn spell(fields: &mut Map<String, Value>) {
     if fields.get("type").is_some_and(|kind| kind == "integer") {

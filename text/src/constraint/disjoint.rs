@@ -1,32 +1,21 @@
-//! Whether the options of a `oneOf` exclude each other, so that it means the same as `anyOf`. The compiler can prove it
-//! only of options that are no references. Options with a discriminator usually are, and recursive ones must be.
+//! Which schemas are known to exclude each other. If all options of a `oneOf` do, it means the same as `anyOf`. The compiler
+//! can prove it only of options that are no references. Options with a discriminator usually are, and recursive ones must
+//! be.
 
 use serde_json::{Map, Value};
 
-use super::limits::MOST_COMPARED;
-use super::schema::{find, wrong};
-use crate::error::Result;
+use super::schema::find;
 
 type Object = Map<String, Value>;
 
 const DEEPEST: usize = 16; // properties of properties, and options of options
 const OBJECT: u8 = 1 << 6;
-
-/// `choices` are the schemas that have a `oneOf`, each with the path of that.
-pub fn check<'a>(root: &'a Value, choices: &[(String, &'a Object)]) -> Result<()> {
-    let mut prover = Prover { root, left: MOST_COMPARED };
-    for (path, fields) in choices {
-        if !prover.options_are_disjoint(fields) {
-            let reason = "the options are not known to exclude each other, by type or by a constant; use anyOf";
-            return Err(wrong(path, reason));
-        }
-    }
-    Ok(())
-}
+const MOST_TEXTS: usize = 100; // that are compared with patterns
+const PATTERN_STEPS: usize = 1000; // what that may take
 
 /// What a value has to fit, all of it. Leaving something out is safe: what is left excludes less.
 #[derive(Clone)]
-struct Demand<'a> {
+pub struct Demand<'a> {
     kinds: u8,                 // a bit for each type that is allowed
     values: Vec<&'a [Value]>,  // `enum` and `const`
     options: Vec<&'a [Value]>, // `anyOf` and `oneOf`
@@ -34,28 +23,87 @@ struct Demand<'a> {
     targets: Vec<&'a str>,     // of the references among them
 }
 
-impl Demand<'_> {
+impl<'a> Demand<'a> {
     const ANYTHING: Self =
         Demand { kinds: u8::MAX, values: Vec::new(), options: Vec::new(), objects: Vec::new(), targets: Vec::new() };
+
+    /// The first properties that it names, those that are required in front.
+    pub fn names(&self, most: usize) -> Vec<&'a str> {
+        let required = self.objects.iter().filter_map(|fields| fields.get("required")?.as_array()).flatten();
+        let named = self.objects.iter().filter_map(|fields| fields.get("properties")?.as_object()).flatten();
+        let mut names: Vec<&str> = Vec::new();
+        for name in required.filter_map(Value::as_str).chain(named.map(|(name, _)| name.as_str())) {
+            if names.len() < most && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Whether each of these values is a text that some pattern of this refuses.
+    fn refuses(&self, values: &[Value]) -> bool {
+        let patterns = self.objects.iter().filter_map(|fields| fields.get("pattern")?.as_str());
+        let patterns: Vec<_> = patterns.filter_map(|pattern| regex::Regex::new(pattern).ok()).collect();
+        let is_refused = |text: &str| patterns.iter().any(|pattern| !pattern.is_match(text));
+        // `\w` is that of Unicode here.
+        let mut texts = values.iter().map(|value| value.as_str().filter(|text| text.is_ascii()));
+        !patterns.is_empty() && texts.all(|text| text.is_some_and(is_refused))
+    }
+
+    fn has_pattern(&self) -> bool {
+        self.objects.iter().any(|fields| fields.contains_key("pattern"))
+    }
 }
 
-struct Prover<'a> {
+pub struct Prover<'a> {
     root: &'a Value,
     left: usize, // steps
 }
 
 impl<'a> Prover<'a> {
-    fn options_are_disjoint(&mut self, fields: &'a Object) -> bool {
-        let Some(Value::Array(options)) = fields.get("oneOf") else { return true };
-        let mut beside = Demand::ANYTHING;
-        self.add_fields(fields, &mut beside);
-        beside.options.retain(|found| !std::ptr::eq(*found, options.as_slice()));
-        let demands = options.iter().map(|option| self.narrowed(&beside, option));
-        let Some(demands) = demands.collect::<Option<Vec<Demand>>>() else { return false };
-        demands
-            .iter()
-            .enumerate()
-            .all(|(place, one)| demands[..place].iter().all(|other| self.excludes(one, other, DEEPEST)))
+    pub fn new(root: &'a Value, steps: usize) -> Prover<'a> {
+        Prover { root, left: steps }
+    }
+
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    pub fn of(&mut self, fields: &'a Object) -> Demand<'a> {
+        let mut all = Demand::ANYTHING;
+        self.add_fields(fields, &mut all);
+        all
+    }
+
+    /// The pairs of options of a `oneOf` that may fit one value. Where too many steps were taken, any may; not more than a
+    /// few more than `most` are found.
+    pub fn overlaps(&mut self, fields: &'a Object, options: &'a [Value], most: usize) -> Vec<(usize, usize)> {
+        let mut beside = self.of(fields);
+        beside.options.retain(|found| !std::ptr::eq(*found, options));
+        let demands: Vec<_> = options.iter().map(|option| self.narrowed(&beside, option)).collect();
+        let mut found = Vec::new();
+        for (place, one) in demands.iter().enumerate() {
+            for (rival, other) in demands[..place].iter().enumerate() {
+                let is_apart = match (one, other) {
+                    (Some(one), Some(other)) => self.excludes(one, other, DEEPEST),
+                    _ => false,
+                };
+                if !is_apart {
+                    found.push((place, rival));
+                }
+            }
+            if found.len() > most {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Whether no value is known to fit both a demand and a schema.
+    pub fn excluded(&mut self, demand: &Demand<'a>, schema: &'a Value) -> bool {
+        let mut other = Demand::ANYTHING;
+        self.add(schema, &mut other);
+        self.excludes(demand, &other, DEEPEST)
     }
 
     fn spend(&mut self, steps: usize) -> bool {
@@ -65,7 +113,7 @@ impl<'a> Prover<'a> {
     }
 
     /// What fits both a demand and a schema; None where too many steps were taken.
-    fn narrowed(&mut self, demand: &Demand<'a>, schema: &'a Value) -> Option<Demand<'a>> {
+    pub fn narrowed(&mut self, demand: &Demand<'a>, schema: &'a Value) -> Option<Demand<'a>> {
         if !self.spend(1 + demand.objects.len() + demand.values.len() + demand.options.len()) {
             return None;
         }
@@ -134,6 +182,18 @@ impl<'a> Prover<'a> {
                 }
             }
         }
+        for (one, other) in [(one, other), (other, one)] {
+            let is_long = |values: &&[Value]| values.len() > MOST_TEXTS;
+            if !one.values.is_empty()
+                && !one.values.iter().any(is_long)
+                && other.has_pattern()
+                && self.spend(PATTERN_STEPS)
+            {
+                if one.values.iter().any(|values| other.refuses(values)) {
+                    return true;
+                }
+            }
+        }
         if kinds == OBJECT {
             let objects = one.objects.iter().chain(&other.objects);
             let required = objects.filter_map(|fields| fields.get("required")?.as_array()).flatten();
@@ -150,6 +210,9 @@ impl<'a> Prover<'a> {
     /// Whether all options of some `anyOf` or `oneOf` of a demand exclude another.
     fn options_exclude(&mut self, one: &Demand<'a>, other: &Demand<'a>, depth: usize) -> bool {
         (0..one.options.len()).any(|place| {
+            if !self.spend(one.objects.len() + one.values.len() + one.options.len()) {
+                return false;
+            }
             let mut beside = one.clone();
             let options = beside.options.swap_remove(place);
             options.iter().all(|option| {
@@ -161,6 +224,9 @@ impl<'a> Prover<'a> {
     /// What the value of a property has to fit.
     fn property(&mut self, of: &Demand<'a>, name: &str) -> Demand<'a> {
         let mut all = Demand::ANYTHING;
+        if !self.spend(of.objects.len()) {
+            return all;
+        }
         for fields in &of.objects {
             let named = fields.get("properties").and_then(|properties| properties.get(name));
             let may_match = fields.contains_key("patternProperties");
@@ -197,7 +263,7 @@ fn kind_of(value: &Value) -> u8 {
 }
 
 /// As JSON Schema compares values: 1 and 1.0 are one number.
-fn is_same(a: &Value, b: &Value) -> bool {
+pub fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),

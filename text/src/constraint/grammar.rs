@@ -19,7 +19,7 @@ const REGEX: i32 = 2; // SF_REGEX
 const LARK: i32 = 3; // SF_LARK
 
 pub enum Grammar {
-    JsonSchema(Value),
+    JsonSchema { original: Value, prepared: Value },
     Regex(String),
     Lark(String, ParserLimits),
 }
@@ -35,7 +35,10 @@ impl Grammar {
         };
         check_size(name, text)?;
         Ok(match kind {
-            JSON_SCHEMA => Grammar::JsonSchema(on_its_stack(|| schema::prepared(text))?),
+            JSON_SCHEMA => on_its_stack(|| {
+                let original = schema::read(text)?;
+                Ok(Grammar::JsonSchema { prepared: schema::prepared(&original)?, original })
+            })?,
             REGEX => Grammar::Regex(text.to_owned()),
             _ => Grammar::Lark(on_its_stack(|| lark::prepared(text))?, LARK_LIMITS),
         })
@@ -50,10 +53,12 @@ impl Grammar {
     /// A parser at the beginning of a text.
     pub fn parser(&self, vocabulary: &Vocabulary) -> Result<TokenParser> {
         on_its_stack(|| match self {
-            Grammar::JsonSchema(schema) => {
+            Grammar::JsonSchema { original, prepared } => {
                 let compile =
                     |schema: &Value| compiled(vocabulary, LIMITS, TopLevelGrammar::from_json_schema(schema.clone()));
-                compile(schema).map_err(|message| blame::found(schema, message, |part| compile(part).err()))
+                compile(prepared).map_err(|message| {
+                    schema::located(original, blame::found(prepared, message, |part| compile(part).err()))
+                })
             }
             Grammar::Regex(regex) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_regex(regex))
                 .map_err(|message| bad_grammar(format!("the regular expression: {message}"))),
@@ -98,7 +103,7 @@ fn on_its_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 
 /// A schema for `%json` in a Lark grammar, with these separators in place of its own.
 pub fn schema_in_lark(text: &str, item_separator: &str, key_separator: &str) -> Result<String> {
-    let mut schema = on_its_stack(|| schema::prepared(text))?;
+    let mut schema = on_its_stack(|| schema::prepared(&schema::read(text)?))?;
     if let Some(options) = schema.get_mut("x-guidance").and_then(Value::as_object_mut) {
         options.insert("item_separator".to_owned(), item_separator.into());
         options.insert("key_separator".to_owned(), key_separator.into());

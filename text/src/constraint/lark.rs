@@ -25,7 +25,7 @@ pub fn prepared(text: &str) -> Result<String> {
             let mut values = Deserializer::from_str(after).into_iter::<Value>();
             if let Some(Ok(value)) = values.next() {
                 size = JSON.len() + values.byte_offset();
-                let value = schema::checked(value).map_err(|error| wrong(&error.sentence))?;
+                let value = schema::prepared(&value).map_err(|error| wrong(&error.sentence))?;
                 replaced = Some(format!("{JSON} {value}"));
             }
         }

@@ -18,9 +18,24 @@ pub const MOST_SQUARES: usize = 1 << 20;
 /// Different references in a schema.
 pub const MOST_REFERENCES: usize = 1000;
 
-/// Steps to show, for all `oneOf` of a schema, that options exclude each other: about eight for two options with a
-/// discriminator.
-pub const MOST_COMPARED: usize = 1 << 21;
+/// Steps to show, in all of a schema, which options exclude each other: about eight for two with a discriminator.
+pub const MOST_COMPARED: usize = 1 << 18;
+
+/// Keywords that are turned around for `not`, `if`, `oneOf` and `contains`, with all values of those that are copied; pairs
+/// of options of a `oneOf` that overlap; alternatives that one of these keywords is written with, and combinations of those
+/// that one value must fit.
+pub const MOST_OUTSIDE: usize = 1 << 13;
+pub const MOST_OVERLAPS: usize = 1000;
+pub const MOST_CHOICES: usize = 8;
+pub const MOST_COMBINED: usize = 64;
+
+/// Numbers that one schema can exclude, and bytes of the pattern of all texts but some.
+pub const MOST_EXCEPTIONS: usize = 16;
+pub const MOST_PATTERN_BYTES: usize = 4096;
+
+/// Items of `contains`, and lists of different items of `uniqueItems`.
+pub const MOST_CONTAINED: usize = 16;
+pub const MOST_ARRANGED: usize = 400;
 
 /// Bits of a number of `multipleOf`, without its decimal point, and of the product of those that one number must be a
 /// multiple of; and decimals. The compiler adds ten times such a number and nine times the power of ten of its decimals,

@@ -5,10 +5,12 @@ mod bounds;
 mod breadth;
 mod disjoint;
 mod drafts;
+mod expand;
 mod formats;
 mod grammar;
 mod lark;
 mod limits;
+mod outside;
 mod restriction;
 mod schema;
 pub mod vocabulary;
@@ -226,7 +228,7 @@ impl Restriction for Constraint {
             }
             let may_end = own.parser.is_accepting();
             own.check()?;
-            let may_grow = matches!(own.grammar, Grammar::JsonSchema(_)) && own.ends_with_digit();
+            let may_grow = matches!(own.grammar, Grammar::JsonSchema { .. }) && own.ends_with_digit();
             Ok(i32::from(may_end) * (MAY_END | i32::from(may_grow) * MAY_GROW))
         })
     }

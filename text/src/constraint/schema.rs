@@ -13,8 +13,8 @@ use serde_json::{json, Map, Value};
 use super::limits::{
     MOST_BITS, MOST_DECIMALS, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES,
 };
-use super::{bounds, disjoint, formats};
-use crate::error::{bad_grammar, one_line, Result};
+use super::{bounds, expand, formats};
+use crate::error::{bad_grammar, one_line, Failure, Result};
 
 type Object = Map<String, Value>;
 
@@ -29,9 +29,8 @@ const DRAFTS: [&str; 5] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-04/schema",
 ];
+const MOST_WHOLE: f64 = (1_u64 << 53) as f64;
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-const FORMATS: [&str; 10] =
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
 /// Keywords that restrict a value and that no grammar here can follow.
 const REFUSED: [&str; 18] = [
@@ -58,38 +57,37 @@ const REFUSED: [&str; 18] = [
 /// If an object with a field "schema" has none of these, it is the wrapper of OpenAI's `response_format`.
 const RESTRICTING: [&str; 8] = ["type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
 
-/// A schema with all that it may reach checked, and its options for white space set.
-pub fn prepared(text: &str) -> Result<Value> {
-    let schema: Value = serde_json::from_str(text)
-        .map_err(|error| bad_grammar(format!("the schema is not valid JSON ({})", one_line(&error))))?;
-    checked(schema)
+pub fn read(text: &str) -> Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|error| bad_grammar(format!("the schema is not valid JSON ({})", one_line(&error))))
 }
 
-/// The same for a schema that was read.
-pub fn checked(schema: Value) -> Result<Value> {
-    let mut schema = match schema {
-        Value::Bool(true) => Value::Object(Object::new()),
-        other => other,
-    };
+/// A schema with all that it may reach checked, written for the compiler, and its options for white space set.
+pub fn prepared(original: &Value) -> Result<Value> {
+    written(original.clone()).map_err(|error| located(original, error))
+}
+
+fn written(mut schema: Value) -> Result<Value> {
+    if schema == Value::Bool(true) {
+        schema = Value::Object(Object::new());
+    }
     let is_wrapped = schema.get("schema").is_some_and(Value::is_object)
         && !RESTRICTING.iter().any(|keyword| schema.get(keyword).is_some());
     if is_wrapped {
         return Err(wrong("#/schema", "is not a keyword of JSON Schema; pass the schema inside it instead"));
     }
     each_schema(&mut schema, &mut strip);
-    let (mut choices, mut decimals) = (Vec::new(), 0);
+    let mut options = options(&schema)?;
+    let coerced = options.insert(COERCED.to_owned(), Value::Bool(true)) == Some(Value::Bool(true));
+    let mut schema = expand::expanded(&schema, coerced)?;
+    let mut decimals = 0;
     for joined in [Joined::Patterns, Joined::Multiples] {
         let mut known = HashMap::new();
         for _ in 0..PASSES {
             let mut checker = Checker::new(&schema, joined, known, decimals);
             checker.schema(&schema, "#")?;
-            (known, choices, decimals) = (checker.references, checker.choices, checker.decimals);
+            (known, decimals) = (checker.references, checker.decimals);
         }
-    }
-    let mut options = options(&schema)?;
-    if options.get(COERCED) != Some(&Value::Bool(true)) {
-        disjoint::check(&schema, &choices)?; // then the compiler may read each as `anyOf`
-        options.insert(COERCED.to_owned(), Value::Bool(true));
     }
     let (mut is_open, mut has_controls) = (false, false);
     each_schema(&mut schema, &mut |fields| {
@@ -180,7 +178,23 @@ fn each_inside(schema: &mut Value, change: &mut impl FnMut(&mut Object)) {
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
                 inner.iter_mut().for_each(|inner| each_inside(inner, change));
             }
-            ("items" | "additionalItems" | "additionalProperties", inner) => each_inside(inner, change),
+            ("dependentSchemas" | "dependencies", Value::Object(inner)) => {
+                inner.values_mut().for_each(|inner| each_inside(inner, change));
+            }
+            (
+                "items"
+                | "additionalItems"
+                | "additionalProperties"
+                | "contains"
+                | "propertyNames"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "unevaluatedItems"
+                | "unevaluatedProperties",
+                inner,
+            ) => each_inside(inner, change),
             _ => (),
         }
     }
@@ -210,6 +224,7 @@ fn strip(fields: &mut Object) {
             fields.insert(name.to_owned(), Value::from(count as u64));
         }
     }
+    bounds::round(fields);
     for (name, dependent) in [("patternProperties", "additionalProperties"), ("items", "additionalItems")] {
         if fields.contains_key(dependent) {
             let mut moved = fields.shift_remove(name);
@@ -223,7 +238,7 @@ fn strip(fields: &mut Object) {
     }
 }
 
-fn allows_all(schema: &Value) -> bool {
+pub fn allows_all(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(Object::is_empty)
 }
 
@@ -244,7 +259,7 @@ impl Joined {
         }
     }
 
-    fn too_many(self, path: &str) -> crate::error::Failure {
+    fn too_many(self, path: &str) -> Failure {
         let reason = match self {
             Joined::Patterns => format!(
                 "a string would have to match more than {MOST_JOINED} patterns at once (`pattern` and `format`, joined by \
@@ -328,13 +343,11 @@ struct Checker<'a> {
     squares: usize,                         // of the numbers of properties
     copied: usize,                          // properties with a load, by references to them
     decimals: u32,                          // the most of any `multipleOf`, earlier passes included
-    choices: Vec<(String, &'a Object)>,     // schemas with a `oneOf`, and the path of that
 }
 
 impl<'a> Checker<'a> {
     fn new(root: &'a Value, joined: Joined, known: HashMap<&'a str, Load<'a>>, decimals: u32) -> Checker<'a> {
-        let (references, choices) = (HashMap::new(), Vec::new());
-        Checker { root, joined, known, references, squares: 0, copied: 0, decimals, choices }
+        Checker { root, joined, known, references: HashMap::new(), squares: 0, copied: 0, decimals }
     }
 
     fn schema(&mut self, schema: &'a Value, path: &str) -> Result<Load<'a>> {
@@ -379,19 +392,18 @@ impl<'a> Checker<'a> {
             ("$ref", Value::String(target)) => found = self.reference(target, path)?,
             ("$schema", Value::String(draft)) if DRAFTS.contains(&draft.trim_end_matches('#')) => (),
             ("$schema", _) => return Err(wrong(path, "only drafts 4, 6, 7, 2019-09 and 2020-12 are known")),
-            ("$id", _) if outer != "#" => return Err(wrong(path, "$id is supported at the root only")),
+            ("$id", _) if outer != "#" && fields.values().any(has_reference) => {
+                return Err(wrong(path, "references inside a schema with an $id of its own are not supported"));
+            }
             (OPTIONS, _) if outer != "#" => return Err(wrong(path, "x-guidance is read at the root only")),
             ("nullable", Value::Bool(true)) => {
                 return Err(wrong(path, r#"nullable is no keyword of JSON Schema; write "type": [..., "null"]"#));
             }
             ("type", value) => check_type(value, path)?,
-            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => {
+            ("format", Value::String(format)) if formats::FORMATS.contains(&format.as_str()) => {
                 found = self.load(Joined::Patterns, 1);
             }
-            ("format", Value::String(_)) if says_no_string(fields) => (),
-            ("format", _) => {
-                return Err(wrong(path, format!("the format {value} is not supported; known: {}", FORMATS.join(", "))));
-            }
+            ("format", Value::String(_)) => (), // an annotation
             ("const", value) => exact(value, path)?,
             ("enum", Value::Array(values)) => values.iter().try_for_each(|value| exact(value, path))?,
             ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf", value) => {
@@ -399,7 +411,6 @@ impl<'a> Checker<'a> {
                 if !is_sound {
                     return Err(wrong(path, format!("{value} is no number for {name}")));
                 }
-                exact(value, path)?;
                 if name == "multipleOf" {
                     found = self.multiple(value, path)?;
                 }
@@ -443,16 +454,16 @@ impl<'a> Checker<'a> {
                 if (name == "anyOf" || name == "oneOf") && self.joined == Joined::Patterns {
                     found = found.of_options(options);
                 }
-                if name == "oneOf" {
-                    self.choices.push((path.to_owned(), fields));
-                }
             }
             ("items" | "additionalItems" | "additionalProperties", inner) => {
                 found = Load::of_others(&self.schema(inner, path)?);
             }
             ("properties" | "patternProperties", _) => return Err(wrong(path, "must be an object")),
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "enum", _) => return Err(wrong(path, "must be a list")),
-            ("$ref", _) => return Err(wrong(path, "must be a text")),
+            ("$ref" | "format", _) => return Err(wrong(path, "must be a text")),
+            ("unevaluatedItems" | "unevaluatedProperties", _) => {
+                return Err(wrong(path, format!("{name} is not supported beside $ref, allOf, anyOf and the like")));
+            }
             (name, _) if REFUSED.contains(&name) => {
                 return Err(wrong(path, format!("the keyword {name} is not supported")));
             }
@@ -521,7 +532,7 @@ pub fn find<'a>(root: &'a Value, target: &str) -> Option<&'a Value> {
 }
 
 /// The JSON pointer of a reference. llguidance knows neither anchors nor escapes.
-fn pointer(target: &str) -> Option<&str> {
+pub fn pointer(target: &str) -> Option<&str> {
     target.strip_prefix('#').filter(|pointer| !pointer.contains(['~', '%']) && *pointer != "/")
 }
 
@@ -536,13 +547,11 @@ fn check_type(value: &Value, path: &str) -> Result<()> {
     }
 }
 
-/// Whether a type is given that no string has: then `format` only annotates, such as int32.
-fn says_no_string(fields: &Object) -> bool {
-    let is_string = |name: &Value| name == "string";
-    match fields.get("type") {
-        Some(Value::Array(names)) => !names.iter().any(is_string),
-        Some(name) => !is_string(name),
-        None => false,
+fn has_reference(inside: &Value) -> bool {
+    match inside {
+        Value::Object(fields) => fields.contains_key("$ref") || fields.values().any(has_reference),
+        Value::Array(items) => items.iter().any(has_reference),
+        _ => false,
     }
 }
 
@@ -551,7 +560,10 @@ fn exact(value: &Value, path: &str) -> Result<()> {
     match value {
         Value::Number(number) => {
             let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
-            let is_exact = whole.is_none_or(|whole| whole.unsigned_abs() <= 1 << 53);
+            let is_exact = match whole {
+                Some(whole) => bounds::is_exact(whole),
+                None => number.as_f64().is_some_and(|number| number.fract() != 0.0 || number.abs() <= MOST_WHOLE),
+            };
             is_exact.then_some(()).ok_or_else(|| wrong(path, format!("{number} is larger than 2^53")))
         }
         Value::Array(values) => values.iter().try_for_each(|value| exact(value, path)),
@@ -564,6 +576,21 @@ pub fn at(path: &str, name: &str) -> String {
     format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-pub fn wrong(path: &str, reason: impl std::fmt::Display) -> crate::error::Failure {
+/// An error whose path is one of `original`: it ends where that has no more, in front of what was written for a keyword.
+pub fn located(original: &Value, error: Failure) -> Failure {
+    let ends = error.sentence.match_indices(": ").map(|(end, _)| end);
+    let mut paths = ends.map(|end| error.sentence.split_at(end)).filter(|(path, _)| path.starts_with('#'));
+    let is_there = |path: &str| original.pointer(&path[1..]).is_some();
+    let Some((mut path, reason)) = paths.next() else { return error };
+    if is_there(path) || paths.any(|(path, _)| is_there(path)) {
+        return error;
+    }
+    while !is_there(path) {
+        path = path.rsplit_once('/').map_or("#", |(outer, _)| outer);
+    }
+    Failure { sentence: format!("{path}{reason}"), ..error }
+}
+
+pub fn wrong(path: &str, reason: impl std::fmt::Display) -> Failure {
     bad_grammar(format!("{path}: {reason}"))
 }
