@@ -34,6 +34,12 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    """A tool_choice among some of the tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 class Served:
     """A running server, and ways to ask it."""
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 from bundle_samples import CHAT_TEMPLATE, PrintableBackend, fake_engines, manifest_fields, write_bundle
-from served import CAPACITY, NAME, Served, running, serving
+from served import CAPACITY, NAME, Served, allowed, running, serving
 from tool_samples import CLOCK, TOOLS
 
 import streamfuse
@@ -195,6 +195,49 @@ def test_a_required_call_and_a_named_one_are_made(served: Served, choice: Any) -
     assert joined(chunks) == ""
 
 
+def test_an_answer_with_a_response_format_may_be_a_call_instead(served: Served) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "c", "schema": Choice.model_json_schema(), "strict": True}}
+    kinds = set()
+    for seed in range(12):
+        found = served.ask(tools=[CHOOSE], response_format=form, temperature=2, seed=seed, max_tokens=100).choices[0]
+        if found.message.tool_calls:
+            assert (found.finish_reason, found.message.content) == ("tool_calls", None)
+        else:
+            assert Choice.model_validate_json(found.message.content)
+        kinds.add(found.finish_reason)
+    assert kinds == {"stop", "tool_calls"}
+    for choice, reason in (("none", "stop"), ("required", "tool_calls")):
+        given: dict[str, Any] = {"tools": [CHOOSE], "tool_choice": choice, "response_format": form}
+        assert served.ask(**given, max_tokens=100).choices[0].finish_reason == reason
+    assert Choice.model_validate_json(served.ask(tool_choice="auto", response_format=form).choices[0].message.content)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("tokens", "arguments"), [(60, '{"letter"'), (20, None)])
+def test_a_call_that_is_cut_off_is_no_text(served: Served, stream: bool, tokens: int, arguments: str | None) -> None:
+    """Clients then say that its arguments are incomplete."""
+    answer = served.ask(tools=[CHOOSE], tool_choice="required", max_tokens=tokens, stream=stream)
+    if stream:
+        chunks = list(answer)
+        reason, content = chunks[-1].choices[0].finish_reason, joined(chunks)
+        calls = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or []]
+    else:
+        (choice,) = answer.choices
+        reason, content, calls = choice.finish_reason, choice.message.content or "", choice.message.tool_calls or []
+    assert reason == "length"
+    if arguments is None:
+        assert (content.startswith("<tool_call>"), calls) == (True, [])
+    else:
+        assert content == ""
+        assert calls[0].function.name == "choose"
+        assert calls[0].function.arguments.startswith(arguments)
+
+
+def test_at_most_one_call_where_a_client_asks_for_that(served: Served) -> None:
+    answer = served.ask(tools=[CHOOSE], parallel_tool_calls=False, temperature=3, seed=1, max_tokens=200)
+    assert len(answer.choices[0].message.tool_calls or []) <= 1
+
+
 def test_tools_that_the_model_does_not_call_leave_an_answer_of_text(served: Served) -> None:
     for choice in ("auto", "none"):
         found = served.ask(tools=[CHOOSE, *TOOLS], tool_choice=choice, max_tokens=10).choices[0]
@@ -202,6 +245,19 @@ def test_tools_that_the_model_does_not_call_leave_an_answer_of_text(served: Serv
     as_sent = {"type": "function", "function": {**CHOOSE["function"], "strict": True, "description": None}}
     tokens = len(served.model.encode("hi", tools=[CHOOSE]))
     assert served.ask(tools=[as_sent], max_tokens=1).usage.prompt_tokens == tokens
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_the_allowed_tools_are_there(served: Served, mode: str) -> None:
+    choice: Any = allowed(mode, "choose")
+    found = served.ask(tools=[*TOOLS, CHOOSE], tool_choice=choice, max_tokens=200)
+    expected = served.ask(tools=[CHOOSE], tool_choice=mode, max_tokens=200)
+    assert found.usage.prompt_tokens == expected.usage.prompt_tokens
+    messages = [answer.choices[0].message for answer in (found, expected)]
+    assert messages[0].content == messages[1].content
+    assert [[call.function for call in message.tool_calls or []] for message in messages] == (
+        [[messages[1].tool_calls[0].function]] * 2 if mode == "required" else [[], []]
+    )
 
 
 def test_results_of_tools_go_back_in_and_the_model_answers(served: Served) -> None:
@@ -229,6 +285,53 @@ def test_results_of_tools_go_back_in_and_the_model_answers(served: Served) -> No
     assert again.message.tool_calls[0].id != call.id
 
 
+@pytest.mark.parametrize("arguments", ['{"letter": "a', "[1]", "none"])
+def test_a_call_whose_arguments_are_no_object_goes_back_in_as_its_text(
+    arguments: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    template = CHAT_TEMPLATE.replace(
+        "{% endfor %}",
+        "{% for call in message.tool_calls or [] %}[{{ call.function.arguments }}]{% endfor %}{% endfor %}",
+        1,
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "choose", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "error"},
+    ]  # fmt: skip
+    with serving(tmp_path_factory.mktemp("calls"), template=template) as served:
+        tokens = {}
+        for words in (arguments, ""):
+            call["function"] = {"name": "choose", "arguments": words}
+            status, found = served.post("/chat/completions", {"messages": messages, "max_tokens": 1})
+            assert status == 200
+            tokens[words] = found["usage"]["prompt_tokens"]
+    assert tokens[arguments] - tokens[""] == len(arguments) - len("{}")
+
+
+@pytest.mark.parametrize(
+    ("message", "same"),
+    [
+        ({"role": "assistant", "content": None}, ""),
+        ({"role": "assistant"}, ""),
+        ({"role": "assistant", "content": None, "refusal": "no, never"}, "no, never"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no, never"}]}, "no, never"),
+        ({"role": "tool", "tool_call_id": "1", "content": None}, ""),
+    ],
+)
+def test_a_message_without_content_is_empty_and_a_refusal_is_text(
+    served: Served, message: dict[str, Any], same: str
+) -> None:
+    hi = {"role": "user", "content": "hi"}
+    found, expected = (
+        served.post("/chat/completions", {"messages": [hi, one, hi], "max_tokens": 8})
+        for one in (message, {**message, "content": same})
+    )
+    assert (found[0], found[1]["choices"], found[1]["usage"]["prompt_tokens"]) == (
+        200, expected[1]["choices"], expected[1]["usage"]["prompt_tokens"],
+    )  # fmt: skip
+
+
 def test_a_schema_goes_with_tools_where_none_may_be_called(served: Served) -> None:
     found = served.ask(
         tools=[{"type": "function", "function": CLOCK}], tool_choice="none", max_tokens=60,
@@ -246,6 +349,11 @@ def test_what_the_model_thinks_is_reasoning_content(tmp_path_factory: pytest.Tem
         assert re.fullmatch("[d-e]{2}", message.content)
         assert joined(chunks, "reasoning_content") == message.reasoning_content
         assert joined(chunks) == message.content
+        assert (chunks[0].choices[0].delta.role, chunks[0].choices[0].delta.content) == ("assistant", None)
+        thoughts = served.ask(extra_body=pattern, stream=True, stream_options={"include_usage": True})
+        for usage in (served.ask(extra_body=pattern).usage, list(thoughts)[-1].usage):
+            assert usage.completion_tokens_details.reasoning_tokens == len("abc</think>")  # a token is a byte
+            assert usage.completion_tokens >= usage.completion_tokens_details.reasoning_tokens + 2
 
 
 def content_tokens(choices: Any) -> list[Any]:
@@ -292,6 +400,27 @@ def test_variables_and_documents_reach_the_template(tmp_path_factory: pytest.Tem
         assert served.ask(max_tokens=1, extra_body=given).usage.prompt_tokens == plain + len("glad[snow]")
 
 
+@pytest.mark.parametrize(
+    ("fields", "written"),
+    [
+        ({"reasoning_effort": "high"}, "high"),
+        ({"reasoning_effort": "none"}, "none, quiet"),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "none"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "medium"}}, "medium"),
+    ],
+)
+def test_the_effort_of_reasoning_is_a_variable_of_the_template(
+    served: Served, fields: dict[str, Any], written: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    template = CHAT_TEMPLATE + "{{ reasoning_effort }}{% if enable_thinking is false %}, quiet{% endif %}"
+    ask = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    with serving(tmp_path_factory.mktemp("effort"), template=template) as thinking:
+        plain, found = (thinking.post("/chat/completions", {**ask, **more})[1] for more in ({}, fields))
+        assert found["usage"]["prompt_tokens"] - plain["usage"]["prompt_tokens"] == len(written)
+    plain, found = (served.post("/chat/completions", {**ask, **more})[1] for more in ({}, fields))
+    assert found["choices"] == plain["choices"]  # a template without the variable
+
+
 @pytest.mark.parametrize("form", ["text", "ids", "list of text", "list of ids"])
 def test_a_prompt_is_continued_without_the_template(served: Served, form: str) -> None:
     ids = served.model.tokenizer.encode("a few words")
@@ -312,6 +441,51 @@ def test_a_prompt_is_continued_without_the_template(served: Served, form: str) -
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected.text
     assert chunks[-2].choices[0].finish_reason == "length"
     assert chunks[-1].usage.completion_tokens == 14
+
+
+PROMPTS = ["a few words", "b", "a few more"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_several_prompts_are_continued_each_as_if_it_were_alone(served: Served, as_ids: bool, stream: bool) -> None:
+    prompts: Any = [served.model.tokenizer.encode(words) for words in PROMPTS] if as_ids else PROMPTS
+    fields: dict[str, Any] = {"model": NAME, "max_tokens": 9, "temperature": 0.8, "seed": 3, "logprobs": 1}
+    alone = [served.client.completions.create(prompt=prompt, **fields) for prompt in prompts]
+    expected = [{**one.choices[0].model_dump(), "index": index} for index, one in enumerate(alone)]
+    if not stream:
+        found = served.client.completions.create(prompt=prompts, **fields)
+        assert [choice.model_dump() for choice in found.choices] == expected
+        usage = found.usage
+    else:
+        fields["stream_options"] = {"include_usage": True}
+        *chunks, last = served.client.completions.create(prompt=prompts, stream=True, **fields)
+        assert (len({chunk.id for chunk in chunks}), last.choices) == (1, [])
+        choices = [chunk.choices[0] for chunk in chunks]
+        for index, one in enumerate(expected):
+            own = [choice for choice in choices if choice.index == index]
+            assert "".join(choice.text for choice in own) == one["text"]
+            assert [choice.finish_reason for choice in own] == [None] * (len(own) - 1) + [one["finish_reason"]]
+            told = [choice.logprobs for choice in own if choice.logprobs is not None]
+            for name in ("token_logprobs", "text_offset", "tokens"):
+                assert [value for part in told for value in getattr(part, name)] == one["logprobs"][name]
+        usage = last.usage
+    assert usage.prompt_tokens == sum(map(len, PROMPTS))
+    assert (usage.completion_tokens, usage.total_tokens) == (27, 27 + usage.prompt_tokens)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tokens", [0, 4])
+def test_several_prompts_are_echoed_each_with_its_log_probabilities(served: Served, tokens: int, stream: bool) -> None:
+    fields: dict[str, Any] = {"model": NAME, "max_tokens": tokens, "echo": True, "logprobs": 0}
+    alone = [served.client.completions.create(prompt=prompt, **fields).choices[0] for prompt in PROMPTS]
+    found = served.client.completions.create(prompt=PROMPTS, stream=stream, **fields)
+    choices = [chunk.choices[0] for chunk in found] if stream else found.choices
+    for index, one in enumerate(alone):
+        own = [choice for choice in choices if choice.index == index]
+        assert "".join(choice.text for choice in own) == one.text
+        told = [choice.logprobs for choice in own if choice.logprobs is not None]
+        assert [value for part in told for value in part.token_logprobs] == one.logprobs.token_logprobs
 
 
 def test_log_probabilities_are_those_of_the_public_api_in_one_piece_and_as_a_stream(served: Served) -> None:
@@ -425,6 +599,20 @@ def test_fields_without_a_meaning_here_are_ignored(served: Served) -> None:
         logit_bias={}, service_tier="auto", parallel_tool_calls=True, modalities=["text"], tools=[], top_p=None,
     )  # fmt: skip
     assert found.choices[0].message.content == plain
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+def test_values_that_ask_for_nothing_are_like_none(served: Served, path: str) -> None:
+    prompt: Any = {"prompt": "hi"} if path == "/completions" else {"messages": [{"role": "user", "content": "hi"}]}
+    with running(served.model, served.engines, max_new_tokens=8) as short:
+        plain = short.post(path, prompt)[1]
+        for fields in ({"max_tokens": -1}, {"stop": ""}, {"stop": []}):
+            status, found = short.post(path, {**prompt, **fields})
+            assert (status, found.get("choices")) == (200, plain["choices"])
+        status, found = short.post("/chat/completions", {
+            "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 3, "max_tokens": -1,
+        })  # fmt: skip
+        assert (status, found["usage"]["completion_tokens"]) == (200, 3)
 
 
 def test_a_task_adapter_is_a_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,9 +121,24 @@ def test_a_call_that_the_model_decides_on_is_an_object_with_json_text(served: Se
         assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
     *chunks, _ = events = served.events(asking("weather", tools=[WEATHER]))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+    }  # an empty text would be a part of its own
     (streamed,) = [one for delta in deltas for one in delta.get("tool_calls", ())]
     assert streamed == {"index": 0, **call, "id": streamed["id"]}
     assert (text_of(events), chunks[-1]["choices"][0]["finish_reason"]) == ("", "tool_calls")
+
+
+def test_usage_has_the_fields_of_openai(served: Served) -> None:
+    *_, last, _ = served.events(asking("hello", stream_options={"include_usage": True}))
+    for usage in (last["usage"], served.post("/chat/completions", asking("hello"))[1]["usage"]):
+        assert usage["prompt_tokens_details"].keys() == {"cached_tokens", "audio_tokens"}
+        assert usage["prompt_tokens_details"]["audio_tokens"] == 0
+        details = ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
+        assert usage["completion_tokens_details"].keys() == set(details)
+        assert [usage["completion_tokens_details"][name] for name in details[:2]] == [0, 0]
 
 
 def test_without_tools_or_with_none_allowed_a_call_is_text(served: Served) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 from bundle_samples import PrintableBackend
-from served import CAPACITY, NAME, Served, serving
+from served import CAPACITY, NAME, Served, allowed, serving
 from tool_samples import TOOLS
 
 from streamfuse.runtime.backend import BackendError
@@ -23,7 +23,7 @@ from streamfuse.serve.errors import request_error
 
 ASK = [{"role": "user", "content": "hi"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-ODD = {"name": "odd", "parameters": {"type": "object", "properties": {"x": {"uniqueItems": True}}}}
+ODD = {"name": "odd", "strict": True, "parameters": {"type": "object", "properties": {"x": {"uniqueItems": True}}}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
 
 
@@ -55,7 +55,7 @@ def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any
         ({"logit_bias": {"1": 5}}, "logit_bias", "use regex, grammar or response_format"),
         ({"modalities": ["text", "audio"]}, "modalities", "answers are text"),
         ({"functions": [{"name": "f"}]}, "functions", "use tools"),
-        ({"reasoning_effort": "high"}, "reasoning_effort", "use chat_template_kwargs"),
+        ({"reasoning_effort": 3}, "reasoning_effort", "reasoning_effort must be text, not 3"),
         ({"max_token": 5}, "max_token", "there is no field max_token"),
         ({"\ud800": 5}, "\\ud800", "there is no field \\ud800"),
         ({"temperature": "hot"}, "temperature", "temperature must be a number, not 'hot'"),
@@ -64,6 +64,7 @@ def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any
         ({"top_k": 1.5}, "top_k", "top_k must be an integer"),
         ({"seed": -(2**63) - 1}, "seed", "seed must be an integer from 0"),
         ({"max_tokens": 0}, "max_tokens", "max_tokens must be an integer of at least 1"),
+        ({"max_tokens": -2}, "max_tokens", "max_tokens must be an integer of at least 1"),
         ({"max_completion_tokens": "9"}, "max_completion_tokens", "max_completion_tokens must be an integer"),
         ({"max_completion_tokens": 5, "max_tokens": 6}, "max_tokens", "differ; give one of them"),
         ({"stop": 5}, "stop", "stop must be text, or a list of texts, not 5"),
@@ -84,12 +85,22 @@ def refused(served: Served, path: str, body: object) -> tuple[int, dict[str, Any
             "tool_choice", "tool_choice must be one of auto, required, none, get_weather, now, not 'snow'",
         ),
         (
+            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "often", "tools": []}}},
+            "tool_choice.allowed_tools", 'must be {"mode": "auto" or "required", "tools": [...]}',
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [ODD]}}},
+            "tool_choice.allowed_tools.tools[0]", "must be",
+        ),
+        (
+            {"tools": TOOLS[:1], "tool_choice": allowed("auto", "get_weather", "snow")},
+            "tool_choice.allowed_tools", "tool_choice.allowed_tools has 'snow', which is not in tools",
+        ),
+        (
             {"tool_choice": {"type": "function", "function": {"name": "\ud800"}}},
             "tool_choice", "tool_choice \\ud800 needs tools",
         ),
-        ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "needs a tool_choice other than auto"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "set tool_choice to none"),
-        ({"tools": TOOLS, "regex": "a", "tool_choice": "required"}, "regex", "the model cannot call tools"),
+        ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls", "must be true or false"),
         ({"response_format": "json"}, "response_format", "response_format must be an object"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "text, json_object or json_schema"),
         ({"response_format": {"type": "json_object", "schema": 1}}, "response_format.schema", "must be a schema"),
@@ -120,14 +131,16 @@ def test_a_field_that_cannot_be_obeyed_is_named(
         ([{"content": "hi"}], "messages[0].role", "messages[0].role must be one of system, developer, user"),
         ([{"role": "function", "content": "hi"}], "messages[0].role", "not 'function'"),
         ([{"role": "user"}], "messages[0].content", "messages[0].content must be text, or a list of parts, not None"),
-        ([{"role": "assistant"}, *ASK], "messages[0].content", "not None"),
+        ([{"role": "system"}, *ASK], "messages[0].content", "not None"),
+        ([{"role": "assistant", "content": 5}, *ASK], "messages[0].content", "not 5"),
+        ([{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}], "messages[0].content[0]", "text only"),
         ([*ASK, {"role": "user", "content": [IMAGE]}], "messages[1].content[0]", "the model reads text only"),
         ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]", "the model reads text only"),
         ([{"role": "user", "content": "hi", "audio": {"id": "1"}}], "messages[0].audio", "not supported"),
         ([{"role": "user", "content": "hi", "tool_calls": [1]}], "messages[0].tool_calls", "of the assistant"),
         (
-            [*ASK, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
-            "messages[1].tool_calls[0].function.arguments", "must be the text of a JSON object, not '[1]'",
+            [*ASK, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}],
+            "messages[1].tool_calls[0].function.arguments", "must be the text of a JSON object, not [1]",
         ),
         ([*ASK, {"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[1].tool_calls[0]", "must be"),
         ([{"role": "tool", "content": "x", "tool_call_id": 4}], "messages[0].tool_call_id", "must be text"),
@@ -145,8 +158,12 @@ def test_a_message_that_is_none_is_named(served: Served, messages: Any, param: s
     [
         ({}, "prompt", "prompt must be text, or a list of token ids, not None"),
         ({"prompt": {}}, "prompt", "prompt must be text"),
-        ({"prompt": ["a", "b"]}, "prompt", "prompt has 2 prompts; send a request for each"),
+        ({"prompt": ["a"] * 65}, "prompt", "prompt has 65 prompts; send at most 64 in a request"),
         ({"prompt": [1.5]}, "prompt", "prompt must be text"),
+        ({"prompt": ["a", 5]}, "prompt", "prompt must be text, or a list of token ids, not ['a', 5]"),
+        ({"prompt": ["a", []]}, "prompt[1]", "prompt[1] must be text, or a list of token ids, not []"),
+        ({"prompt": ["a", [999999]]}, "prompt[1]", "prompt[1]: the prompt holds token 999999, outside"),
+        ({"prompt": ["a", "\ud800"]}, "prompt[1]", "is not UTF-8 text"),
         ({"prompt": [999999]}, None, "token 999999, outside this bundle's vocabulary"),
         ({"prompt": "a", "echo": 1}, "echo", "echo must be true or false, not 1"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens", "at least 1"),
@@ -178,16 +195,30 @@ def test_a_prompt_that_does_not_fit_is_refused_before_it_is_read(served: Served,
     long = [{"role": "user", "content": "word " * CAPACITY}]
     status, error = refused(served, "/chat/completions", {"messages": long, "stream": stream})
     assert (status, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
-    assert f"but the context holds {CAPACITY}" in error["message"]
+    most = f"this model's maximum context length is {CAPACITY} tokens"  # clients look for these words, or for
+    long = f"the prompt is too long: {most}, but it has "
+    assert error["message"].startswith(long)
+    assert error["message"].endswith(" and needs room for an answer; shorten it")
     body = {"messages": ASK, "max_completion_tokens": CAPACITY, "stream": stream}
     status, error = refused(served, "/chat/completions", body)
     assert (status, error["param"], error["code"]) == (400, "max_completion_tokens", "context_length_exceeded")
     tokens = len(served.model.encode("hi"))
-    assert f"ask for at most {CAPACITY - tokens}, or leave max_completion_tokens out" in error["message"]
+    room = CAPACITY - tokens
+    assert error["message"] == (
+        f"{most}, but the prompt has {tokens} and max_completion_tokens is {CAPACITY}; ask for at most {room}, or "
+        "leave max_completion_tokens out"
+    )
     for length in (CAPACITY, CAPACITY + 1):
         status, error = refused(served, "/completions", {"prompt": [1] * length, "stream": stream})
         assert (status, error["param"], error["code"]) == (400, "prompt", "context_length_exceeded")
-        assert f"the prompt has {length} tokens and needs room for an answer" in error["message"]
+        assert error["message"] == f"{long}{length} and needs room for an answer; shorten it"
+    echo = {"prompt": [1] * (CAPACITY + 1), "echo": True, "max_tokens": 0, "stream": stream}
+    assert refused(served, "/completions", echo)[1]["message"] == f"{long}{CAPACITY + 1}; shorten it"
+    several = {"prompt": ["hi", [1] * CAPACITY], "stream": stream}
+    status, error = refused(served, "/completions", several)
+    assert (status, error["param"], error["code"]) == (400, "prompt[1]", "context_length_exceeded")
+    words = f"{long}{CAPACITY} and needs room for an answer; shorten it"
+    assert error["message"] == words.replace("the prompt", "prompt[1]")
     assert [len(engine.calls) for engine in served.engines] == runs
     most = served.post("/chat/completions", {"messages": ASK, "max_tokens": CAPACITY - tokens})
     assert most[0] == 200
@@ -231,6 +262,21 @@ def test_another_model_path_or_method_is_an_error_in_the_same_form(served: Serve
         assert ("allow" in headers) == (status == 405)
         assert json.loads(text)["error"]["type"] == "invalid_request_error"
         assert path in text
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/chat/completions", "Not Found; the base URL of the API ends in /v1"),
+        ("/responses", "the base URL of the API ends in /v1"),
+        ("/v1/responses", "Not Found; use /v1/chat/completions"),
+        ("/v1/embeddings", "POST /v1/embeddings: Not Found"),
+    ],
+)
+def test_a_path_that_is_not_there_names_the_one_that_is(served: Served, path: str, sentence: str) -> None:
+    status, _, text = served.send("POST", path, {"messages": ASK})
+    assert status == 404
+    assert json.loads(text)["error"]["message"].endswith(sentence)
 
 
 def test_a_bundle_without_a_chat_template_completes_only(tmp_path: Path) -> None:

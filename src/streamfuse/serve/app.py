@@ -7,8 +7,9 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from streamfuse.api import Piece, Result
+from streamfuse.api import Piece, Result, Statistics
 from streamfuse.json_text import integer
 from streamfuse.serve.answers import ChatAnswer, TextAnswer
 from streamfuse.serve.errors import RequestError, request_error
@@ -36,6 +37,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Part = Piece | Result  # a step of an answer, and its end; a request with several prompts has several ends
 
 
 def application(service: Service, options: ServeOptions) -> Starlette:
@@ -93,52 +95,52 @@ class Answering:
 
     def __init__(self, service: Service, request: Request) -> None:
         self._service, self._request = service, request
-        form = ChatAnswer if request.is_chat else TextAnswer
-        log_probs = bool(request.options.get("log_probs"))
-        self._answer = form(request.model, service.fingerprint, request.include_usage, log_probs)
+        head = (request.model, service.fingerprint, request.include_usage, bool(request.options.get("log_probs")))
+        self._answer = ChatAnswer(*head, request.one_call) if request.is_chat else TextAnswer(*head)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _while_connected(receive, self._respond(scope, receive, send))
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What is written waits here until it is sent: a client that reads slowly holds up nobody else."""
-        written: asyncio.Queue[Piece | Result | Exception] = asyncio.Queue()
+        written: asyncio.Queue[Part | Exception | None] = asyncio.Queue()
         writing = asyncio.ensure_future(self._write(written))
         try:
             part = _checked(await written.get())
             if self._request.stream:
-                return await self._stream(part, written, scope, send)
-            while isinstance(part, Piece):
+                return await self._stream(part, written, send)
+            while part is not None:
                 self._answer.take(part)
                 part = _checked(await written.get())
-            _note(scope, part)
-            await JSONResponse(self._answer.whole(part))(scope, receive, send)
+            await JSONResponse(self._answer.whole())(scope, receive, send)
         except Exception as error:
             raise self._request_error(error) from error
         finally:
+            _note(scope, self._answer.statistics)
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _write(self, written: asyncio.Queue[Piece | Result | Exception]) -> None:
-        """The answer: its pieces, and at the end its result, or what went wrong."""
+    async def _write(self, written: asyncio.Queue[Part | Exception | None]) -> None:
+        """The answer to each prompt: its pieces, then its result. At the end None, or what went wrong."""
         try:
-            async with self._service.generation(self._request) as (prompt, generation):
-                for piece in prompt:
-                    written.put_nowait(piece)
-                async for piece in generation:
-                    if not self._request.only_echo:
-                        written.put_nowait(piece)
-                result = generation.result
-            if self._request.only_echo:
-                nothing = replace(result.statistics, generated_tokens=0, finish_reason="length")
-                result = replace(result, text="", tokens=[], statistics=nothing)
-            written.put_nowait(result)
+            async with self._service.turn(self._request) as answers:
+                for answer in answers:
+                    async with answer.begun() as (prompt, generation):
+                        for piece in prompt:
+                            written.put_nowait(piece)
+                        async for piece in generation:
+                            if not self._request.only_echo:
+                                written.put_nowait(piece)
+                        result = generation.result
+                    if self._request.only_echo:
+                        nothing = replace(result.statistics, generated_tokens=0, finish_reason="length")
+                        result = replace(result, text="", tokens=[], statistics=nothing)
+                    written.put_nowait(result)
+            written.put_nowait(None)
         except Exception as error:
             written.put_nowait(error)
 
-    async def _stream(
-        self, part: Piece | Result, written: asyncio.Queue[Piece | Result | Exception], scope: Scope, send: Send
-    ) -> None:
+    async def _stream(self, part: Part | None, written: asyncio.Queue[Part | Exception | None], send: Send) -> None:
         """Server-sent events. What goes wrong before the first token is an error with its status, later an event."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -148,14 +150,11 @@ class Answering:
             await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
 
         try:
-            for chunk in self._answer.opening():
-                await event(chunk)
-            while isinstance(part, Piece):
-                for chunk in self._answer.pieces(part):
+            while part is not None:
+                for chunk in self._answer.chunks(part):
                     await event(chunk)
                 part = _checked(await written.get())
-            _note(scope, part)
-            for chunk in self._answer.closing(part):
+            for chunk in self._answer.last():
                 await event(chunk)
         except Exception as error:
             await event(self._request_error(error).body)
@@ -169,7 +168,7 @@ class Answering:
         return known or RequestError(500, "the server failed; its log says why")
 
 
-def _checked(part: Piece | Result | Exception) -> Piece | Result:
+def _checked(part: Part | Exception | None) -> Part | None:
     if isinstance(part, Exception):
         raise part
     return part
@@ -194,13 +193,12 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) ->
         task.result()
 
 
-def _note(scope: Scope, result: Result) -> None:
-    """What the log says of an answer."""
-    found = result.statistics
-    scope["streamfuse.note"] = (
-        f", {found.prompt_tokens} + {found.generated_tokens} tokens, {found.decode_token_per_sec:.0f} tokens/s, "
-        f"{found.finish_reason}"
-    )
+def _note(scope: Scope, found: Sequence[Statistics]) -> None:
+    """What the log says of the answers that have ended."""
+    if found:
+        prompt, generated = sum(one.prompt_tokens for one in found), sum(one.generated_tokens for one in found)
+        rate = fmean(one.decode_token_per_sec for one in found)
+        scope["streamfuse.note"] = f", {prompt} + {generated} tokens, {rate:.0f} tokens/s, {found[-1].finish_reason}"
 
 
 async def _json(http: HttpRequest) -> object:
@@ -229,9 +227,18 @@ def _not_json(word: str) -> object:
 def _refusal(http: HttpRequest, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
         words = f"{http.method} {http.url.path:.100}: {error.detail}"
+        if error.status_code == 404:
+            words += _way(http.url.path)
         error = RequestError(error.status_code, words, headers=dict(error.headers or {}))  # Allow, of 405
     assert isinstance(error, RequestError), "it is registered for these two"
     return _response(error)
+
+
+def _way(path: str) -> str:
+    """What a client that asks for a path which is not there may have meant."""
+    if not path.startswith("/v1/"):
+        return "; the base URL of the API ends in /v1"
+    return "; use /v1/chat/completions" if path.startswith("/v1/responses") else ""
 
 
 def _failure(http: HttpRequest, error: Exception) -> JSONResponse:

@@ -41,7 +41,6 @@ _REFUSED_CHAT = _REFUSED | {
     "modalities": ((["text"],), "answers are text"),
     "functions": (([],), "use tools"),
     "function_call": ((), "use tool_choice"),
-    "reasoning_effort": ((), "use chat_template_kwargs, if the model's chat template has such a variable"),
     "verbosity": ((), "say in a message how long the answer should be"),
     "web_search_options": ((), "describe a search as one of the tools"),
 }
@@ -49,22 +48,24 @@ _REFUSED_TEXT = _REFUSED | {
     "best_of": ((1,), _ONE_ANSWER),
     "suffix": (("",), "the model continues texts, and does not fill gaps in them"),
 }
+_MOST_PROMPTS = 64  # of a request, which nobody else can be answered before
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: messages of a chat, or a prompt as text or token ids, and how it is answered."""
+    """One request: messages of a chat, or prompts as text or token ids, and how they are answered."""
 
     options: GenerationOptions
     model: str
     messages: list[dict[str, Any]] | None = None
-    prompt: str | list[int] | None = None
+    prompts: Sequence[str | list[int]] = ()
     stream: bool = False
     include_usage: bool = False
     limit: str = "max_tokens"  # the field that limits the tokens
-    echo: bool = False  # the answer begins with the prompt
+    echo: bool = False  # an answer begins with its prompt
     only_echo: bool = False  # and ends with it
+    one_call: bool = False  # calls of tools after the first are left out
 
     @property
     def is_chat(self) -> bool:
@@ -77,7 +78,7 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
     fields = _Fields(body, models, _REFUSED_CHAT)
     messages = _messages(fields.take("messages", list, "a list of messages"))
     options = _options(fields)
-    if (variables := fields.take("chat_template_kwargs", dict, "an object")) is not None:
+    if variables := _variables(fields):
         options["template_variables"] = variables
     if (documents := fields.take("documents", list, "a list of objects")) is not None:
         options["documents"] = documents
@@ -89,19 +90,19 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
         if not asked:
             raise RequestError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_value")
         options["top_log_probs"] = top
-    _add_tools(fields, options)
+    one_call = _add_tools(fields, options)
     stream, include_usage = _streaming(fields)
     fields.end()
-    return Request(options, fields.model, messages, None, stream, include_usage, limit)
+    return Request(options, fields.model, messages, (), stream, include_usage, limit, one_call=one_call)
 
 
 def read_completion(body: object, models: Sequence[str]) -> Request:
     """The request of a body for /v1/completions, as `read_chat`."""
     fields = _Fields(body, models, _REFUSED_TEXT)
-    prompt = _prompt(fields.take("prompt", object, "text"))
+    prompts = _prompts(fields.take("prompt", object, ""))
     options = _options(fields)
     echo = fields.take("echo", bool, "true or false") or False
-    limit = fields.take("max_tokens", object, "")
+    limit = _limit(fields, "max_tokens")
     only_echo = echo and type(limit) is int and limit == 0
     if limit is not None:
         options["max_new_tokens"] = 1 if only_echo else limit
@@ -111,7 +112,7 @@ def read_completion(body: object, models: Sequence[str]) -> Request:
         options["ignore_eos"] = True  # clients that score a prompt drop the last token, so there must be another one
     stream, include_usage = _streaming(fields)
     fields.end()
-    return Request(options, fields.model, None, prompt, stream, include_usage, echo=echo, only_echo=only_echo)
+    return Request(options, fields.model, None, prompts, stream, include_usage, echo=echo, only_echo=only_echo)
 
 
 class _Fields:
@@ -169,6 +170,8 @@ def _options(fields: _Fields) -> GenerationOptions:
     seed, top_p = options["seed"], options["top_p"]
     if type(seed) is int and -(1 << 63) <= seed < 0:
         options["seed"] = seed & _SEEDS
+    if options["stop"] in ("", []):
+        options["stop"] = None
     if type(top_p) in (int, float) and top_p == 0:
         options |= {"top_p": None, "top_k": 1}  # the most probable token alone
     if (form := fields.take("response_format", dict, "an object")) is not None:
@@ -197,9 +200,24 @@ def _schema(form: Mapping[str, Any]) -> Any:
     return given["schema"]
 
 
+def _variables(fields: _Fields) -> dict[str, Any]:
+    """Variables of the chat template, which ignores those that it does not have."""
+    given = fields.take("chat_template_kwargs", dict, "an object") or {}
+    effort = fields.take("reasoning_effort", str, "text")
+    if effort is None:
+        return given
+    return {"reasoning_effort": effort, **({"enable_thinking": False} if effort == "none" else {}), **given}
+
+
+def _limit(fields: _Fields, name: str) -> Any:
+    """A limit of tokens. -1 is none, as in llama.cpp's server."""
+    value = fields.take(name, object, "")
+    return None if type(value) is int and value == -1 else value
+
+
 def _add_limit(fields: _Fields, options: GenerationOptions) -> str:
     """The limit of tokens, which has an old and a new name; the name that was used."""
-    given = {name: fields.take(name, object, "") for name in ("max_completion_tokens", "max_tokens")}
+    given = {name: _limit(fields, name) for name in ("max_completion_tokens", "max_tokens")}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) == 2 and given["max_tokens"] != given["max_completion_tokens"]:
         raise RequestError(
@@ -211,31 +229,24 @@ def _add_limit(fields: _Fields, options: GenerationOptions) -> str:
     return "max_tokens"
 
 
-def _add_tools(fields: _Fields, options: GenerationOptions) -> None:
+def _add_tools(fields: _Fields, options: GenerationOptions) -> bool:
+    """Whether the answer may have at most one call."""
     given = fields.take("tools", list, "a list of tools") or []
     tools = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(given)]
-    choice = _choice(fields.take("tool_choice", object, ""))
-    several = fields.take("parallel_tool_calls", bool, "true or false")
-    restriction = next((name for name in CONSTRAINTS if name in options), None)
+    choice = fields.take("tool_choice", object, "")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, tools = _allowed(choice.get("allowed_tools"), tools)
+    choice = _choice(choice)
     if tools:
         options["tools"] = tools
-    if restriction is not None and choice != "none" and (tools or choice not in (None, "auto")):
-        raise RequestError(
-            400,
-            f"{'response_format' if restriction == 'schema' else restriction} restricts the whole answer, so the model "
-            "cannot call tools; set tool_choice to none, or leave one of them out",
-            "response_format" if restriction == "schema" else restriction,
-            "unsupported_parameter",
-        )
-    if tools and several is False and choice in (None, "auto"):
-        raise RequestError(
-            400,
-            "parallel_tool_calls false needs a tool_choice other than auto: with auto an answer may have several calls",
-            "parallel_tool_calls",
-            "unsupported_parameter",
-        )
-    if choice is not None and restriction is None:
+    restriction = next((name for name in CONSTRAINTS if name in options), None)
+    if restriction is not None and choice in (None, "auto"):
+        choice = "auto" if tools else None  # an answer that fits, or a call
+    elif restriction is not None and choice != "none":
+        del options[restriction]  # type: ignore[misc]  # the answer is a call
+    if choice is not None:
         options["tool_choice"] = choice
+    return fields.take("parallel_tool_calls", bool, "true or false") is False
 
 
 def _tool(tool: object, param: str) -> dict[str, Any]:
@@ -260,6 +271,20 @@ def _choice(choice: object) -> str | None:
     return str(own["name"])
 
 
+def _allowed(given: object, tools: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """A tool_choice among some of the tools: the choice, and these tools."""
+    param = "tool_choice.allowed_tools"
+    listed = given.get("tools") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or given.get("mode") not in ("auto", "required") or not isinstance(listed, list):
+        raise _wrong(param, '{"mode": "auto" or "required", "tools": [...]}', given)
+    names = [_tool(tool, f"{param}.tools[{place}]")["function"]["name"] for place, tool in enumerate(listed)]
+    allowed = [tool for tool in tools if tool["function"]["name"] in names]
+    for name in names:
+        if name not in [tool["function"]["name"] for tool in allowed]:
+            raise RequestError(400, f"{param} has {name!r:.60}, which is not in tools", param, "invalid_value")
+    return given["mode"], allowed
+
+
 def _streaming(fields: _Fields) -> tuple[bool, bool]:
     stream = fields.take("stream", bool, "true or false") or False
     how = fields.take("stream_options", dict, "an object")
@@ -271,16 +296,19 @@ def _streaming(fields: _Fields) -> tuple[bool, bool]:
     return stream, usage
 
 
-def _prompt(prompt: object) -> str | list[int]:
-    """Text or token ids; a list of one of them, as some clients send it, is that one."""
-    one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)) else prompt
-    if isinstance(one, str) or (isinstance(one, list) and one and all(type(token) is int for token in one)):
-        return one
-    if isinstance(one, list) and len(one) > 1 and all(isinstance(item, (str, list)) for item in one):
-        raise RequestError(
-            400, f"prompt has {len(one)} prompts; send a request for each", "prompt", "unsupported_parameter"
-        )
-    raise _wrong("prompt", "text, or a list of token ids", one)
+def _prompts(given: object) -> list[str | list[int]]:
+    """Texts or lists of token ids: one, or a list of them."""
+    prompts: list[Any] = [given]
+    if isinstance(given, list) and given and all(isinstance(one, (str, list)) for one in given):
+        prompts = given
+    if len(prompts) > _MOST_PROMPTS:
+        message = f"prompt has {len(prompts)} prompts; send at most {_MOST_PROMPTS} in a request"
+        raise RequestError(400, message, "prompt", "invalid_value")
+    for place, one in enumerate(prompts):
+        if not isinstance(one, str) and not (isinstance(one, list) and one and all(type(id_) is int for id_ in one)):
+            param = f"prompt[{place}]" if len(prompts) > 1 else "prompt"
+            raise _wrong(param, "text, or a list of token ids", one)
+    return prompts
 
 
 def _messages(given: list[Any] | None) -> list[dict[str, Any]]:
@@ -300,9 +328,11 @@ def _message(message: object, param: str) -> dict[str, Any]:
         raise _wrong(f"{param}.role", f"one of {', '.join(_ROLES)}", message.get("role"))
     calls = message.get("tool_calls") or []
     content = message.get("content")
-    # An answer of calls alone comes back with the null that it was sent with; a chat keeps an empty text there, which
-    # every template can write.
-    made: dict[str, Any] = {"role": role, "content": "" if content is None and calls else _text(content, param)}
+    # An answer of calls alone comes back with the null that it was sent with, and so does a tool's empty result; a chat
+    # keeps an empty text there, which every template can write.
+    if content is None and role in ("assistant", "tool"):
+        content = (message.get("refusal") if role == "assistant" else None) or ""
+    made: dict[str, Any] = {"role": role, "content": _text(content, param, role)}
     for name in ("audio", "function_call"):
         if message.get(name) is not None:
             raise RequestError(400, f"{param}.{name} is not supported", f"{param}.{name}", "unsupported_parameter")
@@ -319,21 +349,21 @@ def _message(message: object, param: str) -> dict[str, Any]:
     return made
 
 
-def _text(content: object, param: str) -> str:
+def _text(content: object, param: str, role: str) -> str:
     """The text of a message, whose parts become lines."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise _wrong(f"{param}.content", "text, or a list of parts", content)
-    lines = []
+    lines, kinds = [], ("text", "refusal") if role == "assistant" else ("text",)
     for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text" or not isinstance(part.get("text"), str):
+        if kind not in kinds or not isinstance(part.get(kind), str):
             where = f"{param}.content[{place}]"
             raise RequestError(
                 400, f"{where} is {part!r:.60}; the model reads text only", where, "unsupported_parameter"
             )
-        lines.append(part["text"])
+        lines.append(part[kind])
     return "\n".join(lines)
 
 
@@ -345,12 +375,15 @@ def _call(call: object, param: str) -> dict[str, Any]:
     return made if call.get("id") is None else {"id": str(call["id"]), **made}
 
 
-def _arguments(text: object, param: str) -> dict[str, Any]:
-    """The object that templates write; clients send its text."""
+def _arguments(text: object, param: str) -> object:
+    """The object that templates write; clients send its text. A model's broken call stays text: the conversation goes
+    on after it."""
     try:
         found = json.loads(text or "{}") if isinstance(text, str) else text
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if isinstance(found, dict):
+        return found
+    if not isinstance(text, str):
         raise _wrong(f"{param}.function.arguments", "the text of a JSON object", text)
-    return found
+    return text

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from streamfuse.api import AsyncGeneration, GenerationOptions, Model, Piece, TokenLogProb
+from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.text import TextError
 from streamfuse.serve.errors import RequestError
 from streamfuse.serve.requests import Request
 
@@ -38,29 +42,29 @@ class Service:
         self._closed = False
 
     @asynccontextmanager
-    async def generation(self, request: Request) -> AsyncIterator[tuple[list[Piece], AsyncGeneration]]:
-        """The generation that answers a request, when its turn has come; it ends with the block. Before it, the pieces
-        of the prompt, if the answer repeats it.
+    async def turn(self, request: Request) -> AsyncIterator[list[Prepared]]:
+        """The answers to the prompts of a request, to be begun in their order, when its turn has come; the turn ends
+        with the block.
 
         Raises:
-            RequestError: the queue is full, the server shuts down, or the prompt does not fit the context.
+            RequestError: the queue is full, the server shuts down, or a prompt does not fit the context.
             OptionError, PromptError, TextError: of the API, before it waits.
         """
         self._check_open()
         if len(self._line) >= self._most:
-            seconds = min(math.ceil(len(self._line) * self._seconds), _MOST_RETRY_SECONDS)
+            latest = min(2 * math.ceil(len(self._line) * self._seconds) + 1, _MOST_RETRY_SECONDS)
+            seconds = random.randint(latest // 2, latest)  # so that clients refused together do not return together
             message = f"the queue is full ({self.waiting} wait); try again in {seconds} seconds"
             raise RequestError(429, message, code="queue_full", headers={"Retry-After": str(seconds)})
         turn = asyncio.Event()
         self._line.append(turn)
         self._line[0].set()
         try:
-            generation, echo, stop_echo = await asyncio.to_thread(self._prepared, request)
+            answers = await asyncio.to_thread(self._prepared, request)
             await turn.wait()
             self._check_open()
             started = time.monotonic()
-            async with generation:
-                yield await _finished(echo, stop_echo), generation
+            yield answers
             self._seconds += 0.3 * (time.monotonic() - started - self._seconds)
         finally:
             self._line.remove(turn)
@@ -86,40 +90,69 @@ class Service:
         if self._closed:
             raise RequestError(503, "the server shuts down", code="shutting_down", headers={"Retry-After": "5"})
 
-    def _prepared(self, request: Request) -> tuple[AsyncGeneration, Callable[[], list[Piece]], Callable[[], None]]:
-        """Everything checked, nothing begun; what makes the pieces of the prompt, and what stops that. Any thread may
-        call it, also while an answer is written."""
-        adapter, messages, prompt = self.models[request.model], request.messages, request.prompt
+    def _prepared(self, request: Request) -> list[Prepared]:
+        """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""
+        adapter, prompts = self.models[request.model], request.prompts
         model = self._model if adapter is None else self._model.adapter(adapter)
-        if request.is_chat and not model.tokenizer.can_chat:
-            raise RequestError(400, "this bundle has no chat template; use /v1/completions", code="no_chat_template")
+        if request.is_chat:
+            if not model.tokenizer.can_chat:
+                raise RequestError(
+                    400, "this bundle has no chat template; use /v1/completions", code="no_chat_template"
+                )
+            return [self._answer(model, request, None, "messages")]
+        if len(prompts) == 1:
+            return [self._answer(model, request, prompts[0], "prompt")]
+        answers = []
+        for place, prompt in enumerate(prompts):
+            param = f"prompt[{place}]"
+            try:
+                answers.append(self._answer(model, request, prompt, param))
+            except (PromptError, TextError) as error:
+                raise RequestError(400, f"{param}: {error}", param, "invalid_prompt") from None
+        return answers
+
+    def _answer(self, model: Model, request: Request, prompt: str | list[int] | None, param: str) -> Prepared:
+        """The answer to a prompt, or to the messages; `param` is its field."""
+        messages, raw = request.messages, not request.is_chat
         options = GenerationOptions(**request.options)
         options.setdefault("seed", secrets.randbits(63))
         options.setdefault("speculative", self._speculative)
-        raw = not request.is_chat
         ids = prompt if isinstance(prompt, list) else model.encode(prompt, messages=messages, raw=raw, **options)
         room, asked = self.context_tokens - len(ids), options.get("max_new_tokens")
+        which, code = param if len(request.prompts) > 1 else "the prompt", "context_length_exceeded"
+        # Some clients look for these words of OpenAI's, others for Anthropic's "prompt is too long".
+        most = f"this model's maximum context length is {self.context_tokens} tokens"
         if room < (0 if request.only_echo else 1):
-            raise RequestError(
-                400,
-                f"the prompt has {len(ids)} tokens and needs room for an answer, but the context holds "
-                f"{self.context_tokens}; shorten it",
-                "messages" if request.is_chat else "prompt",
-                "context_length_exceeded",
-            )
+            why = "" if request.only_echo else " and needs room for an answer"
+            message = f"{which} is too long: {most}, but it has {len(ids)}{why}; shorten it"
+            raise RequestError(400, message, param, code)
         if isinstance(asked, int) and asked > room and not request.only_echo:
-            raise RequestError(
-                400,
-                f"the prompt has {len(ids)} tokens and {request.limit} is {asked}, but the context holds "
-                f"{self.context_tokens}; ask for at most {room}, or leave {request.limit} out",
-                request.limit,
-                "context_length_exceeded",
+            message = (
+                f"{most}, but {which} has {len(ids)} and {request.limit} is {asked}; ask for at most {room}, or leave "
+                f"{request.limit} out"
             )
+            raise RequestError(400, message, request.limit, code)
         if asked is None:
             options["max_new_tokens"] = min(room, self._max_new_tokens or room)
         generation = model.astream(prompt, messages=messages, raw=raw, **options)
         echo = partial(_echoed, model, ids, options) if request.echo else list[Piece]
-        return generation, echo, model.stop_score
+        return Prepared(generation, echo, model.stop_score)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An answer that has not begun, what makes the pieces of its prompt (none, unless the answer repeats it), and what
+    stops that."""
+
+    generation: AsyncGeneration
+    echo: Callable[[], list[Piece]]
+    stop_echo: Callable[[], None]
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[tuple[list[Piece], AsyncGeneration]]:
+        """The pieces of the prompt and the generation, which ends with the block."""
+        async with self.generation:
+            yield await _finished(self.echo, self.stop_echo), self.generation
 
 
 async def _finished(work: Callable[[], list[Piece]], stop: Callable[[], None]) -> list[Piece]:
@@ -131,6 +164,8 @@ async def _finished(work: Callable[[], list[Piece]], stop: Callable[[], None]) -
         while not task.done():  # a stop before the first pass has no effect
             stop()
             await asyncio.wait([task], timeout=0.05)
+        if not task.cancelled():
+            task.exception()  # asyncio logs one that nobody has asked for
         raise
 
 
