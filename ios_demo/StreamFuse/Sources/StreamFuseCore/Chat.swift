@@ -85,6 +85,9 @@ public final class Chat: TextSession {
   ) async throws -> Response {
     var answer = stream(to: words, configure)
     var response = try await answer.response()
+    // A required call was made; required again, it would repeat until the last round.
+    let choice = answer.turn.config.toolChoice
+    let wasRequired = choice != nil && choice != .auto && choice != .never
     for _ in 0..<max(0, maxToolRounds) where !response.toolCalls.isEmpty && session.isLast(answer.turn) {
       var results = [ToolResult]()
       for call in response.toolCalls {
@@ -92,11 +95,9 @@ public final class Chat: TextSession {
         guard session.isLast(answer.turn) else { return response }
         results.append(try await result(of: call))
       }
-      // A required call was made; required again, it would repeat until the last round.
-      let choice = answer.turn.config.toolChoice.map { $0 == .never ? $0 : .auto }
       let next = session.stream(.results(results), after: answer.turn) {
         configure(&$0)
-        $0.toolChoice = choice
+        if wasRequired { $0.toolChoice = .auto }
       }
       guard let next else { break }
       answer = next
@@ -113,17 +114,19 @@ public final class Chat: TextSession {
   }
 
   /// Sends a request and waits for an answer that is JSON of a type of your own. Its schema is `JSONSchema(for:)`, or
-  /// the one that `configure` sets. Throws as `JSONSchema(for:)`, `respond` and `Response.parsed` do.
+  /// the one that `configure` sets. With the tool choice `auto`, the model may call tools before it answers. Throws as
+  /// `JSONSchema(for:)`, `respond` and `Response.parsed` do.
   public func respond<Value: Decodable>(
     to words: String, as type: Value.Type, _ configure: @Sendable (inout GenerationConfig) -> Void = { _ in }
   ) async throws -> Value {
     var config = GenerationConfig()
     configure(&config)
     let schema = try config.schema ?? JSONSchema(for: type)
-    return try await stream(to: words) {
+    let response = try await respond(to: words) {
       configure(&$0)
       $0.schema = schema
-    }.response().parsed(as: type)
+    }
+    return try response.parsed(as: type)
   }
 
   /// The turns so far; an answer in progress is added when it ends.

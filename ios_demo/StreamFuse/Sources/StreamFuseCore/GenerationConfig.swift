@@ -36,14 +36,15 @@ public struct GenerationConfig: Sendable, Equatable, Codable {
   /// Number of most probable tokens to return per position, at most 20: `Piece.topLogProbs`. More than 0 implies
   /// `logProbs`.
   public var topLogProbs: Int?
-  /// The answer is JSON that fits this schema. At most one of `schema`, `regex`, `grammar` and `toolChoice` is set;
+  /// The answer is JSON that fits this schema. At most one of `schema`, `regex` and `grammar` is set;
   /// docs/structured.md says what is supported.
   public var schema: JSONSchema?
   /// The whole answer matches this regular expression.
   public var regex: String?
   /// The answer is in the language of this grammar, in Lark's syntax.
   public var grammar: String?
-  /// Whether the answer to a chat with tools calls them. Nil: `auto`, unless another constraint is set.
+  /// Whether the answer to a chat with tools calls them. With `schema`, `regex` or `grammar`, `auto` means an answer that
+  /// fits it, or one call. Nil: `auto`, or `never` with one of these.
   public var toolChoice: ToolChoice?
 
   /// A configuration in which every field is nil.

@@ -18,6 +18,8 @@ public actor Session {
     var last: Turn?
     /// How many requests were made, and calls that end them, such as `reset`. Only the newest of them may begin.
     var requests = 0
+    /// How many of the last of them keep the rounds of tools.
+    var keeping = 0
     /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
 
@@ -25,13 +27,18 @@ public actor Session {
     /// answer, if some are complete, are not made; those of an answer that has ended are, if the call `keepsRounds`.
     mutating func claim(_ request: Turn? = nil, keepsRounds: Bool = false) {
       requests += 1
+      keeping = keepsRounds ? keeping + 1 : 0
       request?.number.store(requests, ordering: .relaxed)
       if turn != nil { writer?.stop() }
       if !keepsRounds || turn != nil { last = nil }
     }
 
-    /// Whether nothing was claimed since this request.
-    func isNewest(_ request: Turn) -> Bool { request.number.load(ordering: .relaxed) == requests }
+    /// Whether nothing was claimed since this request that ends it.
+    func isNewest(_ request: Turn) -> Bool {
+      var newest = requests
+      if case .results = request.prompt { newest -= keeping }
+      return request.number.load(ordering: .relaxed) == newest
+    }
   }
 
   /// Makes the writer, with an empty cache.

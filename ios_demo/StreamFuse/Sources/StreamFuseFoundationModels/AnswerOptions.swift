@@ -21,11 +21,11 @@
       let hasTools = !request.enabledToolDefinitions.isEmpty
       let isRequired = hasTools && !callsAreDone && options.toolCallingMode == .required
       schema = isRequired ? nil : try request.schema.map(jsonSchema)
-      // A schema restricts the whole answer, so it and a choice of tools exclude each other.
+      // With a schema, `auto` allows an answer that fits it, or a call.
       toolChoice =
         if isRequired {
           .required
-        } else if !hasTools || schema != nil {
+        } else if !hasTools {
           nil
         } else {
           options.toolCallingMode == .disallowed ? .never : .auto

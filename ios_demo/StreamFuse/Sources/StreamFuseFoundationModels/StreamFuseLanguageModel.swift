@@ -107,7 +107,8 @@
         do {
           let sent = try await model.send(answer, into: channel)
           let needsCall = options.toolChoice == .required && sent.toolCalls.isEmpty
-          let needed: String? = options.schema != nil ? "object" : needsCall ? "tool call" : nil  // text may end anywhere
+          let needsObject = options.schema != nil && sent.toolCalls.isEmpty
+          let needed: String? = needsObject ? "object" : needsCall ? "tool call" : nil  // text may end anywhere
           if let needed, sent.statistics.finishReason == "incomplete" {
             throw StreamFuseError(
               .notParsed,

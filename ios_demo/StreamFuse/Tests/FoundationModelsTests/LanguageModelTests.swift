@@ -158,10 +158,10 @@ final class LanguageModelTests: XCTestCase {
     try await ask(model, [prompt("Rome"), response("{}"), prompt("Oslo")], schema: schema, .init(), .init(includeSchemaInPrompt: false))
     XCTAssertEqual(script.requests[1].prompt, .turn("Oslo"))
     XCTAssertEqual(script.requests[1].chat, 0)
-    // A schema is for the whole answer: tools are called before, and only if they must be.
+    // The answer fits the schema, or is a call.
     try await ask(model, [prompt("Rome")], tools: [weather()], schema: schema)
     let free = script.requests[2].config
-    XCTAssertEqual([free.toolChoice?.rawValue, free.schema?.text], [nil, ordered])
+    XCTAssertEqual([free.toolChoice?.rawValue, free.schema?.text], ["auto", ordered])
     try await ask(model, [prompt("Rome")], tools: [weather()], schema: schema, .init(toolCallingMode: .required))
     let forced = script.requests[3].config
     XCTAssertEqual([forced.toolChoice?.rawValue, forced.schema?.text], ["required", nil])

@@ -239,6 +239,24 @@ final class ToolLoopTests: XCTestCase {
     }
   }
 
+  func testTrimBetweenAToolResultAndItsRequestKeepsTheToolLoopRunning() async throws {
+    let gate = DispatchSemaphore(value: 0)
+    let writer = ScriptedWriter([[try call("a")]], beforePrepare: { _ = gate.wait(timeout: .now() + 10) })
+    let response = try await respond(writer, whileAToolRuns: { chat in
+      Task { try await chat.prepare() }
+      try await Task.sleep(for: .milliseconds(100))  // it holds the session
+      Task {
+        try await Task.sleep(for: .milliseconds(100))  // the request with the result waits for the session
+        async let trimmed: Void = chat.trim()
+        try await Task.sleep(for: .milliseconds(100))
+        gate.signal()
+        try await trimmed
+      }
+    })
+    XCTAssertEqual(response.text, "Warm.")
+    XCTAssertEqual(writer.results.count, 1)
+  }
+
   /// The response to a question whose tool runs while `body` does.
   private func respond(
     _ writer: ScriptedWriter, whileAToolRuns body: @Sendable (Chat) async throws -> Void

@@ -29,11 +29,12 @@ import kotlinx.serialization.Serializable
  * @property topLogProbs number of most probable tokens to return per position, at most 20: [Piece.topLogProbs]. More
  *   than 0 implies [logProbs].
  * @property schema the answer is JSON that fits this JSON schema, for example of [schemaOf]. At most one of [schema],
- *   [regex], [grammar] and [toolChoice] is set; docs/structured.md says what is supported.
+ *   [regex] and [grammar] is set; docs/structured.md says what is supported.
  * @property regex the whole answer matches this regular expression.
  * @property grammar the answer is in the language of this grammar, in Lark's syntax.
  * @property toolChoice of a chat with tools: `auto`, any text, in which calls fit their tools' parameters; `none`, text
- *   without calls; `required` or the name of a tool, one call. Null: `auto`, unless another constraint is set.
+ *   without calls; `required` or the name of a tool, one call. With [schema], [regex] or [grammar], `auto` means an
+ *   answer that fits it, or one call. Null: `auto`, or `none` with one of these.
  */
 @Serializable
 public data class GenerationConfig(

@@ -152,7 +152,8 @@ public sealed class Session(
      * Sends a request and waits for the answer as an object of a serializable class, whose schema ([schemaOf]) it fits.
      * Fails as [generate] and [Answer.parsed] do.
      *
-     * @param config overrides of the session's defaults, without a constraint.
+     * @param config overrides of the session's defaults, without another constraint. In a chat with tools, `toolChoice`
+     *   `auto` lets the model call them before it answers.
      */
     public suspend inline fun <reified T> generateObject(
         text: String,

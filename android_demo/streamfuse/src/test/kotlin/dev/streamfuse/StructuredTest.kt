@@ -104,7 +104,7 @@ class StructuredTest {
     fun `what cannot be used is refused, and what is cut off is told`() = runBlocking<Unit> {
         Models.demo.chat().use { chat ->
             val refused = mapOf(
-                GenerationConfig(schema = """{"properties":{"a":{"not":{}}}}""") to ErrorCode.BAD_GRAMMAR,
+                GenerationConfig(schema = """{"properties":{"a":{"not":{"pattern":"b"}}}}""") to ErrorCode.BAD_GRAMMAR,
                 GenerationConfig(regex = "(") to ErrorCode.BAD_GRAMMAR,
                 GenerationConfig(schema = "{}", regex = "a") to ErrorCode.BAD_ARGUMENT,
                 GenerationConfig(toolChoice = "required") to ErrorCode.BAD_ARGUMENT,
