@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import time
@@ -109,6 +110,37 @@ def ended(source: str) -> str:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_ends_with_a_sentence(name: str) -> None:
     ended(HOSTILE[name])
+
+
+# As templates that look back at all earlier messages, or at each word of one.
+LONG = {
+    "many messages": (
+        "{% for m in messages %}{% for other in messages[:30] %}{% if other.role == m.role and other.content %}"
+        "{% set last = other.content | length + loop.index %}{% endif %}{% endfor %}{{ m.content }}{% endfor %}",
+        [{"role": role, "content": "Hello."} for _ in range(1_500) for role in ("user", "assistant")],
+    ),
+    "many words": (
+        "{% for m in messages %}{% for word in m.content.split(' ') %}{% if word and word != 'x' and loop.index %}"
+        "{{ word + ' ' }}{% endif %}{% endfor %}{% endfor %}",
+        [{"role": "user", "content": "word " * 100_000}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_chat_is_rendered(name: str) -> None:
+    source, messages = LONG[name]
+    assert by_streamfuse(source, messages) == by_transformers(source, messages)
+
+
+def test_the_limit_of_steps_is_named_and_grows_with_the_messages() -> None:
+    endless = HOSTILE["loops without end"]
+    few = ended(endless)
+    found = re.fullmatch(r"the chat template needs more than (\d+) steps for these messages, .*", few)
+    assert found is not None
+    assert 1_000_000 < int(found[1]) < 1_100_000
+    longer = by_streamfuse(endless, [{"role": "user", "content": "a" * 20_000}])[1]
+    assert 1_500_000 < int(longer.split("more than ")[1].split()[0]) < 4_000_000
 
 
 NOT_VALID = [

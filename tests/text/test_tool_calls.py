@@ -12,19 +12,28 @@ from typing import Any
 import pytest
 from tool_families import (
     CHATML,
+    COMMAND,
     GEMMA,
     GEMMA_3,
     GEMMA_4,
     GRANITE,
     HERMES,
+    JAMBA,
     LFM2,
     LLAMA,
+    LLAMA_4,
     MESSAGE_TOOLS,
+    MINICPM,
+    MINIMAX,
     MINISTRAL,
     MISTRAL,
+    NEMOTRON,
     NO_TOOLS,
+    OWN_FORMS,
     PHI_4,
+    PYTHONIC,
     QWEN_XML,
+    SEED,
     SPECIAL,
     made,
     pairs,
@@ -117,6 +126,52 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {  # template,
         PHI_4, '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]<|/tool_call|>', "", [PARIS]
     ),
     "granite": (GRANITE, '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', "", [PARIS]),
+    "jamba": (
+        JAMBA,
+        'ok <tool_calls>[\n    {"name": "get_weather", "arguments": {"city": "Paris"}},\n    {"name": "now"}\n]'
+        "</tool_calls>",
+        "ok",
+        [PARIS, ("now", {})],
+    ),
+    "minimax": (
+        MINIMAX,
+        '<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n{"name": "now"}\n</tool_calls>',
+        "",
+        [PARIS, ("now", {})],
+    ),
+    "seed": (
+        SEED,
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>",
+        "",
+        [PARIS],
+    ),
+    "nemotron": (
+        NEMOTRON, '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</TOOLCALL>', "", [PARIS]
+    ),
+    "command": (
+        COMMAND,
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}\n]'
+        "<|END_ACTION|>",
+        "",
+        [PARIS],
+    ),
+    "minicpm": (
+        MINICPM,
+        '<|tool_call_start|>\n```python\nget_weather(city="```")\nnow(a=true)\n```\n<|tool_call_end|>',
+        "",
+        [("get_weather", {"city": "```"}), ("now", {"a": True})],
+    ),
+    "llama 4": (LLAMA_4, '{"name": "get_weather", "parameters": {"city": "Paris"}}', "", [PARIS]),
+    "llama 4, marked": (
+        LLAMA_4,
+        '<|python_start|>{"name": "get_weather", "parameters": {"city": "Paris"}}<|python_end|>',
+        "",
+        [PARIS],
+    ),
+    "python alone": (PYTHONIC, '[get_weather(city="Paris"), now()]', "", [PARIS, ("now", {})]),
+    "python alone, marked": (
+        PYTHONIC, '<|python_start|>[get_weather(city="Paris")]<|python_end|>', "", [PARIS]
+    ),
     "a template without tools": (
         NO_TOOLS, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "", [PARIS]
     ),
@@ -148,6 +203,9 @@ NO_CALLS = {
     "an answer in JSON with a name": (LLAMA, '{"name": "Bob", "age": 7}'),
     "a call behind text": (LLAMA, 'Yes: {"name": "now", "parameters": {}}'),
     "braces without end": (GEMMA, "<start_function_call>call:now" + "{a:" * 5000 + "<end_function_call>"),
+    "a link": (PYTHONIC, "[now(1)](https://a.b) is one"),
+    "a call of no tool in Python": (PYTHONIC, "[print(a=1)]"),
+    "a call in Python behind text": (PYTHONIC, "Yes: [now()]"),
     "no name": (GEMMA, "<start_function_call>call:{}<end_function_call>"),
     "code": (LFM2, "<|tool_call_start|>[now(1 + 2)]<|tool_call_end|>"),
     "calls in calls": (GEMMA_3, "```tool_code\n" + "print(" * 5000 + "```"),
@@ -353,6 +411,43 @@ def test_tools_that_a_template_does_not_write_are_in_the_system_message(template
     assert "<tool_call>" in rendered
 
 
+@pytest.mark.parametrize("name", OWN_FORMS)
+def test_a_call_in_a_form_of_its_own_is_asked_for_in_a_known_one(name: str) -> None:
+    """The prompt shows the form that is looked for in the answer, which the template itself does not know."""
+    template = OWN_FORMS[name]
+    answer = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    conversation, _ = written(template, answer)
+    assert pairs(conversation.tool_calls) == [PARIS]
+    shown = made(template).render(conversation.messages, tools=TOOLS)
+    assert shown == made(NO_TOOLS.replace("<start_of_turn>", "<|im_start|>")).render(conversation.messages, tools=TOOLS)
+    assert shown.startswith("<|im_start|>system\nYou may call functions")
+    assert f"<|im_start|>assistant\n{answer}<|im_end|>" in shown
+
+
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}"
+    "{{ m.role }}: {{ m.content }}\n{% endfor %}"
+)
+LOSES_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [NO_SYSTEM, LOSES_SYSTEM])
+def test_tools_are_in_the_first_question_where_a_template_writes_no_system_message(template: str) -> None:
+    text = made(template)
+    conversation = Conversation(text, "Be brief.", tools=TOOLS)
+    first = conversation.ask("Weather?")
+    shown = text.render(conversation.messages, tools=TOOLS)
+    assert shown.startswith("user: Be brief.\n\nYou may call functions")
+    assert shown.endswith("</tool_call>\n\nWeather?\n")
+    conversation.answer(text.encode_rendered(ANSWERS["hermes"][1]))
+    assert conversation.ask_results([{"content": "20"}])[: len(first)] == first
+    assert text.render(conversation.messages, tools=TOOLS).endswith("user: <tool_response>\n20\n</tool_response>\n")
+    asked = [{"role": "user", "content": "x"}]
+    assert text.render(asked) == "user: x\n"
+
+
 def test_an_empty_list_of_tools_is_none_for_a_template() -> None:
     template = "{% if tools is not none %}Environment: ipython{% endif %}" + CHATML
     asked = [{"role": "user", "content": "x"}]
@@ -531,10 +626,15 @@ def test_random_answers_are_text_or_calls() -> None:
     marks = [*SPECIAL, "<tool_call>", "</tool_call>", "<think>", "</think>", "<end_function_call>", "<tool_call|>"]
     parts = [
         *marks, "call:a{", "}", '{"name": "a"', ', "arguments": {}}', '"', "'", "[", "]", "(", ")", "a(b=", "1", " ",
+        "[a(b=", "<|python_start|>", "```python", "<|START_ACTION|>",
         "<escape>", "<function=a>", "<parameter=b>", "</parameter>", "</function>", "```tool_code\n", "```", "\n", "é",
         "\\", '<|"|>', ":", ";", "<|tool_call>",
     ]  # fmt: skip
-    for template in (HERMES, LLAMA, GEMMA, QWEN_XML, GEMMA_4, LFM2, MISTRAL, MINISTRAL, PHI_4, GEMMA_3):
+    families = (
+        HERMES, LLAMA, GEMMA, QWEN_XML, GEMMA_4, LFM2, MISTRAL, MINISTRAL, PHI_4, GEMMA_3, COMMAND, MINICPM, PYTHONIC,
+        LLAMA_4,
+    )  # fmt: skip
+    for template in families:
         for _ in range(40):
             answer = "".join(rng.choice(parts) for _ in range(rng.randint(1, 25)))
             conversation, pieces = written(template, answer)

@@ -15,18 +15,27 @@ import pytest
 from heap import heap_bytes
 from tool_families import (
     CHATML,
+    COMMAND,
     GEMMA,
     GEMMA_3,
     GEMMA_4,
     GRANITE,
     HERMES,
+    JAMBA,
     LFM2,
     LLAMA,
+    LLAMA_4,
+    MINICPM,
+    MINIMAX,
     MINISTRAL,
     MISTRAL,
+    NEMOTRON,
     NO_TOOLS,
+    OWN_FORMS,
     PHI_4,
+    PYTHONIC,
     QWEN_XML,
+    SEED,
     made,
     pairs,
 )
@@ -38,9 +47,14 @@ from streamfuse.runtime.text import Conversation, GrammarError, TextError, Token
 
 JSON_FAMILIES = {
     "hermes": HERMES, "no tools": CHATML, "gemma 3 as published": NO_TOOLS, "llama": LLAMA, "mistral": MISTRAL,
-    "mistral, newer": MINISTRAL, "phi 4": PHI_4, "granite": GRANITE,
+    "mistral, newer": MINISTRAL, "phi 4": PHI_4, "granite": GRANITE, "jamba": JAMBA, "minimax": MINIMAX,
+    "nemotron": NEMOTRON, "command": COMMAND, "llama 4": LLAMA_4,
+    "a form of its own": OWN_FORMS["names and values between tags"],
 }  # fmt: skip
-OTHERS = {"gemma": GEMMA, "gemma 3": GEMMA_3, "gemma 4": GEMMA_4, "lfm2": LFM2, "qwen xml": QWEN_XML}
+OTHERS = {
+    "gemma": GEMMA, "gemma 3": GEMMA_3, "gemma 4": GEMMA_4, "lfm2": LFM2, "qwen xml": QWEN_XML, "seed": SEED,
+    "minicpm": MINICPM, "python alone": PYTHONIC,
+}  # fmt: skip
 CALLS = {  # as each family writes one
     "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>',
     "no tools": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
@@ -56,6 +70,19 @@ CALLS = {  # as each family writes one
     "lfm2": '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>',
     "qwen xml": "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
 }
+CALLS |= {
+    "jamba": '<tool_calls>[{"name": "now", "arguments": {}}]</tool_calls>',
+    "minimax": '<tool_calls>\n{"name": "now", "arguments": {}}\n</tool_calls>',
+    "nemotron": '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</TOOLCALL>',
+    "command": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "now", "parameters": {}}]<|END_ACTION|>',
+    "llama 4": '{"name": "get_weather", "parameters": {"city": "Paris"}}<|python_end|>',
+    "a form of its own": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+    "seed": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n"
+    "</seed:tool_call>",
+    "minicpm": '<|tool_call_start|>\n```python\nget_weather(city="Paris")\n```\n<|tool_call_end|>',
+    "python alone": '[get_weather(city="Paris")]',
+}
+ALONE = ("llama", "llama 4", "python alone")  # calls without marks: nothing before them, and nothing behind
 FAMILIES = {**JSON_FAMILIES, **OTHERS}
 SCHEMAS = {function["name"]: function["parameters"] for function in (WEATHER, CLOCK)}
 
@@ -127,6 +154,66 @@ def test_where_anything_may_be_written_an_end_token_that_the_caller_ignores_is_a
         conversation.call_constraint("none").accept(end)
 
 
+def spelling(mark: str, before: str, behind: str) -> str:
+    """A template that writes calls as JSON with this in front of them and behind them."""
+    return (
+        (
+            f"{{# {mark} #}}" + "{% if tools %}{{ tools | tojson }}{% endif %}"
+            "{% for m in messages %}{{ m.role + '\n' + m.content }}{% for c in m.tool_calls or [] %}"
+            '{% set f = c.function %}{{ \'BEFORE{"name": "\' + f.name + \'", "arguments": \' }}'
+            "{{ (f.arguments | tojson) + '}BEHIND' }}{% endfor %}{{ '\n' }}{% endfor %}"
+        )
+        .replace("BEFORE", before)
+        .replace("BEHIND", behind)
+    )
+
+
+SPELT = [  # the mark, what stands between it and a call, and behind that
+    ("<tool_call>", "", "</tool_call>"),
+    ("<tool_call>", " ", "\n</tool_call>"),
+    ("<tool_call>", "\n", "\n</tool_call>"),
+    ("[TOOL_CALLS]", " [", "]"),
+    ("<|tool_call|>", "[\n    ", "\n]"),
+    ("<tool_calls>", "[\n    ", "\n]</tool_calls>"),
+]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(("mark", "before", "behind"), SPELT)
+def test_calls_have_the_white_space_that_their_template_writes(
+    mark: str, before: str, behind: str, choice: str
+) -> None:
+    text, conversation = asked(spelling(mark, mark + before, behind).replace("\n    ", "\\n    "))
+    answer = mark + before + '{"name": "now", "arguments": {}}'
+    constraint = conversation.call_constraint(choice)
+    assert takes(constraint, text.encode_rendered(answer))
+    if behind.startswith(("\n]", "]")) and not behind.endswith(">"):
+        behind = "]"  # where no mark ends a call, nothing tells what belongs to it
+    assert takes(constraint, text.encode_rendered(behind))
+    assert constraint.state() & MAY_END
+    other = " " if before != " " else "\n"
+    wrong = mark + other + before + '{"name": "now"'
+    assert not takes(conversation.call_constraint(choice), text.encode_rendered(wrong))
+
+
+def test_calls_in_python_without_marks_end_with_their_bracket() -> None:
+    calls = """[get_weather(city="]", tags=['a)]', "b"], x={"y": (1,)}), now()]"""
+    for choice in ("auto", "required"):
+        text, conversation = asked(PYTHONIC)
+        constraint = conversation.call_constraint(choice)
+        assert takes(constraint, text.encode_rendered(calls[:-1]))
+        assert not constraint.state() & MUST_END
+        assert takes(constraint, text.encode_rendered("]"))
+        assert constraint.state() == MAY_END | MUST_END
+        conversation.answer(text.encode_rendered(calls))
+        assert [name for name, _ in pairs(conversation.tool_calls)] == ["get_weather", "now"]
+
+
+def test_white_space_without_end_is_not_taken_from_a_template() -> None:
+    text, conversation = asked(spelling("<tool_call>", "<tool_call>" + " " * 50, "</tool_call>"))
+    assert takes(conversation.call_constraint("required"), text.encode_rendered(CALLS["hermes"]))
+
+
 @pytest.mark.parametrize(
     ("template", "two"),
     [
@@ -153,7 +240,7 @@ def test_a_call_in_the_form_of_its_family_is_allowed(name: str, choice: str) -> 
     constraint = conversation.call_constraint(choice)
     assert takes(constraint, text.encode_rendered(CALLS[name]))
     ends = constraint.state()
-    if choice == "required" or name in ("llama", "mistral", "granite"):
+    if choice == "required" or name in (*ALONE, "mistral", "granite"):
         assert ends == MAY_END | MUST_END
         assert not constraint.mask().any()
     elif name == "mistral, newer":
@@ -190,7 +277,8 @@ def test_no_other_function_is_called(name: str) -> None:
     text, conversation = asked(FAMILIES[name])
     call = CALLS[name].replace("get_weather", "get_water").replace("now", "new")
     for choice in ("auto", "required"):
-        assert not takes(conversation.call_constraint(choice), text.encode_rendered(call))
+        is_text = choice == "auto" and name == "python alone"  # and no call
+        assert takes(conversation.call_constraint(choice), text.encode_rendered(call)) == is_text
     other = CALLS[name].replace("get_weather", "now") if "get_weather" in CALLS[name] else CALLS[name]
     assert not takes(conversation.call_constraint("get_weather"), text.encode_rendered(other))
 
@@ -206,7 +294,7 @@ def test_text_before_a_call_is_free_and_where_none_is_wanted_there_is_none(name:
     assert takes(none, words)
     assert free.forced(8) == none.forced(8) == []
     call = text.encode_rendered(CALLS[name])
-    if name != "llama":  # whose calls have no mark, and nothing before them
+    if name not in ALONE:
         assert takes(free, call)
         assert not takes(none, call)
     assert not takes(conversation.call_constraint("none"), call)
@@ -216,7 +304,7 @@ def test_text_before_a_call_is_free_and_where_none_is_wanted_there_is_none(name:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_dropped_tokens_leave_no_trace_across_the_borders_of_a_call(name: str) -> None:
     text, conversation = asked(FAMILIES[name])
-    answer = CALLS[name] if name == "llama" else f"Well, {CALLS[name]} and {CALLS[name]}"
+    answer = CALLS[name] if name in ALONE else f"Well, {CALLS[name]} and {CALLS[name]}"
     tokens, rng = text.encode_rendered(answer), random.Random(5)
     constraint, length = conversation.call_constraint("auto"), 0
     states = [constraint.state()]
@@ -413,10 +501,13 @@ def test_a_call_is_forced_where_there_is_no_choice() -> None:
         (TOOLS, "other", TextError, "no tool has the name other; .* one of: get_weather, now"),
         ([], "required", TextError, "there are no tools"),
         (
-            [{"name": "a", "parameters": {"type": "object", "properties": {"b": {"not": {}}}}}],
+            [{"name": "a", "strict": True, "parameters": {"properties": {"b": {"not": {"pattern": "x"}}}}}],
             "auto", GrammarError, "parameters of the function a: .*not",
         ),
-        ([CLOCK, {"name": "a", "parameters": {"enum": [1]}}], "auto", GrammarError, "parameters of the function a: "),
+        (
+            [CLOCK, {"name": "a", "strict": True, "parameters": {"enum": [1]}}],
+            "auto", GrammarError, "parameters of the function a: ",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_chosen_is_an_error(tools: Any, choice: str, error: type[Exception], words: str) -> None:

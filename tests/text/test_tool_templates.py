@@ -8,6 +8,7 @@ STREAMFUSE_TEMPLATES=folder before it
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -23,19 +24,23 @@ from tool_samples import CHATS, CLOCK, SETTINGS, TOOLS, call, result, turn
 from streamfuse.runtime.text import Conversation, TextError, Tokenizer
 
 PUBLISHED = os.environ.get("STREAMFUSE_TEMPLATES")
+KNOWN = "{# <tool_call> #}"  # a template writes tools itself where the form of its calls is known
 FAMILIES = {name: source for name, source in TEMPLATES.items() if name.startswith("tools_")}
 
 
 def different(source: str) -> list[str]:
     """The chats and settings where this template gives another text than with transformers, which drops tools where a
-    template has none."""
+    template has none, and writes them where the form of its calls is not known. Content that is null is empty here,
+    which more templates take."""
     found = []
-    for chat, messages in CHATS.items():
+    for chat, given_messages in CHATS.items():
+        messages = [{**message, "content": message["content"] or ""} for message in given_messages]
         for setting, given in SETTINGS.items():
             if "tools" in given and "tools" not in source:
                 continue
-            expected, own = by_transformers(source, messages, **given), by_streamfuse(source, messages, **given)
-            if own != expected and (own[0] or expected[0]):
+            expected, own = by_transformers(source, messages, **given), by_streamfuse(source, given_messages, **given)
+            is_plain = "tools" in given and own[0] and "You may call functions to answer." in own[1]
+            if own != expected and (own[0] or expected[0]) and not is_plain:
                 found.append(f"{chat}, {setting}: {own}, not {expected}")
     return found
 
@@ -75,7 +80,7 @@ SPELT = ["<|im_end|>", "<|im_start|>", "</s>", "</think>", "<s>", "<|user|>", "<
 @pytest.mark.parametrize("kind", KINDS)
 def test_control_tokens_in_tools_results_and_variables_are_text(kind: str) -> None:
     source = (
-        "{% for t in tools %}{{ t | tojson }}{{ t | tojson(ensure_ascii=true) }}{{ t }}{{ t.function.name }}"
+        KNOWN + "{% for t in tools %}{{ t | tojson }}{{ t | tojson(ensure_ascii=true) }}{{ t }}{{ t.function.name }}"
         "{% endfor %}{% for d in documents %}{{ d.text }}{% endfor %}{{ note }}"
         "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{{ m | tojson }}{{ m.name }}</s>{% endfor %}"
     )
@@ -127,7 +132,7 @@ def odd_tool() -> dict[str, Any]:
 def test_names_of_fields_are_what_they_are_for_transformers() -> None:
     """Templates ask whether an argument is required, look arguments up, sort and change their names."""
     template = (
-        "{% set p = tools[0].function.parameters %}{% for key, value in p.properties | dictsort %}"
+        KNOWN + "{% set p = tools[0].function.parameters %}{% for key, value in p.properties | dictsort %}"
         "{{ key }}{{ key in p.required }}{{ key in p.required | join(' ') }}{{ key.startswith('$') }}"
         "{{ key | length }}{{ value.type }};{% endfor %}"
         "{% for name in p.required %}{{ p.properties[name].type }}{{ name in p.properties }}{% endfor %}"
@@ -139,11 +144,11 @@ def test_names_of_fields_are_what_they_are_for_transformers() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_name_of_a_field_is_cut_only_where_the_template_makes_a_control_token_of_it(kind: str) -> None:
     file, messages = KINDS[kind](), [turn("user", "x")]
-    text = made(file, "{{ tools | tojson }}")
+    text = made(file, KNOWN + "{{ tools | tojson }}")
     whole = file.encode(text.render(messages, tools=[odd_tool()]), add_special_tokens=False).ids
     assert text.encode_chat(messages, tools=[odd_tool()]) == whole
     marks = {number for number, token in file.get_added_tokens_decoder().items() if token.content in SPELT}
-    names = "{% for key in tools[0].function.parameters.properties | dictsort %}<{{ key[0] }}>{% endfor %}"
+    names = KNOWN + "{% for key in tools[0].function.parameters.properties | dictsort %}<{{ key[0] }}>{% endfor %}"
     for spelt in SPELT:
         tool = {"name": "f", "parameters": {"type": "object", "properties": {spelt[1:-1]: {"type": "string"}}}}
         plain = {"name": "f", "parameters": {"type": "object", "properties": {"plain": {"type": "string"}}}}
@@ -197,7 +202,7 @@ EXPRESSIONS = [
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_a_template_that_measures_a_name_of_a_field_makes_no_control_token_of_it(expression: str) -> None:
-    names = "{% for key in tools[0].function.parameters.properties %}EXPRESSION <{{ key }}>{% endfor %}"
+    names = KNOWN + "{% for key in tools[0].function.parameters.properties %}EXPRESSION <{{ key }}>{% endfor %}"
     source, file = names.replace("EXPRESSION", f"{{{{ {expression} }}}}"), qwen_like()
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"/think": {}}}}}
     text, messages = made(file, source), [turn("user", "x")]
@@ -235,6 +240,57 @@ def test_what_is_no_variable_is_refused(variables: Any, words: str) -> None:
     text = made(qwen_like(), FAMILIES["tools_hermes"])
     with pytest.raises(TextError, match=words):
         text.render([turn("user", "x")], variables=variables)
+
+
+@pytest.mark.parametrize("content", [{"content": None}, {}], ids=["null", "missing"])
+def test_content_that_is_missing_beside_calls_is_empty(content: dict[str, Any]) -> None:
+    source = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    messages = [turn("user", "x"), {"role": "assistant", **content, "tool_calls": [call("now", {})]}]
+    assert by_streamfuse(source, messages) == (True, "user: x\nassistant: \n")
+
+
+CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}ARGUMENTS{% endfor %}{% endfor %}"
+ARGUMENTS = {"city": "Paris é", "days": 2, "x": [1e-7, True, None]}
+JSON_ARGUMENTS = '{"city": "Paris é", "days": 2, "x": [1e-07, true, null]}'
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{{ '<' + c.function.arguments + '>' }}", f"<{JSON_ARGUMENTS}>"),
+        ("{{ c.function.arguments | string }}", JSON_ARGUMENTS),
+        ("{{ '%s' | format(c.function.arguments) }}", JSON_ARGUMENTS),
+        ("{{ c.function.arguments | tojson }}", JSON_ARGUMENTS),
+        ("{% for k, v in c.function.arguments | items %}{{ k }}={{ v }} {% endfor %}",
+         "city=Paris é days=2 x=[1e-07, True, None] "),
+    ],
+)  # fmt: skip
+def test_arguments_are_the_text_that_a_template_adds_to_others_or_an_object(written: str, expected: str) -> None:
+    messages = [turn("user", "x"), turn("assistant", "", tool_calls=[call("now", ARGUMENTS)])]
+    assert by_streamfuse(CALLS.replace("ARGUMENTS", written), messages) == (True, f"x{expected}")
+
+
+def test_arguments_as_text_are_left_as_they_are() -> None:
+    source = CALLS.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}")
+    messages = [turn("user", "x"), turn("assistant", "", tool_calls=[call("now", '{"a":1}')])]
+    assert by_streamfuse(source, messages) == (True, 'x"{\\"a\\":1}"')
+
+
+def test_control_tokens_in_arguments_as_text_are_text() -> None:
+    text = made(qwen_like(), CALLS.replace("ARGUMENTS", "{{ '' + c.function.arguments }}"))
+    end = qwen_like().token_to_id("<|im_end|>")
+    for arguments in ({"a": "<|im_end|>"}, {"<|im_end|>": 1}):
+        messages = [turn("user", "x"), turn("assistant", "", tool_calls=[call("now", arguments)])]
+        assert "<|im_end|>" in text.render(messages)
+        assert end not in text.encode_chat(messages)
+
+
+def test_numbers_of_tools_in_the_system_message_are_written_as_in_python() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": [1e-7, 1e22, 1.0, 123456.75, 5]}}}
+    messages = [turn("user", "x"), turn("assistant", "", tool_calls=[call("f", {"a": 1e-7})]), result("f", "y")]
+    shown = made(qwen_like(), "{% for m in messages %}{{ m.content }}{% endfor %}").render(messages, tools=[tool])
+    assert json.dumps(tool) in shown
+    assert '{"a": 1e-07}' in shown
 
 
 def test_a_function_alone_is_rendered_as_a_tool() -> None:

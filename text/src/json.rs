@@ -9,6 +9,8 @@ use indexmap::IndexMap;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
+use crate::jinja::float;
+
 pub type Object = IndexMap<String, Json>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -94,12 +96,29 @@ impl Json {
         Json::Object(Box::new(fields.into_iter().map(|(name, value)| (name.into(), value)).collect()))
     }
 
+    /// The bytes of all texts and names in it, and one for each value.
+    pub fn length(&self) -> usize {
+        1 + match self {
+            Json::Text(text) => text.len(),
+            Json::List(values) => values.iter().map(Json::length).sum(),
+            Json::Object(fields) => length(fields),
+            _ => 0,
+        }
+    }
+
     /// A field of an object; None if this is not an object or has no such field.
     pub fn get(&self, name: &str) -> Option<&Json> {
         self.object().and_then(|object| object.get(name))
     }
 
     pub fn object(&self) -> Option<&Object> {
+        match self {
+            Json::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+
+    pub fn object_mut(&mut self) -> Option<&mut Object> {
         match self {
             Json::Object(object) => Some(object),
             _ => None,
@@ -163,6 +182,12 @@ impl Serialize for Json {
     }
 }
 
+/// The length of an object's fields.
+pub fn length(fields: &Object) -> usize {
+    fields.iter().map(|(name, value)| name.len() + value.length()).sum()
+}
+
+/// As Python's json.dumps writes it.
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {
@@ -176,6 +201,10 @@ impl serde_json::ser::Formatter for Spaced {
 
     fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
         out.write_all(b": ")
+    }
+
+    fn write_f64<W: Write + ?Sized>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
+        out.write_all(float(value).as_bytes())
     }
 }
 

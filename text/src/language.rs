@@ -7,24 +7,31 @@ use crate::chat::Writer;
 use crate::constraint::vocabulary::Vocabulary;
 use crate::control_tokens::{uncut, Kept, CUT};
 use crate::error::{bad_argument, Result};
+use crate::json::Json;
 use crate::message::{Message, MODEL};
 use crate::stream::Decoder;
 use crate::template::{Setting, Template};
 use crate::tokenizer::Tokenizer;
+use crate::tools::around::Around;
 use crate::tools::channels::Marks;
 use crate::tools::constraint::Enders;
 use crate::tools::families::{self, Family};
 use crate::tools::{plain, Tools};
 
-/// A tool, to see whether a template writes it.
+/// A tool and a call of it, to see whether and how a template writes them.
 const PROBE: &str =
     r#"[{"name": "probe", "description": "A probe.", "parameters": {"type": "object", "properties": {}}}]"#;
+const PROBE_ARGUMENTS: &str = r#"{"probe": "x"}"#;
+const PROBE_IN_PYTHON: &str = "{'probe': 'x'}";
 
 pub struct Language {
     pub tokenizer: Tokenizer,
     template: Option<Template>,
     source: String, // of the template
-    writes_tools: OnceLock<bool>,
+    family: OnceLock<Option<&'static Family>>,
+    takes_system: OnceLock<bool>,
+    takes_text_arguments: OnceLock<bool>,
+    around: OnceLock<Around>,
     ends: Vec<i64>, // end-of-sequence tokens
     vocab_size: OnceLock<usize>,
     vocabulary: OnceLock<Arc<Vocabulary>>, // from the first constraint on
@@ -77,10 +84,22 @@ impl Language {
             }
             None => None,
         };
-        let (ends, vocabulary, writes_tools) = (eos_token_ids.to_vec(), OnceLock::new(), OnceLock::new());
         let vocab_size = vocab_size.map_or_else(OnceLock::new, OnceLock::from);
-        let enders = OnceLock::new();
-        Ok(Language { tokenizer, template, source, writes_tools, ends, vocab_size, vocabulary, enders })
+        let (family, takes_system, takes_text_arguments) = Default::default();
+        let (around, vocabulary, enders) = Default::default();
+        Ok(Language {
+            tokenizer,
+            template,
+            source,
+            family,
+            takes_system,
+            takes_text_arguments,
+            around,
+            ends: eos_token_ids.to_vec(),
+            vocab_size,
+            vocabulary,
+            enders,
+        })
     }
 
     /// The model's number of logits, as far as it is known.
@@ -129,38 +148,84 @@ impl Language {
 
     /// Whether the chat template writes a conversation's tools. One that mentions `tools` may read only a message's field.
     fn writes_tools(&self) -> bool {
-        *self.writes_tools.get_or_init(|| {
-            let names = self.source.contains("tools");
-            let (question, mut setting) = ([Message::new("user", "x")], Setting::default());
-            let Some(Ok(without)) = names.then(|| self.render_cut(&question, &setting, &Kept::new(), false)) else {
-                return names;
-            };
-            setting.tools = Tools::parse(PROBE).expect("a list of one function");
-            self.render_cut(&question, &setting, &Kept::new(), false).map_or(names, |with| with != without)
+        let names = self.source.contains("tools");
+        let (question, setting) = ([Message::new("user", "x")], Setting::default());
+        let Some(Ok(without)) = names.then(|| self.render_cut(&question, &setting, &Kept::new(), false)) else {
+            return names;
+        };
+        self.render_cut(&question, &probing(), &Kept::new(), false).map_or(names, |with| with != without)
+    }
+
+    /// How the chat template tells the model to write calls. None: it writes no tools, or calls in a form that is not
+    /// known here. Then tools, calls and results are in messages, in the form of `plain`.
+    fn family(&self) -> Option<&'static Family> {
+        *self.family.get_or_init(|| families::family(&self.source).filter(|_| self.writes_tools()))
+    }
+
+    /// Whether the chat template writes a system message.
+    fn takes_system(&self) -> bool {
+        *self.takes_system.get_or_init(|| {
+            let messages = [Message::new("system", "probe"), Message::new("user", "x")];
+            let rendered = self.render_cut(&messages, &Setting::default(), &Kept::new(), false);
+            rendered.is_ok_and(|text| text.contains("probe"))
+        })
+    }
+
+    /// Whether the chat template wants the arguments of a call as JSON text: with an object it fails, or writes that as
+    /// Python does.
+    fn takes_text_arguments(&self) -> bool {
+        *self.takes_text_arguments.get_or_init(|| {
+            let [object, text] = [false, true].map(|as_text| self.probe_call(as_text));
+            object.map_or(true, |written| written.contains(PROBE_IN_PYTHON))
+                && text.is_ok_and(|written| written.contains(PROBE_ARGUMENTS))
+        })
+    }
+
+    /// A chat with a call of the probe.
+    fn probe_call(&self, as_text: bool) -> Result<String> {
+        let arguments = Json::parse(PROBE_ARGUMENTS).expect("an object");
+        let answer = Message::answer("", vec![("probe".to_owned(), arguments)], 0);
+        let result = Message::result(&answer.calls()[0], "x");
+        let answer = if as_text { answer.with_text_arguments() } else { answer };
+        let setting = if self.family().is_some() { probing() } else { Setting::default() };
+        self.render_cut(&[Message::new("user", "x"), answer, result], &setting, &Kept::new(), false)
+    }
+
+    /// What the model writes around calls.
+    pub fn around(&self) -> &Around {
+        self.around.get_or_init(|| match self.family() {
+            Some(family) => {
+                let rendered = self.probe_call(self.takes_text_arguments()).unwrap_or_default();
+                Around::as_in(&rendered, family, "probe")
+            }
+            None => Around::usual(families::PLAIN.form),
         })
     }
 
     /// How the model writes calls.
-    fn family(&self) -> &'static Family {
-        if self.writes_tools() {
-            families::family(&self.source)
-        } else {
-            &families::PLAIN
-        }
+    fn calls_family(&self) -> &'static Family {
+        self.family().unwrap_or(&families::PLAIN)
     }
 
     /// The tokens that may complete the mark of a call, found on the first call.
     pub fn enders(&self) -> Result<Arc<Enders>> {
         let vocabulary = self.vocabulary()?;
-        let make = || Arc::new(Enders::new(&self.tokenizer, &vocabulary, self.family()));
+        let make = || Arc::new(Enders::new(&self.tokenizer, &vocabulary, self.calls_family()));
         Ok(self.enders.get_or_init(make).clone())
     }
 
     /// The marks that the model writes in an answer to a prompt.
     pub fn marks(&self, tools: &Tools, prompt: &str) -> Marks {
-        let calls = (!tools.list().is_empty()).then(|| self.family());
+        let calls = (!tools.list().is_empty()).then(|| self.calls_family());
         Marks { thoughts: families::thoughts(&self.source, prompt), calls }
     }
+}
+
+/// With the probe as the only tool.
+fn probing() -> Setting {
+    let mut setting = Setting::default();
+    setting.tools = Tools::parse(PROBE).expect("a list of one function");
+    setting
 }
 
 impl Writer for Language {
@@ -174,11 +239,18 @@ impl Writer for Language {
     fn render(&self, messages: &[Message], setting: &Setting) -> Result<String> {
         let without;
         let (messages, setting) = match setting.tools.list() {
-            tools if tools.is_empty() || self.writes_tools() => (messages, setting),
+            tools if tools.is_empty() || self.family().is_some() => (messages, setting),
             tools => {
-                without = (plain::as_text(messages, tools), setting.without_tools());
+                without = (plain::as_text(messages, tools, self.takes_system()), setting.without_tools());
                 (without.0.as_slice(), &without.1)
             }
+        };
+        let with_text;
+        let messages = if messages.iter().any(|message| !message.calls().is_empty()) && self.takes_text_arguments() {
+            with_text = messages.iter().map(Message::with_text_arguments).collect::<Vec<_>>();
+            with_text.as_slice()
+        } else {
+            messages
         };
         let own = messages.iter().filter(|message| message.role() == MODEL);
         let spelt = own.flat_map(|message| self.tokenizer.control_in(&message.content().replace(CUT, "")));

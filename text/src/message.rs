@@ -31,12 +31,13 @@ impl Message {
     pub fn of(value: &Json) -> Result<Message, String> {
         let fields = value.object().ok_or("it is no object")?;
         fields.get("role").and_then(Json::text).ok_or("its role must be text")?;
-        let message = Message(fields.clone());
+        let mut message = Message(fields.clone());
         match fields.get("content") {
-            Some(Json::Text(_)) => Ok(message),
-            None | Some(Json::Null) if !message.calls().is_empty() => Ok(message),
-            _ => Err("its content must be text, or null beside tool_calls".to_owned()),
+            Some(Json::Text(_)) => (),
+            None | Some(Json::Null) if !message.calls().is_empty() => message.append(""), // templates add to it
+            _ => return Err("its content must be text, or null beside tool_calls".to_owned()),
         }
+        Ok(message)
     }
 
     pub fn new(role: &str, content: &str) -> Message {
@@ -87,8 +88,34 @@ impl Message {
         message
     }
 
+    /// The same with arguments of calls as JSON text.
+    pub fn with_text_arguments(&self) -> Message {
+        let as_text = |call: &Json| {
+            let (Some(call), Some(function)) = (call.object(), call.get("function").and_then(Json::object)) else {
+                return call.clone();
+            };
+            let (mut call, mut function) = (call.clone(), function.clone());
+            if let Some(arguments) = function.get_mut("arguments").filter(|arguments| arguments.object().is_some()) {
+                *arguments = Json::Text(arguments.spaced());
+            }
+            call.insert("function".to_owned(), Json::Object(Box::new(function)));
+            Json::Object(Box::new(call))
+        };
+        let mut message = self.clone();
+        if !self.calls().is_empty() {
+            let calls = self.calls().iter().map(as_text).collect();
+            message.0.insert("tool_calls".to_owned(), Json::List(calls));
+        }
+        message
+    }
+
     pub fn append(&mut self, text: &str) {
         let content = self.content().to_owned() + text;
+        self.0.insert("content".to_owned(), Json::Text(content));
+    }
+
+    pub fn prepend(&mut self, text: &str) {
+        let content = text.to_owned() + self.content();
         self.0.insert("content".to_owned(), Json::Text(content));
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::error::{bad_argument, bad_file, one_line, Result};
-use crate::jinja::{self, Program, Value};
-use crate::json::{quoted, Json, Object};
+use crate::jinja::{self, Fault, Program, Value};
+use crate::json::{length, quoted, Json, Object};
 use crate::message::Message;
 use crate::tools::Tools;
 
@@ -66,7 +66,7 @@ impl Template {
     pub fn new(source: String, bos_token: String, eos_token: String) -> Result<Template> {
         match Program::new(&source) {
             Ok(program) => Ok(Template { program, bos_token, eos_token }),
-            Err(fault) => Err(bad_file(format!("the chat template is not valid Jinja ({})", one_line(&fault.0)))),
+            Err(fault) => Err(bad_file(format!("the chat template is not valid Jinja ({})", one_line(&fault)))),
         }
     }
 
@@ -91,9 +91,17 @@ impl Template {
             }
             Ok(variables)
         };
-        let refused =
-            |reason: &str| bad_argument(format!("the chat template refuses these messages ({})", one_line(&reason)));
-        self.program.render(variables).map_err(|fault| refused(&fault.0))
+        let objects = messages.iter().map(Message::fields).chain([&setting.variables]).map(length);
+        let tools = setting.tools.iter().flatten().map(Json::length);
+        self.program.render(objects.chain(tools).sum(), variables).map_err(|fault| {
+            bad_argument(match fault {
+                Fault::Refusal(reason) => format!("the chat template refuses these messages ({})", one_line(&reason)),
+                Fault::MoreSteps { than } => format!(
+                    "the chat template needs more than {than} steps for these messages, the most that their length \
+                     allows; shorten them, or use another template"
+                ),
+            })
+        })
     }
 }
 
@@ -116,7 +124,7 @@ fn value(json: &Json) -> jinja::Result<Value> {
         Json::Whole(value) => match (i64::try_from(*value), u64::try_from(*value)) {
             (Ok(value), _) => Value::Int(value),
             (_, Ok(value)) => Value::Large(value),
-            _ => return Err(jinja::Fault("a number has more than 64 bits".to_owned())),
+            _ => return Err(Fault::Refusal("a number has more than 64 bits".to_owned())),
         },
         Json::Real(value) => Value::Float(*value),
         Json::Text(text) => Value::text(text.as_str()),

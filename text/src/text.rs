@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::chat::{Conversation, Writer};
+use crate::constraint::{Constraint, Grammar, Restriction};
 use crate::control_tokens::CUT;
 use crate::error::{bad_argument, Result};
 use crate::json::Json;
@@ -12,6 +13,7 @@ use crate::message::Message;
 use crate::stream::{shown, Stream};
 use crate::tools::channels::{Channel, Channels, Part};
 use crate::tools::constraint::ToolConstraint;
+use crate::tools::either::AnswerOrCall;
 use crate::tools::{self, Tools};
 
 pub struct Text {
@@ -138,6 +140,17 @@ impl Text {
             return Ok(None);
         }
         ToolConstraint::new(self.language.clone(), tools, choice, &self.prompt()).map(Some)
+    }
+
+    /// What the next answer may be: what a grammar allows, or a call of one of the functions.
+    pub fn constrain_answer(&self, kind: i32, grammar: &str) -> Result<Box<dyn Restriction>> {
+        let answer = Constraint::new(self.language.clone(), Grammar::new(kind, grammar)?)?;
+        let tools = &self.conversation.setting.tools;
+        if tools.functions().next().is_none() {
+            return Ok(Box::new(answer));
+        }
+        let call = ToolConstraint::new(self.language.clone(), tools, "required", &self.prompt())?;
+        Ok(Box::new(AnswerOrCall::new(answer, call)))
     }
 
     /// The text that the next answer follows.

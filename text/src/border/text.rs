@@ -456,6 +456,21 @@ pub unsafe extern "C" fn sf_text_constrain_calls(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn sf_text_constrain_answer_or_call(
+    handle: *mut TextHandle,
+    kind: i32,
+    grammar: *const c_char,
+    bytes: usize,
+    out: *mut CConstraint,
+) -> c_int {
+    on(handle, |own, _| {
+        let grammar = unsafe { utf8(grammar, bytes) }?;
+        let made = own.constrain_answer(kind, grammar)?;
+        unsafe { give(out, || Ok(made)) }
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn sf_text_vocab_size(handle: *const TextHandle) -> i64 {
     let text = unsafe { handle.as_ref() }.and_then(|handle| handle.text.as_ref());
     text.map_or(0, |text| text.language.vocab_size() as i64)

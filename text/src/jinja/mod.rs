@@ -27,26 +27,41 @@ mod texts;
 mod value;
 mod words;
 
+use std::fmt;
+
 use crate::stack;
 use ast::Body;
-pub use python::is_space;
+pub use python::{float, is_space};
 use render::Render;
 pub use value::Value;
 
-/// One step is an executed node, an item, or 64 bytes of text.
+/// One step is an executed node, an item, or 64 bytes of text. A long chat has more of them than a short one.
 const MOST_STEPS: u64 = 1_000_000;
+const MOST_STEPS_OF_BYTE: u64 = 64; // more for each byte that a template is given
 /// Nesting of calls, tags and brackets while a template runs. STACK_BYTES is sufficient for it.
 const MOST_DEPTH: usize = 400;
 const STACK_BYTES: usize = 8 << 20;
 const MOST_BYTES: usize = 1 << 20; // of a template
 
 #[derive(Debug)]
-pub struct Fault(pub String);
+pub enum Fault {
+    Refusal(String),
+    MoreSteps { than: u64 },
+}
 
 pub type Result<T> = std::result::Result<T, Fault>;
 
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Fault::Refusal(reason) => write!(out, "{reason}"),
+            Fault::MoreSteps { than } => write!(out, "it needs more than {than} steps"),
+        }
+    }
+}
+
 fn fault<T>(what: impl Into<String>) -> Result<T> {
-    Err(Fault(what.into()))
+    Err(Fault::Refusal(what.into()))
 }
 
 pub struct Program {
@@ -61,9 +76,14 @@ impl Program {
         Ok(Program { body: on_a_stack(|| parser::parse(source))? })
     }
 
-    /// The rendered text, with the variables of a chat given as (name, value).
-    pub fn render<'a>(&self, variables: impl FnOnce() -> Result<Vec<(&'a str, Value)>> + Send) -> Result<String> {
-        on_a_stack(|| Render::new(MOST_STEPS, MOST_DEPTH).template(&self.body, variables()?))
+    /// The rendered text, with the variables of a chat given as (name, value), of `bytes` in all.
+    pub fn render<'a>(
+        &self,
+        bytes: usize,
+        variables: impl FnOnce() -> Result<Vec<(&'a str, Value)>> + Send,
+    ) -> Result<String> {
+        let most_steps = MOST_STEPS + MOST_STEPS_OF_BYTE * bytes as u64;
+        on_a_stack(|| Render::new(most_steps, MOST_DEPTH).template(&self.body, variables()?))
     }
 }
 

@@ -9,7 +9,7 @@ use super::arguments::Given;
 use super::ast::{Arguments, Body, Expr, Literal, Suffix};
 use super::scope::{undefined, Scope};
 use super::value::{Dict, Function, Key, List, Namespace, Value};
-use super::{fault, Result};
+use super::{fault, Fault, Result};
 
 pub struct Render {
     most_steps: u64,
@@ -53,7 +53,7 @@ impl Render {
             }
             None => {
                 self.left.set(0);
-                fault(format!("it needs more than {} steps", self.most_steps))
+                Err(Fault::MoreSteps { than: self.most_steps })
             }
         }
     }

@@ -1,6 +1,6 @@
 //! An answer as it is written, told apart into what is for the reader, thoughts, and calls.
 
-use super::families::{is_open, Family, Form, Thoughts};
+use super::families::{is_open, Family, Thoughts};
 use super::{marks, parse, Tools};
 use crate::jinja::is_space;
 use crate::json::Json;
@@ -212,12 +212,12 @@ impl Channels {
 
     /// A call without marks is an answer that begins like one.
     fn alone(&self, text: &[char], ready: usize) -> Found {
-        let is_alone = self.marks.calls.is_some_and(|family| family.form == Form::JsonAlone);
-        if !is_alone || self.channel != Channel::Answer || !self.is_first {
+        let Some(family) = self.marks.calls.filter(|family| family.is_alone()) else { return Found::Nothing { ready } };
+        if self.channel != Channel::Answer || !self.is_first {
             return Found::Nothing { ready };
         }
-        match marks::is_alone(text.iter().collect::<String>().as_bytes()) {
-            Some(true) => Found::Mark { place: 0, length: 0, channel: Channel::ToolCall, close: "" },
+        match marks::is_alone(text.iter().collect::<String>().as_bytes(), family.form) {
+            Some(true) => Found::Mark { place: 0, length: 0, channel: Channel::ToolCall, close: family.close },
             None => Found::Nothing { ready: 0 },
             Some(false) => Found::Nothing { ready },
         }
@@ -275,8 +275,8 @@ impl Channels {
     fn calls(&self, whole: &Whole, tools: &Tools) -> Option<Vec<Call>> {
         let family = self.marks.calls.filter(|_| whole.channel == Channel::ToolCall)?;
         let calls = parse::calls(&whole.spelt, family, tools)?;
-        // Without a mark, JSON of another meaning looks like a call too.
-        let is_marked = family.form != Form::JsonAlone || whole.spelt.trim_start().starts_with(family.open);
+        // Without a mark, a text of another meaning looks like a call too.
+        let is_marked = !family.is_alone() || whole.spelt.trim_start().starts_with(family.open);
         let is_tool = |(name, _): &Call| tools.functions().any(|function| function.name == name);
         (is_marked || calls.iter().all(is_tool)).then_some(calls)
     }

@@ -89,7 +89,7 @@ impl ToolConstraint {
         let Some(family) = marks.calls.filter(|_| !functions.is_empty()) else {
             return Err(bad_argument("tool choice: there are no tools; set them first"));
         };
-        let has_open = choice == Choice::Required && family.form != Form::JsonAlone;
+        let has_open = choice == Choice::Required && !family.is_alone();
         let mark = has_open.then(|| language.tokenizer.control_id(family.open)).flatten();
         let call = if choice == Choice::None {
             None
@@ -97,9 +97,13 @@ impl ToolConstraint {
             let with_open = has_open && mark.is_none();
             let with_space = opened.is_some() && mark.is_none();
             let lead = grammar::Lead { with_open, with_space, is_auto: choice == Choice::Auto };
-            let lark = grammar::of_calls(&functions, family, &language.tokenizer, lead)?;
-            let call = Grammar::of_calls(&lark).and_then(|calls| Constraint::new(language.clone(), calls));
-            Some(call.map_err(|failure| grammar::blamed(&language, &functions, failure))?)
+            let call = |schemas: Vec<String>| {
+                let around = language.around();
+                let lark = grammar::of_calls(&functions, &schemas, family, around, &language.tokenizer, &lead)?;
+                Constraint::new(language.clone(), Grammar::of_calls(&lark)?)
+            };
+            let eased = |failure| grammar::eased(&language, &functions, failure).and_then(call);
+            Some(call(grammar::schemas(&functions)).or_else(eased)?)
         };
         let first = match (choice, opened) {
             (_, Some((_, close))) => Phase::Thoughts { close, tail: Vec::new() },
@@ -124,6 +128,11 @@ impl ToolConstraint {
         })
     }
 
+    /// Whether thoughts that the prompt has begun go on.
+    pub fn is_thinking(&self) -> bool {
+        matches!(self.phases.last(), Some(Phase::Thoughts { .. }))
+    }
+
     /// What comes after a token in a place where anything may be written; nothing where the token begins a call that
     /// is not wanted.
     /// Thoughts begin as in `Channels`.
@@ -141,9 +150,9 @@ impl ToolConstraint {
         let may_think = self.thoughts.iter().any(|(open, _)| open.as_bytes().starts_with(begun));
         let stays_first = is_first && (may_think || begun.is_empty());
         let open = self.family.open;
-        let is_alone = is_first && self.family.form == Form::JsonAlone;
+        let is_alone = is_first && self.family.is_alone();
         let written = if is_alone { written.trim_ascii_start().to_owned() } else { written };
-        let found = if is_alone { alone(&written, open.as_bytes()) } else { Alone::Text };
+        let found = if is_alone { alone(&written, self.family) } else { Alone::Text };
         let opened = match found {
             Alone::Call(call) => Some(call),
             Alone::Undecided => return Ok(Some(Phase::Free { tail: written, is_first: true })),
@@ -157,7 +166,7 @@ impl ToolConstraint {
         }
         let start = self.tokens.len() + 1;
         Ok(if self.begin(start, &before)? {
-            Some(Phase::Call { start, before })
+            Some(self.in_call(start, before)?)
         } else if self.is_tried() {
             None
         } else {
@@ -201,9 +210,19 @@ impl ToolConstraint {
         Ok(call)
     }
 
+    /// Where a text is behind the tokens of a call that the grammar has accepted.
+    fn in_call(&mut self, start: usize, before: Vec<u8>) -> Result<Phase> {
+        let state = self.call.as_mut().map_or(Ok(MUST_END), Constraint::state)?;
+        Ok(match state & MUST_END {
+            0 => Phase::Call { start, before },
+            _ if self.family.is_json() => self.after_call(),
+            _ => Phase::Arguments { start: self.tokens.len() + 1 },
+        })
+    }
+
     fn after_call(&self) -> Phase {
         match self.choice {
-            Choice::Auto if !self.family.close.is_empty() => free(),
+            Choice::Auto if !self.family.close.is_empty() && !self.family.is_alone() => free(),
             _ => Phase::End,
         }
     }
@@ -236,19 +255,20 @@ impl ToolConstraint {
                 (is_space && text.trim_ascii().is_empty()).then_some(Phase::Mark { spaces: spaces + 1 })
             }
             // Only a token with the last byte of a mark completes one.
-            Phase::Arguments { start } if !text.iter().any(|byte| self.family.close.bytes().last() == Some(*byte)) => {
+            Phase::Arguments { start } if !text.iter().any(|byte| parse::last_of_call(self.family) == Some(*byte)) => {
                 Some(Phase::Arguments { start })
             }
             Phase::Arguments { start } => {
                 let before = self.tokens[start..].iter().flat_map(|&token| self.spelt(token));
                 let written: Vec<u8> = before.chain(text.iter().copied()).collect();
                 let written = String::from_utf8_lossy(&written);
-                let mut marks = written.match_indices(self.family.close);
-                let is_closed = marks.any(|(place, _)| !parse::is_inside_text(&written[..place], self.family.form));
-                Some(if is_closed { self.after_call() } else { Phase::Arguments { start } })
+                Some(if parse::is_closed(&written, self.family) {
+                    self.after_call()
+                } else {
+                    Phase::Arguments { start }
+                })
             }
             Phase::Call { start, before } => {
-                let is_json = self.family.is_json();
                 let call = self.call(start, &before)?;
                 let mut allowed = [0];
                 call.allows(&[token.into()], &mut allowed)?;
@@ -256,11 +276,7 @@ impl ToolConstraint {
                     return Ok(None);
                 }
                 call.accept(token.into())?;
-                match call.state()? & MUST_END {
-                    0 => Some(Phase::Call { start, before }),
-                    _ if is_json => Some(self.after_call()),
-                    _ => Some(Phase::Arguments { start: self.tokens.len() + 1 }),
-                }
+                Some(self.in_call(start, before)?)
             }
         })
     }
@@ -405,8 +421,12 @@ pub struct Enders {
 
 impl Enders {
     pub fn new(tokenizer: &Tokenizer, vocabulary: &Vocabulary, family: &Family) -> Enders {
-        let quote = (family.form == Form::JsonAlone).then_some(b'"'); // the last byte of a call's beginning
-        let last = [family.open.bytes().last(), quote];
+        let begun = match family.form {
+            Form::JsonAlone => Some(b'"'), // the last byte of a call's beginning
+            Form::PythonAlone => Some(b'('),
+            _ => None,
+        };
+        let last = [family.open.bytes().last(), begun];
         let (mut tokens, mut others) = (Vec::new(), vec![0; vocabulary.mask_words()]);
         for token in (0..vocabulary.size as u32).filter(|&token| vocabulary.has(token)) {
             if spelt(tokenizer, vocabulary, token).iter().any(|byte| last.contains(&Some(*byte))) {

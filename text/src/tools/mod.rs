@@ -1,8 +1,10 @@
 //! Tools: functions that a model may call.
 
+pub mod around;
 mod braces;
 pub mod channels;
 pub mod constraint;
+pub mod either;
 pub mod families;
 mod grammar;
 mod marks;
@@ -21,6 +23,7 @@ use crate::json::{quoted, Json};
 #[derive(Clone, Default)]
 pub struct Tools {
     list: Option<Vec<Json>>, // None, never an empty list: templates such as Llama 3's ask whether there is one
+    strict: HashSet<String>, // functions with "strict": true, which models were not trained to read
 }
 
 impl Tools {
@@ -28,17 +31,21 @@ impl Tools {
     pub fn parse(json: &str) -> Result<Tools> {
         let value = Json::parse_given(json).map_err(|error| bad_argument(format!("tools: not JSON ({error})")))?;
         let items = value.list().ok_or_else(|| bad_argument("tools must be a JSON list"))?;
-        let (mut list, mut names) = (Vec::new(), HashSet::new());
+        let (mut list, mut names, mut strict) = (Vec::new(), HashSet::new(), HashSet::new());
         for (number, item) in (1..).zip(items) {
-            let tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {number}: {reason}")))?;
-            if let Some(Function { name, .. }) = Function::of(&tool) {
+            let mut tool = tool(item).map_err(|reason| bad_argument(format!("tools: item {number}: {reason}")))?;
+            if let Some(Function { name, is_strict, .. }) = Function::of(&tool) {
                 if !names.insert(name.to_owned()) {
                     return Err(bad_argument(format!("tools: two functions have the name {}", quoted(name))));
                 }
+                strict.extend(is_strict.then(|| name.to_owned()));
+            }
+            if let Some(function) = tool.object_mut().and_then(|tool| tool.get_mut("function")?.object_mut()) {
+                function.shift_remove("strict");
             }
             list.push(tool);
         }
-        Ok(Tools { list: Some(list).filter(|list| !list.is_empty()) })
+        Ok(Tools { list: Some(list).filter(|list| !list.is_empty()), strict })
     }
 
     pub fn given(&self) -> Option<&[Json]> {
@@ -62,19 +69,22 @@ impl Tools {
     }
 
     pub fn functions(&self) -> impl Iterator<Item = Function<'_>> {
-        self.list().iter().filter_map(Function::of)
+        let found = self.list().iter().filter_map(Function::of);
+        found.map(|function| Function { is_strict: self.strict.contains(function.name), ..function })
     }
 }
 
 pub struct Function<'a> {
     pub name: &'a str,
     pub parameters: Option<&'a Json>, // a JSON schema
+    pub is_strict: bool,              // arguments must fit all of it
 }
 
 impl Function<'_> {
     fn of(tool: &Json) -> Option<Function<'_>> {
         let function = tool.get("function")?;
-        Some(Function { name: function.get("name")?.text()?, parameters: function.get("parameters") })
+        let is_strict = matches!(function.get("strict"), Some(Json::Bool(true)));
+        Some(Function { name: function.get("name")?.text()?, parameters: function.get("parameters"), is_strict })
     }
 }
 

@@ -10,15 +10,17 @@ use crate::json::{in_range, Json, Object};
 /// Schemas that are read for the types of an argument.
 const MOST_SCHEMAS: usize = 256;
 
+const PYTHON_QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
+
 /// The calls in a text with its marks; nothing where it is none.
 pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
     let text = text.trim();
     let text = text.strip_prefix(family.open.trim_end()).unwrap_or(text);
     let text = if family.close.is_empty() { text } else { text.strip_suffix(family.close).unwrap_or(text) };
     let calls = match family.form {
-        Form::Json { .. } | Form::JsonAlone => of_json(&in_range(text))?,
+        Form::Json { .. } | Form::JsonAlone | Form::Actions => of_json(&in_range(text))?,
         Form::Braces { quote } => braces::calls(text, quote, tools)?,
-        Form::Python { .. } => python::calls(text, tools)?,
+        Form::Python { .. } | Form::PythonAlone => python::calls(code(text), tools)?,
         Form::Args => of_args(&in_range(text), family.open)?,
         Form::Xml if text.trim_start().starts_with(['{', '[']) => of_json(&in_range(text))?,
         Form::Xml => of_xml(text, tools)?,
@@ -29,16 +31,48 @@ pub fn calls(text: &str, family: &Family, tools: &Tools) -> Option<Vec<Call>> {
 /// Whether a call that is not finished ends within a text of its own, where a mark is none.
 pub fn is_inside_text(call: &str, form: Form) -> bool {
     match form {
-        Form::Json { .. } | Form::JsonAlone | Form::Args => is_open(call, &["\""]),
-        Form::Python { .. } => is_open(call, &["\"\"\"", "'''", "\"", "'"]),
+        Form::Json { .. } | Form::JsonAlone | Form::Actions | Form::Args => is_open(call, &["\""]),
+        Form::Python { .. } | Form::PythonAlone => is_open(call, &PYTHON_QUOTES),
         Form::Braces { quote } => call.matches(quote).count() % 2 == 1,
         Form::Xml if call.trim_start().starts_with(['{', '[']) => is_open(call, &["\""]),
         Form::Xml => false,
     }
 }
 
-/// Longer quotes come first.
-fn is_open(mut text: &str, quotes: &[&str]) -> bool {
+/// The last byte of a call that is not JSON.
+pub fn last_of_call(family: &Family) -> Option<u8> {
+    if family.form == Form::PythonAlone {
+        Some(b']')
+    } else {
+        family.close.bytes().last()
+    }
+}
+
+/// Whether a call that is not JSON ends in this text, which begins with the arguments.
+pub fn is_closed(arguments: &str, family: &Family) -> bool {
+    if family.form != Form::PythonAlone {
+        let mut marks = arguments.match_indices(family.close);
+        return marks.any(|(place, _)| !is_inside_text(&arguments[..place], family.form));
+    }
+    let mut open = 2; // brackets: that of the list, and that of the call
+    let mut is_closed = false;
+    scan(arguments, &PYTHON_QUOTES, |c| {
+        match c {
+            '(' | '[' | '{' => open += 1,
+            ')' | ']' | '}' => open -= 1,
+            _ => (),
+        }
+        is_closed |= open == 0;
+    });
+    is_closed
+}
+
+fn is_open(text: &str, quotes: &[&str]) -> bool {
+    scan(text, quotes, |_| ())
+}
+
+/// Whether a text ends between quotes, of which longer ones come first. `outside` gets what is not between quotes.
+fn scan(mut text: &str, quotes: &[&str], mut outside: impl FnMut(char)) -> bool {
     let mut open: Option<&str> = None;
     while let Some(c) = text.chars().next() {
         let quote = quotes.iter().copied().filter(|quote| open.is_none_or(|open| open == *quote));
@@ -49,10 +83,18 @@ fn is_open(mut text: &str, quotes: &[&str]) -> bool {
             size = quote.len();
         } else if c == '\\' && open.is_some() {
             size += text[size..].chars().next().map_or(0, char::len_utf8);
+        } else if open.is_none() {
+            outside(c);
         }
         text = &text[size..];
     }
     open.is_some()
+}
+
+/// Code without the marks of a block of Markdown around it.
+fn code(text: &str) -> &str {
+    let text = text.trim();
+    text.strip_prefix("```python").and_then(|code| code.strip_suffix("```")).unwrap_or(text)
 }
 
 fn of_json(text: &str) -> Option<Vec<Call>> {
@@ -64,7 +106,8 @@ fn of_json(text: &str) -> Option<Vec<Call>> {
 /// {"name", "arguments"}, with other names for the arguments, and as text too.
 fn call_of(value: &Json) -> Option<Call> {
     let call = value.get("function").filter(|function| function.object().is_some()).unwrap_or(value);
-    let name = call.get("name")?.text().filter(|name| !name.is_empty())?;
+    let name = ["name", "tool_name"].into_iter().find_map(|key| call.get(key))?;
+    let name = name.text().filter(|name| !name.is_empty())?;
     let arguments = ["arguments", "parameters"].into_iter().find_map(|key| call.get(key));
     let arguments = match arguments {
         None | Some(Json::Null) => Json::Object(Box::default()),

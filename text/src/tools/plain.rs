@@ -5,8 +5,9 @@ use crate::message::{Message, MODEL};
 
 use super::families::PLAIN;
 
-/// The same chat without tools, calls and turns of tools.
-pub fn as_text(messages: &[Message], tools: &[Json]) -> Vec<Message> {
+/// The same chat without tools, calls and turns of tools. Without `takes_system`, what would be in the system message
+/// is in front of the first question.
+pub fn as_text(messages: &[Message], tools: &[Json], takes_system: bool) -> Vec<Message> {
     let (open, close) = (PLAIN.open, PLAIN.close);
     let list: Vec<String> = tools.iter().map(Json::spaced).collect();
     let system = format!(
@@ -19,7 +20,7 @@ pub fn as_text(messages: &[Message], tools: &[Json]) -> Vec<Message> {
         Some((first, rest)) if first.role() == "system" => (format!("{}\n\n{system}", first.content()), rest),
         _ => (system, messages),
     };
-    let mut all = vec![Message::new("system", &first)];
+    let mut all: Vec<Message> = takes_system.then(|| Message::new("system", &first)).into_iter().collect();
     let mut is_result = false; // the message before is one
     for message in rest {
         let was_result = std::mem::replace(&mut is_result, message.role() == "tool");
@@ -37,6 +38,12 @@ pub fn as_text(messages: &[Message], tools: &[Json]) -> Vec<Message> {
                 all.push(Message::new(MODEL, &content.into_iter().chain(calls).collect::<Vec<_>>().join("\n")));
             }
             _ => all.push(message.clone()),
+        }
+    }
+    if !takes_system {
+        match all.iter_mut().find(|message| message.role() == "user") {
+            Some(question) => question.prepend(&format!("{first}\n\n")),
+            None => all.insert(0, Message::new("user", &first)),
         }
     }
     all
