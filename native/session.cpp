@@ -1,7 +1,6 @@
 #include "session.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -19,6 +18,10 @@ std::shared_ptr<const Model> model_of(std::shared_ptr<const Model> model, const 
   if (options.backend != nullptr || !model->has_engine())
     bad("adapter needs the native engine: load a bundle for ExecuTorch with own_engine 0, and leave backend out");
   return model->adapter(options.adapter);
+}
+
+std::string_view choice_of(const sf_answer_options& options) {
+  return options.tool_choice == nullptr ? std::string_view() : options.tool_choice;
 }
 
 }  // namespace
@@ -115,16 +118,18 @@ void Session::begin(const int64_t* ids, int64_t n, const sf_answer_options& opti
   try {
     sf_options sampling = sampling_of(options);
     text_needs(sf_text_dropped(text_.get(), &sampling.dropped_turns, &sampling.dropped_tokens));
-    // What a schema restricts may look like a call or begin like a thought, but is none.
-    const bool is_restricted = own->size > 0 || options.schema || options.regex || options.grammar;
-    const char* restriction = is_restricted ? "" : nullptr;
+    // What a schema restricts may look like a call or begin like a thought, but is none, unless calls are allowed too.
+    const char* restriction = nullptr;
     size_t restriction_bytes = 0;
-    if (options.regex != nullptr) {
+    const bool may_call = choice_of(options) == "auto";
+    if (!may_call && options.regex != nullptr) {
       restriction = options.regex;
       restriction_bytes = options.regex_bytes;
-    } else if (options.grammar != nullptr) {
+    } else if (!may_call && options.grammar != nullptr) {
       restriction = options.grammar;
       restriction_bytes = options.grammar_bytes;
+    } else if (!may_call && (own->size > 0 || options.schema != nullptr)) {
+      restriction = "";
     }
     Owned<sf_constraint> limits = constrain(options, std::move(own));
     // The text of a completion continues its prompt.
@@ -150,20 +155,23 @@ Owned<sf_constraint> Session::constrain(const sf_answer_options& options, Owned<
   } grammars[] = {{options.schema, options.schema_bytes, SF_JSON_SCHEMA},
                   {options.regex, options.regex_bytes, SF_REGEX},
                   {options.grammar, options.grammar_bytes, SF_LARK}};
-  int count = (options.tool_choice != nullptr) + (own->size > 0);
+  const std::string_view choice = choice_of(options);
+  int count = own->size > 0;
   for (const auto& grammar : grammars) count += grammar.text != nullptr;
-  if (count > 1) bad("an answer has at most one of schema, regex, grammar, tool_choice and sampling->constraint");
+  if (count > 1) bad("an answer has at most one of schema, regex, grammar and sampling->constraint");
+  if (count > 0 && !choice.empty() && choice != "none" && (choice != "auto" || own->size > 0))
+    bad("with schema, regex or grammar, tool_choice is auto or none; with sampling->constraint it is none");
   if (own->size > 0) return own;
 
   sf_constraint made{};
   made.size = sizeof made;
+  const auto make = choice == "auto" ? sf_text_constrain_answer_or_call : sf_text_constrain;
   for (const auto& grammar : grammars)
     if (grammar.text != nullptr) {
-      text_needs(sf_text_constrain(text_.get(), grammar.kind, grammar.text, grammar.bytes, &made));
+      text_needs(make(text_.get(), grammar.kind, grammar.text, grammar.bytes, &made));
       return Owned<sf_constraint>(&made);
     }
-  const size_t bytes = options.tool_choice == nullptr ? 0 : std::strlen(options.tool_choice);
-  text_needs(sf_text_constrain_calls(text_.get(), options.tool_choice, bytes, &made));
+  text_needs(sf_text_constrain_calls(text_.get(), options.tool_choice, choice.size(), &made));
   return Owned<sf_constraint>(&made);  // none if there are no tools
 }
 

@@ -203,15 +203,16 @@ typedef struct sf_answer_options {
   const char* stops;          /* stop strings, which end the answer and are not part of it: a JSON list; NULL: none */
   size_t stops_bytes;
   const char* schema; /* the answer is JSON that this JSON schema accepts; NULL: any text. At most one of schema, regex,
-                         grammar, tool_choice and sampling->constraint may be set; docs/structured.md */
+                         grammar and sampling->constraint may be set; docs/structured.md */
   size_t schema_bytes;
   const char* regex; /* the whole answer matches this regular expression */
   size_t regex_bytes;
   const char* grammar; /* the answer derives from this grammar, in Lark's syntax */
   size_t grammar_bytes;
   const char* tool_choice; /* "auto": any text, in which calls match the tools' parameters; "none": text without calls;
-                              "required", or the name of a function: one call. Null-terminated. NULL: "auto" if the
-                              session has tools and the answer no other constraint */
+                              "required", or the name of a function: one call. With schema, regex or grammar, "auto"
+                              means an answer that fits it, or one call. Null-terminated. NULL: "auto" if the session
+                              has tools and the answer no other constraint */
 } sf_answer_options;
 
 /* Starts the answer to the user's next turn in a chat, or the continuation of a prompt. Finishes a running answer

@@ -96,8 +96,8 @@ def test_a_tool_that_is_none_and_a_choice_that_is_none_are_refused(bundle: Path,
         in command("run", bundle, "x", "--tools", tools, "--tool-choice", "snow")[2]
     )
     assert (
-        "--schema and --tool-choice do not go together; one of them restricts the answer"
-        in command("run", bundle, "x", "--tools", tools, "--tool-choice", "auto", "--schema", "{}")[2]
+        "--schema and --tool-choice required do not go together; with --schema the choice is auto"
+        in command("run", bundle, "x", "--tools", tools, "--tool-choice", "required", "--schema", "{}")[2]
     )
     tools.write_text('[{"name": 3}]', encoding="utf-8")
     assert '--tools: tool 1: its "name" must be text, not 3' in command("run", bundle, "x", "--tools", tools)[2]

@@ -27,6 +27,21 @@ MINISTRAL = "{# [TOOL_CALLS] [ARGS] #}" + WITH_TOOLS
 PHI_4 = "{# <|tool_call|> <|/tool_call|> #}" + WITH_TOOLS
 GRANITE = "{# <|tool_call|> #}" + WITH_TOOLS
 GEMMA_3 = "{# ```tool_code #}" + WITH_TOOLS
+JAMBA = "{# <tool_calls> #}" + WITH_TOOLS
+MINIMAX = r"{# <tool_calls>\n{ #}" + WITH_TOOLS
+SEED = "{# <seed:tool_call> <function=name> #}" + WITH_TOOLS
+NEMOTRON = "{# <TOOLCALL> #}" + WITH_TOOLS
+COMMAND = "{# <|START_ACTION|> <|END_ACTION|> #}" + WITH_TOOLS
+MINICPM = "{# <|tool_call_start|> ```python #}" + WITH_TOOLS
+LLAMA_4 = '{# ipython "parameters" <|header_start|> #}' + WITH_TOOLS
+PYTHONIC = "{# ipython [func_name1(name=value)] #}" + WITH_TOOLS
+# Templates that write tools, and calls in a form of their own, which may have the marks of another family.
+OWN_FORMS = {
+    "names and values between tags": "{# <tool_call> <arg_key> #}" + WITH_TOOLS,
+    "functions between tags": "{# ipython <function=name>{} #}" + WITH_TOOLS,
+    "marks of its own": "{# <|tool_call:begin|> #}" + WITH_TOOLS,
+    "a list without marks": "{# ipython [{}] #}" + WITH_TOOLS,
+}
 # As published for Gemma 3, which has no tools, and for Phi-4-mini, which has those of a field of the system message.
 NO_TOOLS = CHATML.replace("<|im_start|>", "<start_of_turn>")
 MESSAGE_TOOLS = (

@@ -139,13 +139,32 @@ def test_an_answer_fits_its_grammar(model: AppModel, given: dict[str, Any], fits
         session.free()
 
 
+@pytest.mark.parametrize("given", [{"schema": PICKED}, {"regex": "[ab]{3}c"}, {"grammar": 'start: "x" ("y" | "z")'}])
+def test_an_answer_fits_its_grammar_or_is_a_call(model: AppModel, given: dict[str, Any]) -> None:
+    kinds = set()
+    for seed in range(12):
+        answers = []
+        for speculative in (1, 0):
+            chat = model.chat(tools=TOOLS)
+            sampling: dict[str, Any] = {"temperature": 3.0, "seed": seed, "speculative": speculative}
+            text = chat.ask("x", tool_choice="auto", max_new_tokens=120, **sampling, **given)
+            answers.append((text, chat.tokens, chat.tool_calls))
+            chat.free()
+        assert answers[0] == answers[1]
+        kinds.add(len(answers[0][2]))
+    assert kinds == {0, 1}
+    for session in (model.chat(), model.completion(), model.chat(tools=TOOLS)):
+        assert not session.ask("x", tool_choice="none", max_new_tokens=120, **given).startswith("<")
+        session.free()
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"schema": PICKED, "regex": "a"}, "at most one of schema, regex, grammar, tool_choice"),
-        ({"schema": PICKED, "tool_choice": "auto"}, "at most one of"),
+        ({"schema": PICKED, "regex": "a"}, "at most one of schema, regex, grammar"),
+        ({"schema": PICKED, "tool_choice": "required"}, "tool_choice is auto or none"),
         ({"tool_choice": "other"}, "no tool has the name other"),
-        ({"schema": {"not": {}}}, "not"),
+        ({"schema": {"not": {"pattern": "a"}}}, "not"),
         ({"regex": "("}, "regular expression"),
         ({"grammar": "nothing"}, "grammar"),
     ],
@@ -234,7 +253,7 @@ def test_thinking_that_the_prompt_begins_is_a_channel(bundle: Path, tmp_path: Pa
 def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(bundle: Path, tmp_path: Path) -> None:
     """Llama 3 writes calls as JSON that begins with a name."""
     made = shutil.copytree(bundle, tmp_path / "bundle")
-    template = "{# ipython #}{% if tools %}t{% endif %}" + CHAT_TEMPLATE
+    template = '{# ipython "parameters" #}{% if tools %}t{% endif %}' + CHAT_TEMPLATE
     edit_manifest(made, lambda manifest: manifest["model"].update(chat_template=template))
     given = {"properties": {"name": {"enum": ["now"]}, "parameters": {"const": {}}}, "required": ["name", "parameters"]}
     with AppModel(made) as model:

@@ -493,9 +493,16 @@ def test_a_stop_between_the_request_of_a_score_and_its_start_is_not_lost(model: 
         (("a", ""), {"raw": True}, "the answer is empty"),
         (("a", []), {}, "the answer is empty"),
         (([1], [2]), {"system": "b"}, "system is for the chat template"),
-        (("a", [10**7]), {}, "outside this bundle's vocabulary"),
-        (("a", "b" * 10_000), {}, "but this bundle's context holds"),
-        (("a", None), {}, "list of token ids"),
+        (("a", [10**7]), {}, "^the prompt with its answer holds token 10000000, outside this bundle's vocabulary"),
+        (("a", "b" * 10_000), {}, "^the prompt with its answer has .* but this bundle's context holds"),
+        (("a", None), {}, "^the answer must be a list of token ids"),
+        (("x", 5), {}, "^the answer must be a list of token ids, not 5"),
+        (([1], b"abc"), {}, "^the answer must be a list of token ids, not b'abc'"),
+        (([1], [1.5]), {}, "^the answer must be a list of token ids, which are integers; it holds 1.5"),
+        (("a", "b\ud800"), {}, "^the answer is not UTF-8 text"),
+        (("a", "b\ud800"), {"raw": True}, "^the answer is not UTF-8 text"),
+        (("a\ud800", "b"), {"raw": True}, "^the prompt is not UTF-8 text"),
+        (([1], "b\ud800"), {}, "^the answer is not UTF-8 text"),
         ((None, "a"), {}, "list of token ids"),
         (("a", "b"), {"top_log_probs": 21}, "top_log_probs must be an integer from 0 to 20, not 21"),
         (("a", "b"), {"raw": 1}, "raw must be True or False"),
@@ -504,7 +511,7 @@ def test_a_stop_between_the_request_of_a_score_and_its_start_is_not_lost(model: 
 def test_a_wrong_prompt_or_answer_is_refused(
     model: streamfuse.Model, arguments: tuple[Any, Any], options: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises((PromptError, OptionError), match=sentence):
+    with pytest.raises((PromptError, OptionError, TextError), match=sentence):
         model.score(*arguments, **options)
 
 

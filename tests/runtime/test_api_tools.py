@@ -26,6 +26,7 @@ from streamfuse.api.options import prompt_config_of
 from streamfuse.api.tools import choice_of, tools_of
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
+from streamfuse.runtime.session import ParsedError
 from streamfuse.runtime.text import TextError
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def test_the_choice_of_a_tool_is_one_of_three_words_or_a_name() -> None:
     [
         ({"tool_choice": "required"}, "tool_choice required needs tools"),
         ({"tools": [weather], "tool_choice": "snow"}, "tool_choice must be one of auto, required, none, weather"),
-        ({"tool_choice": "none", "schema": {}}, "schema and tool_choice do not go together; one of them restricts"),
+        ({"tool_choice": "required", "schema": {}}, "schema and tool_choice required do not go together; with schema"),
         ({"template_variables": 3}, "template_variables must hold names and values, not 3"),
         ({"template_variables": {"x": {1}}}, "template_variables cannot be written as JSON: "),
         ({"documents": "x"}, "documents must be a list of dicts, not 'x'"),
@@ -218,7 +219,7 @@ def test_documents_are_a_variable_of_the_template() -> None:
     found = prompt_config_of(documents=[{"text": "a"}], template_variables={"enable_thinking": False}, tools=[weather])
     assert found.variables == {"enable_thinking": False, "documents": [{"text": "a"}]}
     assert [tool["function"]["name"] for tool in found.descriptions] == ["weather"]
-    assert prompt_config_of(tools=[weather], schema={}).tool_choice == "auto"
+    assert prompt_config_of(tools=[weather], schema={}).tool_choice is None
 
 
 CALLED: list[Any] = []
@@ -235,6 +236,10 @@ def fail(letter: Literal["c"]) -> None:
     raise LookupError(f"there is no {letter}")
 
 
+ODD = {"name": "odd", "parameters": {"type": "object", "required": ["x", "y"], "properties": {
+    "x": {"type": "array", "uniqueItems": True, "maxItems": 2}, "y": {"enum": ["a", "b"]}}}}  # fmt: skip
+LETTER = {"type": "object", "properties": {"of": {"enum": ["a", "b"]}}, "required": ["of"],
+          "additionalProperties": False}  # fmt: skip
 THINKING = bundle_samples.CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"
 WAYS: list[dict[str, Any]] = [{"speculative": False}, {}, {"width": 4}, {"width": 8}]
 
@@ -300,6 +305,17 @@ def test_a_chat_calls_functions_and_sends_their_results_until_there_is_an_answer
     assert (question["role"], call["role"], result["role"], last["role"]) == ("user", "assistant", "tool", "assistant")
     assert json.loads(result["content"]) == {"chosen": CALLED[0][0]}
     assert last["content"] == answer.text
+
+
+def test_the_answer_to_results_is_as_free_as_the_call_was(model: streamfuse.Model) -> None:
+    """The choice of a turn replaces what restricts the chat's answers, in the rounds of the turn too."""
+    with model.chat(tools=[choose], regex="[x-z]{5}", max_new_tokens=200) as chat:
+        answer = chat.send("x", tool_choice="required", max_tool_rounds=1)
+        assert (len(CALLED), answer.tool_calls) == (1, [])
+        assert set(answer.text) <= set("abcdefgh")
+        assert re.fullmatch("[x-z]{5}", chat.send("y").text)
+    with model.chat(tools=[choose], tool_choice="required", max_new_tokens=200) as chat:
+        assert chat.send("x", max_tool_rounds=1).tool_calls == []
 
 
 def test_what_a_function_raises_is_its_result_and_the_model_goes_on(model: streamfuse.Model) -> None:
@@ -390,6 +406,30 @@ def test_a_conversation_with_tool_turns_may_be_asked_at_once(model: streamfuse.M
     assert model.generate(messages=messages, tools=[choose], max_new_tokens=200).text == last["content"]
 
 
+def test_results_of_earlier_calls_have_the_names_of_their_tools(
+    made: list[fakes.ArithmeticBackend], tmp_path: Path
+) -> None:
+    """As requests to the server and rows of training data have them."""
+    call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": {}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "When?", "tool_calls": None},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "noon", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "At noon."},
+        {"role": "user", "content": "And now?"},
+    ]
+    template = "{% for m in messages %}<{{ m.role }} {{ m.name }}>{{ m.content }}{% endfor %}"
+    with streamfuse.load(bundle_of(tmp_path / "named", template)) as model:
+        for turns in (messages, messages[:4]):
+            assert "<tool now>noon" in model.tokenizer.decode(model.encode(messages=turns))
+        with model.chat(history=messages[:4]) as chat:
+            assert chat.messages[2] == {**messages[2], "name": "now"}
+        assert "name" not in messages[2]
+        for other in ([5], [{"id": "c1"}], [{"id": [], "function": "now"}], {"id": "c1"}):
+            odd = [messages[0], {**messages[1], "tool_calls": other}, *messages[2:]]
+            assert "<tool >noon" in model.tokenizer.decode(model.encode(messages=odd))
+
+
 def test_thinking_has_a_channel_of_its_own_and_is_no_answer(
     made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
@@ -437,10 +477,58 @@ def test_tools_and_variables_do_not_go_with_a_prompt_that_the_template_does_not_
 def test_parameters_that_a_grammar_cannot_express_are_refused_before_the_engine_is_loaded(
     model: streamfuse.Model, made: list[fakes.ArithmeticBackend]
 ) -> None:
-    odd = {"name": "odd", "parameters": {"type": "object", "properties": {"x": {"uniqueItems": True}}}}
+    for choice in ("required", "auto"):
+        with pytest.raises(
+            OptionError, match=r"^tools: the parameters of the function odd: #/properties/x/uniqueItems: "
+        ):
+            model.generate("x", tools=[{**ODD, "strict": True}], tool_choice=choice)
     with pytest.raises(OptionError, match=r"^tools: .*uniqueItems"):
-        model.generate("x", tools=[odd], tool_choice="required")
+        model.generate("x", tools=[{**ODD, "strict": True}], tool_choice="auto", schema=LETTER)
     assert made == []
+
+
+def test_parameters_that_are_not_strict_are_restricted_as_far_as_a_grammar_can(model: streamfuse.Model) -> None:
+    impossible = {"name": "impossible", "parameters": {"allOf": [{"type": "string"}]}}
+    (call,) = model.generate("x", tools=[ODD], tool_choice="required", max_new_tokens=400).tool_calls
+    assert call.arguments["y"] in ("a", "b")
+    (call,) = model.generate("x", tools=[impossible, choose], tool_choice="choose", max_new_tokens=200).tool_calls
+    assert call.name == "choose"
+    assert model.generate("x", tools=[impossible], max_new_tokens=4).text
+
+
+def test_an_answer_fits_a_schema_or_is_a_call_where_the_model_may_choose(model: streamfuse.Model) -> None:
+    kinds = set()
+    for seed in range(12):
+        options: dict[str, Any] = {"tools": [choose], "schema": LETTER, "tool_choice": "auto", "max_new_tokens": 200}
+        sampling = {"temperature": 3.0, "seed": seed}
+        answers = [model.generate("x", **options, **sampling, **way) for way in WAYS]
+        assert {tuple(answer.tokens) for answer in answers} == {tuple(answers[0].tokens)}
+        answer = answers[0]
+        assert answer.finish_reason == "stop"
+        if answer.tool_calls:
+            assert (answer.text, answer.tool_calls[0].name) == ("", "choose")
+            with pytest.raises(ParsedError, match="is a tool call"):
+                _ = answer.parsed
+        else:
+            assert answer.parsed in ({"of": "a"}, {"of": "b"})
+        kinds.add(bool(answer.tool_calls))
+    assert kinds == {True, False}
+    with model.chat(max_new_tokens=200) as chat:
+        answer = chat.send("x", max_tool_rounds=9, temperature=3.0, seed=1, **{**options, "tool_choice": "none"})
+        assert answer.parsed in ({"of": "a"}, {"of": "b"})
+
+
+@pytest.mark.parametrize("by_turn", [True, False])
+def test_a_chat_calls_functions_until_an_answer_fits_the_schema(model: streamfuse.Model, by_turn: bool) -> None:
+    given: dict[str, Any] = {"tools": [choose], "schema": LETTER, "tool_choice": "auto", "temperature": 3.0}
+    for seed in range(20):
+        with model.chat(max_new_tokens=200, **({} if by_turn else given)) as chat:
+            answer = chat.send("x", max_tool_rounds=20, seed=seed, **(given if by_turn else {}))
+            assert answer.parsed in ({"of": "a"}, {"of": "b"})
+            if CALLED:
+                assert [message["role"] for message in chat.messages][:3] == ["user", "assistant", "tool"]
+                return
+    raise AssertionError("no seed calls a function")
 
 
 def test_an_answer_with_a_schema_is_no_call_though_it_looks_like_one(

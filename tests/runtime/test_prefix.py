@@ -124,7 +124,7 @@ def test_a_changed_chat_template_makes_other_prompts_which_are_prefilled(stored:
 def test_the_longest_prefix_of_the_prompt_is_used(stored: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(stored, tmp_path / "bundle")
     template = (
-        "{% for tool in tools or [] %}{{ tool['function']['name'] + '\n' }}{% endfor %}"
+        "{# <tool_call> #}{% for tool in tools or [] %}{{ tool['function']['name'] + '\n' }}{% endfor %}"
         "{% for message in messages %}{{ message['role'] + ':' + message['content'] + '\n' }}{% endfor %}"
     )
     edit_manifest(folder, lambda manifest: manifest["model"].update(chat_template=template))

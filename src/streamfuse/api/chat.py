@@ -78,7 +78,10 @@ class Chat:
         demand(whole, "max-tool-rounds", "an integer of at least 0", max_tool_rounds)
         stopped = self._session.watch_stops()
         result = self._finish(self._stream(words, options, stopped))
-        options["tool_choice"] = None  # a required call is made; without this, another one would follow it
+        # A required call is made; required again, another one would follow it. "auto" and not None, with which what the
+        # choice has replaced, such as the chat's schema, would restrict the next answer.
+        if self._merged(options).get("tool_choice") not in (None, "auto", "none"):
+            options["tool_choice"] = "auto"
         for _ in range(max_tool_rounds):
             if not result.tool_calls or stopped():
                 break
@@ -155,11 +158,15 @@ class Chat:
                 yield f"error: there is no tool {call.name}; the tools are {', '.join(tools)}"
 
     def _turn(self, options: GenerationOptions) -> tuple[GenerationConfig, PromptConfig]:
+        merged = self._merged(options)
+        return self._model.config(**merged), prompt_config_of(**merged)
+
+    def _merged(self, options: GenerationOptions) -> GenerationOptions:
+        """The options of a turn with the chat's defaults."""
         # What restricts an answer is one choice, so one of these options replaces the chat's default of any of them.
         given = any(options.get(name) is not None for name in RESTRICTING)
         defaults = {name: value for name, value in self._options.items() if not (given and name in RESTRICTING)}
-        merged: GenerationOptions = {**defaults, **options}  # type: ignore[typeddict-item]
-        return self._model.config(**merged), prompt_config_of(**merged)
+        return {**defaults, **options}  # type: ignore[typeddict-item]
 
     def _ask(
         self,
@@ -174,7 +181,7 @@ class Chat:
         try:
             ids = ask()
             constraint = self._model._constraint(config, setting, self._conversation)
-            text = self._conversation.stream(config.stop_strings, restriction=config.restriction)
+            text = self._conversation.stream(config.stop_strings, None if setting.chooses else config.restriction)
             dropped = self._conversation.dropped
             return self._session.generate(
                 ids, config, constraint=constraint, text=text, dropped=dropped, stopped=stopped

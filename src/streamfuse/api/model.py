@@ -28,7 +28,7 @@ from streamfuse.runtime.config import (
     token_ids_of,
 )
 from streamfuse.runtime.stops import StopCount
-from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked
+from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked, name_tool_results, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -348,7 +348,7 @@ class Model:
 
         Raises:
             PromptError: prompt or answer is empty, or both together are longer than the context.
-            TextError: the chat template refuses the messages.
+            TextError: the chat template refuses the messages, or the answer is not UTF-8 text.
             OptionError: an option out of its range.
             Stopped: `stop` was called.
             CoreError: the engine failed, or the model is closed.
@@ -357,7 +357,7 @@ class Model:
         chosen = self._of(adapter)
         stopped = chosen._stops.watch()
         ids, first = chosen._with_answer(prompt, answer, system, raw)
-        self.check_prompt(ids)
+        check_prompt(ids, self.bundle.spec(), "prompt with its answer")
         if first == len(ids):
             raise PromptError("the answer is empty: it needs at least one token")
         chosen._one.wait_until_free()
@@ -378,7 +378,8 @@ class Model:
         if not before:
             raise PromptError("the prompt is empty: it needs at least one token")
         if not isinstance(answer, str):
-            return [*before, *token_ids_of(answer)], len(before)
+            return [*before, *token_ids_of(answer, "answer")], len(before)
+        utf8(answer, "answer")
         if is_text and system is None and self._continues(raw):
             whole = self.tokenizer.encode(prompt + answer)
             same = next((place for place, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
@@ -600,7 +601,7 @@ class Model:
         constraint = self._constraint(config, setting, conversation)
         text = None
         if conversation is not None:
-            text = conversation.stream(config.stop_strings, restriction=config.restriction)
+            text = conversation.stream(config.stop_strings, None if setting.chooses else config.restriction)
         return lambda: self._shared().generate(
             ids, config, raw=conversation is None, constraint=constraint, text=text, stopped=stopped
         )
@@ -611,10 +612,12 @@ class Model:
         """What restricts the answer: the schema, regex or grammar; calls fit their tools."""
         from streamfuse.runtime.session import constraint_of
 
-        if conversation is None or config.restricted or not setting.tools:
+        if conversation is None or not setting.tools or (config.restricted and not setting.chooses):
             return constraint_of(config, self.tokenizer)
+        if config.restricted:
+            return constraint_of(config, conversation)
         try:
-            return conversation.call_constraint(setting.tool_choice)
+            return conversation.call_constraint(setting.tool_choice or "auto")
         except TextError as error:
             raise OptionError(f"--tools: {error}") from None
 
@@ -636,6 +639,7 @@ def _encode_messages(
     """Token ids of a conversation, and the conversation, whose next turn is the answer; None if the answer continues
     its last turn."""
     turns = checked(messages)
+    name_tool_results(turns)
     if not turns:
         raise PromptError("the messages are empty: there must be at least one")
     if turns[-1]["role"] == "assistant" and not turns[-1].get("tool_calls"):

@@ -57,8 +57,13 @@ class PromptConfig:
     """What the chat template reads besides the messages, and whether its answer is a call."""
 
     tools: tuple[Tool, ...] = ()
-    tool_choice: str = "auto"
+    tool_choice: str | None = None  # None: auto, or none where a schema, regex or grammar restricts the answer
     variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the model may call a tool in place of an answer that a schema, regex or grammar restricts."""
+        return bool(self.tools) and self.tool_choice == "auto"
 
     @property
     def descriptions(self) -> list[dict[str, Any]]:
@@ -123,8 +128,11 @@ def prompt_config_of(**options: Unpack[GenerationOptions]) -> PromptConfig:
         variables["documents"] = [_mapping("documents", document) for document in documents]
     tools, choice = options.get("tools"), options.get("tool_choice")
     given = next((name for name in CONSTRAINTS if options.get(name) is not None), None)
-    if given is not None and choice is not None:
-        raise OptionError(f"--{given} and --tool-choice do not go together; one of them restricts the answer")
+    if given is not None and choice not in (None, "auto", "none"):
+        raise OptionError(
+            f"--{given} and --tool-choice {choice!s:.40} do not go together; with --{given} the choice is auto (an "
+            "answer that fits it, or a call) or none"
+        )
     found = () if tools is None else _tools_of(tools)
     if not found:
         if choice not in (None, "auto", "none"):
@@ -132,7 +140,7 @@ def prompt_config_of(**options: Unpack[GenerationOptions]) -> PromptConfig:
         return PromptConfig(variables=variables)
     from streamfuse.api.tools import choice_of
 
-    return PromptConfig(found, "auto" if choice is None else choice_of(choice, found), variables)
+    return PromptConfig(found, None if choice is None else choice_of(choice, found), variables)
 
 
 def _mapping(flag: str, value: object) -> dict[str, Any]:

@@ -22,17 +22,21 @@ _ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")  # of a docstring's Args:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call. `parameters` is the JSON schema of its arguments, an object."""
+    """A function that a model may call. `parameters` is the JSON schema of its arguments, an object. Keywords of it
+    that no grammar can follow are left out, unless the function is `strict`; then they are an error."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     function: Callable[..., Any] | None = None  # None for a tool that is described in JSON
+    strict: bool = False
     _adapter: Any = field(default=None, repr=False, compare=False)  # of the arguments of `function`
 
     def to_dict(self) -> dict[str, Any]:
         """The description that chat templates read."""
-        own = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        own: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        if self.strict:
+            own["strict"] = True
         return {"type": "function", "function": own}
 
     def answer(self, arguments: Mapping[str, Any]) -> str:
@@ -89,7 +93,7 @@ def _described(given: Mapping[str, Any], place: str) -> Tool:
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"--{place} is not JSON: {error}") from None
     parameters = own.get("parameters", {"type": "object", "properties": {}, "additionalProperties": False})
-    return Tool(own["name"], own.get("description", ""), parameters)
+    return Tool(own["name"], own.get("description", ""), parameters, strict=own.get("strict") is True)
 
 
 def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
@@ -124,7 +128,7 @@ def tool_of(function: Callable[..., Any], flag: str = "tools") -> Tool:
             raise OptionError(f"{place} has no type hint")
         fields[parameter.name] = _field(hints[parameter.name], parameter, described.get(parameter.name))
     adapter, parameters = adapter_of(_arguments(name, fields), flag)
-    return Tool(name, _first_paragraph(text), parameters, function, adapter)
+    return Tool(name, _first_paragraph(text), parameters, function, _adapter=adapter)
 
 
 def _called(function: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:

@@ -171,23 +171,24 @@ class GenerationConfig:
         return None if spec.widths else NO_VERIFY
 
 
-def token_ids_of(prompt: object) -> list[int]:
-    """The token ids of a prompt. PromptError for anything else."""
-    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Iterable):
-        raise PromptError(f"the prompt must be a list of token ids, not {prompt!r:.40}")
-    ids = list(prompt)
+def token_ids_of(given: object, what: str = "prompt") -> list[int]:
+    """The token ids of a prompt. PromptError for anything else, in which `what` is how it is called."""
+    if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
+        raise PromptError(f"the {what} must be a list of token ids, not {given!r:.40}")
+    ids = list(given)
     for token in ids:
         if not is_integer(token) or not -(1 << 63) <= token < 1 << 63:
-            raise PromptError(f"the prompt must be a list of token ids, which are integers; it holds {token!r:.40}")
+            raise PromptError(f"the {what} must be a list of token ids, which are integers; it holds {token!r:.40}")
     return ids
 
 
-def check_prompt(prompt_ids: Sequence[int], spec: ModelSpec) -> None:
-    """PromptError unless a prompt has 1 to `capacity` tokens of the vocabulary, as the core checks it."""
+def check_prompt(prompt_ids: Sequence[int], spec: ModelSpec, what: str = "prompt") -> None:
+    """PromptError unless a prompt has 1 to `capacity` tokens of the vocabulary, as the core checks it. `what` is how
+    the message calls it."""
     if not len(prompt_ids):
-        raise PromptError("the prompt is empty: it needs at least one token")
+        raise PromptError(f"the {what} is empty: it needs at least one token")
     if len(prompt_ids) > spec.capacity:
-        raise PromptError(f"the prompt has {len(prompt_ids)} tokens, but this bundle's context holds {spec.capacity}")
+        raise PromptError(f"the {what} has {len(prompt_ids)} tokens, but this bundle's context holds {spec.capacity}")
     foreign = [token for token in prompt_ids if not 0 <= token < spec.vocab_size]
     if foreign:
-        raise PromptError(f"the prompt holds token {foreign[0]}, outside this bundle's vocabulary of {spec.vocab_size}")
+        raise PromptError(f"the {what} holds token {foreign[0]}, outside this bundle's vocabulary of {spec.vocab_size}")

@@ -26,9 +26,9 @@ class Grammar:
     It may be given to one text (`CoreSession.start`), which takes it over: after that its methods raise ValueError.
     """
 
-    def __init__(self, text: TextHandle, kind: str, source: str) -> None:
+    def __init__(self, text: TextHandle, kind: str, source: str, *, or_call: bool = False) -> None:
         """`kind` is schema (its JSON text), regex, grammar (Lark), or calls (a tool choice: auto, none, required or the
-        name of a function).
+        name of a function). `or_call`: the text may be a tool call instead.
 
         Raises:
             GrammarError: the grammar is invalid, not supported or too large.
@@ -44,7 +44,8 @@ class Grammar:
             if not self._table.size:
                 raise TextError("there are no tools, so nothing restricts the calls")
         else:
-            text.call("sf_text_constrain", _KINDS[kind], data, len(data), byref(self._table))
+            function = "sf_text_constrain_answer_or_call" if or_call else "sf_text_constrain"
+            text.call(function, _KINDS[kind], data, len(data), byref(self._table))
         release = self._table.release
         self._handle = Handle(self._table.context, release, "constraint", ValueError, one_thread=True)
         self._bits = np.zeros(-(-self.vocab_size // 32), "<u4")

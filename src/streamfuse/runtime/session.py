@@ -23,7 +23,7 @@ from streamfuse.runtime.constraint import Constraint
 from streamfuse.runtime.core import CoreError, CoreModel, CoreSession, Score, Stopped, TokenLogProb
 from streamfuse.runtime.statistics import Statistics
 from streamfuse.runtime.stops import StopCount
-from streamfuse.runtime.text import TextError, TextStream, Tokenizer
+from streamfuse.runtime.text import Conversation, TextError, TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from streamfuse.runtime.reference.watch import Pass
@@ -95,11 +95,13 @@ class Result:
         """The object that the text spells: dictionaries and lists for a schema in JSON, an instance for a class.
 
         Raises:
-            ParsedError: there is no schema, or the text ended inside the object.
+            ParsedError: there is no schema, the answer is a tool call, or the text ended inside the object.
             pydantic.ValidationError: a check of the class that its JSON schema does not express refuses the object.
         """
         if self.schema is None:
             raise ParsedError("there is no parsed object: give a schema to the call that generates the answer")
+        if self.tool_calls:
+            raise ParsedError("the answer is a tool call, not an object; tool_calls has it")
         if self.finish_reason not in ("incomplete", "stopped") and _is_json(self.text):
             return self.schema.read(self.text)
         why, step = _NOT_PARSED.get(self.finish_reason, _NOT_PARSED["incomplete"])
@@ -410,16 +412,19 @@ class Session:
         self.close()
 
 
-def constraint_of(config: GenerationConfig, tokenizer: Tokenizer | None) -> Constraint | None:
-    """What the configuration's schema, regex or grammar allows, for one text; None without one. OptionError names the
-    option that the tokenizer's library refuses."""
+def constraint_of(config: GenerationConfig, text: Tokenizer | Conversation | None) -> Constraint | None:
+    """What the configuration's schema, regex or grammar allows, for one text; None without one. In a conversation the
+    text may be a tool call instead. OptionError names the option that the library refuses."""
     if not config.restricted:
         return None
-    if tokenizer is None:
+    if text is None:
         raise ValueError(f"{config.restricted} needs a tokenizer, and this session has none")
     schema = None if config.schema is None else config.schema.text
+    make = text.answer_constraint if isinstance(text, Conversation) else text.constraint
     try:
-        return tokenizer.constraint(schema=schema, regex=config.regex, grammar=config.grammar)
+        return make(schema=schema, regex=config.regex, grammar=config.grammar)
     except TextError as error:
+        if str(error).startswith("the parameters of the function"):
+            raise OptionError(f"--tools: {error}") from None
         why = re.sub(r"^the (schema|regular expression|grammar): ", "", str(error))
         raise OptionError(f"--{config.restricted}: {why}") from None

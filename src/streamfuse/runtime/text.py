@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTENT_END",
     "CUT",
+    "ROLES",
     "ContextPolicy",
     "Conversation",
     "GrammarError",
@@ -35,7 +36,9 @@ __all__ = [
     "TextError",
     "TextStream",
     "Tokenizer",
+    "checked",
     "name_tool_results",
+    "utf8",
 ]
 
 # {"role": "system" | "user" | "assistant" | "tool", "content": text}, with any other fields that the template reads.
@@ -75,7 +78,7 @@ class Tokenizer:
         """
         model: dict[str, Any] = {"bos_token_id": bos_token_id, "eos_token_ids": list(eos_token_ids)}
         if chat_template is not None:
-            model["chat_template"] = _utf8(chat_template, "chat template")
+            model["chat_template"] = utf8(chat_template, "chat template")
         if vocab_size is not None:
             model["vocab_size"] = vocab_size
         facts, path = _json(model), path_argument(file)
@@ -95,13 +98,14 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the marks that the tokenizer itself puts around one."""
-        return self._ids(_utf8(text, "prompt"), marks=True)
+        return self._ids(utf8(text, "prompt"), marks=True)
 
     def encode_rendered(self, text: str, *, continues: bool = False) -> list[int]:
         """Token ids of text that a template wrote: the template has put every mark there already.
 
         `continues`: other text precedes it, so it gets no space that some tokenizers write in front of a text.
         """
+        utf8(text, "text")
         return self._ids(CUT + text if continues else text, marks=False)
 
     def encode_chat(
@@ -132,7 +136,7 @@ class Tokenizer:
     def count_tokens(self, text: str) -> int:
         """The number of tokens of a text in a message: without what the chat template adds, and with the characters of
         a control token as text. Without a template, that of a raw prompt without the tokens around it."""
-        data = _utf8(text, "text").encode()
+        data = utf8(text, "text").encode()
         return self._handle.numbers(1, "sf_text_count", data, len(data))[0]
 
     def render(
@@ -165,11 +169,12 @@ class Tokenizer:
         return self.encode_rendered(text)
 
     def check_chat(self) -> None:
-        """TextError where the template refuses a plain chat: a question, and a second one after an answer."""
-        question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
-        if self.can_chat:
-            self.encode_chat([question])
-            self.encode_chat([question, answer, question])
+        """TextError where the template refuses a plain chat, a question and a second one after an answer, or leaves the
+        question out, as templates do that read content only as a list of parts."""
+        question, answer = {"role": "user", "content": "Why is it so?"}, {"role": "assistant", "content": "Because."}
+        for messages in ([question], [question, answer, question]) if self.can_chat else ():
+            if question["content"] not in self.render(messages):
+                raise TextError("the chat template leaves out the question, so the model would not read it")
 
     def constraint(
         self,
@@ -226,8 +231,8 @@ class TextStream:
     ) -> None:
         self._handle = handle
         self.stopped = False
-        stops = _json([_utf8(stop, "stop string") for stop in stop_strings])
-        data = None if restriction is None else _utf8(restriction, "restriction").encode()
+        stops = _json([utf8(stop, "stop string") for stop in stop_strings])
+        data = None if restriction is None else utf8(restriction, "restriction").encode()
         handle.call("sf_text_begin", *stops, *ids_argument(before), data, len(data or b""))
 
     def push(self, token: int) -> list[tuple[str, str]]:
@@ -269,11 +274,12 @@ class Conversation:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        words = None if system is None else _utf8(system, "system message").encode()
-        turns = _json(checked(history))
+        words = None if system is None else utf8(system, "system message").encode()
+        turns = checked(history)
+        name_tool_results(turns)
         handle = tokenizer._set(tools, variables)
         self._handle = handle.clone() if handle is tokenizer._handle else handle
-        self._handle.call("sf_text_set_first", words, len(words or b""), *turns)
+        self._handle.call("sf_text_set_first", words, len(words or b""), *_json(turns))
 
     @property
     def messages(self) -> list[Message]:
@@ -317,7 +323,7 @@ class Conversation:
         Raises:
             PromptError: it does not fit into the context (`set_limit`); the conversation is as before.
         """
-        data = _utf8(user, "user message").encode()
+        data = utf8(user, "user message").encode()
         return self._handle.ids("sf_text_ask", data, len(data))
 
     def ask_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -340,6 +346,22 @@ class Conversation:
         from streamfuse.runtime.grammar import Grammar
 
         return Grammar(self._handle, "calls", choice)
+
+    def answer_constraint(
+        self,
+        *,
+        schema: Mapping[str, Any] | bool | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+    ) -> Grammar:
+        """The constraint of `Tokenizer.constraint`, or one tool call instead.
+
+        Raises:
+            GrammarError: as there; or the parameters of a function with `"strict": true` are not supported.
+        """
+        from streamfuse.runtime.grammar import Grammar, source_of
+
+        return Grammar(self._handle, *source_of(schema, regex, grammar), or_call=True)
 
     def stream(self, stop_strings: Sequence[str] = (), restriction: str | None = None) -> TextStream:
         """The answer that is asked for; its `end` adds it to the conversation, and no call of `answer` is needed.
@@ -370,6 +392,9 @@ class Conversation:
 CONTENT_END = "\ufdd1"  # marks the end of a message's content in a rendered chat: a noncharacter, which no text has
 _FORM = '{"role": text, "content": text}'  # of a message
 
+# The roles of OpenAI's API, and those that chat templates have for them.
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
 
 def checked(messages: object) -> list[Message]:
     """The same messages, copied. TextError names the first that is none."""
@@ -391,7 +416,7 @@ def _checked(number: int, message: object) -> Message:
         raise TextError(f"message {number}: its content must be text, not {content!r:.40}")
     for name, value in message.items():
         if isinstance(value, str):
-            _utf8(value, name if name == "role" else f"{role} message")
+            utf8(value, name if name == "role" else f"{role} message")
     return dict(message)
 
 
@@ -404,15 +429,21 @@ def _joined(number: int, parts: list[Any]) -> str:
 
 
 def name_tool_results(messages: Sequence[Message]) -> None:
-    """Give each tool result the name of the tool that was called, which some templates read, unless it has one."""
+    """Give each tool result the name of the tool that was called, which some templates read, unless it has one. Calls
+    of another form than OpenAI's are left to the template."""
     called: dict[str, str] = {}
     for message in messages:
-        called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ()) if "id" in call}
-        if message["role"] == "tool" and message.get("tool_call_id") in called:
-            message.setdefault("name", called[message["tool_call_id"]])
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, (list, tuple)) else ():
+            match call:
+                case {"id": str(id_), "function": {"name": str(name)}}:
+                    called[id_] = name
+        match message:
+            case {"role": "tool", "tool_call_id": str(id_)} if id_ in called and message.get("name") is None:
+                message["name"] = called[id_]
 
 
-def _utf8(text: str, what: str) -> str:
+def utf8(text: str, what: str) -> str:
     """`text`, if it is one and can be written as UTF-8; Python keeps bytes that are not as lone surrogates."""
     if not isinstance(text, str):
         raise TextError(f"the {what} must be text, not {text!r:.40}")

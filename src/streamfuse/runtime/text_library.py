@@ -72,6 +72,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # a test compares them with th
     "sf_text_end": (c_int, [c_void_p, c_int32, _place, POINTER(c_int32)]),
     "sf_text_constrain_calls": (c_int, [c_void_p, c_char_p, c_size_t, c_void_p]),
     "sf_text_constrain": (c_int, [c_void_p, c_int32, c_char_p, c_size_t, c_void_p]),
+    "sf_text_constrain_answer_or_call": (c_int, [c_void_p, c_int32, c_char_p, c_size_t, c_void_p]),
     "sf_text_vocab_size": (c_int64, [c_void_p]),
 }
 
