@@ -13,7 +13,7 @@ from typing import Any
 
 from streamfuse.api import GenerationOptions
 from streamfuse.runtime.config import CONSTRAINTS, MOST_TOP_LOG_PROBS
-from streamfuse.runtime.text import name_tool_results
+from streamfuse.runtime.text import ROLES, name_tool_results
 from streamfuse.serve.errors import RequestError
 
 # Options of the same name and form; the API checks them.
@@ -49,7 +49,6 @@ _REFUSED_TEXT = _REFUSED | {
     "suffix": (("",), "the model continues texts, and does not fill gaps in them"),
 }
 _MOST_PROMPTS = 64  # of a request, which nobody else can be answered before
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +322,9 @@ def _message(message: object, param: str) -> dict[str, Any]:
     """A message with what chat templates read of it."""
     if not isinstance(message, dict):
         raise _wrong(param, "an object", message)
-    role = _ROLES.get(str(message.get("role")))
+    role = ROLES.get(str(message.get("role")))
     if role is None:
-        raise _wrong(f"{param}.role", f"one of {', '.join(_ROLES)}", message.get("role"))
+        raise _wrong(f"{param}.role", f"one of {', '.join(ROLES)}", message.get("role"))
     calls = message.get("tool_calls") or []
     content = message.get("content")
     # An answer of calls alone comes back with the null that it was sent with, and so does a tool's empty result; a chat
