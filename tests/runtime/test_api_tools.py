@@ -491,6 +491,12 @@ def test_parameters_that_are_not_strict_are_restricted_as_far_as_a_grammar_can(m
     impossible = {"name": "impossible", "parameters": {"allOf": [{"type": "string"}]}}
     (call,) = model.generate("x", tools=[ODD], tool_choice="required", max_new_tokens=400).tool_calls
     assert call.arguments["y"] in ("a", "b")
+    unique = {"properties": {"x": {"uniqueItems": True}}}
+    nested = {"type": "object", "required": ["n"], "properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}
+    for part in ({"dependentSchemas": {"n": unique}}, {"if": {"required": ["n"]}, "then": unique}):
+        tool = {"name": "nested", "parameters": {**nested, **part}}
+        (call,) = model.generate("x", tools=[tool], tool_choice="required", max_new_tokens=400).tool_calls
+        assert call.arguments in ({"n": 1}, {"n": 2})
     (call,) = model.generate("x", tools=[impossible, choose], tool_choice="choose", max_new_tokens=200).tool_calls
     assert call.name == "choose"
     assert model.generate("x", tools=[impossible], max_new_tokens=4).text

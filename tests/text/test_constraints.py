@@ -386,6 +386,9 @@ LIST = {"type": "array", "items": {"enum": ["x", "y", 1]}}
         ({"prefixItems": [{}], "unevaluatedItems": {"type": "null"}, "type": "array"}, ["[1,null]"], ["[1,1]"]),
         ({"type": "string", "format": "json-pointer"}, ['"/a/b~0"', '""'], ['"a"', '"/~2"']),
         ({"type": "string", "format": "uri-reference"}, ['"../a?b#c"', '"http://a/b"'], ['"a b"', '"http://[a]"']),
+        ({"type": "integer", "minimum": 1, "maximum": 2**63 - 1}, ["1", str(2**53)], ["0", str(2**64)]),
+        ({"required": ["a"], "dependentSchemas": {"a": {"type": "object"}}, "maximum": 5},
+         ["1", '"a"', '{"a":1}'], ["6"]),
         ({"properties": {"a": {"$id": "b", "type": "null"}}, "type": "object", "required": ["a"]}, ['{"a":null}'],
          ['{"a":1}']),
     ],
@@ -448,11 +451,19 @@ def test_an_additional_property_does_not_spell_a_name_in_another_way(named: str)
     [
         {"properties": {"a": {"type": "string"}}, "additionalProperties": False},
         {"additionalProperties": {"type": "string"}},
-        {"properties": {"a": {"const": "\x1f"}}},
+        {"properties": {"a": {"const": "\x1f"}}, "additionalProperties": False},
     ],
 )
 def test_control_characters_are_written_where_no_name_is_in_doubt(schema: dict[str, Any]) -> None:
     assert fits(opened(llama_like()), {"schema": {"type": "object", **schema}}, '{"a":"\\u001f"}')
+
+
+def test_a_constant_with_control_characters_beside_other_names_is_refused() -> None:
+    """With `\\u`, which it needs, a name could be spelled in another way."""
+    with pytest.raises(GrammarError, match=r"^#: a constant has control characters"):
+        opened(llama_like()).constraint(schema={"properties": {"a": {"const": "\x1f"}}})
+    schema = {"properties": {"ab": {}}, "not": {"enum": ["\x01", "a"]}}
+    assert not fits(opened(llama_like()), {"schema": schema}, '"a"')
 
 
 KEYS = {"type": "object", "patternProperties": {"^x_": {"type": "string"}}}
@@ -645,6 +656,15 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"schema": {"propertyNames": {"not": {}}}}, "^#/propertyNames: names can be restricted by"),
         ({"schema": {"contains": {}, "prefixItems": [{}]}}, "^#/contains: not supported beside a list"),
         ({"schema": {"allOf": [{}], "unevaluatedProperties": False}}, "^#/unevaluatedProperties: .* beside"),
+        ({"schema": {"if": {"type": "string"}, "then": {"pattern": "(?=a)"}}}, "^#/then/pattern: .*look-around"),
+        (
+            {"schema": {"items": {"type": "array"}, "contains": {"items": {"uniqueItems": True}}}},
+            "^#/contains/items/uniqueItems: ",
+        ),
+        ({"schema": {"properties": {"a": {"not": 5}}}}, "^#/properties/a/not: a schema is an object"),
+        ({"schema": {"properties": {"b": {"$ref": "#/allOf/0"}}, "not": {"type": "null"}}}, r"^#/.*\$ref: .* nowhere"),
+        ({"schema": {"not": {"maxLength": 2**64 - 1}, "type": "string"}}, "nsatisfiable"),
+        ({"schema": {"type": "integer", "not": {"const": 2**53 + 1}}}, "^#/not: "),
         ({"schema": {"const": 1e300}}, r"^#/const: 1e\+300 is larger than 2\^53"),
         ({"schema": {"$ref": "#/$defs/a", "$defs": {"a": {"uniqueItems": True}}}}, r"^#/\$defs/a/uniqueItems: "),
         ({"schema": {"properties": {"a": {"format": 1}}}}, "^#/properties/a/format: must be a text"),

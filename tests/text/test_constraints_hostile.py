@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ ROOT = Path(__file__).parents[2]
 CHAIN = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(900)}
 NAMES = [f"p{i}" for i in range(8_000)]
 MANY = {"type": "object", "properties": {name: True for name in NAMES[:500]}}
+CONTAINING: dict[str, Any] = {"type": "string"}
+ITEMS: dict[str, Any] = {"type": "string"}
+for _ in range(24):
+    CONTAINING = {"contains": CONTAINING, "minContains": 16}
+    ITEMS = {"items": ITEMS, "contains": {"type": "string"}}
 LOOP = [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]
 LOOPS = {"type": "object", "properties": {name: {"oneOf": LOOP} for name in NAMES[:100]}, "required": NAMES[:100]}
 HOSTILE = {
@@ -46,6 +52,41 @@ HOSTILE = {
     },
     "options that lead to each other": {
         "schema": {"oneOf": LOOP, "$defs": {"a": {**LOOPS, "anyOf": LOOP}, "b": {**LOOPS, "oneOf": LOOP}}}
+    },
+    "lists that contain lists": {"schema": CONTAINING},
+    "lists that contain texts, in lists": {"schema": ITEMS},
+    "a long list that is excluded": {"schema": {"not": {"prefixItems": [False] * 12_000}}},
+    "many names that are excluded, again and again": {
+        "schema": {"not": {"anyOf": [{"$ref": "#/$defs/a"}] * 200}, "$defs": {"a": {"required": NAMES}}}
+    },
+    "the same schema excluded again and again": {
+        "schema": {"allOf": [{"not": {"$ref": "#/$defs/a"}}] * 3_000, "$defs": {"a": {"required": NAMES[:4_000]}}}
+    },
+    "patterns of names": {
+        "schema": {"anyOf": [{"propertyNames": {"pattern": f"(.{{0,50}}x){{0,40}}{i}"}} for i in range(2_000)]}
+    },
+    "names with a large schema": {
+        "schema": {"propertyNames": {"enum": NAMES[:500]}, "additionalProperties": {"enum": list(range(20_000))}}
+    },
+    "patterns and constants": {
+        "schema": {
+            "oneOf": [
+                *({"pattern": f"(\\w{{1,60}}x){{1,40}}{i}"} for i in range(8)),
+                *({"const": f"a{i}"} for i in range(30)),
+            ]
+        }
+    },
+    "large values that differ": {
+        "schema": {
+            "anyOf": [{"items": {"$ref": "#/$defs/a"}, "uniqueItems": True}] * 300,
+            "$defs": {"a": {"enum": [str(i) * 20_000 for i in range(5)]}},
+        }
+    },
+    "many values that differ": {
+        "schema": {"anyOf": [{"items": {"enum": list(range(20_000))}, "uniqueItems": True}] * 2}
+    },
+    "choices of properties": {
+        "schema": {"properties": {name: {"type": "integer"} for name in NAMES[:60]}, "minProperties": 1}
     },
     "lists in lists": {"schema": '{"items":' * 120 + "{}" + "}" * 120},
     "lists in lists without end": {"schema": '{"items":' * 10_000},

@@ -3,12 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::limits::MOST_TRIES;
-use super::schema::{at, find, wrong};
+use super::schema::{at, find, origin, wrong};
 use crate::error::Failure;
 
 type Object = Map<String, Value>;
 
-const CARRIED: [&str; 4] = ["$defs", "definitions", "$schema", "x-guidance"]; // by every part, for its references
+const CARRIED: [&str; 3] = ["$defs", "definitions", "x-guidance"]; // by every part, for its references
 
 const NO_TARGET: &str = "Reference segment"; // of a reference to a place that a part does not carry
 
@@ -79,8 +79,8 @@ impl<F: Fn(&Value) -> Option<String>> Search<'_, F> {
 fn parts(root: &Value, path: &str, schema: &Value) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     let mut add = |path: String, part: &Value| {
-        if part.is_object() {
-            found.push((path, part.clone()));
+        if let Some(fields) = part.as_object() {
+            found.push((origin(fields).map_or(path, str::to_owned), part.clone()));
         }
     };
     for (name, value) in schema.as_object().into_iter().flatten() {

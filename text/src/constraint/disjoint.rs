@@ -11,6 +11,7 @@ type Object = Map<String, Value>;
 const DEEPEST: usize = 16; // properties of properties, and options of options
 const OBJECT: u8 = 1 << 6;
 const MOST_TEXTS: usize = 100; // that are compared with patterns
+const MOST_COMPILED: usize = 1 << 17; // bytes
 const PATTERN_STEPS: usize = 1000; // what that may take
 
 /// What a value has to fit, all of it. Leaving something out is safe: what is left excludes less.
@@ -43,16 +44,21 @@ impl<'a> Demand<'a> {
     /// Whether each of these values is a text that some pattern of this refuses.
     fn refuses(&self, values: &[Value]) -> bool {
         let patterns = self.objects.iter().filter_map(|fields| fields.get("pattern")?.as_str());
-        let patterns: Vec<_> = patterns.filter_map(|pattern| regex::Regex::new(pattern).ok()).collect();
+        let patterns: Vec<_> = patterns.filter_map(compiled).collect();
         let is_refused = |text: &str| patterns.iter().any(|pattern| !pattern.is_match(text));
         // `\w` is that of Unicode here.
         let mut texts = values.iter().map(|value| value.as_str().filter(|text| text.is_ascii()));
         !patterns.is_empty() && texts.all(|text| text.is_some_and(is_refused))
     }
 
-    fn has_pattern(&self) -> bool {
-        self.objects.iter().any(|fields| fields.contains_key("pattern"))
+    fn patterns(&self) -> usize {
+        self.objects.iter().filter(|fields| fields.contains_key("pattern")).count()
     }
+}
+
+/// A pattern, if it takes little to compile.
+pub fn compiled(pattern: &str) -> Option<regex::Regex> {
+    regex::RegexBuilder::new(pattern).size_limit(MOST_COMPILED).build().ok()
 }
 
 pub struct Prover<'a> {
@@ -186,8 +192,8 @@ impl<'a> Prover<'a> {
             let is_long = |values: &&[Value]| values.len() > MOST_TEXTS;
             if !one.values.is_empty()
                 && !one.values.iter().any(is_long)
-                && other.has_pattern()
-                && self.spend(PATTERN_STEPS)
+                && other.patterns() > 0
+                && self.spend(PATTERN_STEPS * other.patterns())
             {
                 if one.values.iter().any(|values| other.refuses(values)) {
                     return true;

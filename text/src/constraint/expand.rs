@@ -12,9 +12,9 @@ use std::collections::HashSet;
 use serde_json::{json, Map, Value};
 
 use super::disjoint::Prover;
-use super::limits::{MOST_CHOICES, MOST_COMBINED, MOST_COMPARED, MOST_OUTSIDE, MOST_OVERLAPS, MOST_REFERENCES};
-use super::outside::{any, both, without, Complement, Outside};
-use super::schema::{allows_all, at, find, pointer, wrong};
+use super::limits::{MOST_CHOICES, MOST_COMBINED, MOST_COMPARED, MOST_OVERLAPS, MOST_REFERENCES, MOST_WRITTEN};
+use super::outside::{any, both, size, without, Budget, Complement, Outside};
+use super::schema::{allows_all, at, find, moved, origin, pointer, wrong, NO_SCHEMA};
 use crate::error::Result;
 
 type Object = Map<String, Value>;
@@ -30,7 +30,7 @@ const NO_EXCLUSION: &str =
 /// `coerced` says that the compiler is to read each `oneOf` as `anyOf`.
 pub fn expanded(original: &Value, coerced: bool) -> Result<Value> {
     let mut root = original.clone();
-    let (left, seen) = (MOST_OUTSIDE, HashSet::new());
+    let (left, seen) = (Budget(MOST_WRITTEN), HashSet::new());
     let mut expander = Expander { original, coerced, steps: MOST_COMPARED, left, targets: vec![String::new()], seen };
     while let Some(target) = expander.targets.pop() {
         if let Some(schema) = root.pointer_mut(&target) {
@@ -48,7 +48,7 @@ struct Expander<'a> {
     original: &'a Value,
     coerced: bool,
     steps: usize, // to show that schemas exclude each other
-    left: usize,  // keywords that may be turned around
+    left: Budget,
     targets: Vec<String>,
     seen: HashSet<String>,
 }
@@ -56,11 +56,13 @@ struct Expander<'a> {
 impl Expander<'_> {
     fn schema(&mut self, schema: &mut Value, path: &str) -> Result<()> {
         let Some(fields) = schema.as_object_mut() else { return Ok(()) };
+        let own = origin(fields).map(str::to_owned);
+        let path = own.as_deref().unwrap_or(path);
         self.keywords(fields, path)?;
         for (name, value) in fields {
             let path = at(path, name);
             match (name.as_str(), value) {
-                ("$ref", Value::String(target)) => self.reference(target),
+                ("$ref", Value::String(target)) => self.reference(target, &path)?,
                 ("properties" | "patternProperties", Value::Object(inner)) => {
                     inner.iter_mut().try_for_each(|(name, inner)| self.schema(inner, &at(&path, name)))?;
                 }
@@ -75,11 +77,15 @@ impl Expander<'_> {
         Ok(())
     }
 
-    fn reference(&mut self, target: &str) {
-        let Some(target) = pointer(target) else { return };
+    fn reference(&mut self, target: &str, path: &str) -> Result<()> {
+        let Some(target) = pointer(target) else { return Ok(()) };
+        if self.original.pointer(target).is_none() {
+            return Err(wrong(path, format!("\"#{target}\" leads nowhere"))); // or to what is written here
+        }
         if !target.is_empty() && self.seen.len() < MOST_REFERENCES && self.seen.insert(target.to_owned()) {
             self.targets.push(target.to_owned());
         }
+        Ok(())
     }
 
     /// Rewrites the keywords of one schema. What it gets beside them is in `allOf`.
@@ -87,20 +93,20 @@ impl Expander<'_> {
         let mut all: Vec<Value> = Vec::new();
         objects::close(fields);
         arrays::close(fields);
-        if let Some(inner) = fields.shift_remove("not") {
+        if let Some(inner) = taken(fields, "not", path)? {
             let options = self.outside(fields, &[], &inner).ok_or_else(|| wrong(&at(path, "not"), NO_EXCLUSION))?;
             all.push(any(options));
         }
-        if let Some(condition) = fields.shift_remove("if") {
-            let mut branch = |name: &str| fields.shift_remove(name).unwrap_or(Value::Bool(true));
-            let (then, otherwise) = (branch("then"), branch("else"));
+        if let Some(condition) = taken(fields, "if", path)? {
+            let mut branch = |name: &str| taken(fields, name, path).map(|branch| branch.unwrap_or(Value::Bool(true)));
+            let (then, otherwise) = (branch("then")?, branch("else")?);
             let unless = self.outside(fields, &[], &condition).ok_or_else(|| wrong(&at(path, "if"), NO_EXCLUSION))?;
             all.push(any(vec![both(condition, then), both(any(unless), otherwise)]));
         }
         for name in ["dependentRequired", "dependentSchemas", "dependencies"] {
-            if let Some(Value::Object(inner)) = fields.get(name) {
-                all.extend(dependencies(fields, inner));
-                fields.shift_remove(name);
+            if fields.get(name).is_some_and(Value::is_object) {
+                let Some(Value::Object(inner)) = fields.shift_remove(name) else { continue };
+                all.extend(dependencies(fields, inner, &at(path, name)));
             }
         }
         if !self.coerced {
@@ -122,6 +128,19 @@ impl Expander<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A value for another place.
+    fn copied(&mut self, value: &Value, path: &str) -> Result<Value> {
+        self.spend(size(value), path)?;
+        Ok(value.clone())
+    }
+
+    fn spend(&mut self, cost: usize, path: &str) -> Result<()> {
+        if self.left.spend(cost) {
+            return Ok(());
+        }
+        Err(wrong(path, format!("what this means takes more than {MOST_WRITTEN} values to write")))
     }
 
     /// What fits `fields` and all of `others`, and not `schema`; None if there may be such values that cannot be said.
@@ -164,11 +183,12 @@ impl Expander<'_> {
         if overlaps.len() > MOST_OVERLAPS {
             return Err(unclear());
         }
+        self.spend(fields.values().map(size).sum(), &path)?;
         let mut beside = fields.clone();
         beside.shift_remove("oneOf");
         let mut alone = Vec::new();
         'options: for (place, option) in options.iter().enumerate() {
-            let mut parts = vec![option.clone()];
+            let mut parts = vec![moved(option.clone(), &at(&path, &place.to_string()))];
             for &(one, other) in &overlaps {
                 let rival = match place {
                     _ if place == one => other,
@@ -207,23 +227,34 @@ impl Expander<'_> {
     }
 }
 
+/// A keyword that is written in another way, a schema.
+fn taken(fields: &mut Object, name: &str, path: &str) -> Result<Option<Value>> {
+    let path = at(path, name);
+    match fields.shift_remove(name) {
+        Some(schema @ (Value::Bool(_) | Value::Object(_))) => Ok(Some(moved(schema, &path))),
+        Some(_) => Err(wrong(&path, NO_SCHEMA)),
+        None => Ok(None),
+    }
+}
+
 /// `dependentRequired` and the like: without the property, or with what it needs.
-fn dependencies(fields: &Object, inner: &Object) -> Vec<Value> {
+fn dependencies(fields: &Object, inner: Object, path: &str) -> Vec<Value> {
+    let is_object = fields.get("type").is_some_and(|kind| kind == "object");
     let is_required = |name: &str| {
         let mut required = fields.get("required").and_then(Value::as_array).into_iter().flatten();
-        required.any(|other| other == name)
+        is_object && required.any(|other| other == name)
     };
     let mut all = Vec::new();
     for (name, needed) in inner {
         let with = match needed {
             Value::Array(names) if names.is_empty() => continue,
             Value::Array(names) => json!({ "required": names }),
-            schema if allows_all(schema) => continue,
-            schema => schema.clone(),
+            schema if allows_all(&schema) => continue,
+            schema => moved(schema, &at(path, &name)),
         };
-        all.push(match is_required(name) {
+        all.push(match is_required(&name) {
             true => with,
-            false => any(vec![without(name), json!({ "required": [name], "allOf": [with] })]),
+            false => any(vec![without(&name), both(json!({ "required": [name] }), with)]),
         });
     }
     all

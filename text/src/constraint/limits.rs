@@ -21,10 +21,10 @@ pub const MOST_REFERENCES: usize = 1000;
 /// Steps to show, in all of a schema, which options exclude each other: about eight for two with a discriminator.
 pub const MOST_COMPARED: usize = 1 << 18;
 
-/// Keywords that are turned around for `not`, `if`, `oneOf` and `contains`, with all values of those that are copied; pairs
-/// of options of a `oneOf` that overlap; alternatives that one of these keywords is written with, and combinations of those
-/// that one value must fit.
-pub const MOST_OUTSIDE: usize = 1 << 13;
+/// Values that are written for keywords which the compiler lacks, texts counted by their length; pairs of options of a
+/// `oneOf` that overlap; alternatives that one of these keywords is written with, and combinations of those that one value
+/// must fit.
+pub const MOST_WRITTEN: usize = 1 << 16;
 pub const MOST_OVERLAPS: usize = 1000;
 pub const MOST_CHOICES: usize = 8;
 pub const MOST_COMBINED: usize = 64;

@@ -8,11 +8,11 @@ use serde_json::{json, Map, Value};
 
 use super::disjoint::is_same;
 use super::limits::{MOST_EXCEPTIONS, MOST_PATTERN_BYTES};
-use super::schema::{allows_all, find};
+use super::schema::{allows_all, find, has_reference};
 
 type Object = Map<String, Value>;
 
-const MOST_EXACT: f64 = (1_u64 << 53) as f64; // whole numbers in a double
+const MOST_EXACT: f64 = (1_u64 << 53) as f64; // from here on, a whole number may have been rounded to another
 const DEEPEST: usize = 8; // properties of properties, references included
 
 /// The excluded values fit one of `options`. What fits one of them is excluded, but if this is not exact, other values may
@@ -99,8 +99,30 @@ pub struct Complement<'a> {
     pub root: &'a Value,
     /// Properties that a value may have: one that a schema does not allow excludes the value.
     pub names: &'a [&'a str],
-    /// Keywords that may still be turned around.
-    pub left: &'a mut usize,
+    /// Values that may still be written.
+    pub left: &'a mut Budget,
+}
+
+/// What may still be written.
+pub struct Budget(pub usize);
+
+impl Budget {
+    /// Whether `cost` was left.
+    pub fn spend(&mut self, cost: usize) -> bool {
+        let left = self.0.checked_sub(cost);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+/// The values inside, and 16 bytes of a text for one.
+pub fn size(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() / 16 + size(value)).sum::<usize>() + 1,
+        Value::Array(items) => items.iter().map(size).sum::<usize>() + 1,
+        Value::String(text) => text.len() / 16 + 1,
+        _ => 1,
+    }
 }
 
 impl Complement<'_> {
@@ -112,18 +134,20 @@ impl Complement<'_> {
         match schema {
             Value::Bool(true) => Outside::exact(Vec::new()),
             Value::Bool(false) => Outside::exact(vec![Value::Bool(true)]),
-            Value::Object(fields) if depth > 0 => {
+            // With an `$id`, references lead elsewhere.
+            Value::Object(fields) if depth > 0 && !(fields.contains_key("$id") && has_reference(schema)) => {
                 let mut names: Vec<&String> = fields.keys().collect();
                 names.sort_by_key(|name| rank(name));
                 names.into_iter().fold(Outside::exact(Vec::new()), |all, name| {
                     let value = &fields[name];
-                    let cost = match name.as_str() {
-                        "not" | "if" | "enum" | "const" => 1 + size(value), // copied, or compared with each other
-                        _ => 1,
+                    let cost = match (name.as_str(), value) {
+                        ("not" | "if" | "enum" | "const", value) => size(value), // copied, or compared with each other
+                        ("prefixItems" | "items", Value::Array(items)) => items.len() * items.len() / 2,
+                        ("required", Value::Array(names)) => names.len(),
+                        _ => 0,
                     };
-                    match self.left.checked_sub(cost) {
-                        Some(left) => *self.left = left,
-                        None => return all.or(Outside::unknown()),
+                    if !self.left.spend(4 + cost) {
+                        return all.or(Outside::unknown());
                     }
                     all.or(self.keyword(fields, name, value, depth - 1))
                 })
@@ -144,7 +168,7 @@ impl Complement<'_> {
             ("type", Value::String(kind)) => types(&[kind]),
             ("type", Value::Array(kinds)) => types(&kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>()),
             ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", bound)
-                if bound.as_f64().is_some_and(|bound| bound.abs() > MOST_EXACT) =>
+                if bound.as_f64().is_some_and(|bound| bound.abs() >= MOST_EXACT) =>
             {
                 Outside::unknown() // it may have been rounded
             }
@@ -160,6 +184,7 @@ impl Complement<'_> {
                 match count.as_u64() {
                     Some(0) if name == least => Outside::exact(Vec::new()),
                     Some(count) if name == least => one(json!({ "type": kind, most: count - 1 })),
+                    Some(u64::MAX) => Outside::exact(Vec::new()),
                     Some(count) => one(json!({ "type": kind, least: count + 1 })),
                     None => Outside::unknown(),
                 }
@@ -235,6 +260,7 @@ impl Complement<'_> {
                 inner.iter().fold(Outside::exact(Vec::new()), |all, (name, needed)| {
                     let given = json!({ "type": "object", "required": [name] });
                     let wrong = match needed {
+                        Value::Array(names) if !self.left.spend(names.len()) => Outside::unknown(),
                         Value::Array(_) => self.keyword(fields, "required", needed, depth),
                         schema => self.schema(schema, depth),
                     };
@@ -251,21 +277,15 @@ impl Complement<'_> {
                 let names = self.names.iter().filter(|name| named.is_none_or(|named| !named.contains_key(**name)));
                 let is_exact = wrong.is_exact && wrong.options.is_empty();
                 let wrong = any(wrong.options); // nothing, if there are none
+                if !self.left.spend(size(&wrong) * self.names.len()) {
+                    return Outside::unknown();
+                }
                 let object = |name: &&str| with(name, wrong.clone());
                 Outside { options: names.map(object).collect(), is_exact }
             }
             (name, _) if RESTRICTING.contains(&name) => Outside::unknown(),
             _ => Outside::exact(Vec::new()), // an annotation
         }
-    }
-}
-
-/// The values inside.
-fn size(value: &Value) -> usize {
-    match value {
-        Value::Object(fields) => fields.values().map(size).sum::<usize>() + 1,
-        Value::Array(items) => items.iter().map(size).sum::<usize>() + 1,
-        _ => 1,
     }
 }
 
@@ -354,7 +374,8 @@ fn numbers_except<'a>(all: impl Iterator<Item = &'a Value>) -> Outside {
     let mut sorted: Vec<&Value> = all.collect();
     sorted.sort_by(|a, b| a.as_f64().unwrap_or_default().total_cmp(&b.as_f64().unwrap_or_default()));
     sorted.dedup_by(|a, b| is_same(a, b));
-    if sorted.is_empty() || sorted.len() > MOST_EXCEPTIONS {
+    let is_large = |value: &&Value| value.as_f64().is_none_or(|number| number.abs() >= MOST_EXACT);
+    if sorted.is_empty() || sorted.len() > MOST_EXCEPTIONS || sorted.iter().any(is_large) {
         return Outside::unknown();
     }
     let mut options = vec![json!({ "type": "number", "exclusiveMaximum": sorted[0] })];
@@ -375,7 +396,14 @@ fn pattern_except<'a>(all: impl Iterator<Item = &'a str>) -> Option<String> {
         }
         next.entry(text).or_default();
     }
-    let escaped = |character: char| format!("\\x{{{:x}}}", u32::from(character));
+    if texts.iter().any(|text| text.contains(char::is_control)) {
+        return None; // the compiler may leave them out
+    }
+    let escaped = |character: char| match character {
+        '<' | '>' | ' ' => character.to_string(),
+        _ if character.is_ascii_punctuation() => format!("\\{character}"),
+        _ => character.to_string(),
+    };
     let mut options = Vec::new();
     let mut bytes = 0;
     for (beginning, characters) in next {

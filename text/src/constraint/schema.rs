@@ -21,6 +21,10 @@ type Object = Map<String, Value>;
 const OPTIONS: &str = "x-guidance";
 const ESCAPES: &str = "json_allowed_escapes"; // of the options
 const COERCED: &str = "coerce_one_of";
+pub const NO_SCHEMA: &str = "a schema is an object, true or false";
+/// Has the path that a schema was moved from, for errors. The compiler skips it, which it does not with unknown keywords.
+const ORIGIN: &str = "$comment";
+const FROM: &str = "from ";
 const PASSES: usize = 3; // over references, of which some lead to themselves
 const DRAFTS: [&str; 5] = [
     "https://json-schema.org/draft/2020-12/schema",
@@ -97,10 +101,17 @@ fn written(mut schema: Value) -> Result<Value> {
         has_controls |= has_control_characters(fields);
     });
     let is_general = options.get("json_allow_general_unicode_escapes") == Some(&Value::Bool(true));
-    if is_open && !has_controls && !is_general {
-        options.entry(ESCAPES).or_insert_with(|| "nrbtf\"\\".into());
+    if is_open && !is_general && !options.contains_key(ESCAPES) {
+        if has_controls {
+            let reason =
+                "a constant has control characters, which can only be written as \\uXXXX, but that could also spell \
+                          the names of properties; set additionalProperties to false";
+            return Err(wrong("#", reason));
+        }
+        options.insert(ESCAPES.to_owned(), "nrbtf\"\\".into());
     }
     if let Some(fields) = schema.as_object_mut() {
+        fields.shift_remove("$schema"); // drafts are read as the newest, which has most keywords
         fields.insert(OPTIONS.to_owned(), Value::Object(options));
     }
     Ok(schema)
@@ -354,8 +365,9 @@ impl<'a> Checker<'a> {
         let fields = match schema {
             Value::Bool(_) => return Ok(Load::default()),
             Value::Object(fields) => fields,
-            _ => return Err(wrong(path, "a schema is an object, true or false")),
+            _ => return Err(wrong(path, NO_SCHEMA)),
         };
+        let path = origin(fields).unwrap_or(path);
         let (mut all, mut parts) = (Load::default(), Load::default());
         for (name, value) in fields {
             let found = self.keyword(fields, name, value, path, &at(path, name))?;
@@ -547,7 +559,7 @@ fn check_type(value: &Value, path: &str) -> Result<()> {
     }
 }
 
-fn has_reference(inside: &Value) -> bool {
+pub fn has_reference(inside: &Value) -> bool {
     match inside {
         Value::Object(fields) => fields.contains_key("$ref") || fields.values().any(has_reference),
         Value::Array(items) => items.iter().any(has_reference),
@@ -574,6 +586,18 @@ fn exact(value: &Value, path: &str) -> Result<()> {
 
 pub fn at(path: &str, name: &str) -> String {
     format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// A schema for another place than `path`.
+pub fn moved(mut schema: Value, path: &str) -> Value {
+    if let Some(fields) = schema.as_object_mut().filter(|fields| !fields.is_empty() && origin(fields).is_none()) {
+        fields.insert(ORIGIN.to_owned(), format!("{FROM}{path}").into());
+    }
+    schema
+}
+
+pub fn origin(fields: &Object) -> Option<&str> {
+    fields.get(ORIGIN)?.as_str()?.strip_prefix(FROM).filter(|path| path.starts_with('#'))
 }
 
 /// An error whose path is one of `original`: it ends where that has no more, in front of what was written for a keyword.

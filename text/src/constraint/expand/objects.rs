@@ -5,14 +5,20 @@ use std::collections::BTreeSet;
 use serde_json::{json, Map, Value};
 
 use super::{Expander, APPLYING};
+use crate::constraint::disjoint::compiled;
 use crate::constraint::limits::MOST_COMBINED;
 use crate::constraint::outside::any;
-use crate::constraint::schema::{allows_all, at, wrong};
+use crate::constraint::schema::{allows_all, at, moved, wrong};
 use crate::error::Result;
 
 type Object = Map<String, Value>;
 
 const OPEN: &str = "additionalProperties";
+const PATTERN_COST: usize = 500; // in values
+
+/// Choices of properties times properties: a parser that follows more of them at once would meet its limit.
+const MOST_PRESENT: usize = 2500;
+const MOST_ABSENT: usize = 1000;
 
 enum Names {
     Any,
@@ -31,7 +37,7 @@ impl Expander<'_> {
             wrong(&at(path, "propertyNames"), reason)
         };
         let names = names(&self.resolved(&given)).ok_or_else(unknown)?;
-        let others = fields.get(OPEN).cloned().unwrap_or(Value::Bool(true));
+        let others = moved(fields.get(OPEN).cloned().unwrap_or(Value::Bool(true)), &at(path, OPEN));
         let mut named = match fields.get("properties") {
             Some(Value::Object(named)) => named.clone(),
             _ => Object::new(),
@@ -45,12 +51,15 @@ impl Expander<'_> {
                 exclude(&mut named, |name| listed.iter().any(|other| other == name));
                 if others != Value::Bool(false) {
                     for name in listed {
-                        named.entry(name).or_insert_with(|| others.clone());
+                        if !named.contains_key(&name) {
+                            named.insert(name, self.copied(&others, &at(path, "propertyNames"))?);
+                        }
                     }
                 }
             }
             Names::Matching(pattern) => {
-                let compiled = regex::Regex::new(&pattern).map_err(|_| unknown())?;
+                self.spend(PATTERN_COST, &at(path, "propertyNames"))?;
+                let compiled = compiled(&pattern).ok_or_else(unknown)?;
                 let is_clear = |name: &String| {
                     // `\w` is that of Unicode here, and what the pattern says of a name is joined with its own schema.
                     name.is_ascii() && (allows_all(&others) || !compiled.is_match(name))
@@ -155,7 +164,8 @@ pub(super) fn count(fields: &mut Object, path: &str) -> Result<Vec<Value>> {
     if let Some(least) = fields.get("minProperties").and_then(Value::as_u64) {
         let needed = (least as usize).saturating_sub(required.len());
         if needed > 0 {
-            let chosen = choices(&optional, needed).ok_or_else(|| too_many("minProperties"))?;
+            let chosen = choices(&optional, needed).filter(|all| all.len() * named.len() <= MOST_PRESENT);
+            let chosen = chosen.ok_or_else(|| too_many("minProperties"))?;
             all.push(any(chosen.into_iter().map(|names| json!({ "required": names })).collect()));
         }
         fields.shift_remove("minProperties");
@@ -168,7 +178,8 @@ pub(super) fn count(fields: &mut Object, path: &str) -> Result<Vec<Value>> {
         let spare = (most as usize).saturating_sub(required.len());
         let absent = optional.len().saturating_sub(spare);
         if absent > 0 {
-            let chosen = choices(&optional, absent).ok_or_else(|| too_many("maxProperties"))?;
+            let chosen = choices(&optional, absent).filter(|all| all.len() * named.len() <= MOST_ABSENT);
+            let chosen = chosen.ok_or_else(|| too_many("maxProperties"))?;
             let without = |names: Vec<&String>| {
                 let absent: Object = names.into_iter().map(|name| (name.clone(), Value::Bool(false))).collect();
                 json!({ "properties": absent })
