@@ -665,6 +665,8 @@ def test_a_token_that_does_not_fit_is_refused_and_changes_nothing(tokenizer: Tok
         ({"schema": {"properties": {"b": {"$ref": "#/allOf/0"}}, "not": {"type": "null"}}}, r"^#/.*\$ref: .* nowhere"),
         ({"schema": {"not": {"maxLength": 2**64 - 1}, "type": "string"}}, "nsatisfiable"),
         ({"schema": {"type": "integer", "not": {"const": 2**53 + 1}}}, "^#/not: "),
+        ({"schema": {"items": {"minimum": 1e30, "type": "integer"}}}, "^#/items/minimum: 1e.*30 needs more than 64"),
+        ({"schema": {"type": "object", "not": {"minProperties": -1}}}, "^#/not: "),
         ({"schema": {"const": 1e300}}, r"^#/const: 1e\+300 is larger than 2\^53"),
         ({"schema": {"$ref": "#/$defs/a", "$defs": {"a": {"uniqueItems": True}}}}, r"^#/\$defs/a/uniqueItems: "),
         ({"schema": {"properties": {"a": {"format": 1}}}}, "^#/properties/a/format: must be a text"),

@@ -190,10 +190,11 @@ impl Complement<'_> {
                 }
             }
             ("minProperties", least) => match least.as_u64() {
+                None => Outside::unknown(),
                 Some(0) => Outside::exact(Vec::new()),
-                least => {
+                Some(least) => {
                     let none = json!({ "type": "object", "additionalProperties": false });
-                    Outside { options: vec![none], is_exact: least == Some(1) }
+                    Outside { options: vec![none], is_exact: least == 1 }
                 }
             },
             ("properties", Value::Object(inner)) => {

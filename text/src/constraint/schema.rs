@@ -33,6 +33,7 @@ const DRAFTS: [&str; 5] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-04/schema",
 ];
+const MOST_BITS_64: f64 = (1_u64 << 63) as f64;
 const MOST_WHOLE: f64 = (1_u64 << 53) as f64;
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
@@ -422,6 +423,16 @@ impl<'a> Checker<'a> {
                 let is_sound = value.as_f64().is_some_and(|number| name != "multipleOf" || number > 0.0);
                 if !is_sound {
                     return Err(wrong(path, format!("{value} is no number for {name}")));
+                }
+                let number = value.as_f64().unwrap_or_default();
+                let is_beyond = match name {
+                    "minimum" | "exclusiveMinimum" => number >= MOST_BITS_64,
+                    "maximum" | "exclusiveMaximum" => number <= -MOST_BITS_64,
+                    _ => false,
+                };
+                if is_beyond {
+                    return Err(wrong(path, format!("{value} needs more than 64 bits")));
+                    // the compiler takes 2^63
                 }
                 if name == "multipleOf" {
                     found = self.multiple(value, path)?;
