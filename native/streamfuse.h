@@ -211,7 +211,8 @@ typedef struct sf_answer_options {
   size_t grammar_bytes;
   const char* tool_choice; /* "auto": any text, in which calls match the tools' parameters; "none": text without calls;
                               "required", or the name of a function: one call. With schema, regex or grammar, "auto"
-                              means an answer that fits it, or one call. Null-terminated. NULL: "auto" if the session
+                              means an answer that fits it, or one call, and only "none" may be set otherwise; with
+                              sampling->constraint only "none". Null-terminated. NULL: "auto" if the session
                               has tools and the answer no other constraint */
 } sf_answer_options;
 

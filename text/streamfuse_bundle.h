@@ -292,13 +292,13 @@ SF_EXPORT int sf_text_constrain(sf_text*, int32_t kind, const char* grammar, siz
 /* A constraint for the answer to the last question of a conversation with tools. choice: "auto": any text, in which
  * calls name one of the tools and their arguments match its parameters; "none": any text without calls; "required", or
  * the name of a function: one call, after the thinking that the prompt may have begun. The arguments are restricted in
- * call formats that are JSON; in other formats only the name is. Keywords of a parameter schema that cannot be followed
- * are left out, unless the function has "strict": true; then they are an error. NULL: "auto". Without functions, "auto"
+ * call formats that are JSON; in other formats only the name is. Keywords of a parameter schema that are not
+ * supported do not restrict the arguments; for a function with "strict": true they are an error. NULL: "auto". Without functions, "auto"
  * and "none" mean no constraint (`out->size` becomes 0). */
 SF_EXPORT int sf_text_constrain_calls(sf_text*, const char* choice, size_t bytes, sf_constraint* out);
 
-/* The same for an answer that is what a grammar allows (as in sf_text_constrain), or one call. Without functions it is
- * what the grammar allows. */
+/* A constraint for an answer that fits a grammar (kind and grammar as in sf_text_constrain) or is one call, after the
+ * thinking that the prompt may have begun. Without functions it only allows what fits the grammar. */
 SF_EXPORT int sf_text_constrain_answer_or_call(sf_text*, int32_t kind, const char* grammar, size_t bytes,
                                                sf_constraint* out);
 

@@ -41,7 +41,7 @@ from streamfuse.bench.quality.scores import quality
 from streamfuse.bench.quantization import rounded
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.export.schemes import GRIDS
-from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import load_base, load_stream_fused
 from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.pull import resolve_model
 from streamfuse.model.streams import StreamFused
@@ -141,14 +141,14 @@ def main() -> None:
     folder = resolve_model(DEFAULT_MODEL)
     adapter = find(args.adapter)
     if args.clock:
-        text = open_text(folder, read_adapter(adapter)[2].get("chat_template"))
+        text = open_text(folder, adapter)
         prompts = [encode_prompt(sample, text) for sample in spread(merged(read_samples(args.data)), args.limit)]
         for bundle in args.clock:
             print(json.dumps(by_the_clock(bundle, prompts, args.max_new_tokens)), flush=True)
         return
     model = load_stream_fused(load_base(folder), adapter)
     model = requantized(model, args.requantized) if args.requantized else model
-    text = open_text(folder, read_adapter(adapter)[2].get("chat_template"))
+    text = open_text(folder, adapter)
     samples = spread(merged(read_samples(args.data)), args.limit)
     answers = own_text(model, [encode_prompt(sample, text) for sample in samples], args.max_new_tokens)
     words = [text.decode(answer.input_ids[answer.start :]) for answer in answers]

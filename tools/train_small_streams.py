@@ -353,7 +353,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve_model(given.model)
     _, state, metadata = read_adapter(given.like)
-    text = open_text(folder, metadata.get("chat_template"))
+    text = open_text(folder, chat_template=metadata.get("chat_template"))
     dtype = choose_dtype(given.dtype, device)  # for load_base: a later conversion would round all norms
     base = load_stream_fused(load_base(folder, dtype), given.like).base.to(device)
     texts = written(given, base, text, held_out_prompts(metadata, base.config.vocab_size))

@@ -78,8 +78,8 @@ class Chat:
         demand(whole, "max-tool-rounds", "an integer of at least 0", max_tool_rounds)
         stopped = self._session.watch_stops()
         result = self._finish(self._stream(words, options, stopped))
-        # A required call is made; required again, another one would follow it. "auto" and not None, with which what the
-        # choice has replaced, such as the chat's schema, would restrict the next answer.
+        # A required call is made once: required again, another would follow. Not None: then the chat's default that the
+        # choice replaced, such as a schema, would restrict the next answer.
         if self._merged(options).get("tool_choice") not in (None, "auto", "none"):
             options["tool_choice"] = "auto"
         for _ in range(max_tool_rounds):

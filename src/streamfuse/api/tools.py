@@ -23,7 +23,7 @@ _ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")  # of a docstring's Args:
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that a model may call. `parameters` is the JSON schema of its arguments, an object. Keywords of it
-    that no grammar can follow are left out, unless the function is `strict`; then they are an error."""
+    that are not supported do not restrict the arguments; if the function is `strict`, they are an error."""
 
     name: str
     description: str

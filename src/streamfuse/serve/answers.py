@@ -41,7 +41,7 @@ def usage(found: Sequence[Statistics], reasoning_tokens: int = 0) -> dict[str, A
 def finish_reason(result: Result) -> str:
     """stop, length or tool_calls. RequestError for an answer that the server has ended."""
     if result.finish_reason == "stopped":
-        raise RequestError(503, "the server shuts down and has ended this answer", code="shutting_down")
+        raise RequestError(503, "the server is shutting down and has ended this answer", code="shutting_down")
     if result.finish_reason != "stop":
         return "length"
     return "tool_calls" if result.tool_calls else "stop"

@@ -59,7 +59,7 @@ def request_error(error: Exception, limit: str = "max_tokens") -> RequestError |
     if isinstance(error, GrammarStopped):  # the request's own grammar, not the engine
         return RequestError(400, str(error), code="invalid_grammar")
     if isinstance(error, Stopped):
-        return RequestError(503, "the server shuts down and has ended this answer", code="shutting_down")
+        return RequestError(503, "the server is shutting down and has ended this answer", code="shutting_down")
     if isinstance(error, BackendError):
         return RequestError(500, str(error))
     return None

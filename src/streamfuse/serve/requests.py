@@ -48,7 +48,7 @@ _REFUSED_TEXT = _REFUSED | {
     "best_of": ((1,), _ONE_ANSWER),
     "suffix": (("",), "the model continues texts, and does not fill gaps in them"),
 }
-_MOST_PROMPTS = 64  # of a request, which nobody else can be answered before
+_MOST_PROMPTS = 64  # of a request: all others wait until they are answered
 
 
 @dataclass(frozen=True, slots=True)

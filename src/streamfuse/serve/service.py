@@ -43,11 +43,11 @@ class Service:
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[list[Prepared]]:
-        """The answers to the prompts of a request, to be begun in their order, when its turn has come; the turn ends
-        with the block.
+        """Waits for the request's turn, and yields an answer for each of its prompts, to be begun in this order. The
+        turn ends with the block.
 
         Raises:
-            RequestError: the queue is full, the server shuts down, or a prompt does not fit the context.
+            RequestError: the queue is full, the server is shutting down, or a prompt does not fit the context.
             OptionError, PromptError, TextError: of the API, before it waits.
         """
         self._check_open()
@@ -88,7 +88,9 @@ class Service:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RequestError(503, "the server shuts down", code="shutting_down", headers={"Retry-After": "5"})
+            raise RequestError(
+                503, "the server is shutting down; try again later", code="shutting_down", headers={"Retry-After": "5"}
+            )
 
     def _prepared(self, request: Request) -> list[Prepared]:
         """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""

@@ -29,8 +29,8 @@ pub fn is_exact(whole: i128) -> bool {
     whole.unsigned_abs() <= 1 << 53
 }
 
-/// Writes an exclusive bound as the nearest number inside. Those of whole numbers are left, which the compiler knows, and those
-/// that exclude everything, so that its error names them.
+/// Writes an exclusive bound as the nearest number inside. Left as they are: bounds of type
+/// `integer`, which the compiler reads correctly, and bounds that exclude everything, which its error then names.
 pub fn spell(fields: &mut Map<String, Value>) {
     if fields.get("type").is_some_and(|kind| kind == "integer") {
         return;

@@ -81,8 +81,8 @@ impl<'a> Prover<'a> {
         all
     }
 
-    /// The pairs of options of a `oneOf` that may fit one value. Where too many steps were taken, any may; not more than a
-    /// few more than `most` are found.
+    /// The pairs of options of a `oneOf` that may fit one value. Beyond the limit of steps, every
+    /// pair counts; the search stops soon after `most`.
     pub fn overlaps(&mut self, fields: &'a Object, options: &'a [Value], most: usize) -> Vec<(usize, usize)> {
         let mut beside = self.of(fields);
         beside.options.retain(|found| !std::ptr::eq(*found, options));
@@ -105,7 +105,7 @@ impl<'a> Prover<'a> {
         found
     }
 
-    /// Whether no value is known to fit both a demand and a schema.
+    /// Whether it is proved that no value fits both a demand and a schema.
     pub fn excluded(&mut self, demand: &Demand<'a>, schema: &'a Value) -> bool {
         let mut other = Demand::ANYTHING;
         self.add(schema, &mut other);
@@ -171,7 +171,7 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// Whether no value is known to fit both.
+    /// Whether it is proved that no value fits both.
     fn excludes(&mut self, one: &Demand<'a>, other: &Demand<'a>, depth: usize) -> bool {
         let kinds = one.kinds & other.kinds;
         if kinds == 0 {

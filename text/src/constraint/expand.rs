@@ -1,8 +1,8 @@
 //! Keywords that the compiler lacks, written with those that it has: `not`, `if`, `oneOf`, `contains`, `dependentRequired`
 //! and others become `anyOf` of what they allow.
 //!
-//! What is generated fits the schema. Where a keyword allows more than can be said, some values that fit are left out: of
-//! the items that `contains` asks for, for example, the first must be one.
+//! What is generated fits the schema. Some values that fit cannot be generated: for example, the items that `contains`
+//! asks for always come first.
 
 mod arrays;
 mod objects;
@@ -23,8 +23,8 @@ type Object = Map<String, Value>;
 const APPLYING: [&str; 7] = ["$ref", "allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas"];
 
 const NO_EXCLUSION: &str =
-    "this schema cannot be excluded: pattern, format, multipleOf, patternProperties, propertyNames and \
-                            uniqueItems cannot be negated";
+    "this schema cannot be excluded, for example because of pattern, format, multipleOf, maxProperties, \
+                            patternProperties, propertyNames or uniqueItems; describe what is allowed instead";
 
 /// A schema of which `schema::strip` has been called, with such keywords rewritten wherever the compiler looks.
 /// `coerced` says that the compiler is to read each `oneOf` as `anyOf`.
@@ -117,8 +117,10 @@ impl Expander<'_> {
         self.contain(fields, path)?;
         all.extend(self.keep_apart(fields, path)?);
         if combinations(&all) > MOST_COMBINED {
-            let reason =
-                format!("not, if, oneOf and dependencies of one value have more than {MOST_COMBINED} combinations");
+            let reason = format!(
+                "not, if, oneOf, dependencies, minProperties and maxProperties of one value have more than \
+                     {MOST_COMBINED} combinations; use fewer of them"
+            );
             return Err(wrong(path, reason));
         }
         if !all.is_empty() {
@@ -140,10 +142,15 @@ impl Expander<'_> {
         if self.left.spend(cost) {
             return Ok(());
         }
-        Err(wrong(path, format!("what this means takes more than {MOST_WRITTEN} values to write")))
+        let reason = format!(
+            "rewriting the schema's keywords that the compiler lacks takes more than {MOST_WRITTEN} values; make the \
+             schema smaller"
+        );
+        Err(wrong(path, reason))
     }
 
-    /// What fits `fields` and all of `others`, and not `schema`; None if there may be such values that cannot be said.
+    /// Schemas of values that fit `fields` and `others` but not `schema`, perhaps not of all; None if there may be such
+    /// values and none can be written.
     fn outside(&mut self, fields: &Object, others: &[&Value], schema: &Value) -> Option<Vec<Value>> {
         let mut prover = Prover::new(self.original, self.steps);
         let mut beside = prover.of(fields);
@@ -176,8 +183,8 @@ impl Expander<'_> {
         let unclear = || {
             wrong(
                 &path,
-                "two options may accept the same value, which cannot be excluded; use anyOf, or tell the options apart by type, a \
-                 constant property or required properties",
+                "two options may accept the same value, which cannot be excluded; use anyOf, or tell the options apart by \
+                 type, a constant property or required properties",
             )
         };
         if overlaps.len() > MOST_OVERLAPS {

@@ -21,15 +21,19 @@ pub const MOST_REFERENCES: usize = 1000;
 /// Steps to show, in all of a schema, which options exclude each other: about eight for two with a discriminator.
 pub const MOST_COMPARED: usize = 1 << 18;
 
-/// Values that are written for keywords which the compiler lacks, texts counted by their length; pairs of options of a
-/// `oneOf` that overlap; alternatives that one of these keywords is written with, and combinations of those that one value
-/// must fit.
+/// Values written for keywords that the compiler lacks; 16 bytes of a text count as one.
 pub const MOST_WRITTEN: usize = 1 << 16;
+
+/// Pairs of options of a `oneOf` that overlap.
 pub const MOST_OVERLAPS: usize = 1000;
+
+/// Alternatives of one negated schema.
 pub const MOST_CHOICES: usize = 8;
+
+/// Combinations of such alternatives that one value must fit.
 pub const MOST_COMBINED: usize = 64;
 
-/// Numbers that one schema can exclude, and bytes of the pattern of all texts but some.
+/// Numbers in an `enum` that is negated, and bytes of the pattern that negates one of texts.
 pub const MOST_EXCEPTIONS: usize = 16;
 pub const MOST_PATTERN_BYTES: usize = 4096;
 

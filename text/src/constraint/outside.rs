@@ -15,8 +15,7 @@ type Object = Map<String, Value>;
 const MOST_EXACT: f64 = (1_u64 << 53) as f64; // from here on, a whole number may have been rounded to another
 const DEEPEST: usize = 8; // properties of properties, references included
 
-/// The excluded values fit one of `options`. What fits one of them is excluded, but if this is not exact, other values may
-/// be too.
+/// The complement of a schema. All that fits one of `options` is excluded by the schema; if `is_exact`, nothing else is.
 pub struct Outside {
     pub options: Vec<Value>,
     pub is_exact: bool,
@@ -31,13 +30,13 @@ impl Outside {
         Outside { options: Vec::new(), is_exact: false }
     }
 
-    /// Of two schemas that a value must fit both.
+    /// The complement of an `allOf` of two schemas.
     fn or(mut self, other: Outside) -> Outside {
         self.options.extend(other.options);
         Outside { is_exact: self.is_exact && other.is_exact, ..self }
     }
 
-    /// Of two schemas of which a value must fit one.
+    /// The complement of an `anyOf` of two schemas.
     fn and(self, other: Outside) -> Outside {
         let is_empty = |side: &Outside| side.is_exact && side.options.is_empty();
         if is_empty(&self) || is_empty(&other) {
@@ -349,7 +348,7 @@ fn types(kinds: &[&str]) -> Outside {
     Outside { options, is_exact }
 }
 
-/// Other values than these. Other arrays and objects are left out if one of these is one.
+/// All values but these. If one of these is an array (or an object), no arrays (or objects) are included.
 fn values(all: &[Value]) -> Outside {
     let kinds: BTreeSet<&str> = all.iter().map(kind_of).collect();
     let mut found = Outside::exact(Vec::new());
@@ -387,7 +386,7 @@ fn numbers_except<'a>(all: impl Iterator<Item = &'a Value>) -> Outside {
     Outside::exact(vec![any(options)])
 }
 
-/// A regular expression of all other texts: those that leave these behind some common beginning. None if it is too long.
+/// A regular expression of all other texts: each differs from these after a common prefix. None if it is too long.
 fn pattern_except<'a>(all: impl Iterator<Item = &'a str>) -> Option<String> {
     let texts: BTreeSet<&str> = all.collect();
     let mut next: BTreeMap<&str, BTreeSet<char>> = BTreeMap::new(); // characters behind each beginning of one of these

@@ -37,7 +37,7 @@ const MOST_BITS_64: f64 = (1_u64 << 63) as f64;
 const MOST_WHOLE: f64 = (1_u64 << 53) as f64;
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// Keywords that restrict a value and that no grammar here can follow.
+/// Keywords that restrict a value and that the compiler lacks: an error where `expand` has not rewritten them.
 const REFUSED: [&str; 18] = [
     "$dynamicAnchor",
     "$dynamicRef",
@@ -431,7 +431,10 @@ impl<'a> Checker<'a> {
                     _ => false,
                 };
                 if is_beyond {
-                    return Err(wrong(path, format!("{value} needs more than 64 bits")));
+                    return Err(wrong(
+                        path,
+                        format!("{value} needs more than 64 bits (with sign); use a bound between -2^63 and 2^63"),
+                    ));
                     // the compiler takes 2^63
                 }
                 if name == "multipleOf" {
@@ -485,7 +488,11 @@ impl<'a> Checker<'a> {
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "enum", _) => return Err(wrong(path, "must be a list")),
             ("$ref" | "format", _) => return Err(wrong(path, "must be a text")),
             ("unevaluatedItems" | "unevaluatedProperties", _) => {
-                return Err(wrong(path, format!("{name} is not supported beside $ref, allOf, anyOf and the like")));
+                let reason = format!(
+                    "{name} is not supported beside $ref, allOf, anyOf, oneOf, if, not, dependentSchemas, contains or a \
+                     list of items"
+                );
+                return Err(wrong(path, reason));
             }
             (name, _) if REFUSED.contains(&name) => {
                 return Err(wrong(path, format!("the keyword {name} is not supported")));
@@ -541,7 +548,11 @@ impl<'a> Checker<'a> {
             return Err(wrong(path, format!("more than {MOST_REFERENCES} references are not supported")));
         }
         let found = find(self.root, target).ok_or_else(|| {
-            wrong(path, format!("{target:?} leads nowhere; only places in this schema are supported, as #/$defs/name"))
+            let reason = format!(
+                "{target:?} leads nowhere; only places in this schema are supported, as #/$defs/name, without ~ or % and \
+                 not inside a keyword such as not or if; move the schema to $defs"
+            );
+            wrong(path, reason)
         })?;
         let load = self.schema(found, target)?;
         self.references.insert(target, load.clone());

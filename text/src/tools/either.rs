@@ -1,4 +1,4 @@
-//! What may be written where an answer has to fit a grammar, and may be a call instead.
+//! The constraint of an answer that fits a grammar or is a call.
 
 use super::constraint::ToolConstraint;
 use crate::constraint::{Constraint, Restriction, MAY_END, MUST_END};

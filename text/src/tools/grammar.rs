@@ -23,7 +23,7 @@ pub struct Lead {
     /// White space before it.
     pub with_space: bool,
     /// No call is required. Then JSON without marks may have the field "type", which Llama 3.2 often writes, and
-    /// formats with at most one closing mark may have several calls.
+    /// there may be several calls in lists, or in `name[ARGS]{...}`.
     pub is_auto: bool,
 }
 
@@ -136,7 +136,7 @@ fn failure_of(language: &Arc<Language>, schema: &str) -> Option<Failure> {
     Grammar::new(JSON_SCHEMA, schema).and_then(|schema| Constraint::new(language.clone(), schema)).err()
 }
 
-/// A schema without what the path in front of a sentence leads to.
+/// A schema without the keyword that an error message names by its path.
 fn without_keyword(schema: &str, sentence: &str) -> Option<String> {
     let (path, _) = sentence.strip_prefix('#')?.split_once(": ")?;
     let (outer, name) = path.rsplit_once('/')?;
@@ -153,7 +153,10 @@ fn without_keyword(schema: &str, sentence: &str) -> Option<String> {
 }
 
 fn of_function(function: &Function, failure: Failure) -> Failure {
-    let sentence = format!("the parameters of the function {}: {}", function.name, failure.sentence);
+    let sentence = format!(
+        "the parameters of the function {}: {} (without \"strict\": true, such a keyword is ignored)",
+        function.name, failure.sentence
+    );
     Failure { sentence, ..failure }
 }
 

@@ -21,7 +21,7 @@ impl Expander<'_> {
         if !(0.0..=MOST_CONTAINED as f64).contains(&least) || most.is_some_and(|most| most < least) {
             return Err(wrong(
                 &path,
-                format!("minContains must be at most {MOST_CONTAINED}, and maxContains not less"),
+                format!("minContains must be at most {MOST_CONTAINED}, and maxContains at least minContains"),
             ));
         }
         if fields.contains_key("prefixItems") || fields.get("items").is_some_and(Value::is_array) {
@@ -57,8 +57,8 @@ impl Expander<'_> {
         let path = at(path, "uniqueItems");
         let unknown = || {
             wrong(&path, format!(
-                "only supported if the items have few values (enum, const, boolean) and are no list: at most {MOST_ARRANGED} \
-                     arrangements"
+                "only supported for items with few values (enum, const, boolean; at most {MOST_ARRANGED} lists of them), \
+                 without prefixItems or contains; a smaller maxItems, or an object with a boolean per value, may help"
             ))
         };
         if fields.contains_key("prefixItems") || fields.contains_key("contains") {

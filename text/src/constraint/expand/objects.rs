@@ -32,8 +32,9 @@ impl Expander<'_> {
         let Some(given) = fields.shift_remove("propertyNames") else { return Ok(()) };
         let unknown = || {
             let reason =
-                "names can be restricted by enum or const, or by one of pattern, minLength and maxLength, and not \
-                          beside patternProperties";
+                "names can be restricted by enum, const or pattern, or by minLength and maxLength, and not beside \
+                          patternProperties; with a pattern or a length, names in properties must be ASCII, and must not \
+                          match it if additionalProperties has a schema";
             wrong(&at(path, "propertyNames"), reason)
         };
         let names = names(&self.resolved(&given)).ok_or_else(unknown)?;
@@ -159,7 +160,13 @@ pub(super) fn count(fields: &mut Object, path: &str) -> Result<Vec<Value>> {
     }
     let is_open = fields.get(OPEN) != Some(&Value::Bool(false));
     let too_many = |name: &str| {
-        wrong(&at(path, name), format!("more than {MOST_COMBINED} choices of properties, or not enough with names"))
+        wrong(
+            &at(path, name),
+            format!(
+                "more than {MOST_COMBINED} choices of named properties (fewer in large objects), or too few named \
+                     properties"
+            ),
+        )
     };
     if let Some(least) = fields.get("minProperties").and_then(Value::as_u64) {
         let needed = (least as usize).saturating_sub(required.len());
@@ -173,7 +180,10 @@ pub(super) fn count(fields: &mut Object, path: &str) -> Result<Vec<Value>> {
     if let Some(most) = fields.get("maxProperties").and_then(Value::as_u64) {
         let has_other_names = required.iter().any(|name| !named.contains(name)) || has_patterns(fields);
         if has_other_names || APPLYING.iter().any(|name| fields.contains_key(*name)) {
-            return Err(too_many("maxProperties"));
+            let reason =
+                "not supported beside patternProperties, $ref, allOf, anyOf or oneOf, or with a required name that is \
+                          not in properties";
+            return Err(wrong(&at(path, "maxProperties"), reason));
         }
         let spare = (most as usize).saturating_sub(required.len());
         let absent = optional.len().saturating_sub(spare);
