@@ -330,7 +330,7 @@ def test_options_of_which_none_can_fit_alone_are_refused_where_they_are(options:
     "options",
     [
         [{"pattern": "^a"}, {"pattern": "b$"}],
-        [{"type": "integer"}, {"type": "number"}],  # numbers with a fraction cannot be said
+        [{"type": "integer"}, {"type": "number"}],  # no schema has only the numbers with a fraction
         [{"$ref": "#"}, {"type": "null"}],
         [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}],
     ],

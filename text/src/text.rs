@@ -142,11 +142,11 @@ impl Text {
         ToolConstraint::new(self.language.clone(), tools, choice, &self.prompt()).map(Some)
     }
 
-    /// What the next answer may be: what a grammar allows, or a call of one of the functions.
-    pub fn constrain_answer(&self, kind: i32, grammar: &str) -> Result<Box<dyn Restriction>> {
+    /// What the next answer may be: what a grammar allows, or with `or_call` a call of one of the functions.
+    pub fn constrain_answer(&self, kind: i32, grammar: &str, or_call: bool) -> Result<Box<dyn Restriction>> {
         let answer = Constraint::new(self.language.clone(), Grammar::new(kind, grammar)?)?;
         let tools = &self.conversation.setting.tools;
-        if tools.functions().next().is_none() {
+        if !or_call || tools.functions().next().is_none() {
             return Ok(Box::new(answer));
         }
         let call = ToolConstraint::new(self.language.clone(), tools, "required", &self.prompt())?;

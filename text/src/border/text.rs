@@ -11,7 +11,6 @@ use super::bundle::{opened, BundleHandle};
 use super::constraint::{give, give_none, CConstraint};
 use super::{count, free, guarded, need, optional_utf8, slice, utf8};
 use crate::bundle::MOST_TOKENIZER_BYTES;
-use crate::constraint::{Constraint, Grammar};
 use crate::error::{bad_argument, Failure, Result, BAD_ARGUMENT, BROKEN, END, OK};
 use crate::files;
 use crate::language::Language;
@@ -432,10 +431,9 @@ pub unsafe extern "C" fn sf_text_constrain(
     bytes: usize,
     out: *mut CConstraint,
 ) -> c_int {
-    on(handle, |own, _| {
-        let grammar = unsafe { utf8(grammar, bytes) }?;
-        let make = || Constraint::new(own.language.clone(), Grammar::new(kind, grammar)?);
-        unsafe { give(out, || Ok(Box::new(make()?))) }
+    on(handle, |own, _| unsafe {
+        let grammar = utf8(grammar, bytes)?;
+        give(out, || own.constrain_answer(kind, grammar, false))
     })
 }
 
@@ -463,10 +461,9 @@ pub unsafe extern "C" fn sf_text_constrain_answer_or_call(
     bytes: usize,
     out: *mut CConstraint,
 ) -> c_int {
-    on(handle, |own, _| {
-        let grammar = unsafe { utf8(grammar, bytes) }?;
-        let made = own.constrain_answer(kind, grammar)?;
-        unsafe { give(out, || Ok(made)) }
+    on(handle, |own, _| unsafe {
+        let grammar = utf8(grammar, bytes)?;
+        give(out, || own.constrain_answer(kind, grammar, true))
     })
 }
 

@@ -1,5 +1,5 @@
 //! Schemas of the values that a schema excludes, for `not`, `if`, `oneOf` and `contains`. The compiler has no negation, so
-//! each keyword is turned around: what `minimum` excludes are the numbers below. Only keywords that every draft has are
+//! each keyword is negated: the complement of `minimum` are the numbers below it. Only keywords that every draft has are
 //! written, so `enum` for `const` and a list of `items` for `prefixItems`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +93,7 @@ pub fn without(name: &str) -> Value {
     json!({ "properties": { name: false } })
 }
 
-/// Turns schemas around.
+/// Computes complements of schemas.
 pub struct Complement<'a> {
     pub root: &'a Value,
     /// Properties that a value may have: one that a schema does not allow excludes the value.
@@ -289,7 +289,7 @@ impl Complement<'_> {
     }
 }
 
-/// Keywords that are not turned around, or only some of their values.
+/// Keywords that are not negated, or only for some of their values.
 const RESTRICTING: [&str; 27] = [
     "$dynamicRef",
     "$recursiveRef",

@@ -85,7 +85,7 @@ fn has_patterns(fields: &Object) -> bool {
     fields.get("patternProperties").and_then(Value::as_object).is_some_and(|all| !all.is_empty())
 }
 
-/// The names that a schema of `propertyNames` allows; None if they cannot be said.
+/// The names that a schema of `propertyNames` allows; None if they are neither a list nor one pattern.
 fn names(schema: &Value) -> Option<Names> {
     let rules = match schema {
         Value::Bool(true) => return Some(Names::Any),
