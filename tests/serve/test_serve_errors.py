@@ -269,7 +269,7 @@ def test_another_model_path_or_method_is_an_error_in_the_same_form(served: Serve
     [
         ("/chat/completions", "Not Found; the base URL of the API ends in /v1"),
         ("/responses", "the base URL of the API ends in /v1"),
-        ("/v1/responses", "Not Found; use /v1/chat/completions"),
+        ("/v1/responses/resp_1/cancel", "/v1/responses/resp_1/cancel: Not Found"),
         ("/v1/embeddings", "POST /v1/embeddings: Not Found"),
     ],
 )

@@ -22,12 +22,16 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from streamfuse.api import Piece, Result, Statistics
+from streamfuse.api import Statistics
 from streamfuse.json_text import integer
-from streamfuse.serve.answers import ChatAnswer, TextAnswer
+from streamfuse.serve.answers import Answer, ChatAnswer, Part, TextAnswer
 from streamfuse.serve.errors import RequestError, request_error
+from streamfuse.serve.fields import Request
 from streamfuse.serve.options import ServeOptions, is_loopback
-from streamfuse.serve.requests import Request, read_chat, read_completion
+from streamfuse.serve.requests import read_chat, read_completion
+from streamfuse.serve.responses.answer import ResponseAnswer
+from streamfuse.serve.responses.request import read_response
+from streamfuse.serve.responses.store import Store, page_of
 from streamfuse.serve.service import Service
 
 MOST_BODY_BYTES = 4 << 20  # no context holds that much text
@@ -37,7 +41,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Part = Piece | Result  # a step of an answer, and its end; a request with several prompts has several ends
 
 
 def application(service: Service, options: ServeOptions) -> Starlette:
@@ -45,7 +48,7 @@ def application(service: Service, options: ServeOptions) -> Starlette:
     created = int(time.time())
     facts = {"object": "model", "created": created, "owned_by": "streamfuse", "max_model_len": service.context_tokens}
     cards = {name: {"id": name, **facts} for name in service.models}
-    names = list(cards)
+    names, store = list(cards), Store()
 
     async def health(http: HttpRequest) -> JSONResponse:
         return JSONResponse({"status": "ok"})
@@ -60,11 +63,38 @@ def application(service: Service, options: ServeOptions) -> Starlette:
             raise RequestError(404, f"there is no such model; this server has {has}", "model", "model_not_found")
         return JSONResponse(card)
 
+    def head(request: Request) -> tuple[str, str, bool, bool]:
+        return request.model, service.fingerprint, request.include_usage, bool(request.options.get("log_probs"))
+
     async def chat(http: HttpRequest) -> Answering:
-        return Answering(service, read_chat(await _json(http), names))
+        request = read_chat(await _json(http), names)
+        return Answering(service, request, ChatAnswer(*head(request), request.one_call))
 
     async def completion(http: HttpRequest) -> Answering:
-        return Answering(service, read_completion(await _json(http), names))
+        request = read_completion(await _json(http), names)
+        return Answering(service, request, TextAnswer(*head(request)))
+
+    async def response(http: HttpRequest) -> Answering:
+        asked = read_response(await _json(http), names, store)
+        return Answering(service, asked.request, ResponseAnswer(asked, service.sampling(asked.request), store))
+
+    async def input_tokens(http: HttpRequest) -> JSONResponse:
+        asked = read_response(await _json(http), names, store)
+        try:
+            count = await service.count(asked.request)
+        except Exception as error:
+            raise _request_error(error, asked.request) from error
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+    async def stored_response(http: HttpRequest) -> JSONResponse:
+        return JSONResponse(store.get(http.path_params["id"]).response)
+
+    async def delete_response(http: HttpRequest) -> JSONResponse:
+        store.delete(http.path_params["id"])
+        return JSONResponse({"id": http.path_params["id"], "object": "response", "deleted": True})
+
+    async def input_items(http: HttpRequest) -> JSONResponse:
+        return JSONResponse(page_of(store.get(http.path_params["id"]).input, http.query_params))
 
     middleware = [Middleware(Log), Middleware(Guard, key=options.api_key)]
     if options.cors_origin:
@@ -72,7 +102,7 @@ def application(service: Service, options: ServeOptions) -> Starlette:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=options.cors_origin,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["Retry-After"],
         )
@@ -84,6 +114,11 @@ def application(service: Service, options: ServeOptions) -> Starlette:
             Route("/v1/models/{name:path}", model),
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completion, methods=["POST"]),
+            Route("/v1/responses", response, methods=["POST"]),
+            Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
+            Route("/v1/responses/{id}", stored_response),
+            Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+            Route("/v1/responses/{id}/input_items", input_items),
         ],
         middleware=middleware,
         exception_handlers={RequestError: _refusal, HTTPException: _refusal, Exception: _failure},
@@ -93,10 +128,8 @@ def application(service: Service, options: ServeOptions) -> Starlette:
 class Answering:
     """The response to one request: it waits for its turn, and ends the generation when the client leaves."""
 
-    def __init__(self, service: Service, request: Request) -> None:
-        self._service, self._request = service, request
-        head = (request.model, service.fingerprint, request.include_usage, bool(request.options.get("log_probs")))
-        self._answer = ChatAnswer(*head, request.one_call) if request.is_chat else TextAnswer(*head)
+    def __init__(self, service: Service, request: Request, answer: Answer) -> None:
+        self._service, self._request, self._answer = service, request, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _while_connected(receive, self._respond(scope, receive, send))
@@ -114,7 +147,7 @@ class Answering:
                 part = _checked(await written.get())
             await JSONResponse(self._answer.whole())(scope, receive, send)
         except Exception as error:
-            raise self._request_error(error) from error
+            raise _request_error(error, self._request) from error
         finally:
             _note(scope, self._answer.statistics)
             writing.cancel()
@@ -147,7 +180,8 @@ class Answering:
 
         async def event(data: object) -> None:
             text = data if isinstance(data, str) else json.dumps(data)  # ASCII: some clients split lines at U+2028
-            await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
+            name = f"event: {data['type']}\n" if isinstance(data, dict) and "type" in data else ""
+            await send({"type": "http.response.body", "body": f"{name}data: {text}\n\n".encode(), "more_body": True})
 
         try:
             while part is not None:
@@ -157,15 +191,19 @@ class Answering:
             for chunk in self._answer.last():
                 await event(chunk)
         except Exception as error:
-            await event(self._request_error(error).body)
-        await event("[DONE]")
+            for chunk in self._answer.failed(_request_error(error, self._request)):
+                await event(chunk)
+        if self._answer.end is not None:
+            await event(self._answer.end)
         await send({"type": "http.response.body", "body": b""})
 
-    def _request_error(self, error: Exception) -> RequestError:
-        known = request_error(error, self._request.limit)
-        if known is None or known.status == 500:
-            log.error("an answer failed: %s", error, exc_info=known is None)
-        return known or RequestError(500, "the server failed; its log says why")
+
+def _request_error(error: Exception, request: Request) -> RequestError:
+    """What the client is told; the log has faults of the server."""
+    known = request_error(error, {"max_new_tokens": request.limit, "schema": request.schema})
+    if known is None or known.status == 500:
+        log.error("an answer failed: %s", error, exc_info=known is None)
+    return known or RequestError(500, "the server failed; its log says why")
 
 
 def _checked(part: Part | Exception | None) -> Part | None:
@@ -236,9 +274,7 @@ def _refusal(http: HttpRequest, error: Exception) -> JSONResponse:
 
 def _way(path: str) -> str:
     """What a client that asks for a path which is not there may have meant."""
-    if not path.startswith("/v1/"):
-        return "; the base URL of the API ends in /v1"
-    return "; use /v1/chat/completions" if path.startswith("/v1/responses") else ""
+    return "" if path.startswith("/v1/") else "; the base URL of the API ends in /v1"
 
 
 def _failure(http: HttpRequest, error: Exception) -> JSONResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from streamfuse.options import OptionError
@@ -12,7 +13,7 @@ from streamfuse.runtime.core import GrammarStopped, Stopped
 from streamfuse.runtime.text import TextError
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
-_FIELDS = {"schema": "response_format", "template_variables": "chat_template_kwargs"}  # of our options, in a request
+NAMES = {"max_new_tokens": "max_tokens", "schema": "response_format"}  # of options, in the body of a chat
 
 
 class ServeError(RuntimeError):
@@ -43,17 +44,17 @@ class RequestError(Exception):
         return {"error": {"message": _utf8(self.message), "type": kind, "param": param, "code": self.code}}
 
 
-def request_error(error: Exception, limit: str = "max_tokens") -> RequestError | None:
+def request_error(error: Exception, names: Mapping[str, str] = NAMES) -> RequestError | None:
     """An error of the public API as a client sees it; None for one that is a fault of the server.
 
-    Options have the names of a request's fields there, and `limit` is the name of the limit of tokens.
+    `names` has the options whose fields in the request have other names.
     """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, OptionError):
         first = _FLAG.search(error.flags)
-        message = _FLAG.sub(lambda flag: _field(flag[1], limit), error.flags)
-        return RequestError(400, message, None if first is None else _field(first[1], limit), "invalid_value")
+        message = _FLAG.sub(lambda flag: _field(flag[1], names), error.flags)
+        return RequestError(400, message, None if first is None else _field(first[1], names), "invalid_value")
     if isinstance(error, (PromptError, TextError)):
         return RequestError(400, str(error), code="invalid_prompt")
     if isinstance(error, GrammarStopped):  # the request's own grammar, not the engine
@@ -70,6 +71,6 @@ def _utf8(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _field(flag: str, limit: str) -> str:
+def _field(flag: str, names: Mapping[str, str]) -> str:
     name = flag.replace("-", "_")
-    return limit if name == "max_new_tokens" else _FIELDS.get(name, name)
+    return "chat_template_kwargs" if name == "template_variables" else names.get(name, name)

@@ -7,6 +7,7 @@ import math
 import random
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from functools import partial
 
 from streamfuse.api import AsyncGeneration, GenerationOptions, Model, Piece, TokenLogProb
 from streamfuse.runtime.config import PromptError
-from streamfuse.runtime.text import TextError
+from streamfuse.runtime.text import Message, TextError
 from streamfuse.serve.errors import RequestError
-from streamfuse.serve.requests import Request
+from streamfuse.serve.fields import Request
 
 _MOST_RETRY_SECONDS = 60
 
@@ -71,6 +72,17 @@ class Service:
             if self._line:
                 self._line[0].set()
 
+    async def count(self, request: Request) -> int:
+        """The number of tokens of a request's messages. Raises as `turn`."""
+        model = self._model_of(request)
+        return len(await asyncio.to_thread(model.encode, messages=request.messages, **request.options))
+
+    def sampling(self, request: Request) -> dict[str, float]:
+        """How an answer is sampled: temperature and top_p, by default those of the bundle."""
+        defaults = self._model.manifest.sampling_defaults
+        found = {"temperature": defaults.temperature, "top_p": defaults.top_p}
+        return found | {name: request.options[name] for name in found if name in request.options}  # type: ignore[literal-required]
+
     @property
     def waiting(self) -> int:
         """Requests that wait for their turn."""
@@ -94,16 +106,11 @@ class Service:
 
     def _prepared(self, request: Request) -> list[Prepared]:
         """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""
-        adapter, prompts = self.models[request.model], request.prompts
-        model = self._model if adapter is None else self._model.adapter(adapter)
+        model, prompts = self._model_of(request), request.prompts
         if request.is_chat:
-            if not model.tokenizer.can_chat:
-                raise RequestError(
-                    400, "this bundle has no chat template; use /v1/completions", code="no_chat_template"
-                )
-            return [self._answer(model, request, None, "messages")]
+            return [self._answer(model, request, None, request.prompt)]
         if len(prompts) == 1:
-            return [self._answer(model, request, prompts[0], "prompt")]
+            return [self._answer(model, request, prompts[0], request.prompt)]
         answers = []
         for place, prompt in enumerate(prompts):
             param = f"prompt[{place}]"
@@ -113,12 +120,37 @@ class Service:
                 raise RequestError(400, f"{param}: {error}", param, "invalid_prompt") from None
         return answers
 
+    def _model_of(self, request: Request) -> Model:
+        """The model that answers it. RequestError if it cannot."""
+        adapter = self.models[request.model]
+        model = self._model if adapter is None else self._model.adapter(adapter)
+        if request.is_chat and not model.tokenizer.can_chat:
+            message = "this bundle has no chat template; use /v1/completions"
+            raise RequestError(400, message, code="no_chat_template")
+        return model
+
+    def _latest(self, model: Model, messages: list[Message], options: GenerationOptions) -> list[Message]:
+        """The messages without the oldest turns, as few as leave room for the answer; those of the system before the
+        first turn stay. Without all turns but the last if even these leave none."""
+        asked = options.get("max_new_tokens")
+        room = self.context_tokens - (asked if type(asked) is int else 1)
+        turns = [place for place, message in enumerate(messages) if message["role"] == "user"] or [0]
+
+        def without(count: int) -> list[Message]:
+            return messages if count == 0 else [*messages[: turns[0]], *messages[turns[count] :]]
+
+        def fits(count: int) -> bool:
+            return len(model.encode(messages=without(count), **options)) <= room
+
+        return without(bisect_left(range(len(turns) - 1), True, key=fits))
+
     def _answer(self, model: Model, request: Request, prompt: str | list[int] | None, param: str) -> Prepared:
         """The answer to a prompt, or to the messages; `param` is its field."""
-        messages, raw = request.messages, not request.is_chat
-        options = GenerationOptions(**request.options)
+        options, raw, messages = GenerationOptions(**request.options), not request.is_chat, request.messages
         options.setdefault("seed", secrets.randbits(63))
         options.setdefault("speculative", self._speculative)
+        if request.drops_oldest and messages:
+            messages = self._latest(model, messages, options)
         ids = prompt if isinstance(prompt, list) else model.encode(prompt, messages=messages, raw=raw, **options)
         room, asked = self.context_tokens - len(ids), options.get("max_new_tokens")
         which, code = param if len(request.prompts) > 1 else "the prompt", "context_length_exceeded"

@@ -1,0 +1,114 @@
+"""Bodies for /v1/responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfuse.serve.errors import RequestError
+from streamfuse.serve.fields import Fields, Refusals, Request, schema_of, unsupported, wrong
+from streamfuse.serve.responses.items import Item, messages_of, read_input
+from streamfuse.serve.responses.store import Store
+from streamfuse.serve.tools import add_tools
+
+_LOG_PROBS = "message.output_text.logprobs"
+_REFUSED: Refusals = {
+    "background": ((False,), "an answer is written while the client waits; use stream"),
+    "context_management": (([],), "use truncation: auto, which leaves out the oldest turns"),
+    "conversation": ((), "use previous_response_id, or send the items of the conversation"),
+    "frequency_penalty": ((0,), "use repetition_penalty"),
+    "logit_bias": (({},), "use regex, grammar or text.format to restrict the answer"),
+    "moderation": ((), "leave it out"),
+    "presence_penalty": ((0,), "use repetition_penalty"),
+    "prompt": ((), "send the text of the prompt as instructions and input"),
+}
+_IGNORED = ("access_programs", "background_options", "image", "max_tool_calls", "stream_options")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRequest:
+    """A request for a response: what is to be answered, and what the response repeats or keeps."""
+
+    request: Request
+    input: list[Item]  # with that of the responses before it
+    store: bool
+    summary: bool  # thoughts are given as their summary
+    echo: dict[str, Any]  # fields of the request, as the response has them
+
+
+def read_response(body: object, models: Sequence[str], store: Store) -> ResponseRequest:
+    """The request of a body to one of these models, by default the first. RequestError names the field that is
+    wrong."""
+    fields = Fields(body, models, _REFUSED, _IGNORED)
+    own = body if isinstance(body, dict) else {}
+    instructions = fields.take("instructions", str, "text")
+    previous = fields.take("previous_response_id", str, "text")
+    before = [] if previous is None else store.get(previous, "previous_response_id").items
+    given = fields.take("input", object, "")
+    items = [*before, *read_input([] if given is None and before else given, store.item)]
+    messages = [] if instructions is None else [{"role": "system", "content": instructions}]
+    messages += messages_of(items)
+    if not messages:
+        raise RequestError(400, "input must have at least one item, or there must be instructions", "input")
+    options = fields.options()
+    effort, summary = _reasoning(fields)
+    options.update(fields.template_options(effort))
+    form = _text(fields)
+    if (schema := schema_of(form, "text.format", form)) is not None:
+        options["schema"] = schema
+    limit = fields.limit("max_output_tokens")
+    if limit is not None:
+        options["max_new_tokens"] = limit
+    top = fields.alternatives("top_logprobs")
+    # What else a client may want to be included belongs to tools of OpenAI's servers, or is thoughts, which are shown.
+    included = fields.take("include", list, "a list of texts") or []
+    if _LOG_PROBS in included or top:
+        options["log_probs"], options["top_log_probs"] = True, top or 0
+    one_call = add_tools(fields, options, flat=True)
+    truncation = fields.take("truncation", str, "text") or "disabled"
+    if truncation not in ("auto", "disabled"):
+        raise wrong("truncation", "auto or disabled", truncation)
+    metadata = fields.take("metadata", dict, "an object") or {}
+    keep, stream = fields.switch("store", True), fields.switch("stream")
+    fields.end()
+    request = Request(
+        options, fields.model, messages, stream=stream, prompt="input", limit="max_output_tokens", schema="text.format",
+        drops_oldest=truncation == "auto", one_call=one_call,
+    )  # fmt: skip
+    echo = {
+        "instructions": instructions,
+        "max_output_tokens": limit,
+        "metadata": metadata,
+        "parallel_tool_calls": not one_call,
+        "previous_response_id": previous,
+        "reasoning": {"effort": effort, "summary": (own.get("reasoning") or {}).get("summary")},
+        "store": keep,
+        "text": {"format": form, "verbosity": "medium"},
+        "tool_choice": own.get("tool_choice") or "auto",
+        "tools": own.get("tools") or [],
+        "top_logprobs": top or 0,
+        "truncation": truncation,
+    }
+    return ResponseRequest(request, items, keep, summary, echo)
+
+
+def _reasoning(fields: Fields) -> tuple[str | None, bool]:
+    """The effort, and whether a summary is asked for."""
+    given = fields.take("reasoning", dict, "an object") or {}
+    effort = given.get("effort")
+    if effort is not None and not isinstance(effort, str):
+        raise wrong("reasoning.effort", "text", effort)
+    return effort, any(given.get(name) is not None for name in ("summary", "generate_summary"))
+
+
+def _text(fields: Fields) -> dict[str, Any]:
+    """The form of the answer."""
+    given = fields.take("text", dict, "an object") or {}
+    verbosity, form = given.get("verbosity"), given.get("format") or {"type": "text"}
+    if verbosity not in (None, "medium"):
+        why = "say in the instructions how long the answer should be"
+        raise unsupported("text.verbosity", f"text.verbosity {verbosity!r:.40} is not supported: {why}")
+    if not isinstance(form, dict):
+        raise wrong("text.format", "an object", form)
+    return form

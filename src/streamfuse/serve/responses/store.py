@@ -1,0 +1,94 @@
+"""Responses that can be asked for again and continued, in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfuse.serve.errors import RequestError
+from streamfuse.serve.responses.items import Item
+
+MOST_RESPONSES = 256
+MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A response as it was sent, and the items of its conversation before it."""
+
+    response: dict[str, Any]
+    input: list[Item]
+
+    @property
+    def items(self) -> list[Item]:
+        """The conversation so far."""
+        return [*self.input, *self.response["output"]]
+
+
+class Store:
+    """The responses that were used last: at most `most` of them, and at most `most_bytes` as JSON. For one event
+    loop."""
+
+    def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
+        self._most, self._most_bytes, self._bytes = most, most_bytes, 0
+        self._stored: OrderedDict[str, tuple[Stored, int]] = OrderedDict()  # with its bytes, the oldest first
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def add(self, response: dict[str, Any], given: list[Item]) -> None:
+        """Keep a response and its input."""
+        # Each counts as if it shared no item with others: a conversation keeps what it refers to.
+        size = len(json.dumps([response, given]))
+        self._stored[response["id"]] = Stored(response, given), size
+        self._bytes += size
+        while len(self._stored) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= self._stored.popitem(last=False)[1][1]
+
+    def get(self, id_: str, param: str | None = None) -> Stored:
+        """A response. RequestError, which names the field `param`, if it is not stored."""
+        found = self._stored.get(id_)
+        if found is None:
+            message = (
+                f"there is no stored response {id_!r:.80}; the server keeps the last {self._most}, without those of "
+                "store: false, until it ends"
+            )
+            code = "previous_response_not_found" if param else "response_not_found"
+            raise RequestError(404, message, param, code)
+        self._stored.move_to_end(id_)
+        return found[0]
+
+    def delete(self, id_: str) -> None:
+        """Forget a response; others that continue it keep its items."""
+        self.get(id_)
+        self._bytes -= self._stored.pop(id_)[1]
+
+    def item(self, id_: str) -> Item | None:
+        """An item of a stored conversation."""
+        for stored, _ in reversed(self._stored.values()):
+            for item in stored.items:
+                if item["id"] == id_:
+                    return item
+        return None
+
+
+def page_of(items: Sequence[Item], query: Mapping[str, str]) -> dict[str, Any]:
+    """A part of a list of items, as the `limit`, `order` and `after` of a query want it."""
+    limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
+    if not re.fullmatch("[0-9]{1,3}", limit) or not 1 <= int(limit) <= 100:
+        raise RequestError(400, f"limit must be an integer from 1 to 100, not {limit!r:.40}", "limit", "invalid_value")
+    if order not in ("asc", "desc"):
+        raise RequestError(400, f"order must be asc or desc, not {order!r:.40}", "order", "invalid_value")
+    ordered = list(items) if order == "asc" else list(reversed(items))
+    if after is not None:
+        places = [place for place, item in enumerate(ordered) if item["id"] == after]
+        if not places:
+            raise RequestError(400, f"after: there is no item {after!r:.80}", "after", "invalid_value")
+        ordered = ordered[places[0] + 1 :]
+    found, left = ordered[: int(limit)], ordered[int(limit) :]
+    ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": found, **ends, "has_more": bool(left)}
