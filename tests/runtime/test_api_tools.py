@@ -27,7 +27,7 @@ from streamfuse.api.tools import choice_of, tools_of
 from streamfuse.options import OptionError
 from streamfuse.runtime.config import PromptError
 from streamfuse.runtime.session import ParsedError
-from streamfuse.runtime.text import TextError
+from streamfuse.runtime.text import Conversation, TextError
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -409,7 +409,7 @@ def test_a_conversation_with_tool_turns_may_be_asked_at_once(model: streamfuse.M
 def test_results_of_earlier_calls_have_the_names_of_their_tools(
     made: list[fakes.ArithmeticBackend], tmp_path: Path
 ) -> None:
-    """As requests to the server and rows of training data have them."""
+    """Where they have none, as in requests to the server, rows of training data and histories of apps."""
     call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": {}}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "When?", "tool_calls": None},
@@ -422,9 +422,10 @@ def test_results_of_earlier_calls_have_the_names_of_their_tools(
     with streamfuse.load(bundle_of(tmp_path / "named", template)) as model:
         for turns in (messages, messages[:4]):
             assert "<tool now>noon" in model.tokenizer.decode(model.encode(messages=turns))
-        with model.chat(history=messages[:4]) as chat:
-            assert chat.messages[2] == {**messages[2], "name": "now"}
-        assert "name" not in messages[2]
+        for history, asked in ((messages[:4], messages[4:]), (messages[:2], messages[2:])):
+            conversation = Conversation(model.tokenizer, history=history)
+            assert "<tool now>noon" in model.tokenizer.decode(conversation.ask_messages(asked))
+            assert conversation.messages[2] == messages[2]
         for other in ([5], [{"id": "c1"}], [{"id": [], "function": "now"}], {"id": "c1"}):
             odd = [messages[0], {**messages[1], "tool_calls": other}, *messages[2:]]
             assert "<tool >noon" in model.tokenizer.decode(model.encode(messages=odd))

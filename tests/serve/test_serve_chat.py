@@ -404,6 +404,7 @@ def test_variables_and_documents_reach_the_template(tmp_path_factory: pytest.Tem
     ("fields", "written"),
     [
         ({"reasoning_effort": "high"}, "high"),
+        ({"verbosity": "low"}, "/low"),
         ({"reasoning_effort": "none"}, "none, quiet"),
         ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "none"),
         ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "medium"}}, "medium"),
@@ -412,7 +413,10 @@ def test_variables_and_documents_reach_the_template(tmp_path_factory: pytest.Tem
 def test_the_effort_of_reasoning_is_a_variable_of_the_template(
     served: Served, fields: dict[str, Any], written: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    template = CHAT_TEMPLATE + "{{ reasoning_effort }}{% if enable_thinking is false %}, quiet{% endif %}"
+    template = (
+        CHAT_TEMPLATE + "{{ reasoning_effort }}{% if enable_thinking is false %}, quiet{% endif %}"
+        "{% if verbosity %}/{{ verbosity }}{% endif %}"
+    )
     ask = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     with serving(tmp_path_factory.mktemp("effort"), template=template) as thinking:
         plain, found = (thinking.post("/chat/completions", {**ask, **more})[1] for more in ({}, fields))

@@ -215,12 +215,14 @@ def test_a_response_is_continued_by_its_id(served: Served) -> None:
 def test_a_stored_response_is_returned_until_it_is_deleted(served: Served) -> None:
     found = respond(served, max_output_tokens=4)
     assert served.client.responses.retrieve(found.id) == found
+    with pytest.raises(openai.BadRequestError, match="not streamed"):
+        list(served.client.responses.retrieve(found.id, stream=True))
     assert served.send("DELETE", f"/v1/responses/{found.id}")[0] == 200
     for ask in (served.client.responses.retrieve, served.client.responses.delete):
-        with pytest.raises(openai.NotFoundError, match="there is no stored response"):
+        with pytest.raises(openai.NotFoundError, match="not found: the server keeps"):
             ask(found.id)
     unstored = respond(served, max_output_tokens=4, store=False)
-    with pytest.raises(openai.NotFoundError) as caught:
+    with pytest.raises(openai.BadRequestError, match=r"previous response .* not found") as caught:
         respond(served, previous_response_id=unstored.id)
     assert (caught.value.code, caught.value.param) == ("previous_response_not_found", "previous_response_id")
     streamed = events_of(served, max_output_tokens=4)[-1]["response"]
@@ -427,7 +429,7 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
         ({"max_tokens": 5}, "max_tokens", "there is no field max_tokens"),
         ({"top_logprobs": 21}, "top_logprobs", "an integer from 0 to 20"),
         ({"truncation": "always"}, "truncation", "truncation must be auto or disabled"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity", "say in the instructions"),
+        ({"text": {"verbosity": 3}}, "text.verbosity", "text.verbosity must be text"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text, json_object or json_schema"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", 'an object with a "schema"'),
         (
@@ -453,8 +455,11 @@ def test_a_field_that_cannot_be_obeyed_is_named(
     status, found = served.post("/responses", body)
     assert list(found) == ["error"]
     error = found["error"]
-    missing = param in ("previous_response_id", "input[0].id")
-    assert (status, error["param"], error["type"]) == (404 if missing else 400, param, "invalid_request_error")
+    assert (status, error["param"], error["type"]) == (
+        404 if param == "input[0].id" else 400,
+        param,
+        "invalid_request_error",
+    )
     assert sentence in error["message"]
     assert "--" not in error["message"]
 
@@ -473,7 +478,7 @@ def test_fields_without_a_meaning_here_are_ignored(served: Served) -> None:
     found = respond(
         served, max_output_tokens=8, include=["reasoning.encrypted_content"], service_tier="auto", user="me",
         safety_identifier="x", prompt_cache_key="k", background=False, max_tool_calls=3, parallel_tool_calls=True,
-        reasoning={"effort": "low"}, text={"verbosity": "medium"}, tool_choice="auto", top_logprobs=0,
+        reasoning={"effort": "low"}, text={"verbosity": "low"}, tool_choice="auto", top_logprobs=0,
     )  # fmt: skip
     assert found.output_text == plain
 

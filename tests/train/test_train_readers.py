@@ -117,7 +117,7 @@ def test_tools_and_calls_of_a_chat_reach_the_template(tmp_path: Path) -> None:
     asked, plain = read(tmp_path, {"messages": CALLING, "tools": [CLOCK]}, {"messages": CALLING, "tools": None})
     called: Any = {**CALL, "function": {"name": "clock", "arguments": {"zone": "UTC"}}}
     assert asked.before[1] == {"role": "assistant", "content": "", "tool_calls": [called]}
-    assert asked.before[2] == {"role": "tool", "content": "9:00", "tool_call_id": "c1", "name": "clock"}
+    assert asked.before[2] == {"role": "tool", "content": "9:00", "tool_call_id": "c1"}
     chat = [*asked.before, {"role": "user", "content": "And now?"}]
     assert text.render(chat, tools=[CLOCK]) == (
         "[clock]<user>What time is it?<assistant>clock(UTC)<tool clock c1>9:00<assistant>Nine.<user>And now?<assistant>"

@@ -237,11 +237,12 @@ impl Writer for Language {
     /// begins. Those that change what it writes stay whole in these turns, and no others. A control token of which the
     /// template writes one part and a message the other is cut between the two.
     fn render(&self, messages: &[Message], setting: &Setting) -> Result<String> {
+        let named = Message::with_names(messages);
         let without;
         let (messages, setting) = match setting.tools.list() {
-            tools if tools.is_empty() || self.family().is_some() => (messages, setting),
+            tools if tools.is_empty() || self.family().is_some() => (&*named, setting),
             tools => {
-                without = (plain::as_text(messages, tools, self.takes_system()), setting.without_tools());
+                without = (plain::as_text(&named, tools, self.takes_system()), setting.without_tools());
                 (without.0.as_slice(), &without.1)
             }
         };

@@ -1,5 +1,8 @@
 //! A message of a chat.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use serde::{Serialize, Serializer};
 
 use crate::error::{bad_argument, Result};
@@ -86,6 +89,31 @@ impl Message {
             }
         }
         message
+    }
+
+    /// The messages, in which each result of a call has the name of the tool, which some templates read.
+    pub fn with_names(messages: &[Message]) -> Cow<'_, [Message]> {
+        let mut called = HashMap::new();
+        let mut found = Vec::new(); // the results without a name, and their names
+        for (at, message) in messages.iter().enumerate() {
+            for call in message.calls() {
+                if let (Some(id), Some(function)) = (call.get("id").and_then(Json::text), call.get("function")) {
+                    called.extend(function.get("name").map(|name| (id, name)));
+                }
+            }
+            let is_named = message.0.get("name").is_some_and(|name| *name != Json::Null);
+            if message.role() == "tool" && !is_named {
+                found.extend(called.get(message.text_of("tool_call_id")).map(|name| (at, (*name).clone())));
+            }
+        }
+        if found.is_empty() {
+            return messages.into();
+        }
+        let mut named = messages.to_vec();
+        for (at, name) in found {
+            named[at].0.insert("name".to_owned(), name);
+        }
+        named.into()
     }
 
     /// The same with arguments of calls as JSON text.

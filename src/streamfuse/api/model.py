@@ -28,7 +28,7 @@ from streamfuse.runtime.config import (
     token_ids_of,
 )
 from streamfuse.runtime.stops import StopCount
-from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked, name_tool_results, utf8
+from streamfuse.runtime.text import ContextPolicy, Conversation, TextError, checked, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -639,7 +639,6 @@ def _encode_messages(
     """Token ids of a conversation, and the conversation, whose next turn is the answer; None if the answer continues
     its last turn."""
     turns = checked(messages)
-    name_tool_results(turns)
     if not turns:
         raise PromptError("the messages are empty: there must be at least one")
     if turns[-1]["role"] == "assistant" and not turns[-1].get("tool_calls"):

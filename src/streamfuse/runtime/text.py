@@ -37,7 +37,6 @@ __all__ = [
     "TextStream",
     "Tokenizer",
     "checked",
-    "name_tool_results",
     "utf8",
 ]
 
@@ -276,7 +275,6 @@ class Conversation:
     ) -> None:
         words = None if system is None else utf8(system, "system message").encode()
         turns = checked(history)
-        name_tool_results(turns)
         handle = tokenizer._set(tools, variables)
         self._handle = handle.clone() if handle is tokenizer._handle else handle
         self._handle.call("sf_text_set_first", words, len(words or b""), *_json(turns))
@@ -426,21 +424,6 @@ def _joined(number: int, parts: list[Any]) -> str:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise TextError(f"message {number}: the model reads text only, and a part of its content is {part!r:.60}")
     return "\n".join(part["text"] for part in parts)
-
-
-def name_tool_results(messages: Sequence[Message]) -> None:
-    """Give each tool result the name of the tool that was called, which some templates read, unless it has one. Calls
-    of another form than OpenAI's are left to the template."""
-    called: dict[str, str] = {}
-    for message in messages:
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, (list, tuple)) else ():
-            match call:
-                case {"id": str(id_), "function": {"name": str(name)}}:
-                    called[id_] = name
-        match message:
-            case {"role": "tool", "tool_call_id": str(id_)} if id_ in called and message.get("name") is None:
-                message["name"] = called[id_]
 
 
 def utf8(text: str, what: str) -> str:

@@ -87,6 +87,9 @@ def application(service: Service, options: ServeOptions) -> Starlette:
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def stored_response(http: HttpRequest) -> JSONResponse:
+        if http.query_params.get("stream") == "true":
+            message = "a stored response is not streamed; leave stream out"
+            raise RequestError(400, message, "stream", "unsupported_parameter")
         return JSONResponse(store.get(http.path_params["id"]).response)
 
     async def delete_response(http: HttpRequest) -> JSONResponse:

@@ -118,16 +118,15 @@ class Fields:
         found.update(given)  # type: ignore[typeddict-item]
         return found
 
-    def template_options(self, effort: str | None) -> GenerationOptions:
+    def template_options(self, effort: str | None, verbosity: str | None) -> GenerationOptions:
         """What the chat template reads besides messages and tools. It ignores variables that it does not have."""
-        given = self.take("chat_template_kwargs", dict, "an object") or {}
+        hints: dict[str, Any] = {} if verbosity is None else {"verbosity": verbosity}
         if effort is not None:
-            given = {
-                "reasoning_effort": effort,
-                **({"enable_thinking": False} if effort == "none" else {}),
-                **given,
-            }
-        options: GenerationOptions = {"template_variables": given} if given else {}
+            hints["reasoning_effort"] = effort
+            if effort == "none":
+                hints["enable_thinking"] = False
+        variables = {**hints, **(self.take("chat_template_kwargs", dict, "an object") or {})}
+        options: GenerationOptions = {"template_variables": variables} if variables else {}
         if (documents := self.take("documents", list, "a list of objects")) is not None:
             options["documents"] = documents
         return options

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from streamfuse.runtime.text import ROLES, name_tool_results
+from streamfuse.runtime.text import ROLES
 from streamfuse.serve.errors import RequestError
 from streamfuse.serve.fields import unsupported, wrong
 
@@ -15,9 +15,7 @@ def messages_of(given: list[Any] | None) -> list[dict[str, Any]]:
     """The messages of a chat. RequestError names the one that is wrong, and its field."""
     if not given:
         raise RequestError(400, "messages must be a list with at least one message", "messages", "invalid_type")
-    messages = [_message(message, f"messages[{place}]") for place, message in enumerate(given)]
-    name_tool_results(messages)
-    return messages
+    return [_message(message, f"messages[{place}]") for place, message in enumerate(given)]
 
 
 def _message(message: object, param: str) -> dict[str, Any]:

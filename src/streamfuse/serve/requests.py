@@ -25,7 +25,6 @@ _REFUSED_CHAT: Refusals = {
     "modalities": ((["text"],), "answers are text"),
     "functions": (([],), "use tools"),
     "function_call": ((), "use tool_choice"),
-    "verbosity": ((), "say in a message how long the answer should be"),
     "web_search_options": ((), "describe a search as one of the tools"),
 }
 _REFUSED_TEXT: Refusals = {
@@ -44,7 +43,8 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
     messages = messages_of(fields.take("messages", list, "a list of messages"))
     options = fields.options()
     _add_schema(fields, options)
-    options.update(fields.template_options(fields.take("reasoning_effort", str, "text")))
+    effort, verbosity = (fields.take(name, str, "text") for name in ("reasoning_effort", "verbosity"))
+    options.update(fields.template_options(effort, verbosity))
     limit = _add_limit(fields, options)
     asked = fields.switch("logprobs")
     if asked:

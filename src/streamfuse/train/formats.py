@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any
 
 from streamfuse.extras import need
-from streamfuse.runtime.text import ROLES, Message, TextError, checked, name_tool_results
+from streamfuse.runtime.text import ROLES, Message, TextError, checked
 
 from .templates import TEMPLATES, Template
 
@@ -197,11 +197,9 @@ _FIELDS = {"assistant": ("reasoning_content",), "tool": ("tool_call_id", "name")
 def _turns(chat: object, place: str) -> list[Message]:
     """The messages of a chat, as `streamfuse serve` takes them from requests."""
     try:
-        turns = [_turn(message, place) for message in checked(chat)]
+        return [_turn(message, place) for message in checked(chat)]
     except TextError as error:
         raise DataError(f"{place}: {error}") from None
-    name_tool_results(turns)
-    return turns
 
 
 def _turn(message: Message, place: str) -> Message:

@@ -175,7 +175,8 @@ class ResponseAnswer(Answer):
         events += self._close("incomplete" if is_cut and not calls else "completed")
         for call in calls:
             events += self._call(call)
-        counts = usage(self.statistics, self._content.reasoning_tokens)
+        counts = usage(self.statistics)
+        cached = counts["prompt_tokens_details"]["cached_tokens"]
         self._response |= {
             "status": "incomplete" if is_cut else "completed",
             "completed_at": None if is_cut else int(time.time()),
@@ -183,7 +184,7 @@ class ResponseAnswer(Answer):
             "output": self._output,
             "usage": {
                 "input_tokens": counts["prompt_tokens"],
-                "input_tokens_details": {"cached_tokens": counts["prompt_tokens_details"]["cached_tokens"]},
+                "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
                 "output_tokens": counts["completion_tokens"],
                 "output_tokens_details": {"reasoning_tokens": self._content.reasoning_tokens},
                 "total_tokens": counts["total_tokens"],

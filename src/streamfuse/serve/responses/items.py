@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamfuse.runtime.text import ROLES, name_tool_results
+from streamfuse.runtime.text import ROLES
 from streamfuse.serve.errors import RequestError
 from streamfuse.serve.fields import unsupported, wrong
 from streamfuse.serve.messages import arguments_of, text_of
@@ -55,7 +55,6 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
         if thoughts and messages[-1]["role"] == "assistant":
             messages[-1]["reasoning_content"] = "\n".join(thoughts)
         thoughts = []
-    name_tool_results(messages)
     return messages
 
 

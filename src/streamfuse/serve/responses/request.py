@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfuse.serve.errors import RequestError
-from streamfuse.serve.fields import Fields, Refusals, Request, schema_of, unsupported, wrong
+from streamfuse.serve.fields import Fields, Refusals, Request, schema_of, wrong
 from streamfuse.serve.responses.items import Item, messages_of, read_input
 from streamfuse.serve.responses.store import Store
 from streamfuse.serve.tools import add_tools
@@ -50,11 +50,12 @@ def read_response(body: object, models: Sequence[str], store: Store) -> Response
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]
     messages += messages_of(items)
     if not messages:
-        raise RequestError(400, "input must have at least one item, or there must be instructions", "input")
+        message = "input must have at least one item, or there must be instructions"
+        raise RequestError(400, message, "input", "invalid_value")
     options = fields.options()
     effort, summary = _reasoning(fields)
-    options.update(fields.template_options(effort))
-    form = _text(fields)
+    form, verbosity = _text(fields)
+    options.update(fields.template_options(effort, verbosity))
     if (schema := schema_of(form, "text.format", form)) is not None:
         options["schema"] = schema
     limit = fields.limit("max_output_tokens")
@@ -84,7 +85,7 @@ def read_response(body: object, models: Sequence[str], store: Store) -> Response
         "previous_response_id": previous,
         "reasoning": {"effort": effort, "summary": (own.get("reasoning") or {}).get("summary")},
         "store": keep,
-        "text": {"format": form, "verbosity": "medium"},
+        "text": {"format": form, "verbosity": verbosity or "medium"},
         "tool_choice": own.get("tool_choice") or "auto",
         "tools": own.get("tools") or [],
         "top_logprobs": top or 0,
@@ -102,13 +103,12 @@ def _reasoning(fields: Fields) -> tuple[str | None, bool]:
     return effort, any(given.get(name) is not None for name in ("summary", "generate_summary"))
 
 
-def _text(fields: Fields) -> dict[str, Any]:
-    """The form of the answer."""
+def _text(fields: Fields) -> tuple[dict[str, Any], str | None]:
+    """The form of the answer, and how much it says."""
     given = fields.take("text", dict, "an object") or {}
-    verbosity, form = given.get("verbosity"), given.get("format") or {"type": "text"}
-    if verbosity not in (None, "medium"):
-        why = "say in the instructions how long the answer should be"
-        raise unsupported("text.verbosity", f"text.verbosity {verbosity!r:.40} is not supported: {why}")
+    form, verbosity = given.get("format") or {"type": "text"}, given.get("verbosity")
     if not isinstance(form, dict):
         raise wrong("text.format", "an object", form)
-    return form
+    if verbosity is not None and not isinstance(verbosity, str):
+        raise wrong("text.verbosity", "text", verbosity)
+    return form, verbosity

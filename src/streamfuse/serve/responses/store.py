@@ -53,12 +53,12 @@ class Store:
         """A response. RequestError, which names the field `param`, if it is not stored."""
         found = self._stored.get(id_)
         if found is None:
-            message = (
-                f"there is no stored response {id_!r:.80}; the server keeps the last {self._most}, without those of "
-                "store: false, until it ends"
-            )
-            code = "previous_response_not_found" if param else "response_not_found"
-            raise RequestError(404, message, param, code)
+            kept = f"the server keeps the last {self._most}, without those of store: false, until it ends"
+            if param is None:
+                raise RequestError(404, f"response {id_!r:.80} not found: {kept}", code="response_not_found")
+            # Some clients look for these words, and send the whole conversation then.
+            message = f"previous response {id_!r:.80} not found: {kept}"
+            raise RequestError(400, message, param, "previous_response_not_found")
         self._stored.move_to_end(id_)
         return found[0]
 
