@@ -422,6 +422,49 @@ def test_an_exclusive_bound_is_not_reached(schema: dict[str, Any], fitting: list
     assert [text for text in others if fits(tokenizer, given, text)] == []
 
 
+NINES = "9" * 18
+ANY_NUMBERS = (["0", "-0.5", "6.02e23", "1E-300", f"-{NINES}.123456789012345"], ["1" * 19, "0." + "3" * 16, "1e1000"])
+INTEGERS = (["0", "-7", f"{NINES}", f"-{NINES}"], ["9" * 19, "1" * 20, "-" + "1" * 20])
+BOUNDED_NUMBERS = (["0", "0.5", "0.3333333333"], ["0.33333333333", "0.5e0"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "digits"),
+    [
+        ({"type": "number"}, ANY_NUMBERS),
+        ({"type": ["number", "null"]}, ANY_NUMBERS),
+        ({"anyOf": [{"type": "null"}, {"type": "number"}, {"type": "boolean"}]}, ANY_NUMBERS),
+        ({}, ANY_NUMBERS),
+        ({"type": "integer"}, INTEGERS),
+        ({"type": ["integer", "string"]}, INTEGERS),
+        ({"type": "integer", "minimum": -(10**18)}, INTEGERS),
+        ({"type": "integer", "multipleOf": 1}, INTEGERS),
+        ({"type": "number", "minimum": 0, "maximum": 1}, BOUNDED_NUMBERS),
+        ({"type": "number", "minimum": 0}, (BOUNDED_NUMBERS[0] + [NINES], [*BOUNDED_NUMBERS[1], "1" * 20])),
+        ({"exclusiveMaximum": 1}, (BOUNDED_NUMBERS[0] + ["-" + NINES], [*BOUNDED_NUMBERS[1], "-" + "1" * 20])),
+        ({"type": "number", "minimum": 0, "maximum": 1e-7}, (["0", "0.00000000001"], ["1"])),
+        ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, (["3", NINES], ["2", "3.0", "1" * 20])),
+        ({"allOf": [{"minimum": 0}, {"multipleOf": 0.25}], "type": "number"}, (["0.25", "7.50"], ["0.3", "1" * 20])),
+        ({"type": "number", "multipleOf": 0.5}, (["-0.5", NINES], ["0.3", "1" * 20, "0.500"])),
+    ],
+    ids=lambda given: json.dumps(given) if isinstance(given, dict) else "",
+)
+def test_digits_have_an_end(schema: dict[str, Any], digits: tuple[list[str], list[str]]) -> None:
+    """A small model may repeat digits until its token limit."""
+    tokenizer = opened(llama_like())
+    inside = {"type": "object", "properties": {"a": {"type": "array", "items": schema}}, "required": ["a"]}
+    for own, before, after in ((schema, "", ""), (inside, '{"a":[', "]}")):
+        for given in ({"schema": own}, {"grammar": f"start: %json {json.dumps(own)}"}):
+            assert [text for text in digits[0] if not fits(tokenizer, given, before + text + after)] == []
+            assert [text for text in digits[1] if fits(tokenizer, given, before + text + after)] == []
+
+
+def test_a_grammar_without_a_schema_has_its_own_digits() -> None:
+    number = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+    for given in ({"regex": number}, {"grammar": f"start: /{number}/"}):
+        assert fits(opened(llama_like()), given, "1" * 40)
+
+
 @pytest.mark.parametrize(
     ("schema", "fitting", "others"),
     [

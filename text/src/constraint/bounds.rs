@@ -1,13 +1,95 @@
-//! Bounds that the compiler would read in another way. It computes with doubles, and wrongly accepts an exclusive bound that
-//! is a whole number if the other bound has the same whole part: 0 with `exclusiveMinimum: 0, maximum: 0.5`.
+//! Bounds of numbers. Those that the compiler would read in another way are written differently: it computes with
+//! doubles, and wrongly accepts an exclusive bound that is a whole number if the other bound has the same whole part: 0
+//! with `exclusiveMinimum: 0, maximum: 0.5`. And all numbers get bounds: small models repeat digits without end.
 
+use llguidance::derivre::RegexAst;
+use llguidance::earley::lexerspec::LexerSpec;
 use serde_json::{Map, Value};
+
+use crate::error::one_line;
 
 /// In place of zero's neighbour: a pattern is nested as deep as a bound has decimals, which takes time and has a limit.
 const NEXT_TO_ZERO: f64 = 1e-20;
 
 /// Above this, a number has no neighbour with the same whole part.
 const MOST: f64 = (1_u64 << 52) as f64;
+
+const LOWER: [&str; 2] = ["minimum", "exclusiveMinimum"];
+const UPPER: [&str; 2] = ["maximum", "exclusiveMaximum"];
+
+/// A round number near the largest of 64 bits with sign. An integer without bounds is between its negative and itself.
+const MOST_INTEGER: i64 = 9_000_000_000_000_000_000;
+
+/// Decimals of a number with bounds, as the compiler reads it: 10.
+const LEAST_FRACTION: f64 = 1e-10;
+
+/// Numbers without bounds, as the compiler writes them (=1.9.1), and with at most 18 digits before the point, 15 after it
+/// and 3 in the exponent.
+const ANY_NUMBER: &str = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?";
+const SHORT_NUMBER: &str = r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?([eE][+-]?[0-9]{1,3})?";
+
+/// Bounds the digits of integers, and of numbers with a bound or a `multipleOf`. The compiler would multiply two of these;
+/// `has_multiples` says whether the schema has one anywhere.
+pub fn limit(fields: &mut Map<String, Value>, has_multiples: bool) {
+    let has = |name: &&str| fields.contains_key(*name);
+    if has(&"enum") || has(&"const") {
+        return;
+    }
+    let types = fields.get("type").map(|kind| match kind {
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        kind => kind.as_str().into_iter().collect::<Vec<_>>(),
+    });
+    let may_be = |name: &str| types.as_ref().is_none_or(|types| types.contains(&name));
+    let (is_above, is_below) = (LOWER.iter().any(has), UPPER.iter().any(has));
+    let is_number = may_be("number") && (is_above || is_below || has(&"multipleOf"));
+    let is_integer = types.is_some() && may_be("integer") && !may_be("number");
+    if !is_number && !is_integer {
+        return;
+    }
+    let given = |names: [&str; 2]| names.into_iter().filter_map(|name| fields.get(name)?.as_f64()).collect::<Vec<_>>();
+    let range = given(UPPER).into_iter().reduce(f64::min).zip(given(LOWER).into_iter().reduce(f64::max));
+    let is_narrow = range.is_some_and(|(most, least)| most - least < 1e4 * LEAST_FRACTION);
+    if is_number && !has_multiples && !is_narrow {
+        fields.insert("multipleOf".to_owned(), Value::from(LEAST_FRACTION));
+    }
+    for (is_bounded, name, bound) in [(is_above, "minimum", -MOST_INTEGER), (is_below, "maximum", MOST_INTEGER)] {
+        if !is_bounded {
+            fields.insert(name.to_owned(), Value::from(bound));
+        }
+    }
+}
+
+/// Bounds the digits of numbers without bounds, alone or beside `null`, `true` and `false`, as the lexemes of a compiled
+/// schema have them. The compiler has no option for it.
+pub fn limit_lexemes(spec: &mut LexerSpec) -> Result<(), String> {
+    let others = [vec![], vec!["null"], vec!["true|false"], vec!["null", "true|false"]];
+    let mut classes: Vec<_> = spec.lexemes.iter().map(|lexeme| lexeme.class()).collect();
+    classes.dedup();
+    let first = spec.current_class;
+    for class in classes {
+        spec.current_class = class;
+        for others in &others {
+            let with = |number: &str| {
+                let parts = others.iter().copied().chain([number]);
+                RegexAst::Or(parts.map(|part| RegexAst::Regex(part.to_owned())).collect())
+            };
+            let add = |spec: &mut LexerSpec, number| {
+                let added = spec.add_greedy_lexeme(String::new(), with(number), false, None, usize::MAX);
+                added.map_err(|error| one_line(&error))
+            };
+            // The same lexeme is found, and another one is appended.
+            let (count, place) = (spec.lexemes.len(), add(spec, ANY_NUMBER)?.as_usize());
+            let mut after = spec.lexemes.split_off(place);
+            if place < count {
+                add(spec, SHORT_NUMBER)?;
+                after.drain(..spec.lexemes.len() - place); // its number is that of the lexeme that it replaces
+                spec.lexemes.append(&mut after);
+            }
+        }
+    }
+    spec.current_class = first;
+    Ok(())
+}
 
 /// Writes a whole number that is no double, such as the largest of 64 bits, as the nearest double that excludes no less.
 pub fn round(fields: &mut Map<String, Value>) {

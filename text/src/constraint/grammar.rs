@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::limits::{LARK_LIMITS, LIMITS, MOST_BYTES, STACK_BYTES};
 use super::vocabulary::Vocabulary;
-use super::{blame, breadth, lark, schema};
+use super::{blame, bounds, breadth, lark, schema};
 use crate::error::{bad_argument, bad_grammar, one_line, Result};
 use crate::stack::on_a_stack;
 
@@ -54,16 +54,18 @@ impl Grammar {
     pub fn parser(&self, vocabulary: &Vocabulary) -> Result<TokenParser> {
         on_its_stack(|| match self {
             Grammar::JsonSchema { original, prepared } => {
-                let compile =
-                    |schema: &Value| compiled(vocabulary, LIMITS, TopLevelGrammar::from_json_schema(schema.clone()));
+                let compile = |schema: &Value| {
+                    compiled(vocabulary, LIMITS, TopLevelGrammar::from_json_schema(schema.clone()), true)
+                };
                 compile(prepared).map_err(|message| {
                     schema::located(original, blame::found(prepared, message, |part| compile(part).err()))
                 })
             }
-            Grammar::Regex(regex) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_regex(regex))
+            Grammar::Regex(regex) => compiled(vocabulary, LIMITS, TopLevelGrammar::from_regex(regex), false)
                 .map_err(|message| bad_grammar(format!("the regular expression: {message}"))),
             Grammar::Lark(lark, limits) => {
-                compiled(vocabulary, limits.clone(), TopLevelGrammar::from_lark(lark.clone()))
+                let has_schemas = lark.contains("%json");
+                compiled(vocabulary, limits.clone(), TopLevelGrammar::from_lark(lark.clone()), has_schemas)
                     .map_err(|message| bad_grammar(format!("the grammar: {message}")))
             }
         })
@@ -81,11 +83,15 @@ fn compiled(
     vocabulary: &Vocabulary,
     limits: ParserLimits,
     grammar: TopLevelGrammar,
+    has_schemas: bool,
 ) -> std::result::Result<TokenParser, String> {
     let factory = &vocabulary.factory;
     let env = factory.tok_env().clone();
     let read = AssertUnwindSafe(|| GrammarInit::Serialized(grammar).to_internal(Some(env), limits.clone()));
-    let (grammar, lexemes) = catch_unwind(read).map_err(|error| one_line(&error))?;
+    let (grammar, mut lexemes) = catch_unwind(read).map_err(|error| one_line(&error))?;
+    if has_schemas {
+        bounds::limit_lexemes(&mut lexemes)?;
+    }
     breadth::check(lexemes.regex_builder.exprset())?;
     let init = GrammarInit::Internal(grammar, lexemes);
     let made = factory.create_parser_from_init_ext(init, Logger::new(0, 0), InferenceCapabilities::default(), limits);
