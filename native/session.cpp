@@ -20,6 +20,9 @@ std::shared_ptr<const Model> model_of(std::shared_ptr<const Model> model, const 
   return model->adapter(options.adapter);
 }
 
+// In front of text that continues other text (sf_text_render_cut): U+FDD0.
+constexpr std::string_view kCut = "\xef\xb7\x90";
+
 std::string_view choice_of(const sf_answer_options& options) {
   return options.tool_choice == nullptr ? std::string_view() : options.tool_choice;
 }
@@ -99,6 +102,44 @@ void Session::start_tokens(const int64_t* ids, int64_t n, const sf_answer_option
   if (chat_) bad("a chat is asked in words; a completion takes token ids");
   finish();
   begin(ids, n, options, std::move(own), stops);
+}
+
+std::vector<int64_t> Session::encoded(std::string_view text, bool marks) {
+  const int64_t* ids = nullptr;
+  int64_t n = 0;
+  text_needs(sf_text_encode(text_.get(), text.data(), text.size(), marks ? 1 : 0, &ids, &n));
+  return {ids, ids + n};
+}
+
+const std::vector<float>& Session::score(std::string_view text, std::string_view answer) {
+  const uint32_t stops = stops_;
+  finish();
+  std::vector<int64_t> ids;
+  size_t from = 0;
+  if (chat_) {
+    const std::vector<int64_t> scored = encoded(std::string(kCut).append(answer), false);
+    const int64_t* context = nullptr;
+    int64_t n = 0;
+    text_needs(
+        sf_text_set_limit(text_.get(), model_->spec().capacity, static_cast<int64_t>(scored.size()), context_policy_));
+    text_needs(sf_text_ask(text_.get(), text.data(), text.size(), &context, &n));
+    ids.assign(context, context + n);
+    from = ids.size();
+    ids.insert(ids.end(), scored.begin(), scored.end());
+    text_needs(sf_text_take_back(text_.get()));
+  } else {
+    const std::vector<int64_t> prompt = encoded(text, true);
+    ids = encoded(std::string(text).append(answer), true);
+    const auto differs = std::mismatch(prompt.begin(), prompt.end(), ids.begin(), ids.end());
+    from = static_cast<size_t>(differs.first - prompt.begin());
+    if (from == 0) bad("the first token has text of both the prompt and the answer; give a longer prompt");
+  }
+  if (from == ids.size()) bad("the answer to score is empty: it needs at least one token");
+  scores_.resize(ids.size() - from);
+  if (stops_ != stops) throw Failure(SF_CANCELLED, "the scoring was stopped before it began");
+  need(sf_sequence_score(sequence_.get(), ids.data(), static_cast<int64_t>(ids.size()), static_cast<int64_t>(from), 0,
+                         scores_.data(), nullptr));
+  return scores_;
 }
 
 // Those of the caller, or the bundle's defaults.

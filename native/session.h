@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "handle.h"
@@ -26,6 +27,7 @@ class Session {
   void start_tool_results(const char* results, size_t bytes, const sf_answer_options& options,
                           Owned<sf_constraint> own);
   void start_tokens(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own);
+  const std::vector<float>& score(std::string_view text, std::string_view answer);
   bool read(int64_t* read, int64_t* total);  // false: nothing is left to process
   bool next(sf_piece& out);                  // false: the answer has ended
   const std::vector<sf_top_piece>& top();    // of the last piece
@@ -45,6 +47,7 @@ class Session {
  private:
   void need(int code) const;  // of the sequence
   void text_needs(int code) const;
+  std::vector<int64_t> encoded(std::string_view text, bool marks);
   void begin(const int64_t* ids, int64_t n, const sf_answer_options& options, Owned<sf_constraint> own, uint32_t stops);
   sf_options sampling_of(const sf_answer_options& options) const;
   template <typename Ask>
@@ -71,6 +74,7 @@ class Session {
   std::deque<Part> held_;    // text of later pieces
   std::string shown_;        // the last piece
   bool gave_token_ = false;  // the last piece has a token
+  std::vector<float> scores_;
   std::vector<std::string> top_texts_;
   std::vector<sf_top_piece> top_;  // with these texts
 };

@@ -223,6 +223,18 @@ int sf_session_start_tokens(sf_session* handle, const int64_t* ids, int64_t n, c
   });
 }
 
+int sf_session_score(sf_session* handle, const char* text, size_t bytes, const char* answer, size_t answer_bytes,
+                     const float** log_probs, int64_t* n) {
+  return on(handle, [&](Session& session) {
+    if (log_probs == nullptr || n == nullptr) bad("sf_session_score: log_probs and n must not be NULL");
+    if ((text == nullptr && bytes > 0) || (answer == nullptr && answer_bytes > 0))
+      bad("sf_session_score: text and answer must not be NULL");
+    const std::vector<float>& scores = session.score({text, bytes}, {answer, answer_bytes});
+    *log_probs = scores.data();
+    *n = static_cast<int64_t>(scores.size());
+  });
+}
+
 int sf_session_read(sf_session* handle, int64_t* read, int64_t* total) {
   return on(handle, [&](Session& session) { return session.read(read, total) ? SF_OK : SF_END; });
 }

@@ -235,6 +235,16 @@ SF_EXPORT int sf_session_start_tool_results(sf_session*, const char* results, si
  * tokens. */
 SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n, const sf_answer_options* options);
 
+/* Scores a given answer to the user's next turn in a chat, or a given continuation of a prompt, for example to choose
+ * the most probable of several: *log_probs are the natural logarithms of the probability of each of its *n tokens after
+ * all tokens before it, valid until the next call on this session. Their sum is that of the answer. They are those of
+ * sf_piece.log_prob if the answer is generated. No end token is appended. A completion encodes prompt and answer
+ * together and scores from the first token that is not the prompt's, so begin the answer with the space that separates
+ * them. Finishes a running answer; the conversation is unchanged. Answers to one prompt share its prefill.
+ * sf_session_stop makes it return SF_CANCELLED. */
+SF_EXPORT int sf_session_score(sf_session*, const char* text, size_t bytes, const char* answer, size_t answer_bytes,
+                               const float** log_probs, int64_t* n);
+
 /* Optional: processes the next part of the prompt, in one pass, so that the caller can show progress or cancel between
  * two calls. Afterwards *read of *total tokens are in the cache (either may be NULL). SF_END once the whole prompt is
  * processed or the answer has ended. sf_session_next processes the remaining parts. */

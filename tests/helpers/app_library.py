@@ -148,6 +148,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sf_session_start_tool_results": (c_int, [_handle, c_char_p, c_size_t, POINTER(AnswerOptions)]),
     "sf_session_tool_calls": (c_int, [_handle, _place, POINTER(c_size_t)]),
     "sf_session_start_tokens": (c_int, [_handle, c_void_p, c_int64, POINTER(AnswerOptions)]),
+    "sf_session_score": (
+        c_int,
+        [_handle, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(POINTER(c_float)), _int64],
+    ),
     "sf_session_read": (c_int, [_handle, _int64, _int64]),
     "sf_session_next": (c_int, [_handle, POINTER(CPiece)]),
     "sf_session_top": (c_int, [_handle, POINTER(POINTER(TopPiece)), POINTER(c_int32)]),
@@ -347,6 +351,14 @@ class AppSession:
     def ask(self, prompt: str | list[int] | list[dict[str, Any]], **options: Any) -> str:
         self.start(prompt, **options)
         return "".join(piece.text for piece in self.pieces())
+
+    def score(self, text: str, answer: str) -> list[float]:
+        """The log-probabilities of the answer's tokens."""
+        found, n, words, given = POINTER(c_float)(), c_int64(), text.encode(), answer.encode()
+        self._check(
+            library().sf_session_score(self.handle, words, len(words), given, len(given), byref(found), byref(n))
+        )
+        return found[: n.value]
 
     def stop(self) -> None:
         library().sf_session_stop(self.handle)

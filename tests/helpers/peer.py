@@ -7,9 +7,10 @@ Reads one JSON object per line, and writes one for each:
     {"bundle": folder, "turns": [prompt, ...], "config": options of a generation, "system": text or null, "raw": false,
      "context_policy": of a chat or null, "adapter": a task adapter of the bundle or null,
      "restore": file or null, "save": file or null,
-     "stops": null or for each turn a number of tokens or null}
+     "stops": null or for each turn a number of tokens or null,
+     "scores": null or pairs of a prompt and an answer to score}
     {"turns": [{"text", "tokens", "sources", "log_probs", "top_log_probs", "statistics", "seconds"}, ...],
-     "messages": [...]} or {"error": sentence}
+     "messages": [...], "scores": null or the log-probabilities of each answer} or {"error": sentence}
 
 Each request has a sequence of its own: a chat, or for raw prompts a session. A turn with a number in `stops` is
 stopped once so many tokens were delivered; 0: before its prompt is read.
@@ -67,6 +68,12 @@ def chat_turns(chat: Chat, asked: dict[str, Any]) -> dict[str, Any]:
     return {"turns": turns, "messages": chat.messages}
 
 
+def scored(model: Model, asked: dict[str, Any]) -> list[list[float]] | None:
+    system, raw = asked.get("system"), bool(asked.get("raw"))
+    pairs = asked.get("scores")
+    return pairs and [model.score(prompt, given, system=system, raw=raw).log_probs for prompt, given in pairs]
+
+
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     if "seed" in asked["config"]:
         asked["config"]["seed"] %= 1 << 64  # other languages have signed numbers
@@ -75,12 +82,12 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         model = model.adapter(asked["adapter"])
     if not asked.get("raw"):
         with model.chat(asked.get("system"), context_policy=asked.get("context_policy") or "fail") as chat:
-            return chat_turns(chat, asked)
+            return {**chat_turns(chat, asked), "scores": scored(model, asked)}
     session, config = model.session(), model.config(**asked["config"])
     prompts = [model.encode(prompt, raw=True) for prompt in asked["turns"]]
     turns = [turn(partial(session.generate, ids, config, raw=True)) for ids in prompts]
     session.close()
-    return {"turns": turns, "messages": []}
+    return {"turns": turns, "messages": [], "scores": scored(model, asked)}
 
 
 def main() -> None:

@@ -119,6 +119,40 @@ def test_the_most_probable_tokens_are_python_s(model: AppModel, chat_bundle: Pat
     chat.free()
 
 
+ANSWERS = ["Anna.", "The keeper of the second lamp", "é日"]
+
+
+def test_scores_of_given_answers_are_python_s_and_leave_the_conversation_as_it_was(
+    model: AppModel, chat_bundle: Path, tmp_path: Path
+) -> None:
+    pairs = [[QUESTIONS[0], answer] for answer in ANSWERS]
+    request: dict[str, Any] = {"bundle": str(chat_bundle), "turns": QUESTIONS, "system": "Be brief.", "scores": pairs}
+    raw = {**request, "turns": [], "system": None, "raw": True, "scores": [["One lamp,", " two lamps"]]}
+    expected, expected_raw = python(request, raw)
+    chat = model.chat(system="Be brief.")
+    assert [chat.score(*pair) for pair in pairs] == expected["scores"]
+    for question, turn in zip(QUESTIONS, expected["turns"], strict=True):
+        before = chat.statistics, chat.messages
+        chat.score(question, "No.")
+        assert (chat.statistics, chat.messages) == before
+        chat.save(tmp_path / "chat")
+        chat.restore(tmp_path / "chat")
+        assert chat.ask(question, **SHORT) == turn["text"]
+    assert chat.messages == expected["messages"]
+    chat.reset()
+    chat.start(QUESTIONS[0], **SHORT)
+    chat.next()
+    chat.score(QUESTIONS[1], "No.")  # ends the answer
+    assert [message["role"] for message in chat.messages] == ["system", "user", "assistant"]
+    completion = model.completion()
+    assert completion.score("One lamp,", " two lamps") == expected_raw["scores"][0]
+    for session in (chat, completion):
+        for prompt, answer, sentence in (("Who?", "", "is empty"), ("Who?", "x " * 200, "128")):
+            with pytest.raises(LibraryFailure, match=sentence):
+                session.score(prompt, answer)
+        session.free()
+
+
 @pytest.mark.parametrize("drafts", [{"speculative": 0}, {"width": 4}, {}])
 def test_a_chat_longer_than_the_context_is_python_s(
     model: AppModel, chat_bundle: Path, tmp_path: Path, drafts: dict[str, int]

@@ -108,6 +108,17 @@ final class NativeSession: Writer, @unchecked Sendable {  // a Session sees to "
     try need(code)
   }
 
+  /// The log-probabilities of an answer's tokens.
+  func score(_ text: String, _ answer: String) throws -> [Double] {
+    var found: UnsafePointer<Float>?
+    var count: Int64 = 0
+    let code = withCharacters([text, answer]) { places in
+      sf_session_score(handle, places[0].0, places[0].1, places[1].0, places[1].1, &found, &count)
+    }
+    try need(code)
+    return UnsafeBufferPointer(start: found, count: Int(count)).map(Double.init)
+  }
+
   /// The next piece; nil at the end.
   func next() throws -> Piece? {
     var piece = sf_piece()

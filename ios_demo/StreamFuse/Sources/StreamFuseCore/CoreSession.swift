@@ -39,6 +39,11 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     }
   }
 
+  /// Needs a tokenizer.
+  func score(_ text: String, _ answer: String) throws -> [Double] {
+    throw StreamFuseError(.badArgument, "this model has no tokenizer, so it cannot score text")
+  }
+
   /// The next token; nil if the text has ended.
   func next() throws -> Piece? {
     var token = sf_token()

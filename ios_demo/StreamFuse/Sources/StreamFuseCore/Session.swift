@@ -20,6 +20,8 @@ public actor Session {
     var requests = 0
     /// How many of the last of them keep the rounds of tools.
     var keeping = 0
+    /// Whether the writer scores an answer.
+    var isScoring = false
     /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
 
@@ -29,9 +31,12 @@ public actor Session {
       requests += 1
       keeping = keepsRounds ? keeping + 1 : 0
       request?.number.store(requests, ordering: .relaxed)
-      if turn != nil { writer?.stop() }
+      if turn != nil || (isScoring && !keepsRounds) { writer?.stop() }
       if !keepsRounds || turn != nil { last = nil }
     }
+
+    /// How many requests were made, and calls that end them and a score.
+    var ending: Int { requests - keeping }
 
     /// Whether nothing was claimed since this request that ends it.
     func isNewest(_ request: Turn) -> Bool {
@@ -86,13 +91,39 @@ public actor Session {
     return goesOn ? Answer(session: self, turn: turn) : nil
   }
 
-  /// Ends all requested answers at their next token, including those that have not begun; delivered tokens are kept.
-  /// Any thread may call it; later requests are not affected.
+  /// Ends all requested answers at their next token, including those that have not begun, and scores; delivered tokens are
+  /// kept. Any thread may call it; later requests are not affected.
   public nonisolated func stop() {
     running.withLock {
       $0.stops += 1
-      if $0.turn != nil { $0.writer?.stop() }
+      if $0.turn != nil || $0.isScoring { $0.writer?.stop() }
     }
+  }
+
+  /// How probable the model finds an answer: `Chat.score`, `Completion.score`.
+  nonisolated func score(_ text: String, _ answer: String) async throws -> Score {
+    let (stops, ending) = running.withLock {
+      $0.claim(keepsRounds: true)
+      return ($0.stops, $0.ending)
+    }
+    return try await withTaskCancellationHandler {
+      try await scored(text, answer, stops, ending)
+    } onCancel: {
+      running.withLock { $0.isScoring ? $0.writer?.stop() : () }
+    }
+  }
+
+  /// The isolated part of `score`, which a `stop`, a later request and the like end.
+  private func scored(_ text: String, _ answer: String, _ stops: Int, _ ending: Int) throws -> Score {
+    endTurn(keepsRounds: true)
+    let writer = try opened()
+    let goesOn = { self.running.withLock { $0.stops == stops && $0.ending == ending } }
+    defer { running.withLock { $0.isScoring = false } }
+    running.withLock { $0.isScoring = true }
+    let found = Result { goesOn() && !Task.isCancelled ? try writer.score(text, answer) : [] }
+    try Task.checkCancellation()
+    guard goesOn() else { throw StreamFuseError(.cancelled, "the score was ended before it was complete") }
+    return Score(logProbs: try found.get())
   }
 
   /// Measures the latency of passes on this device, unless it is known (about 250 ms). Without this call, the first

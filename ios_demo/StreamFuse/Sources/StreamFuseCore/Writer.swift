@@ -12,6 +12,8 @@ package protocol Writer: AnyObject, Sendable {
   func finish() throws
   /// Ends the answer at its next token.
   func stop()
+  /// The log-probabilities of an answer's tokens. `stop` ends it with the code `cancelled`.
+  func score(_ text: String, _ answer: String) throws -> [Double]
   /// Measures the latency of passes, unless it is known.
   func prepare() throws
   /// The context and all tokens delivered after it.

@@ -8,6 +8,7 @@ extension StatelessWriter {
   package func finish() {}
   package func stop() {}
   package func prepare() {}
+  package func score(_ text: String, _ answer: String) -> [Double] { [] }
   package func tokens() -> [Int] { [] }
   package func usedTokens() -> Int { 0 }
   package func messages() -> [Message] { [] }

@@ -18,6 +18,8 @@ struct Request: Decodable {
   let save: String?
   /// For each turn, after how many tokens it is stopped; 0: before its prompt is read.
   let stops: [Int?]?
+  /// Pairs of a prompt and an answer to score.
+  let scores: [[String]]?
 
   /// Whether the passes depend on times that are measured: then only the text must be equal.
   var planned: Bool { config.width == nil && config.enableSpeculativeDecoding != false }
@@ -43,6 +45,7 @@ struct Reply: Decodable {
   }
   let turns: [Turn]
   let messages: [Message]
+  let scores: [[Double]]?
 }
 
 /// One turn in Swift.

@@ -7,6 +7,13 @@ final class SameAsPythonTests: XCTestCase {
   func testEveryTextIsPythonsTokenForToken() async throws {
     for (request, reply) in try requests() {
       let session = try await request.session()
+      let scoring = try await request.session()  // prefilled tokens are counted below
+      for (pair, expected) in zip(request.scores ?? [], reply.scores ?? []) {
+        let score = try await scoring.score(pair[1], to: pair[0])
+        XCTAssertEqual(score.logProbs, expected, pair[1])
+        XCTAssertEqual(score.logProb, expected.reduce(0, +))
+      }
+      XCTAssertEqual(request.scores?.count, reply.scores?.count)
       let stops = request.stops ?? Array(repeating: nil, count: request.turns.count)
       for ((words, stop), expected) in zip(zip(request.turns, stops), reply.turns) {
         let got = try await session.answer(to: words, stopAfter: stop)

@@ -186,6 +186,48 @@ final class SessionTests: XCTestCase {
     }
   }
 
+  func testAStopARequestAndACancelledTaskEndAScore() async throws {
+    let prompt = String(repeating: "31415926", count: 6)  // more than one pass
+    let ends: [@Sendable (Chat, Task<Score, any Error>) async throws -> Void] = [
+      { chat, _ in chat.stop() }, { chat, _ in _ = try await chat.respond(to: "2") }, { chat, _ in try await chat.reset() },
+      { _, score in score.cancel() },
+    ]
+    for end in ends {
+      let first = HeldPass(1)
+      let chat = try await lettersModel { first.reached() }.chat { $0.maxNewTokens = 9 }
+      let score = Task { try await chat.score("27", to: prompt) }
+      await first.isReached()
+      let ending = Task { try await end(chat, score) }
+      try await Task.sleep(for: .milliseconds(100))  // it waits for the pass
+      first.go()
+      let result = await score.result
+      XCTAssertThrowsError(try result.get()) { error in
+        XCTAssert(error is CancellationError || (error as? StreamFuseError)?.code == .cancelled, "\(error)")
+      }
+      try await ending.value
+      let whole = try await chat.score("27", to: "31")
+      XCTAssertEqual(whole.logProbs.count, 2)
+      XCTAssertEqual(whole.perplexity, exp(-whole.logProb / 2))
+    }
+  }
+
+  func testAScoreEndsTheAnswerInProgressAndLeavesTheConversation() async throws {
+    let chat = try await lettersModel().chat { $0.maxNewTokens = 9 }
+    for try await _ in chat.stream(to: "314") {
+      _ = try await chat.score("27", to: "31")
+    }
+    let turns = try await chat.messages
+    XCTAssertEqual(turns.map(\.role), [.user, .assistant])
+    let scores = try await withThrowingTaskGroup(of: Score.self) { group in
+      for _ in 0..<4 { group.addTask { try await chat.score("27", to: "31") } }
+      return try await group.reduce(into: []) { $0.append($1) }
+    }
+    XCTAssertEqual(Set(scores.map(\.logProbs)).count, 1, "they wait for each other")
+    let after = try await chat.messages
+    XCTAssertEqual(after, turns)
+    await assertThrows(StreamFuseError.self) { _ = try await chat.score("", to: "31") }
+  }
+
   func testRequestsThatNeverBeganLeaveNoTraceAndTheLastIsAnswered() async throws {
     let held = HeldPass(1)
     let reading = try await lettersModel { held.reached() }

@@ -184,6 +184,22 @@ NATIVE(jbyteArray, error, jlong handle) { return bytes_of(env, sf_session_error(
 
 NATIVE(jint, prepare, jlong handle) { return sf_session_prepare(session_of(handle)); }
 
+// The log-probabilities of the answer's tokens (float). Writes the status code to the buffer; returns null on failure.
+NATIVE(jbyteArray, score, jlong handle, jbyteArray text, jbyteArray answer, jobject buffer) {
+  jbyteArray found = nullptr;
+  *in<int32_t>(env, buffer) = guarded([&] {
+    const Text prompt(env, text), given(env, answer);
+    const float* log_probs = nullptr;
+    int64_t n = 0;
+    const int code = sf_session_score(session_of(handle), prompt.c_str(), prompt.size(), given.c_str(), given.size(),
+                                      &log_probs, &n);
+    if (code == SF_OK)
+      found = bytes_of(env, reinterpret_cast<const char*>(log_probs), static_cast<size_t>(n) * sizeof *log_probs);
+    return code;
+  });
+  return found;
+}
+
 // Begins an answer to the first of the texts, with the others and the Options in the buffer.
 NATIVE(jint, start, jlong handle, jboolean results, jobjectArray all, jlongArray stop_ids, jobject buffer) {
   return guarded([&] {

@@ -65,6 +65,9 @@ internal object Native {
     @JvmStatic external fun error(session: Long): ByteArray?
     @JvmStatic external fun prepare(session: Long): Int
 
+    /** The log-probabilities as floats; puts the code into the reply. */
+    @JvmStatic external fun score(session: Long, text: ByteArray, answer: ByteArray, reply: ByteBuffer): ByteArray?
+
     /** [texts]: prompt or results of tools, stop strings, schema, regular expression, grammar, tool choice. */
     @JvmStatic external fun start(
         session: Long,

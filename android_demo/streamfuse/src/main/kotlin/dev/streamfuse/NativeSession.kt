@@ -15,6 +15,9 @@ internal interface NativeSession {
     /** Measures the latency of passes on this device, unless it is known. */
     fun prepare()
 
+    /** The log-probabilities of an answer's tokens. [stop] ends it with [ErrorCode.CANCELLED]. */
+    fun score(text: String, answer: String): List<Double>
+
     /** Begins an answer. Every field of [config] is set, except perhaps the width and the constraint. */
     fun start(prompt: Prompt, config: GenerationConfig)
 
@@ -60,6 +63,13 @@ internal class JniSession private constructor(private val handle: Long, private 
     private var wantsTop = false
 
     override fun prepare() = check(Native.prepare(handle))
+
+    override fun score(text: String, answer: String): List<Double> {
+        val bytes = Native.score(handle, text.encodeToByteArray(), answer.encodeToByteArray(), reply.buffer)
+        check(reply.code)
+        val scores = ByteBuffer.wrap(bytes ?: throw failure(Native.OUT_OF_MEMORY) { "" }).order(ByteOrder.nativeOrder())
+        return List(bytes.size / Float.SIZE_BYTES) { scores.getFloat().toDouble() }
+    }
 
     override fun start(prompt: Prompt, config: GenerationConfig) {
         reply.config = config

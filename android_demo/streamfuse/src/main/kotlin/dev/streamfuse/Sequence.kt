@@ -3,6 +3,12 @@ package dev.streamfuse
 import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
 
+/** A [Session.score] that was asked for. */
+internal class Scoring {
+    /** Whether its end was requested. */
+    @Volatile var stopped = false
+}
+
 /**
  * A native session with its threading rules: one thread at a time, none after [free], and [stop] at any time.
  *
@@ -14,6 +20,7 @@ internal class Sequence(native: NativeSession) {
     private var native: NativeSession? = native
     private var running: Generation? = null // the answer that the native side generates
     private var claimed: Generation? = null // the last one requested; another that still runs is ending
+    private var scoring: Scoring? = null // what the native side scores
     private var closing = false
     private var requests = 0L // how many times something was requested or stopped from outside
 
@@ -48,9 +55,12 @@ internal class Sequence(native: NativeSession) {
         if (claimed === answer) claimed = null
     }
 
-    /** Ends the answer in progress at its next token; with [only], just if it is that one. */
+    /** Ends the answer in progress at its next token, and a score; with [only], just this answer. */
     fun stop(only: Generation? = null): Unit = synchronized(gate) {
-        if (only == null) requests++
+        if (only == null) {
+            requests++
+            scoring?.let(::stop)
+        }
         interrupt(only)
     }
 
@@ -59,6 +69,22 @@ internal class Sequence(native: NativeSession) {
         val answers = listOfNotNull(running, claimed).filter { only == null || it === only }
         answers.forEach { it.stopped = true } // an answer that has not begun checks it when it begins
         if (running in answers) native?.stop()
+    }
+
+    /** Ends a score with [ErrorCode.CANCELLED]. */
+    fun stop(score: Scoring): Unit = synchronized(gate) {
+        score.stopped = true
+        if (scoring === score) native?.stop()
+    }
+
+    /** Runs [body] for a score, which [stop] and later requests end, after the answer in progress. */
+    fun <T> scoring(score: Scoring, body: (NativeSession) -> T): T = alone(keepsRounds = true) { native ->
+        synchronized(gate) { scoring = score }
+        try {
+            if (score.stopped) throw cancelled() else body(native).also { if (score.stopped) throw cancelled() }
+        } finally {
+            synchronized(gate) { scoring = null }
+        }
     }
 
     /** Runs [body] with exclusive use of the session; the answer in progress is not ended. */
@@ -121,6 +147,8 @@ internal class Sequence(native: NativeSession) {
             asked?.end()
         }
     }
+
+    private fun cancelled() = StreamFuseException(ErrorCode.CANCELLED, "the score was ended before it was complete")
 
     private fun closed() = StreamFuseException(ErrorCode.CLOSED, "this session is closed; ask the model for another one")
 }

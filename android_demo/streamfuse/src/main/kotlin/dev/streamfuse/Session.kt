@@ -160,7 +160,32 @@ public sealed class Session(
         config: GenerationConfig = GenerationConfig(),
     ): T = generate(text, config.copy(schema = schemaOf<T>())).parsed<T>()
 
-    /** Ends the answer in progress at its next token; returns immediately. Does nothing if there is none. */
+    /**
+     * How probable the model finds a given [answer] to [text], for example to choose the most probable of several; in a
+     * completion, how probable it finds that [answer] continues [text] (begin it with the space that separates them). The
+     * answer is not generated, and the conversation is unchanged. Answers to the same text share its prefill. An answer
+     * in progress ends here; the result of a running tool still reaches the model.
+     *
+     * @throws StreamFuseException if the answer is empty, text and answer do not fit into the context, or a pass fails;
+     *   with [ErrorCode.CANCELLED] if [stop] or another request ends it.
+     */
+    public suspend fun score(text: String, answer: String): Score {
+        currentCoroutineContext().ensureActive()
+        val scoring = Scoring()
+        sequence.interrupt()
+        return whileActive({ sequence.stop(scoring) }) {
+            withContext(dispatcher) {
+                try {
+                    Score(sequence.scoring(scoring) { native -> native.score(text, answer) })
+                } catch (error: StreamFuseException) {
+                    ensureActive() // a cancelled coroutine has ended it
+                    throw error
+                }
+            }
+        }
+    }
+
+    /** Ends the answer or the [score] in progress at its next token; returns immediately. Does nothing if there is none. */
     public fun stop(): Unit = sequence.stop()
 
     /**
@@ -294,20 +319,21 @@ public sealed class Session(
     /** Runs [body] over an answer and ends the answer afterwards, even if [body] fails. */
     private suspend fun writing(answer: Generation, body: suspend (Generation) -> Unit) {
         try {
-            coroutineScope {
-                // Cancellation takes effect during prefill too: the cancelling thread calls stop.
-                val watcher = launch(Dispatchers.Unconfined, CoroutineStart.UNDISPATCHED) {
-                    try {
-                        awaitCancellation()
-                    } finally {
-                        sequence.stop(answer)
-                    }
-                }
-                body(answer)
-                watcher.cancel()
-            }
+            whileActive({ sequence.stop(answer) }) { body(answer) }
         } finally {
             if (!answer.ended) withContext(NonCancellable + dispatcher) { answer.close() }
         }
+    }
+
+    /** Runs [body]. The thread that cancels it calls [stop], so that this takes effect during a prefill too. */
+    private suspend fun <T> whileActive(stop: () -> Unit, body: suspend () -> T): T = coroutineScope {
+        val watcher = launch(Dispatchers.Unconfined, CoroutineStart.UNDISPATCHED) {
+            try {
+                awaitCancellation()
+            } finally {
+                stop()
+            }
+        }
+        body().also { watcher.cancel() }
     }
 }

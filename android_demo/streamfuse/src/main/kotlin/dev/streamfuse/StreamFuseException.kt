@@ -38,7 +38,7 @@ public enum class ErrorCode(internal val value: Int?) {
     /** A JSON schema, regular expression or grammar is invalid, not supported or too large. */
     BAD_GRAMMAR(11),
 
-    /** Loading was cancelled. [StreamFuse.load] throws the coroutine's CancellationException instead. */
+    /** A [Session.score] was ended before it was complete. ([StreamFuse.load] throws a CancellationException.) */
     CANCELLED(12),
 
     /** The text of an answer is not an object of the requested class: [Answer.parsed]. */

@@ -93,6 +93,17 @@ internal class FakeNativeSession(private val first: List<Message>) : NativeSessi
         prepared++
     }
 
+    /** Called in a score, which gives the lengths of its texts. */
+    var beforeScore: () -> Unit = {}
+
+    override fun score(text: String, answer: String): List<Double> {
+        check(!freed && question == null) { "the last answer has not been ended" }
+        stopping = false
+        beforeScore()
+        if (stopping) throw StreamFuseException(ErrorCode.CANCELLED, "stopped")
+        return listOf(-text.length.toDouble(), -answer.length.toDouble())
+    }
+
     /** What the end of an answer fails with. */
     var endFails: RuntimeException? = null
 

@@ -32,6 +32,12 @@ private class ReadmeSample(private val folder: File, private val cacheDir: File,
         check(answer.text != plain.text)
     }
 
+    suspend fun scores(chat: Chat, review: String) {
+        val answers = listOf("positive", "negative", "neutral")
+        val scores = answers.associateWith { chat.score("Is this review positive, negative or neutral? $review", it) }
+        println(scores.maxBy { it.value.logProb }.key)
+    }
+
     suspend fun objects(chat: Chat) {
         val city = chat.generateObject<City>("Describe the city of Rome.")
         val asked = chat.generate("And Oslo?", GenerationConfig(schema = schemaOf<City>(), maxNewTokens = 100))

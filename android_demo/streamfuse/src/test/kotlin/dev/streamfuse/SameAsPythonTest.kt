@@ -1,5 +1,7 @@
 package dev.streamfuse
 
+import kotlin.math.exp
+import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.descriptors.elementNames
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.jsonObject
@@ -51,6 +53,25 @@ class SameAsPythonTest {
                 assertEquals(3, replies.distinct().size, "the adapters change the answers")
             }
         }
+    }
+
+    @Test
+    fun `scores of given answers are Python's, and leave the conversation as it was`() = runBlocking<Unit> {
+        val (question, answers) = "Name a colour of the sky." to listOf("Blue.", "A very long grey one", "日本 🙂")
+        val folder = Repository.bundle("demo").path
+        val pairs = answers.map { listOf(question, it) }
+        val chats = Python.ask(Python.Request(folder, listOf(question), fixed, "Be brief.", scores = pairs))
+        Models.demo.chat("Be brief.").use { chat ->
+            assertEquals(chats.scores, answers.map { chat.score(question, it).logProbs })
+            assertEquals(1, chat.messages.size)
+            assertEquals(chats.turns.single().text, chat.answer(question, fixed).text)
+            assertEquals(ErrorCode.BAD_ARGUMENT, failureOf<StreamFuseException> { chat.score(question, "") }.code)
+        }
+        val raw = Python.ask(Python.Request(folder, emptyList(), fixed, raw = true, scores = listOf(listOf("Once", " upon a"))))
+        val score = Models.demo.completion().use { it.score("Once", " upon a") }
+        assertEquals(raw.scores?.single(), score.logProbs)
+        assertEquals(score.logProbs.sum(), score.logProb)
+        assertEquals(exp(-score.logProb / score.logProbs.size), score.perplexity)
     }
 
     @Test

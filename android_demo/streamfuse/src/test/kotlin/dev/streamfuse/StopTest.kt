@@ -5,9 +5,12 @@ import java.util.concurrent.Executors
 import java.util.concurrent.TimeUnit.SECONDS
 import java.util.concurrent.atomic.AtomicInteger
 import kotlin.coroutines.CoroutineContext
+import kotlin.coroutines.cancellation.CancellationException
 import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.Runnable
 import kotlinx.coroutines.async
 import kotlinx.coroutines.asCoroutineDispatcher
@@ -15,6 +18,7 @@ import kotlinx.coroutines.flow.flowOn
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.supervisorScope
 import kotlinx.coroutines.withTimeout
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
@@ -53,6 +57,42 @@ class StopTest {
         goOn.countDown()
         assertEquals(emptyList<Piece>(), answer.await())
         assertEquals(untouched, chat.messages)
+    }
+
+    @Test
+    fun `a stop, another request and a cancelled coroutine end a score`() = runBlocking<Unit> {
+        val request: suspend CoroutineScope.(Job) -> Unit = {
+            launch(start = CoroutineStart.UNDISPATCHED) { chat.generate("Who?") }
+        }
+        for (end in listOf<suspend CoroutineScope.(Job) -> Unit>({ chat.stop() }, request, { it.cancel() })) {
+            val (there, goOn) = CountDownLatch(1) to CountDownLatch(1)
+            session.beforeScore = {
+                there.countDown()
+                check(goOn.await(10, SECONDS))
+            }
+            supervisorScope {
+                val score = async(Dispatchers.Default) { chat.score("Why?", "So.") }
+                assertTrue(there.await(10, SECONDS))
+                end(score)
+                goOn.countDown()
+                val error = failureOf<Exception> { score.await() }
+                assertTrue(error is CancellationException || (error as StreamFuseException).code == ErrorCode.CANCELLED)
+            }
+        }
+        session.beforeScore = {}
+        assertEquals(listOf(-4.0, -3.0), chat.score("Why?", "So.").logProbs)
+    }
+
+    @Test
+    fun `a score ends the answer in progress`() = runBlocking<Unit> {
+        val (there, goOn) = holdAt(1)
+        val answer = async(Dispatchers.Default) { chat.send("Why?").toList() }
+        assertTrue(there.await(10, SECONDS))
+        val score = async(Dispatchers.Default) { chat.score("Why?", "So.") }
+        goOn.countDown()
+        assertEquals(-7.0, score.await().logProb)
+        assertTrue(answer.await().size <= 2)
+        assertEquals("stopped", chat.statistics?.finishReason)
     }
 
     @Test

@@ -46,6 +46,7 @@ object Python {
         val save: String? = null,
         @SerialName("context_policy") val contextPolicy: String? = null,
         val adapter: String? = null,
+        val scores: List<List<String>>? = null,
     )
 
     @Serializable
@@ -70,6 +71,7 @@ object Python {
         val turns: List<Turn> = emptyList(),
         val messages: List<Message> = emptyList(),
         val error: String? = null,
+        val scores: List<List<Double>>? = null,
     )
 
     private val variables =

@@ -221,6 +221,8 @@ private class TracedSession(name: String) : NativeSession {
 
     override fun prepare() = error("a trace measures nothing")
 
+    override fun score(text: String, answer: String) = error("a trace scores nothing")
+
     override fun start(prompt: Prompt, config: GenerationConfig) {
         TracePeer.ask("start ${Json.encodeToString(GenerationConfig.serializer(), config)}")
     }
