@@ -255,7 +255,7 @@ _DECLARATION = re.compile(
 _USE = r"\.([A-Za-z]\w*)|\b([A-Z]\w+)|\b([A-Za-z]\w*)\s*[:=](?![:=])"
 _FOREIGN = {  # of the languages, and of the app around a sample
     "kotlin": {"print", "println", "collect", "last", "Serializable", "SerialName", "String", "Boolean", "Int",
-               "ComponentCallbacks2", "TRIM_MEMORY_UI_HIDDEN", "level", "launch"},
+               "ComponentCallbacks2", "TRIM_MEMORY_UI_HIDDEN", "level", "launch", "associateWith", "maxBy"},
     "swift": {"print", "terminator", "show", "green", "self", "Int", "String", "Codable", "Decodable",
               "NotificationCenter", "UIApplication", "Task", "default", "addObserver", "forName", "queue", "main",
               "didReceiveMemoryWarningNotification", "object", "NSObject", "UIApplicationDelegate", "Sendable", "Self",
