@@ -6,7 +6,9 @@ The engine is that of test_serve_chat.py. Run: python -m pytest tests/serve/test
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +20,8 @@ from served import CAPACITY, NAME, Served, serving
 
 from streamfuse.runtime.backend import BackendError
 from streamfuse.serve.errors import RequestError
+from streamfuse.serve.responses.answer import ResponseAnswer
+from streamfuse.serve.responses.request import read_response
 from streamfuse.serve.responses.store import Store
 
 THINKING = CHAT_TEMPLATE + "{{ '<think>\\n' }}{# </think> #}"  # the prompt opens the thoughts
@@ -159,6 +163,7 @@ def test_a_response_repeats_what_was_asked(served: Served) -> None:
     status, found = served.post("/responses", {"input": "hi", **asked})
     assert status == 200
     assert {name: found[name] for name in asked} == asked
+    assert served.post("/responses", {"input": "hi", "top_p": 0, "max_output_tokens": 1})[1]["top_p"] == 0
     assert (found["object"], found["model"], found["top_p"], found["error"]) == ("response", NAME, 1.0, None)
     plain = served.post("/responses", {"input": "hi", "max_output_tokens": 5})[1]
     assert (plain["tool_choice"], plain["tools"], plain["text"]["format"]) == ("auto", [], {"type": "text"})
@@ -233,7 +238,7 @@ def test_the_store_forgets_the_responses_that_were_used_longest_ago() -> None:
     def response(id_: str, text: str = "") -> dict[str, Any]:
         return {"id": id_, "output": [{"id": f"msg_{id_}", "text": text}]}
 
-    store = Store(most=3, most_bytes=1000)
+    store = Store(most=3, most_bytes=5000)
     for id_ in "abc":
         store.add(response(id_), [])
     store.get("a")
@@ -242,14 +247,69 @@ def test_the_store_forgets_the_responses_that_were_used_longest_ago() -> None:
     assert store.item("msg_a") == {"id": "msg_a", "text": ""}
     with pytest.raises(RequestError):
         store.get("b")
-    store.add(response("e", "x" * 900), [])
+    shared = [{"id": "msg_0", "text": "x" * 2500}]
+    store.add(response("e"), shared)
     assert len(store) == 1
-    store.add(response("f", "x" * 1000), [])  # too large for it
-    assert len(store) == 0
-    store.add(response("g", "x" * 900), [])
+    store.add(response("f", "x" * 5000), shared)  # too large for it
+    assert (len(store), store.item("msg_0"), store.item("msg_f")) == (0, None, None)
+    store.add(response("g"), shared)
     store.delete("g")
-    store.add(response("h", "x" * 900), [])
-    assert len(store) == 1
+    store.add(response("h"), shared)
+    assert (len(store), store.item("msg_0"), store.item("msg_g")) == (1, shared[0], None)
+
+
+def test_references_are_found_in_no_time_and_lead_to_no_item_of_others(served: Served) -> None:
+    """One body can have tens of thousands of them, and ids that clients make up are not those of the server."""
+    words = "of somebody else"
+    first = respond(served, [{"id": "__fake_id__", "role": "user", "content": words}], max_output_tokens=1)
+    with pytest.raises(openai.NotFoundError, match="which is not stored"):
+        respond(served, [{"type": "item_reference", "id": "__fake_id__"}])
+    (item,) = served.client.responses.input_items.list(first.id)
+    assert item.content[0].text == words
+    assert item.id != "__fake_id__"
+    started = time.monotonic()
+    body = {"input": [{"id": item.id}] * 20_000}
+    assert served.post("/responses/input_tokens", body)[0] == 200
+    assert time.monotonic() - started < 5
+
+
+def test_pages_of_items_end_though_an_item_is_there_twice(served: Served) -> None:
+    first = respond(served, max_output_tokens=1)
+    (item,) = served.client.responses.input_items.list(first.id)
+    again = respond(served, [{"type": "item_reference", "id": item.id}] * 5, max_output_tokens=1)
+    assert len(list(served.client.responses.input_items.list(again.id, limit=2))) <= 5
+
+
+def test_little_is_stored_of_a_large_body(served: Served) -> None:
+    part = {"type": "output_text", "text": "yes", "annotations": [{}] * 10_000, "logprobs": [{"token": "x"}], "x": "y"}
+    given = [{"role": "assistant", "content": [part], "x": "y"}, {"role": "user", "content": "why", "x": "y"}]
+    found = respond(served, given, max_output_tokens=1)
+    items = json.loads(served.send("GET", f"/v1/responses/{found.id}/input_items?order=asc")[2])["data"]
+    assert [set(item) for item in items] == [{"id", "type", "status", "role", "content"}] * 2
+    assert items[0]["content"] == [{"type": "output_text", "text": "yes", "annotations": [], "logprobs": []}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_response_repeats_is_json_whatever_was_sent(served: Served, stream: bool) -> None:
+    odd: dict[str, Any] = {"metadata": {"a": "\ud800"}, "max_output_tokens": 2, "stream": stream}
+    status, _, text = served.send("POST", "/v1/responses", {"input": "hi", **odd})
+    assert (status, "\\ud800" in text) == (200, True)
+    for number in ("1e999", "-1e999"):
+        body = f'{{"input": "hi", "metadata": {{"a": {number}}}, "stream": {str(stream).lower()}}}'
+        status, _, text = served.send("POST", "/v1/responses", body)
+        assert (status, json.loads(text)["error"]["code"]) == (400, "invalid_json")
+
+
+def test_an_answer_that_is_ended_at_once_begins_and_fails(served: Served) -> None:
+    result = served.model.generate("hi", max_new_tokens=1)
+    stopped = replace(result, statistics=replace(result.statistics, finish_reason="stopped"))
+    store = Store()
+    answer = ResponseAnswer(read_response({"input": "hi"}, [NAME], store), {"temperature": 0.0, "top_p": 1.0}, store)
+    with pytest.raises(RequestError) as caught:
+        answer.chunks(stopped)
+    events = answer.failed(caught.value)
+    assert [event["type"] for event in events] == [f"response.{name}" for name in ("created", "in_progress", "failed")]
+    assert [event["sequence_number"] for event in events] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "choose"}])
@@ -291,7 +351,12 @@ def test_calls_belong_to_the_message_before_them(tmp_path: Path) -> None:
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]},
         {**call, "call_id": "3", "name": "h"}, {"type": "function_call_output", "call_id": "3", "output": "y"},
     ]  # fmt: skip
-    text = "user(|hi|)assistant(hm|wait|f,g,)tool(|x|)tool(||)assistant(so||h,)tool(|y|)"
+    given += [
+        {**call, "call_id": "4", "name": "i"},
+        {"role": "assistant", "content": "so"},
+        {**given[-1], "call_id": "4"},
+    ]
+    text = "user(|hi|)assistant(hm|wait|f,g,)tool(|x|)tool(||)assistant(so||h,)tool(|y|)assistant(|so|i,)tool(|y|)"
     with serving(tmp_path, template=template) as served:
         status, found = served.post("/responses/input_tokens", {"input": given})
         assert (status, found) == (200, {"object": "response.input_tokens", "input_tokens": len(text)})
@@ -386,6 +451,8 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
             "/responses", {"input": given, "max_output_tokens": tokens, "truncation": "auto", "ignore_eos": True}
         )
         assert (status, found["usage"]["input_tokens"]) == (200, expected)
+        asked = {"input": given, "max_output_tokens": tokens, "truncation": "auto"}
+        assert served.post("/responses/input_tokens", asked)[1]["input_tokens"] == expected
     same_prompt(served, given[-1:], given[-1:], truncation="auto")
     long = {"input": "x" * CAPACITY, "truncation": "auto"}
     assert served.post("/responses", long)[1]["error"]["code"] == "context_length_exceeded"
@@ -397,7 +464,7 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
     [
         ({"input": 5}, "input", "input must be text, or a list of items, not 5"),
         ({"input": None}, "input", "input must be text, or a list of items, not None"),
-        ({"input": []}, "input", "input must have at least one item"),
+        ({"input": []}, "input", "input must have at least one message"),
         ({"input": ["hi"]}, "input[0]", "input[0] must be an object"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "one of user, assistant, system, developer"),
         ({"input": [{"role": "user"}]}, "input[0].content", "input[0].content must be text, or a list of parts"),
@@ -417,7 +484,10 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
             {"input": [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_file"}]}]},
             "input[0].output[0]", "text only",
         ),
-        ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0]", "which are lists"),
+        ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary", "a list of parts"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input", "at least one message, call or output of a call"),
+        ({"input": [{"content": "x"}]}, "input[0].role", "one of user, assistant, system, developer"),
+        ({"reasoning": {"summary": {"a": 5}}}, "reasoning.summary", "reasoning.summary must be text"),
         ({"input": [{"type": "item_reference", "id": "m"}]}, "input[0].id", "which is not stored (any more)"),
         ({"instructions": 5}, "instructions", "instructions must be text"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "the server keeps the last 256"),
@@ -514,6 +584,7 @@ def test_an_engine_that_fails_is_an_error_or_an_event(tmp_path: Path) -> None:
         *_, last = events_of(served, **body)
         response = last["response"]
         assert (last["type"], response["status"]) == ("response.failed", "failed")
+        assert [item["status"] for item in response["output"]] == ["incomplete"]
         assert response["error"]["code"] == "server_error"
         assert "the engine has no more power" in response["error"]["message"]
         assert served.send("GET", f"/v1/responses/{response['id']}")[0] == 404

@@ -435,6 +435,11 @@ BOUNDED_NUMBERS = (["0", "0.5", "0.3333333333"], ["0.33333333333", "0.5e0"])
         ({"type": ["number", "null"]}, ANY_NUMBERS),
         ({"anyOf": [{"type": "null"}, {"type": "number"}, {"type": "boolean"}]}, ANY_NUMBERS),
         ({}, ANY_NUMBERS),
+        (
+            {"anyOf": [{"type": "integer"}, {"type": "number"}, {"const": "x"}, {"type": "string"}]},
+            (ANY_NUMBERS[0], ["9" * 19, "0." + "3" * 16]),
+        ),
+        ({"type": ["integer", "number"]}, ANY_NUMBERS),
         ({"type": "integer"}, INTEGERS),
         ({"type": ["integer", "string"]}, INTEGERS),
         ({"type": "integer", "minimum": -(10**18)}, INTEGERS),
@@ -446,6 +451,11 @@ BOUNDED_NUMBERS = (["0", "0.5", "0.3333333333"], ["0.33333333333", "0.5e0"])
         ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, (["3", NINES], ["2", "3.0", "1" * 20])),
         ({"allOf": [{"minimum": 0}, {"multipleOf": 0.25}], "type": "number"}, (["0.25", "7.50"], ["0.3", "1" * 20])),
         ({"type": "number", "multipleOf": 0.5}, (["-0.5", NINES], ["0.3", "1" * 20, "0.500"])),
+        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, INTEGERS),
+        ({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}, (BOUNDED_NUMBERS[0] + [NINES], BOUNDED_NUMBERS[1])),
+        ({"type": "integer", "multipleOf": 86400}, (["0", "172800"], ["1"])),
+        ({"allOf": [{"enum": [0.12345678901234]}, {"minimum": 0}]}, (["0.12345678901234"], ["0.1"])),
+        ({"type": "number", "allOf": [{"minimum": 1e-12}, {"maximum": 5e-12}]}, (["0.000000000002"], ["0.1"])),
     ],
     ids=lambda given: json.dumps(given) if isinstance(given, dict) else "",
 )

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from streamfuse.api import Statistics
@@ -76,7 +77,7 @@ def application(service: Service, options: ServeOptions) -> Starlette:
 
     async def response(http: HttpRequest) -> Answering:
         asked = read_response(await _json(http), names, store)
-        return Answering(service, asked.request, ResponseAnswer(asked, service.sampling(asked.request), store))
+        return Answering(service, asked.request, ResponseAnswer(asked, service.sampling, store))
 
     async def input_tokens(http: HttpRequest) -> JSONResponse:
         asked = read_response(await _json(http), names, store)
@@ -87,7 +88,7 @@ def application(service: Service, options: ServeOptions) -> Starlette:
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def stored_response(http: HttpRequest) -> JSONResponse:
-        if http.query_params.get("stream") == "true":
+        if http.query_params.get("stream", "false").lower() not in ("false", "0"):
             message = "a stored response is not streamed; leave stream out"
             raise RequestError(400, message, "stream", "unsupported_parameter")
         return JSONResponse(store.get(http.path_params["id"]).response)
@@ -126,6 +127,15 @@ def application(service: Service, options: ServeOptions) -> Starlette:
         middleware=middleware,
         exception_handlers={RequestError: _refusal, HTTPException: _refusal, Exception: _failure},
     )
+
+
+class JSONResponse(Response):
+    """JSON in ASCII, which can also name the lone surrogates that a request may have in what is repeated."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Answering:
@@ -256,13 +266,20 @@ async def _json(http: HttpRequest) -> object:
     except ClientDisconnect:
         raise RequestError(400, "the body ended early", code="invalid_json") from None
     try:
-        return json.loads(body, parse_constant=_not_json, parse_int=integer)
+        return json.loads(body, parse_constant=_not_json, parse_int=integer, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not JSON: {error}", code="invalid_json") from None
 
 
 def _not_json(word: str) -> object:
     raise ValueError(f"{word} is no number")
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    if math.isinf(number):
+        raise ValueError(f"{word:.40} is larger than a number can be")
+    return number
 
 
 def _refusal(http: HttpRequest, error: Exception) -> JSONResponse:

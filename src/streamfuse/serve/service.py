@@ -74,14 +74,21 @@ class Service:
 
     async def count(self, request: Request) -> int:
         """The number of tokens of a request's messages. Raises as `turn`."""
-        model = self._model_of(request)
-        return len(await asyncio.to_thread(model.encode, messages=request.messages, **request.options))
+        model, options = self._model_of(request), request.options
 
-    def sampling(self, request: Request) -> dict[str, float]:
-        """How an answer is sampled: temperature and top_p, by default those of the bundle."""
+        def counted() -> int:
+            messages = request.messages or []
+            if request.drops_oldest:
+                messages = self._latest(model, messages, options)
+            return len(model.encode(messages=messages, **options))
+
+        return await asyncio.to_thread(counted)
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The temperature and top_p of requests that have none."""
         defaults = self._model.manifest.sampling_defaults
-        found = {"temperature": defaults.temperature, "top_p": defaults.top_p}
-        return found | {name: request.options[name] for name in found if name in request.options}  # type: ignore[literal-required]
+        return {"temperature": defaults.temperature, "top_p": defaults.top_p}
 
     @property
     def waiting(self) -> int:

@@ -71,10 +71,12 @@ def _choice(choice: object, flat: bool) -> str | None:
 
 def _allowed(choice: dict[str, Any], tools: list[dict[str, Any]], flat: bool) -> tuple[str, list[dict[str, Any]]]:
     """A tool_choice among some of the tools: the choice, and these tools."""
-    param, given = "tool_choice" if flat else "tool_choice.allowed_tools", _own(choice, "allowed_tools", flat) or {}
-    listed = given.get("tools")
-    if given.get("mode") not in ("auto", "required") or not isinstance(listed, list):
-        raise wrong(param, '{"mode": "auto" or "required", "tools": [...]}', given)
+    param, given = "tool_choice" if flat else "tool_choice.allowed_tools", _own(choice, "allowed_tools", flat)
+    listed = None if given is None else given.get("tools")
+    if given is None or given.get("mode") not in ("auto", "required") or not isinstance(listed, list):
+        raise wrong(
+            param, '{"mode": "auto" or "required", "tools": [...]}', choice if flat else choice.get("allowed_tools")
+        )
     names = [_tool(tool, f"{param}.tools[{place}]", flat)["function"]["name"] for place, tool in enumerate(listed)]
     allowed = [tool for tool in tools if tool["function"]["name"] in names]
     for name in names:

@@ -2,7 +2,7 @@
 //! doubles, and wrongly accepts an exclusive bound that is a whole number if the other bound has the same whole part: 0
 //! with `exclusiveMinimum: 0, maximum: 0.5`. And all numbers get bounds: small models repeat digits without end.
 
-use llguidance::derivre::RegexAst;
+use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::LexerSpec;
 use serde_json::{Map, Value};
 
@@ -12,25 +12,58 @@ use crate::error::one_line;
 const NEXT_TO_ZERO: f64 = 1e-20;
 
 /// Above this, a number has no neighbour with the same whole part.
-const MOST: f64 = (1_u64 << 52) as f64;
+const MOST_WITH_NEIGHBOUR: f64 = (1_u64 << 52) as f64;
 
 const LOWER: [&str; 2] = ["minimum", "exclusiveMinimum"];
 const UPPER: [&str; 2] = ["maximum", "exclusiveMaximum"];
 
-/// A round number near the largest of 64 bits with sign. An integer without bounds is between its negative and itself.
-const MOST_INTEGER: i64 = 9_000_000_000_000_000_000;
+/// A round number near the largest of 64 bits with sign. A number that is bounded at all, and an integer, is between its
+/// negative and itself.
+const MOST: f64 = 9e18;
 
-/// Decimals of a number with bounds, as the compiler reads it: 10.
-const LEAST_FRACTION: f64 = 1e-10;
+/// Above this, a `multipleOf` is not combined with bounds that the schema does not have.
+const MOST_DIVISOR: f64 = 1000.0;
+
+/// How many decimals a number with bounds has, and the last of them, as the compiler reads it.
+const DECIMALS: usize = 10;
+const LAST_DECIMAL: f64 = 1e-10;
 
 /// Numbers without bounds, as the compiler writes them (=1.9.1), and with at most 18 digits before the point, 15 after it
 /// and 3 in the exponent.
 const ANY_NUMBER: &str = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?";
 const SHORT_NUMBER: &str = r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?([eE][+-]?[0-9]{1,3})?";
 
-/// Bounds the digits of integers, and of numbers with a bound or a `multipleOf`. The compiler would multiply two of these;
-/// `has_multiples` says whether the schema has one anywhere.
-pub fn limit(fields: &mut Map<String, Value>, has_multiples: bool) {
+/// Whether all numbers of a schema have at most as many decimals as `limit` leaves to numbers with bounds, and none is a
+/// `multipleOf`, which the compiler would multiply.
+pub fn leaves_decimals(schema: &Value) -> bool {
+    match schema {
+        Value::Number(number) => {
+            let text = number.to_string();
+            !text.contains("e-") && text.split_once('.').is_none_or(|(_, decimals)| decimals.len() <= DECIMALS)
+        }
+        Value::Array(items) => items.iter().all(leaves_decimals),
+        Value::Object(fields) => !fields.contains_key("multipleOf") && fields.values().all(leaves_decimals),
+        _ => true,
+    }
+}
+
+/// Bounds the digits of integers, and of numbers with a bound or a `multipleOf`. `has_decimals`: of numbers with bounds,
+/// those after the point too (`leaves_decimals`).
+pub fn limit(fields: &mut Map<String, Value>, has_decimals: bool) {
+    let number = |fields: &Map<String, Value>, name: &str| fields.get(name).and_then(Value::as_f64);
+    for (names, sign) in [(LOWER, -1.0), (UPPER, 1.0)] {
+        let is_beyond = |name: &&str| number(fields, name).is_some_and(|bound| bound * sign > MOST);
+        let beyond: Vec<&str> = names.into_iter().filter(|name| is_beyond(name)).collect();
+        for name in beyond {
+            fields.shift_remove(name); // it excludes nothing that the bound below does not
+            fields.entry(names[0]).or_insert(Value::from(sign * MOST));
+        }
+    }
+    if let Some(Value::Array(types)) = fields.get_mut("type") {
+        if types.contains(&Value::from("number")) {
+            types.retain(|kind| kind != "integer"); // which are numbers too
+        }
+    }
     let has = |name: &&str| fields.contains_key(*name);
     if has(&"enum") || has(&"const") {
         return;
@@ -43,45 +76,59 @@ pub fn limit(fields: &mut Map<String, Value>, has_multiples: bool) {
     let (is_above, is_below) = (LOWER.iter().any(has), UPPER.iter().any(has));
     let is_number = may_be("number") && (is_above || is_below || has(&"multipleOf"));
     let is_integer = types.is_some() && may_be("integer") && !may_be("number");
-    if !is_number && !is_integer {
+    // Each remainder is a state of its own, and so is each digit of a bound.
+    let has_many_states = number(fields, "multipleOf").is_some_and(|divisor| divisor > MOST_DIVISOR);
+    if !is_number && !is_integer || has_many_states {
         return;
     }
-    let given = |names: [&str; 2]| names.into_iter().filter_map(|name| fields.get(name)?.as_f64()).collect::<Vec<_>>();
-    let range = given(UPPER).into_iter().reduce(f64::min).zip(given(LOWER).into_iter().reduce(f64::max));
-    let is_narrow = range.is_some_and(|(most, least)| most - least < 1e4 * LEAST_FRACTION);
-    if is_number && !has_multiples && !is_narrow {
-        fields.insert("multipleOf".to_owned(), Value::from(LEAST_FRACTION));
+    let given = |names: [&str; 2]| names.into_iter().filter_map(|name| number(fields, name)).collect::<Vec<_>>();
+    let least = given(LOWER).into_iter().reduce(f64::max).unwrap_or(-MOST);
+    let most = given(UPPER).into_iter().reduce(f64::min).unwrap_or(MOST);
+    if least >= MOST || most <= -MOST {
+        return;
     }
-    for (is_bounded, name, bound) in [(is_above, "minimum", -MOST_INTEGER), (is_below, "maximum", MOST_INTEGER)] {
+    if is_number && has_decimals && most - least > 1e4 * LAST_DECIMAL {
+        fields.insert("multipleOf".to_owned(), Value::from(LAST_DECIMAL));
+    }
+    for (is_bounded, name, bound) in [(is_above, LOWER[0], -MOST), (is_below, UPPER[0], MOST)] {
         if !is_bounded {
             fields.insert(name.to_owned(), Value::from(bound));
         }
     }
 }
 
-/// Bounds the digits of numbers without bounds, alone or beside `null`, `true` and `false`, as the lexemes of a compiled
+/// Bounds the digits of numbers without bounds, alone or as one of several alternatives, as the lexemes of a compiled
 /// schema have them. The compiler has no option for it.
 pub fn limit_lexemes(spec: &mut LexerSpec) -> Result<(), String> {
-    let others = [vec![], vec!["null"], vec!["true|false"], vec!["null", "true|false"]];
+    let mut made = |pattern: &str| {
+        let found = spec.regex_builder.mk(&RegexAst::Regex(pattern.to_owned()));
+        found.map_err(|error| one_line(&error))
+    };
+    let (any, short, union) = (made(ANY_NUMBER)?, made(SHORT_NUMBER)?, made("a+|b+")?);
+    let expressions = spec.regex_builder.exprset();
+    let mut limited = vec![(any, RegexAst::ExprRef(short))]; // expressions, and what replaces them
+    for id in 1..expressions.len() as u32 {
+        let whole = ExprRef::new(id);
+        if expressions.get_tag(whole) == expressions.get_tag(union) && expressions.get_args(whole).contains(&any) {
+            let part = |part: &ExprRef| RegexAst::ExprRef(if *part == any { short } else { *part });
+            limited.push((whole, RegexAst::Or(expressions.get_args(whole).iter().map(part).collect())));
+        }
+    }
     let mut classes: Vec<_> = spec.lexemes.iter().map(|lexeme| lexeme.class()).collect();
     classes.dedup();
     let first = spec.current_class;
     for class in classes {
         spec.current_class = class;
-        for others in &others {
-            let with = |number: &str| {
-                let parts = others.iter().copied().chain([number]);
-                RegexAst::Or(parts.map(|part| RegexAst::Regex(part.to_owned())).collect())
-            };
-            let add = |spec: &mut LexerSpec, number| {
-                let added = spec.add_greedy_lexeme(String::new(), with(number), false, None, usize::MAX);
+        for (whole, shorter) in &limited {
+            let add = |spec: &mut LexerSpec, expression| {
+                let added = spec.add_greedy_lexeme(String::new(), expression, false, None, usize::MAX);
                 added.map_err(|error| one_line(&error))
             };
             // The same lexeme is found, and another one is appended.
-            let (count, place) = (spec.lexemes.len(), add(spec, ANY_NUMBER)?.as_usize());
+            let (count, place) = (spec.lexemes.len(), add(spec, RegexAst::ExprRef(*whole))?.as_usize());
             let mut after = spec.lexemes.split_off(place);
             if place < count {
-                add(spec, SHORT_NUMBER)?;
+                add(spec, shorter.clone())?;
                 after.drain(..spec.lexemes.len() - place); // its number is that of the lexeme that it replaces
                 spec.lexemes.append(&mut after);
             }
@@ -139,7 +186,7 @@ pub fn spell(fields: &mut Map<String, Value>) {
 fn above(bound: f64) -> Option<f64> {
     match bound {
         0.0 => Some(NEXT_TO_ZERO),
-        _ if (1.0..MOST).contains(&bound) && bound.fract() == 0.0 => Some(bound.next_up()),
+        _ if (1.0..MOST_WITH_NEIGHBOUR).contains(&bound) && bound.fract() == 0.0 => Some(bound.next_up()),
         _ => None,
     }
 }

@@ -94,11 +94,11 @@ fn written(mut schema: Value) -> Result<Value> {
             (known, decimals) = (checker.references, checker.decimals);
         }
     }
-    let (mut is_open, mut has_controls, mut has_multiples) = (false, false, false);
-    each_schema(&mut schema, &mut |fields| has_multiples |= fields.contains_key("multipleOf"));
+    let (mut is_open, mut has_controls) = (false, false);
+    let has_decimals = bounds::leaves_decimals(&schema);
     each_schema(&mut schema, &mut |fields| {
         formats::spell(fields);
-        bounds::limit(fields, has_multiples);
+        bounds::limit(fields, has_decimals);
         bounds::spell(fields);
         is_open |= has_open_names(fields);
         has_controls |= has_control_characters(fields);

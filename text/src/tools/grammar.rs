@@ -53,7 +53,7 @@ pub fn of_calls(
                     format!("{} {} a{number}", literal(function.name), mark(ARGS))
                 } else if family.form == Form::Actions {
                     let before = literal(&format!("\", \"tool_name\": {name}, \"parameters\": "));
-                    format!("{} /[0-9]+/ {before} a{number} {}", literal("{\"tool_call_id\": \""), literal("}"))
+                    format!("{} /[0-9]{{1,9}}/ {before} a{number} {}", literal("{\"tool_call_id\": \""), literal("}"))
                 } else {
                     let field = if family.form == Form::JsonAlone { "parameters" } else { "arguments" };
                     let before = literal(&format!("\"name\": {name}, \"{field}\": "));

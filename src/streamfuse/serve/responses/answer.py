@@ -104,16 +104,22 @@ class ResponseAnswer(Answer):
         return self._response
 
     def chunks(self, part: Part) -> list[Event]:
-        begin = [] if self._events else [self._about("created"), self._about("in_progress")]
-        return [*begin, *(self._closing(part) if isinstance(part, Result) else self._piece(part))]
+        reason = finish_reason(part) if isinstance(part, Result) else ""  # or the error of an answer without an end
+        begin = self._begin()
+        return [*begin, *(self._closing(part, reason) if isinstance(part, Result) else self._piece(part))]
 
     def last(self) -> list[Event]:
         return []
 
     def failed(self, error: RequestError) -> list[Event]:
+        events = [*self._begin(), *self._close("incomplete")]
         failure = {"code": error.code or "server_error", "message": error.message}
         self._response |= {"status": "failed", "error": failure, "output": self._output}
-        return [self._about("failed")]
+        return [*events, self._about("failed")]
+
+    def _begin(self) -> list[Event]:
+        """The events before all others, once."""
+        return [] if self._events else [self._about("created"), self._about("in_progress")]
 
     def _piece(self, piece: Piece) -> list[Event]:
         tokens = self._content.tokens_of(piece)
@@ -131,6 +137,7 @@ class ResponseAnswer(Answer):
             events.append(self._item_event("added", self._text.item("in_progress")))
             events.append(self._text_event(f"{kind.part_event}.added", part=self._text.part()))
         self._text.texts.append(text)
+        tokens = _as_typed(tokens)
         self._text.tokens += tokens
         log_probs = {"logprobs": tokens} if kind is _MESSAGE else {}
         return [*events, self._text_event(f"{kind.text_event}.delta", delta=text, **log_probs)]
@@ -165,9 +172,9 @@ class ResponseAnswer(Answer):
         self._output.append(whole)
         return events
 
-    def _closing(self, result: Result) -> list[Event]:
+    def _closing(self, result: Result, reason: str) -> list[Event]:
         self._result = result
-        is_cut = finish_reason(result) == "length"
+        is_cut = reason == "length"
         calls, rest = self._content.ending(result)
         last, events = self._content.last_tokens(), []
         if rest or last or not (calls or self._output or self._text):
@@ -210,3 +217,9 @@ class ResponseAnswer(Answer):
         assert self._text is not None
         where = {"item_id": self._text.id, "output_index": len(self._output), f"{self._text.kind.list}_index": 0}
         return self._event(kind, **where, **fields)
+
+
+def _as_typed(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tokens with log-probabilities, in which `bytes` is never null: a part of a character has none here."""
+    top = [[{**one, "bytes": one["bytes"] or []} for one in token["top_logprobs"]] for token in tokens]
+    return [{**token, "top_logprobs": own} for token, own in zip(tokens, top, strict=True)]

@@ -14,6 +14,7 @@ from streamfuse.serve.messages import arguments_of, text_of
 Item = dict[str, Any]
 _INPUT = ("input_text", "text")
 _OUTPUT = ("output_text", "text", "refusal")
+_NO_TOKENS: Item = {"annotations": [], "logprobs": []}
 
 
 def new_id(prefix: str) -> str:
@@ -36,22 +37,25 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     thoughts: list[str] = []
     for item in items:
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" and not thoughts else None
         match item["type"]:
             case "reasoning":
-                thoughts += _thoughts(item)
+                thoughts += [part["text"] for part in item.get("content") or item["summary"]]
                 continue
             case "function_call":
-                if thoughts or not messages or messages[-1]["role"] != "assistant":
-                    messages.append({"role": "assistant", "content": ""})
-                arguments = arguments_of(item["arguments"], "arguments")
-                call = {"type": "function", "function": {"name": item["name"], "arguments": arguments}}
-                messages[-1].setdefault("tool_calls", []).append({"id": item["call_id"], **call})
+                if last is None:
+                    messages.append(last := {"role": "assistant", "content": ""})
+                function = {"name": item["name"], "arguments": arguments_of(item["arguments"], "arguments")}
+                calls = last.setdefault("tool_calls", [])
+                calls.append({"id": item["call_id"], "type": "function", "function": function})
             case "function_call_output":
-                content = text_of(item["output"], "output", _INPUT)
-                messages.append({"role": "tool", "content": content, "tool_call_id": item["call_id"]})
+                messages.append({"role": "tool", "content": item["output"], "tool_call_id": item["call_id"]})
             case _:
-                kinds = _OUTPUT if item["role"] == "assistant" else _INPUT
-                messages.append({"role": item["role"], "content": text_of(item["content"], "content", kinds)})
+                text = "".join(part["text"] for part in item["content"])
+                if item["role"] == "assistant" and last is not None and "tool_calls" in last and not last["content"]:
+                    last["content"] = text
+                else:
+                    messages.append({"role": item["role"], "content": text})
         if thoughts and messages[-1]["role"] == "assistant":
             messages[-1]["reasoning_content"] = "\n".join(thoughts)
         thoughts = []
@@ -59,64 +63,53 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def _read(item: object, param: str, find: Callable[[str], Item | None]) -> Item:
+    """An item with what is read of it. It keeps its id only if it is a stored one: others could be those of somebody
+    else's items."""
     if not isinstance(item, dict):
         raise wrong(param, "an object", item)
-    kind = item.get("type") or ("message" if "role" in item else "item_reference")
+    kind = item.get("type") or ("message" if {"role", "content"} & set(item) else "item_reference")
+    id_ = item.get("id")
+    stored = find(id_) if isinstance(id_, str) else None
+    if kind == "item_reference":
+        if stored is None:
+            named = _text(item, "id", param)
+            message = f"{param} refers to {named!r:.80}, which is not stored (any more); send the item itself"
+            raise RequestError(404, message, f"{param}.id", "item_not_found")
+        return stored
+    fields = _fields(item, kind, param)
+    prefix = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}[kind]
+    return {"id": new_id(prefix) if stored is None else id_, "type": kind, "status": "completed", **fields}
+
+
+def _fields(item: Item, kind: str, param: str) -> Item:
+    """The fields of an item of a type, texts of several parts as one."""
     match kind:
         case "message":
-            return _message(item, param)
+            role = ROLES.get(str(item.get("role")))
+            if role is None or role == "tool":
+                raise wrong(f"{param}.role", "one of user, assistant, system, developer", item.get("role"))
+            content = item.get("content")
+            if content is None and role == "assistant":
+                content = ""
+            kinds = _OUTPUT if role == "assistant" else _INPUT
+            part: Item = {"type": kinds[0], "text": text_of(content, f"{param}.content", kinds)}
+            return {"role": role, "content": [{**part, **(_NO_TOKENS if role == "assistant" else {})}]}
         case "function_call":
-            call_id, name = _text(item, "call_id", param), _text(item, "name", param)
-            arguments = _text(item, "arguments", param)
-            return _item(item, "fc", {"call_id": call_id, "name": name, "arguments": arguments})
+            return {name: _text(item, name, param) for name in ("call_id", "name", "arguments")}
         case "function_call_output":
-            output = "" if item.get("output") is None else item["output"]
-            text_of(output, f"{param}.output", _INPUT)
-            return _item(item, "fco", {"call_id": _text(item, "call_id", param), "output": output})
+            output = "" if item.get("output") is None else text_of(item["output"], f"{param}.output", _INPUT)
+            return {"call_id": _text(item, "call_id", param), "output": output}
         case "reasoning":
-            parts = {name: item.get(name) or [] for name in ("summary", "content")}
-            if not all(isinstance(part, list) for part in parts.values()):
-                raise wrong(param, 'reasoning with a "summary" and a "content", which are lists', item)
-            for name, kinds in (("summary", ("summary_text",)), ("content", ("reasoning_text",))):
-                text_of(parts[name], f"{param}.{name}", kinds)
-            return _item(item, "rs", parts)
-        case "item_reference":
-            id_ = _text(item, "id", param)
-            if (found := find(id_)) is None:
-                message = f"{param} refers to {id_!r:.80}, which is not stored (any more); send the item itself"
-                raise RequestError(404, message, f"{param}.id", "item_not_found")
+            found: Item = {"summary": []}
+            for name, of in (("summary", "summary_text"), ("content", "reasoning_text")):
+                parts = item.get(name) or []
+                if not isinstance(parts, list):
+                    raise wrong(f"{param}.{name}", "a list of parts", parts)
+                if parts:
+                    found[name] = [{"type": of, "text": text_of(parts, f"{param}.{name}", (of,))}]
             return found
     why = "only messages, function calls, their outputs, reasoning and references to items are"
     raise unsupported(f"{param}.type", f"{param} has type {kind!r:.60}, which is not supported: {why}")
-
-
-def _message(item: Item, param: str) -> Item:
-    role = ROLES.get(str(item.get("role")))
-    if role is None or role == "tool":
-        raise wrong(f"{param}.role", "one of user, assistant, system, developer", item.get("role"))
-    kinds = _OUTPUT if role == "assistant" else _INPUT
-    content = item.get("content")
-    text_of(content, f"{param}.content", kinds)
-    if isinstance(content, str):
-        empty: Item = {"annotations": [], "logprobs": []} if role == "assistant" else {}
-        content = [{"type": kinds[0], "text": content, **empty}]
-    return _item(item, "msg", {"role": role, "content": content})
-
-
-def _item(item: Item, prefix: str, fields: Item) -> Item:
-    """An item as it is stored, with an id of its own if it has none."""
-    kind, id_ = item.get("type") or "message", item.get("id")
-    return {
-        "id": id_ if isinstance(id_, str) and id_ else new_id(prefix),
-        "type": kind,
-        "status": "completed",
-        **fields,
-    }
-
-
-def _thoughts(item: Item) -> list[str]:
-    """The text of reasoning, which is in its content or, if a summary was asked for, there."""
-    return [part["text"] for part in item["content"] or item["summary"]]
 
 
 def _text(item: Item, name: str, param: str) -> str:

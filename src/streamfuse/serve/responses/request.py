@@ -50,7 +50,7 @@ def read_response(body: object, models: Sequence[str], store: Store) -> Response
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]
     messages += messages_of(items)
     if not messages:
-        message = "input must have at least one item, or there must be instructions"
+        message = "input must have at least one message, call or output of a call, or there must be instructions"
         raise RequestError(400, message, "input", "invalid_value")
     options = fields.options()
     effort, summary = _reasoning(fields)
@@ -90,6 +90,7 @@ def read_response(body: object, models: Sequence[str], store: Store) -> Response
         "tools": own.get("tools") or [],
         "top_logprobs": top or 0,
         "truncation": truncation,
+        **{name: own[name] for name in ("temperature", "top_p") if own.get(name) is not None},
     }
     return ResponseRequest(request, items, keep, summary, echo)
 
@@ -100,6 +101,9 @@ def _reasoning(fields: Fields) -> tuple[str | None, bool]:
     effort = given.get("effort")
     if effort is not None and not isinstance(effort, str):
         raise wrong("reasoning.effort", "text", effort)
+    for name in ("summary", "generate_summary"):
+        if given.get(name) is not None and not isinstance(given[name], str):
+            raise wrong(f"reasoning.{name}", "text", given[name])
     return effort, any(given.get(name) is not None for name in ("summary", "generate_summary"))
 
 

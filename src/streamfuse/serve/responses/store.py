@@ -29,13 +29,16 @@ class Stored:
         return [*self.input, *self.response["output"]]
 
 
+_ITEM_BYTES = 1024  # that an item needs besides its text
+
+
 class Store:
-    """The responses that were used last: at most `most` of them, and at most `most_bytes` as JSON. For one event
-    loop."""
+    """The responses that were used last: at most `most` of them, in at most about `most_bytes`. For one event loop."""
 
     def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
         self._stored: OrderedDict[str, tuple[Stored, int]] = OrderedDict()  # with its bytes, the oldest first
+        self._items: dict[str, tuple[Item, int]] = {}  # by id, each with the number of stored responses that have it
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -43,11 +46,14 @@ class Store:
     def add(self, response: dict[str, Any], given: list[Item]) -> None:
         """Keep a response and its input."""
         # Each counts as if it shared no item with others: a conversation keeps what it refers to.
-        size = len(json.dumps([response, given]))
-        self._stored[response["id"]] = Stored(response, given), size
+        stored = Stored(response, given)
+        size = len(json.dumps([response, given])) + _ITEM_BYTES * len(stored.items)
+        self._stored[response["id"]] = stored, size
         self._bytes += size
+        for item in stored.items:
+            self._items[item["id"]] = item, self._items.get(item["id"], (item, 0))[1] + 1
         while len(self._stored) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= self._stored.popitem(last=False)[1][1]
+            self._drop(next(iter(self._stored)))
 
     def get(self, id_: str, param: str | None = None) -> Stored:
         """A response. RequestError, which names the field `param`, if it is not stored."""
@@ -65,15 +71,21 @@ class Store:
     def delete(self, id_: str) -> None:
         """Forget a response; others that continue it keep its items."""
         self.get(id_)
-        self._bytes -= self._stored.pop(id_)[1]
+        self._drop(id_)
 
     def item(self, id_: str) -> Item | None:
         """An item of a stored conversation."""
-        for stored, _ in reversed(self._stored.values()):
-            for item in stored.items:
-                if item["id"] == id_:
-                    return item
-        return None
+        return self._items.get(id_, (None, 0))[0]
+
+    def _drop(self, id_: str) -> None:
+        stored, size = self._stored.pop(id_)
+        self._bytes -= size
+        for item in stored.items:
+            count = self._items[item["id"]][1] - 1
+            if count:
+                self._items[item["id"]] = item, count
+            else:
+                del self._items[item["id"]]
 
 
 def page_of(items: Sequence[Item], query: Mapping[str, str]) -> dict[str, Any]:
@@ -88,7 +100,7 @@ def page_of(items: Sequence[Item], query: Mapping[str, str]) -> dict[str, Any]:
         places = [place for place, item in enumerate(ordered) if item["id"] == after]
         if not places:
             raise RequestError(400, f"after: there is no item {after!r:.80}", "after", "invalid_value")
-        ordered = ordered[places[0] + 1 :]
+        ordered = ordered[places[-1] + 1 :]  # an item may be there twice
     found, left = ordered[: int(limit)], ordered[int(limit) :]
     ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {"first_id": None, "last_id": None}
     return {"object": "list", "data": found, **ends, "has_more": bool(left)}
