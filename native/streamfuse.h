@@ -235,13 +235,15 @@ SF_EXPORT int sf_session_start_tool_results(sf_session*, const char* results, si
  * tokens. */
 SF_EXPORT int sf_session_start_tokens(sf_session*, const int64_t* ids, int64_t n, const sf_answer_options* options);
 
-/* Scores a given answer to the user's next turn in a chat, or a given continuation of a prompt, for example to choose
- * the most probable of several: *log_probs are the natural logarithms of the probability of each of its *n tokens after
- * all tokens before it, valid until the next call on this session. Their sum is that of the answer. They are those of
- * sf_piece.log_prob if the answer is generated. No end token is appended. A completion encodes prompt and answer
- * together and scores from the first token that is not the prompt's, so begin the answer with the space that separates
- * them. Finishes a running answer; the conversation is unchanged. Answers to one prompt share its prefill.
- * sf_session_stop makes it return SF_CANCELLED. */
+/* Computes the log-probabilities of a given answer to the user's next message in a chat, or of a given continuation of
+ * a text in a completion, without generating it: for example to choose the most probable of several. (*log_probs)[i],
+ * i < *n, is the natural logarithm of the probability of the answer's token i given all tokens before it, as in
+ * sf_piece; the array is valid until the next call on this session. No end token is scored. A completion encodes text
+ * and answer together and scores from the first token that differs from those of the text alone, so begin the answer
+ * with the space that separates them. Ends an answer in progress and keeps its turn; nothing else changes in the
+ * conversation. Answers to the same text share its prefill. SF_BAD_ARGUMENT if the answer is empty or text and answer
+ * do not fit into the context; SF_CONTEXT_FULL if a chat's question does not fit; SF_CANCELLED after sf_session_stop.
+ */
 SF_EXPORT int sf_session_score(sf_session*, const char* text, size_t bytes, const char* answer, size_t answer_bytes,
                                const float** log_probs, int64_t* n);
 

@@ -262,7 +262,7 @@ def test_references_are_found_in_no_time_and_lead_to_no_item_of_others(served: S
     """One body can have tens of thousands of them, and ids that clients make up are not those of the server."""
     words = "of somebody else"
     first = respond(served, [{"id": "__fake_id__", "role": "user", "content": words}], max_output_tokens=1)
-    with pytest.raises(openai.NotFoundError, match="which is not stored"):
+    with pytest.raises(openai.NotFoundError, match="is not stored"):
         respond(served, [{"type": "item_reference", "id": "__fake_id__"}])
     (item,) = served.client.responses.input_items.list(first.id)
     assert item.content[0].text == words
@@ -443,10 +443,10 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
     given = [{"role": "system", "content": "be brief"}, *turn * 6, {"role": "user", "content": "why"}]
     status, found = served.post("/responses", {"input": given, "max_output_tokens": 100})
     assert (status, found["error"]["code"], found["error"]["param"]) == (400, "context_length_exceeded", "input")
-    for tokens in (8, 900):
+    for tokens in (8, 900, None):
         fitting = [given[:1] + given[1 + 2 * dropped :] for dropped in range(7)]
         counts = [len(served.model.encode(messages=messages)) for messages in fitting]
-        expected = next(count for count in counts if count + tokens <= CAPACITY)
+        expected = next(count for count in counts if count + (tokens or CAPACITY // 4) <= CAPACITY)
         status, found = served.post(
             "/responses", {"input": given, "max_output_tokens": tokens, "truncation": "auto", "ignore_eos": True}
         )
@@ -462,12 +462,12 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
 @pytest.mark.parametrize(
     ("fields", "param", "sentence"),
     [
-        ({"input": 5}, "input", "input must be text, or a list of items, not 5"),
-        ({"input": None}, "input", "input must be text, or a list of items, not None"),
-        ({"input": []}, "input", "input must have at least one message"),
+        ({"input": 5}, "input", "input must be a string or a list of items, not 5"),
+        ({"input": None}, "input", "input must be a string or a list of items, not None"),
+        ({"input": []}, "input", "the request has no messages; set input or instructions"),
         ({"input": ["hi"]}, "input[0]", "input[0] must be an object"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "one of user, assistant, system, developer"),
-        ({"input": [{"role": "user"}]}, "input[0].content", "input[0].content must be text, or a list of parts"),
+        ({"input": [{"role": "user"}]}, "input[0].content", "input[0].content must be a string or a list of parts"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]},
             "input[0].content[0]", "the model reads text only",
@@ -476,22 +476,22 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
             {"input": [{"role": "user", "content": [{"type": "output_text", "text": "x"}]}]},
             "input[0].content[0]", "the model reads text only",
         ),
-        ({"input": [{"type": "web_search_call", "id": "1"}]}, "input[0].type", "'web_search_call', which is not"),
-        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id", "must be text"),
-        ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}]}, "input[0].arguments", "must be text"),
-        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id", "must be text"),
+        ({"input": [{"type": "web_search_call", "id": "1"}]}, "input[0].type", "supported types are message"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id", "a string"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}]}, "input[0].arguments", "must be a string"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id", "must be a string"),
         (
             {"input": [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_file"}]}]},
             "input[0].output[0]", "text only",
         ),
         ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary", "a list of parts"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input", "at least one message, call or output of a call"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input", "the request has no messages"),
         ({"input": [{"content": "x"}]}, "input[0].role", "one of user, assistant, system, developer"),
-        ({"reasoning": {"summary": {"a": 5}}}, "reasoning.summary", "reasoning.summary must be text"),
-        ({"input": [{"type": "item_reference", "id": "m"}]}, "input[0].id", "which is not stored (any more)"),
-        ({"instructions": 5}, "instructions", "instructions must be text"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "the server keeps the last 256"),
-        ({"background": True}, "background", "use stream"),
+        ({"reasoning": {"summary": {"a": 5}}}, "reasoning.summary", "reasoning.summary must be a string"),
+        ({"input": [{"type": "item_reference", "id": "m"}]}, "input[0].id", "is not stored; send the item itself"),
+        ({"instructions": 5}, "instructions", "instructions must be a string"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "keeps only recently used responses"),
+        ({"background": True}, "background", "set stream to receive"),
         ({"conversation": "conv_1"}, "conversation", "use previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "as instructions and input"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be an integer of at least 1"),
@@ -499,17 +499,17 @@ def test_the_oldest_turns_are_left_out_where_a_client_asks_for_that(served: Serv
         ({"max_tokens": 5}, "max_tokens", "there is no field max_tokens"),
         ({"top_logprobs": 21}, "top_logprobs", "an integer from 0 to 20"),
         ({"truncation": "always"}, "truncation", "truncation must be auto or disabled"),
-        ({"text": {"verbosity": 3}}, "text.verbosity", "text.verbosity must be text"),
+        ({"text": {"verbosity": 3}}, "text.verbosity", "text.verbosity must be a string"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text, json_object or json_schema"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", 'an object with a "schema"'),
         (
             {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "nothing"}}}},
             "text.format", 'text.format: #/type: "nothing" is no type',
         ),
-        ({"reasoning": {"effort": 3}}, "reasoning.effort", "reasoning.effort must be text"),
+        ({"reasoning": {"effort": 3}}, "reasoning.effort", "reasoning.effort must be a string"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", 'tools[0] must be a function, {"type": "function", "name"'),
-        ({"tools": [{"type": "function"}]}, "tools[0].name", "tools[0].name must be text"),
-        ({"tools": [CHOOSE_IN_CHATS]}, "tools[0].name", "must be text"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "tools[0].name must be a string"),
+        ({"tools": [CHOOSE_IN_CHATS]}, "tools[0].name", "must be a string"),
         ({"tools": [CHOOSE], "tool_choice": {"type": "file_search"}}, "tool_choice", "auto, none, required or"),
         (
             {"tools": [CHOOSE], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [OTHER]}},

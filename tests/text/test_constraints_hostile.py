@@ -141,6 +141,9 @@ HOSTILE = {
         }
     },
     "patterns that may overlap": {"schema": {"patternProperties": {f"(a|b)*{i}(a|b)*": {} for i in range(32)}}},
+    "many remainders": {"schema": {"type": "integer", "multipleOf": 268_435_399}},
+    "remainders of several": {"schema": {"type": "number", "multipleOf": 4_093, "allOf": [{"multipleOf": 65_521}]}},
+    "as many remainders as are allowed": {"schema": {"type": "integer", "multipleOf": 65_521}},
     "references that are copied": {
         "schema": {"oneOf": [{"$ref": "#/$defs/a"}] * 9_000, "$defs": {"a": {"enum": list(range(3_000))}}}
     },

@@ -91,7 +91,8 @@ impl Message {
         message
     }
 
-    /// The messages, in which each result of a call has the name of the tool, which some templates read.
+    /// The messages, with the tool's `name` in each tool message that has none, by `tool_call_id` among the calls before
+    /// it; some templates read it. A result without a matching call is unchanged.
     pub fn with_names(messages: &[Message]) -> Cow<'_, [Message]> {
         let mut called = HashMap::new();
         let mut found = Vec::new(); // the results without a name, and their names

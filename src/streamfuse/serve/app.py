@@ -130,7 +130,8 @@ def application(service: Service, options: ServeOptions) -> Starlette:
 
 
 class JSONResponse(Response):
-    """JSON in ASCII, which can also name the lone surrogates that a request may have in what is repeated."""
+    """JSON with other characters than ASCII escaped: repeated text of a request may have lone surrogates, which UTF-8
+    cannot encode."""
 
     media_type = "application/json"
 
@@ -213,7 +214,7 @@ class Answering:
 
 def _request_error(error: Exception, request: Request) -> RequestError:
     """What the client is told; the log has faults of the server."""
-    known = request_error(error, {"max_new_tokens": request.limit, "schema": request.schema})
+    known = request_error(error, {"max_new_tokens": request.limit_field, "schema": request.schema_field})
     if known is None or known.status == 500:
         log.error("an answer failed: %s", error, exc_info=known is None)
     return known or RequestError(500, "the server failed; its log says why")

@@ -39,12 +39,12 @@ class Request:
     prompts: Sequence[str | list[int]] = ()
     stream: bool = False
     include_usage: bool = False
-    prompt: str = "prompt"  # the field that has the prompt or the messages
-    limit: str = "max_tokens"  # that limits the tokens
-    schema: str = "response_format"  # that has a schema
-    drops_oldest: bool = False  # messages that do not fit are left out, the oldest first, the system's excepted
-    echo: bool = False  # an answer begins with its prompt
-    only_echo: bool = False  # and ends with it
+    prompt_field: str = "prompt"  # names of fields of the request, for error messages: of prompt or messages,
+    limit_field: str = "max_tokens"  # of the limit of tokens,
+    schema_field: str = "response_format"  # and of the schema
+    drops_oldest: bool = False  # truncation: auto
+    echo: bool = False  # the answer begins with the prompt
+    only_echo: bool = False  # the answer is the prompt alone (max_tokens: 0)
     one_call: bool = False  # calls of tools after the first are left out
 
     @property
@@ -55,7 +55,7 @@ class Request:
 class Fields:
     """The fields of a body, each taken once; null is like leaving a field out.
 
-    `refused` has the fields that cannot be obeyed: the values that ask for nothing, and the reason and next step for
+    `refused` maps each unsupported field to the values that have no effect, and to the hint of the error message for
     all others. `ignored` are fields that cannot change the answer. RequestError if the body is no object, asks for a
     model other than `models`, or has a refused field.
     """
@@ -64,7 +64,7 @@ class Fields:
         if not isinstance(body, dict):
             raise RequestError(400, f"the body must be a JSON object, not {body!r:.40}", code="invalid_type")
         self._left = {name: value for name, value in body.items() if value is not None}
-        asked = self.take("model", str, "text")
+        asked = self.take("model", str, "a string")
         if asked not in (None, *models):
             has = ", ".join(map(repr, models))
             raise RequestError(

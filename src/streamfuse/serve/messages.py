@@ -44,7 +44,7 @@ def _message(message: object, param: str) -> dict[str, Any]:
     for name in kept:
         if (value := message.get(name)) is not None:
             if not isinstance(value, str):
-                raise wrong(f"{param}.{name}", "text", value)
+                raise wrong(f"{param}.{name}", "a string", value)
             made[name] = value
     return made
 
@@ -54,7 +54,7 @@ def text_of(content: object, param: str, kinds: Sequence[str]) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise wrong(param, "text, or a list of parts", content)
+        raise wrong(param, "a string or a list of parts", content)
     lines = []
     for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None

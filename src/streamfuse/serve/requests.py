@@ -43,7 +43,7 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
     messages = messages_of(fields.take("messages", list, "a list of messages"))
     options = fields.options()
     _add_schema(fields, options)
-    effort, verbosity = (fields.take(name, str, "text") for name in ("reasoning_effort", "verbosity"))
+    effort, verbosity = (fields.take(name, str, "a string") for name in ("reasoning_effort", "verbosity"))
     options.update(fields.template_options(effort, verbosity))
     limit = _add_limit(fields, options)
     asked = fields.switch("logprobs")
@@ -57,7 +57,15 @@ def read_chat(body: object, models: Sequence[str]) -> Request:
     stream, include_usage = _streaming(fields)
     fields.end()
     return Request(
-        options, fields.model, messages, (), stream, include_usage, prompt="messages", limit=limit, one_call=one_call
+        options,
+        fields.model,
+        messages,
+        (),
+        stream,
+        include_usage,
+        prompt_field="messages",
+        limit_field=limit,
+        one_call=one_call,
     )
 
 
@@ -123,5 +131,5 @@ def _prompts(given: object) -> list[str | list[int]]:
     for place, one in enumerate(prompts):
         if not isinstance(one, str) and not (isinstance(one, list) and one and all(type(id_) is int for id_ in one)):
             param = f"prompt[{place}]" if len(prompts) > 1 else "prompt"
-            raise wrong(param, "text, or a list of token ids", one)
+            raise wrong(param, "a string or a list of token ids", one)
     return prompts

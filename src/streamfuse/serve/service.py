@@ -73,20 +73,21 @@ class Service:
                 self._line[0].set()
 
     async def count(self, request: Request) -> int:
-        """The number of tokens of a request's messages. Raises as `turn`."""
+        """The number of tokens of a chat's prompt, after truncation. RequestError without a chat template; OptionError,
+        PromptError and TextError as `turn`."""
         model, options = self._model_of(request), request.options
 
         def counted() -> int:
             messages = request.messages or []
             if request.drops_oldest:
-                messages = self._latest(model, messages, options)
+                messages = self._truncated(model, messages, options)
             return len(model.encode(messages=messages, **options))
 
         return await asyncio.to_thread(counted)
 
     @property
     def sampling(self) -> dict[str, float]:
-        """The temperature and top_p of requests that have none."""
+        """The default temperature and top_p."""
         defaults = self._model.manifest.sampling_defaults
         return {"temperature": defaults.temperature, "top_p": defaults.top_p}
 
@@ -115,9 +116,9 @@ class Service:
         """Everything checked, nothing begun. Any thread may call it, also while an answer is written."""
         model, prompts = self._model_of(request), request.prompts
         if request.is_chat:
-            return [self._answer(model, request, None, request.prompt)]
+            return [self._answer(model, request, None, request.prompt_field)]
         if len(prompts) == 1:
-            return [self._answer(model, request, prompts[0], request.prompt)]
+            return [self._answer(model, request, prompts[0], request.prompt_field)]
         answers = []
         for place, prompt in enumerate(prompts):
             param = f"prompt[{place}]"
@@ -136,11 +137,13 @@ class Service:
             raise RequestError(400, message, code="no_chat_template")
         return model
 
-    def _latest(self, model: Model, messages: list[Message], options: GenerationOptions) -> list[Message]:
-        """The messages without the oldest turns, as few as leave room for the answer; those of the system before the
-        first turn stay. Without all turns but the last if even these leave none."""
-        asked = options.get("max_new_tokens")
-        room = self.context_tokens - (asked if type(asked) is int else 1)
+    def _truncated(self, model: Model, messages: list[Message], options: GenerationOptions) -> list[Message]:
+        """Drops the fewest of the oldest turns so that the prompt and its token limit fit; without a limit, a quarter
+        of the context is left for the answer. Messages before the first user message are kept. If it still does not
+        fit, only the last turn is left."""
+        asked, quarter = options.get("max_new_tokens"), self.context_tokens // 4
+        least = asked if type(asked) is int else min(self._max_new_tokens or quarter, quarter)
+        room = self.context_tokens - least
         turns = [place for place, message in enumerate(messages) if message["role"] == "user"] or [0]
 
         def without(count: int) -> list[Message]:
@@ -157,7 +160,7 @@ class Service:
         options.setdefault("seed", secrets.randbits(63))
         options.setdefault("speculative", self._speculative)
         if request.drops_oldest and messages:
-            messages = self._latest(model, messages, options)
+            messages = self._truncated(model, messages, options)
         ids = prompt if isinstance(prompt, list) else model.encode(prompt, messages=messages, raw=raw, **options)
         room, asked = self.context_tokens - len(ids), options.get("max_new_tokens")
         which, code = param if len(request.prompts) > 1 else "the prompt", "context_length_exceeded"
@@ -169,10 +172,10 @@ class Service:
             raise RequestError(400, message, param, code)
         if isinstance(asked, int) and asked > room and not request.only_echo:
             message = (
-                f"{most}, but {which} has {len(ids)} and {request.limit} is {asked}; ask for at most {room}, or leave "
-                f"{request.limit} out"
+                f"{most}, but {which} has {len(ids)} and {request.limit_field} is {asked}; ask for at most {room}, or "
+                f"leave {request.limit_field} out"
             )
-            raise RequestError(400, message, request.limit, code)
+            raise RequestError(400, message, request.limit_field, code)
         if asked is None:
             options["max_new_tokens"] = min(room, self._max_new_tokens or room)
         generation = model.astream(prompt, messages=messages, raw=raw, **options)

@@ -51,7 +51,7 @@ def _tool(tool: object, param: str, flat: bool) -> dict[str, Any]:
         raise wrong(param, f"a function, {form}", tool)
     function = {name: value for name, value in own.items() if value is not None and not (flat and name == "type")}
     if not isinstance(function.get("name"), str):
-        raise wrong(f"{param}.name" if flat else f"{param}.function.name", "text", function.get("name"))
+        raise wrong(f"{param}.name" if flat else f"{param}.function.name", "a string", function.get("name"))
     return {"type": "function", "function": function}
 
 

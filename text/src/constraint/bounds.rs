@@ -1,6 +1,8 @@
-//! Bounds of numbers. Those that the compiler would read in another way are written differently: it computes with
-//! doubles, and wrongly accepts an exclusive bound that is a whole number if the other bound has the same whole part: 0
-//! with `exclusiveMinimum: 0, maximum: 0.5`. And all numbers get bounds: small models repeat digits without end.
+//! Rewrites the bounds of numbers in a schema before it is compiled.
+//!
+//! The compiler computes with doubles, and wrongly accepts an exclusive bound that is a whole number if the other bound
+//! has the same whole part: 0 for `exclusiveMinimum: 0, maximum: 0.5`. `round` and `spell` work around this. And small
+//! models may repeat digits without end, so `limit` and `limit_lexemes` bound the length of numbers.
 
 use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::LexerSpec;
@@ -17,39 +19,37 @@ const MOST_WITH_NEIGHBOUR: f64 = (1_u64 << 52) as f64;
 const LOWER: [&str; 2] = ["minimum", "exclusiveMinimum"];
 const UPPER: [&str; 2] = ["maximum", "exclusiveMaximum"];
 
-/// A round number near the largest of 64 bits with sign. A number that is bounded at all, and an integer, is between its
-/// negative and itself.
+/// Integers and bounded numbers are limited to [-MOST, MOST]. A round number just below 2^63.
 const MOST: f64 = 9e18;
 
-/// Above this, a `multipleOf` is not combined with bounds that the schema does not have.
+/// No bounds are added beside a larger `multipleOf`: the automaton would have too many states.
 const MOST_DIVISOR: f64 = 1000.0;
 
-/// How many decimals a number with bounds has, and the last of them, as the compiler reads it.
+/// The most decimals of a bounded number, and the `multipleOf` that enforces it.
 const DECIMALS: usize = 10;
 const LAST_DECIMAL: f64 = 1e-10;
 
-/// Numbers without bounds, as the compiler writes them (=1.9.1), and with at most 18 digits before the point, 15 after it
-/// and 3 in the exponent.
+/// The pattern of llguidance 1.9.1 for a number without bounds, which must match exactly, and its replacement.
 const ANY_NUMBER: &str = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?";
 const SHORT_NUMBER: &str = r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?([eE][+-]?[0-9]{1,3})?";
 
-/// Whether all numbers of a schema have at most as many decimals as `limit` leaves to numbers with bounds, and none is a
-/// `multipleOf`, which the compiler would multiply.
-pub fn leaves_decimals(schema: &Value) -> bool {
+/// Whether no number in the schema needs more than `DECIMALS` decimals, and there is no `multipleOf`, which the compiler
+/// would combine with that of `limit`.
+pub fn can_limit_decimals(schema: &Value) -> bool {
     match schema {
         Value::Number(number) => {
             let text = number.to_string();
             !text.contains("e-") && text.split_once('.').is_none_or(|(_, decimals)| decimals.len() <= DECIMALS)
         }
-        Value::Array(items) => items.iter().all(leaves_decimals),
-        Value::Object(fields) => !fields.contains_key("multipleOf") && fields.values().all(leaves_decimals),
+        Value::Array(items) => items.iter().all(can_limit_decimals),
+        Value::Object(fields) => !fields.contains_key("multipleOf") && fields.values().all(can_limit_decimals),
         _ => true,
     }
 }
 
-/// Bounds the digits of integers, and of numbers with a bound or a `multipleOf`. `has_decimals`: of numbers with bounds,
-/// those after the point too (`leaves_decimals`).
-pub fn limit(fields: &mut Map<String, Value>, has_decimals: bool) {
+/// Adds bounds to integers, and to numbers that have a bound or a `multipleOf`. With `limit_decimals`, numbers also get a
+/// `multipleOf`, unless their range is very small.
+pub fn limit(fields: &mut Map<String, Value>, limit_decimals: bool) {
     let number = |fields: &Map<String, Value>, name: &str| fields.get(name).and_then(Value::as_f64);
     for (names, sign) in [(LOWER, -1.0), (UPPER, 1.0)] {
         let is_beyond = |name: &&str| number(fields, name).is_some_and(|bound| bound * sign > MOST);
@@ -73,10 +73,9 @@ pub fn limit(fields: &mut Map<String, Value>, has_decimals: bool) {
         kind => kind.as_str().into_iter().collect::<Vec<_>>(),
     });
     let may_be = |name: &str| types.as_ref().is_none_or(|types| types.contains(&name));
-    let (is_above, is_below) = (LOWER.iter().any(has), UPPER.iter().any(has));
-    let is_number = may_be("number") && (is_above || is_below || has(&"multipleOf"));
+    let (has_lower, has_upper) = (LOWER.iter().any(has), UPPER.iter().any(has));
+    let is_number = may_be("number") && (has_lower || has_upper || has(&"multipleOf"));
     let is_integer = types.is_some() && may_be("integer") && !may_be("number");
-    // Each remainder is a state of its own, and so is each digit of a bound.
     let has_many_states = number(fields, "multipleOf").is_some_and(|divisor| divisor > MOST_DIVISOR);
     if !is_number && !is_integer || has_many_states {
         return;
@@ -87,24 +86,25 @@ pub fn limit(fields: &mut Map<String, Value>, has_decimals: bool) {
     if least >= MOST || most <= -MOST {
         return;
     }
-    if is_number && has_decimals && most - least > 1e4 * LAST_DECIMAL {
+    if is_number && limit_decimals && most - least > 1e4 * LAST_DECIMAL {
         fields.insert("multipleOf".to_owned(), Value::from(LAST_DECIMAL));
     }
-    for (is_bounded, name, bound) in [(is_above, LOWER[0], -MOST), (is_below, UPPER[0], MOST)] {
+    for (is_bounded, name, bound) in [(has_lower, LOWER[0], -MOST), (has_upper, UPPER[0], MOST)] {
         if !is_bounded {
             fields.insert(name.to_owned(), Value::from(bound));
         }
     }
 }
 
-/// Bounds the digits of numbers without bounds, alone or as one of several alternatives, as the lexemes of a compiled
-/// schema have them. The compiler has no option for it.
+/// Replaces `ANY_NUMBER` by `SHORT_NUMBER` in the compiled lexemes, also where it is one of several alternatives.
+/// llguidance has no option for this.
 pub fn limit_lexemes(spec: &mut LexerSpec) -> Result<(), String> {
     let mut made = |pattern: &str| {
         let found = spec.regex_builder.mk(&RegexAst::Regex(pattern.to_owned()));
         found.map_err(|error| one_line(&error))
     };
-    let (any, short, union) = (made(ANY_NUMBER)?, made(SHORT_NUMBER)?, made("a+|b+")?);
+    let (any, short) = (made(ANY_NUMBER)?, made(SHORT_NUMBER)?);
+    let union = made("a+|b+")?; // for the tag of alternatives
     let expressions = spec.regex_builder.exprset();
     let mut limited = vec![(any, RegexAst::ExprRef(short))]; // expressions, and what replaces them
     for id in 1..expressions.len() as u32 {
@@ -124,12 +124,12 @@ pub fn limit_lexemes(spec: &mut LexerSpec) -> Result<(), String> {
                 let added = spec.add_greedy_lexeme(String::new(), expression, false, None, usize::MAX);
                 added.map_err(|error| one_line(&error))
             };
-            // The same lexeme is found, and another one is appended.
+            // It returns the index of a lexeme that is there, and otherwise appends one.
             let (count, place) = (spec.lexemes.len(), add(spec, RegexAst::ExprRef(*whole))?.as_usize());
             let mut after = spec.lexemes.split_off(place);
             if place < count {
                 add(spec, shorter.clone())?;
-                after.drain(..spec.lexemes.len() - place); // its number is that of the lexeme that it replaces
+                after.drain(..spec.lexemes.len() - place); // the new lexeme has the index that the grammar refers to
                 spec.lexemes.append(&mut after);
             }
         }

@@ -11,7 +11,8 @@ use llguidance::JsonCompileOptions;
 use serde_json::{json, Map, Value};
 
 use super::limits::{
-    MOST_BITS, MOST_DECIMALS, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_SQUARES,
+    MOST_BITS, MOST_DECIMALS, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_REMAINDER_BITS,
+    MOST_SQUARES,
 };
 use super::{bounds, expand, formats};
 use crate::error::{bad_grammar, one_line, Failure, Result};
@@ -86,7 +87,7 @@ fn written(mut schema: Value) -> Result<Value> {
     let coerced = options.insert(COERCED.to_owned(), Value::Bool(true)) == Some(Value::Bool(true));
     let mut schema = expand::expanded(&schema, coerced)?;
     let mut decimals = 0;
-    for joined in [Joined::Patterns, Joined::Multiples] {
+    for joined in [Joined::Patterns, Joined::Multiples, Joined::Remainders] {
         let mut known = HashMap::new();
         for _ in 0..PASSES {
             let mut checker = Checker::new(&schema, joined, known, decimals);
@@ -95,10 +96,10 @@ fn written(mut schema: Value) -> Result<Value> {
         }
     }
     let (mut is_open, mut has_controls) = (false, false);
-    let has_decimals = bounds::leaves_decimals(&schema);
+    let limit_decimals = bounds::can_limit_decimals(&schema);
     each_schema(&mut schema, &mut |fields| {
         formats::spell(fields);
-        bounds::limit(fields, has_decimals);
+        bounds::limit(fields, limit_decimals);
         bounds::spell(fields);
         is_open |= has_open_names(fields);
         has_controls |= has_control_characters(fields);
@@ -263,6 +264,8 @@ enum Joined {
     Patterns,
     /// The bits of the numbers of `multipleOf`, which the compiler multiplies.
     Multiples,
+    /// The bits of their remainders.
+    Remainders,
 }
 
 impl Joined {
@@ -270,6 +273,7 @@ impl Joined {
         match self {
             Joined::Patterns => MOST_JOINED,
             Joined::Multiples => MOST_BITS,
+            Joined::Remainders => MOST_REMAINDER_BITS,
         }
     }
 
@@ -282,6 +286,10 @@ impl Joined {
             Joined::Multiples => format!(
                 "a number would have to be a multiple of several numbers whose product has more than {MOST_BITS} bits \
                  (`multipleOf`, joined by `allOf`, `$ref` or sibling keywords)"
+            ),
+            Joined::Remainders => format!(
+                "a number would have to be a multiple of one whose factors other than 2 and 5 have more than \
+                 {MOST_REMAINDER_BITS} bits (`multipleOf`, joined by `allOf`, `$ref` or sibling keywords)"
             ),
         };
         wrong(path, reason)
@@ -508,7 +516,7 @@ impl<'a> Checker<'a> {
         Ok(found)
     }
 
-    /// The load of a `multipleOf`: its bits, scaled to the most decimals of any.
+    /// The load of a `multipleOf`: its bits, scaled to the most decimals of any, or those of its remainders.
     fn multiple(&mut self, value: &Value, path: &str) -> Result<Load<'a>> {
         let text = value.as_f64().unwrap_or_default().to_string(); // without an exponent
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -521,7 +529,19 @@ impl<'a> Checker<'a> {
         };
         self.decimals = self.decimals.max(decimals);
         let bits = u64::BITS - (digits * 10_u64.pow(self.decimals - decimals)).leading_zeros();
-        Ok(self.load(Joined::Multiples, bits as usize))
+        let mut remainders = digits;
+        for factor in [2, 5] {
+            while remainders > 0 && remainders % factor == 0 {
+                remainders /= factor;
+            }
+        }
+        let remainder_bits = u64::BITS - remainders.saturating_sub(1).leading_zeros();
+        if remainder_bits as usize > MOST_REMAINDER_BITS {
+            return Err(Joined::Remainders.too_many(path));
+        }
+        let mut load = self.load(Joined::Multiples, bits as usize);
+        load.here += self.load(Joined::Remainders, remainder_bits as usize).here;
+        Ok(load)
     }
 
     fn properties(&mut self, number: usize, path: &str) -> Result<()> {

@@ -24,15 +24,16 @@ extension TextSession {
 
   /// How probable the model finds a given answer, for example to choose the most probable of several; in a completion,
   /// how probable it finds that the answer continues the text (begin it with the space that separates them). The answer
-  /// is not generated, and the conversation is unchanged. Answers to the same words share their prefill. An answer in
+  /// is not generated, and the conversation is unchanged. Answers to the same text share their prefill. An answer in
   /// progress ends.
   ///
-  /// - Throws: `StreamFuseError` if the answer is empty, both texts together do not fit into the context, or a pass fails;
-  ///   with the code `cancelled` if `stop`, `reset`, `restore` or a request ends it. `CancellationError`.
+  /// - Throws: `StreamFuseError` if the answer is empty, both texts do not fit into the context, or a pass fails;
+  ///   with the code `cancelled` if `stop`, `reset`, `restore` or a request ends it. `CancellationError` if the task is
+  ///   cancelled.
   public func score(_ answer: String, to words: String) async throws -> Score { try await session.score(words, answer) }
 
-  /// Ends all requested answers at their next token, including those that have not begun, and scores; delivered tokens are
-  /// kept. Any thread may call it.
+  /// Ends all requested answers and scores, including those that have not begun. Delivered tokens are kept. Any thread
+  /// may call it.
   public func stop() { session.stop() }
 
   /// Clears all tokens, and all turns except the messages that it began with.

@@ -39,7 +39,7 @@ final class CoreSession: Writer, @unchecked Sendable {  // a Session sees to "on
     }
   }
 
-  /// Needs a tokenizer.
+  /// Always throws: a session of token ids has no tokenizer.
   func score(_ text: String, _ answer: String) throws -> [Double] {
     throw StreamFuseError(.badArgument, "this model has no tokenizer, so it cannot score text")
   }

@@ -20,7 +20,7 @@ public actor Session {
     var requests = 0
     /// How many of the last of them keep the rounds of tools.
     var keeping = 0
-    /// Whether the writer scores an answer.
+    /// Whether a score is being computed.
     var isScoring = false
     /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
@@ -35,7 +35,7 @@ public actor Session {
       if !keepsRounds || turn != nil { last = nil }
     }
 
-    /// How many requests were made, and calls that end them and a score.
+    /// Counts the calls that end a score, which compares it before and after.
     var ending: Int { requests - keeping }
 
     /// Whether nothing was claimed since this request that ends it.
@@ -91,8 +91,8 @@ public actor Session {
     return goesOn ? Answer(session: self, turn: turn) : nil
   }
 
-  /// Ends all requested answers at their next token, including those that have not begun, and scores; delivered tokens are
-  /// kept. Any thread may call it; later requests are not affected.
+  /// Ends all requested answers and scores, including those that have not begun. Delivered tokens are kept. Any thread
+  /// may call it; later requests are not affected.
   public nonisolated func stop() {
     running.withLock {
       $0.stops += 1

@@ -27,7 +27,7 @@ public struct StreamFuseError: Error, LocalizedError, Sendable, Equatable {
     case badFile = 10
     /// A JSON schema, regular expression or grammar is invalid, not supported or too large.
     case badGrammar = 11
-    /// A score was ended before it was complete. (`load` throws `CancellationError`.)
+    /// `stop` or another request ended a `score`. A cancelled task throws `CancellationError` instead, also in `load`.
     case cancelled = 12
     /// The text of an answer is not an object of the requested type: `Response.parsed`.
     case notParsed = -1

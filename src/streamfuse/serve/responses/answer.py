@@ -30,7 +30,7 @@ class _Kind:
 
 
 _MESSAGE = _Kind("message", "msg", "output_text", "content", "content_part", "output_text")
-_THOUGHTS = _Kind("reasoning", "rs", "reasoning_text", "content", "content_part", "reasoning_text")
+_REASONING = _Kind("reasoning", "rs", "reasoning_text", "content", "content_part", "reasoning_text")
 _SUMMARY = _Kind("reasoning", "rs", "summary_text", "summary", "reasoning_summary_part", "reasoning_summary_text")
 
 
@@ -52,18 +52,18 @@ class _Text:
         return {**part, "annotations": [], "logprobs": list(self.tokens)} if self.kind is _MESSAGE else part
 
     def item(self, status: str) -> Item:
-        """The item with the text so far; without a part if nothing is written."""
+        """The item with this status; an item in progress has no part yet."""
         own: Item = {"role": "assistant"} if self.kind is _MESSAGE else {"summary": []}
         parts = [self.part()] if status != "in_progress" else []
         return {"id": self.id, "type": self.kind.item, "status": status, **own, self.kind.list: parts}
 
 
 class ResponseAnswer(Answer):
-    """The output has an item for the thoughts, for the text and for each call of a tool. Calls are known at the end of
-    the answer, so a stream has the arguments of each in one event.
+    """Builds the response object and its stream events. The output has an item for the reasoning, the message and each
+    tool call. Calls are parsed at the end of the answer, so their arguments arrive in one delta. A finished response is
+    stored unless `store` is false.
 
-    `sampling` has the temperature and top_p of the answer. A response that has ended is added to the store, if the
-    request wants it.
+    `sampling` has the default temperature and top_p.
     """
 
     end = None
@@ -104,45 +104,45 @@ class ResponseAnswer(Answer):
         return self._response
 
     def chunks(self, part: Part) -> list[Event]:
-        reason = finish_reason(part) if isinstance(part, Result) else ""  # or the error of an answer without an end
+        reason = finish_reason(part) if isinstance(part, Result) else ""  # raises if the server has stopped it
         begin = self._begin()
-        return [*begin, *(self._closing(part, reason) if isinstance(part, Result) else self._piece(part))]
+        return [*begin, *(self._finish(part, reason) if isinstance(part, Result) else self._piece(part))]
 
     def last(self) -> list[Event]:
         return []
 
     def failed(self, error: RequestError) -> list[Event]:
-        events = [*self._begin(), *self._close("incomplete")]
+        events = [*self._begin(), *self._end_item("incomplete")]
         failure = {"code": error.code or "server_error", "message": error.message}
         self._response |= {"status": "failed", "error": failure, "output": self._output}
-        return [*events, self._about("failed")]
+        return [*events, self._response_event("failed")]
 
     def _begin(self) -> list[Event]:
         """The events before all others, once."""
-        return [] if self._events else [self._about("created"), self._about("in_progress")]
+        return [] if self._events else [self._response_event("created"), self._response_event("in_progress")]
 
     def _piece(self, piece: Piece) -> list[Event]:
         tokens = self._content.tokens_of(piece)
         if self._content.cut or not piece.text or piece.channel == "tool_call":
             return []
-        thoughts = _SUMMARY if self._request.summary else _THOUGHTS
-        return self._write(thoughts if piece.channel == "thinking" else _MESSAGE, piece.text, tokens)
+        reasoning = _SUMMARY if self._request.summary else _REASONING
+        return self._write(reasoning if piece.channel == "thinking" else _MESSAGE, piece.text, tokens)
 
     def _write(self, kind: _Kind, text: str, tokens: list[dict[str, Any]]) -> list[Event]:
         """Append text to the item that is written, or to a new one of this kind."""
         events: list[Event] = []
         if self._text is None or self._text.kind is not kind:
-            events += self._close("completed")
+            events += self._end_item("completed")
             self._text = _Text(kind)
             events.append(self._item_event("added", self._text.item("in_progress")))
             events.append(self._text_event(f"{kind.part_event}.added", part=self._text.part()))
         self._text.texts.append(text)
-        tokens = _as_typed(tokens)
+        tokens = _with_bytes(tokens)
         self._text.tokens += tokens
         log_probs = {"logprobs": tokens} if kind is _MESSAGE else {}
         return [*events, self._text_event(f"{kind.text_event}.delta", delta=text, **log_probs)]
 
-    def _close(self, status: str) -> list[Event]:
+    def _end_item(self, status: str) -> list[Event]:
         """End the item that is written, if any."""
         if self._text is None:
             return []
@@ -172,14 +172,14 @@ class ResponseAnswer(Answer):
         self._output.append(whole)
         return events
 
-    def _closing(self, result: Result, reason: str) -> list[Event]:
+    def _finish(self, result: Result, reason: str) -> list[Event]:
         self._result = result
         is_cut = reason == "length"
         calls, rest = self._content.ending(result)
         last, events = self._content.last_tokens(), []
         if rest or last or not (calls or self._output or self._text):
             events += self._write(_MESSAGE, rest, last)
-        events += self._close("incomplete" if is_cut and not calls else "completed")
+        events += self._end_item("incomplete" if is_cut and not calls else "completed")
         for call in calls:
             events += self._call(call)
         counts = usage(self.statistics)
@@ -199,13 +199,13 @@ class ResponseAnswer(Answer):
         }
         if self._request.store:
             self._store.add(self._response, self._request.input)
-        return [*events, self._about(self._response["status"])]
+        return [*events, self._response_event(self._response["status"])]
 
     def _event(self, kind: str, **fields: Any) -> Event:
         self._events += 1
         return {"type": f"response.{kind}", "sequence_number": self._events - 1, **fields}
 
-    def _about(self, kind: str) -> Event:
+    def _response_event(self, kind: str) -> Event:
         """An event with the response as it is now."""
         return self._event(kind, response=dict(self._response))
 
@@ -219,7 +219,7 @@ class ResponseAnswer(Answer):
         return self._event(kind, **where, **fields)
 
 
-def _as_typed(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_bytes(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tokens with log-probabilities, in which `bytes` is never null: a part of a character has none here."""
     top = [[{**one, "bytes": one["bytes"] or []} for one in token["top_logprobs"]] for token in tokens]
     return [{**token, "top_logprobs": own} for token, own in zip(tokens, top, strict=True)]

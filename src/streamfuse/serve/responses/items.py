@@ -28,19 +28,20 @@ def read_input(given: object, find: Callable[[str], Item | None]) -> list[Item]:
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list):
-        raise wrong("input", "text, or a list of items", given)
+        raise wrong("input", "a string or a list of items", given)
     return [_read(item, f"input[{place}]", find) for place, item in enumerate(given)]
 
 
-def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The messages of a conversation. Thoughts and calls become part of the assistant's message that they belong to."""
+def messages_of_items(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The messages of a conversation. Reasoning becomes part of the assistant's message after it, and a call of the one
+    before it."""
     messages: list[dict[str, Any]] = []
-    thoughts: list[str] = []
+    reasoning: list[str] = []
     for item in items:
-        last = messages[-1] if messages and messages[-1]["role"] == "assistant" and not thoughts else None
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" and not reasoning else None
         match item["type"]:
             case "reasoning":
-                thoughts += [part["text"] for part in item.get("content") or item["summary"]]
+                reasoning += [part["text"] for part in item.get("content") or item["summary"]]
                 continue
             case "function_call":
                 if last is None:
@@ -56,15 +57,14 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
                     last["content"] = text
                 else:
                     messages.append({"role": item["role"], "content": text})
-        if thoughts and messages[-1]["role"] == "assistant":
-            messages[-1]["reasoning_content"] = "\n".join(thoughts)
-        thoughts = []
+        if reasoning and messages[-1]["role"] == "assistant":
+            messages[-1]["reasoning_content"] = "\n".join(reasoning)
+        reasoning = []
     return messages
 
 
 def _read(item: object, param: str, find: Callable[[str], Item | None]) -> Item:
-    """An item with what is read of it. It keeps its id only if it is a stored one: others could be those of somebody
-    else's items."""
+    """Validates an input item. Only a stored item keeps its id, so that a client cannot use that of another's item."""
     if not isinstance(item, dict):
         raise wrong(param, "an object", item)
     kind = item.get("type") or ("message" if {"role", "content"} & set(item) else "item_reference")
@@ -73,7 +73,7 @@ def _read(item: object, param: str, find: Callable[[str], Item | None]) -> Item:
     if kind == "item_reference":
         if stored is None:
             named = _text(item, "id", param)
-            message = f"{param} refers to {named!r:.80}, which is not stored (any more); send the item itself"
+            message = f"{param}: item {named!r:.80} is not stored; send the item itself"
             raise RequestError(404, message, f"{param}.id", "item_not_found")
         return stored
     fields = _fields(item, kind, param)
@@ -108,12 +108,12 @@ def _fields(item: Item, kind: str, param: str) -> Item:
                 if parts:
                     found[name] = [{"type": of, "text": text_of(parts, f"{param}.{name}", (of,))}]
             return found
-    why = "only messages, function calls, their outputs, reasoning and references to items are"
-    raise unsupported(f"{param}.type", f"{param} has type {kind!r:.60}, which is not supported: {why}")
+    known = "message, function_call, function_call_output, reasoning and item_reference"
+    raise unsupported(f"{param}.type", f"{param}.type {kind!r:.60} is not supported; supported types are {known}")
 
 
 def _text(item: Item, name: str, param: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise wrong(f"{param}.{name}", "text", value)
+        raise wrong(f"{param}.{name}", "a string", value)
     return value

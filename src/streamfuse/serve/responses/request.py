@@ -8,18 +8,18 @@ from typing import Any
 
 from streamfuse.serve.errors import RequestError
 from streamfuse.serve.fields import Fields, Refusals, Request, schema_of, wrong
-from streamfuse.serve.responses.items import Item, messages_of, read_input
+from streamfuse.serve.responses.items import Item, messages_of_items, read_input
 from streamfuse.serve.responses.store import Store
 from streamfuse.serve.tools import add_tools
 
 _LOG_PROBS = "message.output_text.logprobs"
 _REFUSED: Refusals = {
-    "background": ((False,), "an answer is written while the client waits; use stream"),
+    "background": ((False,), "set stream to receive the answer as it is generated"),
     "context_management": (([],), "use truncation: auto, which leaves out the oldest turns"),
     "conversation": ((), "use previous_response_id, or send the items of the conversation"),
     "frequency_penalty": ((0,), "use repetition_penalty"),
     "logit_bias": (({},), "use regex, grammar or text.format to restrict the answer"),
-    "moderation": ((), "leave it out"),
+    "moderation": ((), "remove the field"),
     "presence_penalty": ((0,), "use repetition_penalty"),
     "prompt": ((), "send the text of the prompt as instructions and input"),
 }
@@ -33,7 +33,7 @@ class ResponseRequest:
     request: Request
     input: list[Item]  # with that of the responses before it
     store: bool
-    summary: bool  # thoughts are given as their summary
+    summary: bool  # reasoning is returned in `summary`
     echo: dict[str, Any]  # fields of the request, as the response has them
 
 
@@ -42,15 +42,15 @@ def read_response(body: object, models: Sequence[str], store: Store) -> Response
     wrong."""
     fields = Fields(body, models, _REFUSED, _IGNORED)
     own = body if isinstance(body, dict) else {}
-    instructions = fields.take("instructions", str, "text")
-    previous = fields.take("previous_response_id", str, "text")
+    instructions = fields.take("instructions", str, "a string")
+    previous = fields.take("previous_response_id", str, "a string")
     before = [] if previous is None else store.get(previous, "previous_response_id").items
     given = fields.take("input", object, "")
     items = [*before, *read_input([] if given is None and before else given, store.item)]
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]
-    messages += messages_of(items)
+    messages += messages_of_items(items)
     if not messages:
-        message = "input must have at least one message, call or output of a call, or there must be instructions"
+        message = "the request has no messages; set input or instructions"
         raise RequestError(400, message, "input", "invalid_value")
     options = fields.options()
     effort, summary = _reasoning(fields)
@@ -62,20 +62,20 @@ def read_response(body: object, models: Sequence[str], store: Store) -> Response
     if limit is not None:
         options["max_new_tokens"] = limit
     top = fields.alternatives("top_logprobs")
-    # What else a client may want to be included belongs to tools of OpenAI's servers, or is thoughts, which are shown.
-    included = fields.take("include", list, "a list of texts") or []
+    # Other values concern OpenAI's hosted tools, or encrypted reasoning; reasoning is always returned.
+    included = fields.take("include", list, "a list of strings") or []
     if _LOG_PROBS in included or top:
         options["log_probs"], options["top_log_probs"] = True, top or 0
     one_call = add_tools(fields, options, flat=True)
-    truncation = fields.take("truncation", str, "text") or "disabled"
+    truncation = fields.take("truncation", str, "a string") or "disabled"
     if truncation not in ("auto", "disabled"):
         raise wrong("truncation", "auto or disabled", truncation)
     metadata = fields.take("metadata", dict, "an object") or {}
     keep, stream = fields.switch("store", True), fields.switch("stream")
     fields.end()
     request = Request(
-        options, fields.model, messages, stream=stream, prompt="input", limit="max_output_tokens", schema="text.format",
-        drops_oldest=truncation == "auto", one_call=one_call,
+        options, fields.model, messages, stream=stream, prompt_field="input", limit_field="max_output_tokens",
+        schema_field="text.format", drops_oldest=truncation == "auto", one_call=one_call,
     )  # fmt: skip
     echo = {
         "instructions": instructions,
@@ -100,19 +100,19 @@ def _reasoning(fields: Fields) -> tuple[str | None, bool]:
     given = fields.take("reasoning", dict, "an object") or {}
     effort = given.get("effort")
     if effort is not None and not isinstance(effort, str):
-        raise wrong("reasoning.effort", "text", effort)
+        raise wrong("reasoning.effort", "a string", effort)
     for name in ("summary", "generate_summary"):
         if given.get(name) is not None and not isinstance(given[name], str):
-            raise wrong(f"reasoning.{name}", "text", given[name])
+            raise wrong(f"reasoning.{name}", "a string", given[name])
     return effort, any(given.get(name) is not None for name in ("summary", "generate_summary"))
 
 
 def _text(fields: Fields) -> tuple[dict[str, Any], str | None]:
-    """The form of the answer, and how much it says."""
+    """The response format, and the verbosity."""
     given = fields.take("text", dict, "an object") or {}
     form, verbosity = given.get("format") or {"type": "text"}, given.get("verbosity")
     if not isinstance(form, dict):
         raise wrong("text.format", "an object", form)
     if verbosity is not None and not isinstance(verbosity, str):
-        raise wrong("text.verbosity", "text", verbosity)
+        raise wrong("text.verbosity", "a string", verbosity)
     return form, verbosity

@@ -14,6 +14,7 @@ from streamfuse.serve.responses.items import Item
 
 MOST_RESPONSES = 256
 MOST_BYTES = 64 << 20
+_ITEM_BYTES = 1024  # estimated overhead of an item in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,8 @@ class Stored:
         return [*self.input, *self.response["output"]]
 
 
-_ITEM_BYTES = 1024  # that an item needs besides its text
-
-
 class Store:
-    """The responses that were used last: at most `most` of them, in at most about `most_bytes`. For one event loop."""
+    """The responses that were used last: at most `most` of them, in at most about `most_bytes`. Not thread-safe."""
 
     def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
@@ -45,7 +43,7 @@ class Store:
 
     def add(self, response: dict[str, Any], given: list[Item]) -> None:
         """Keep a response and its input."""
-        # Each counts as if it shared no item with others: a conversation keeps what it refers to.
+        # Items that responses share are counted for each of them, so the total is an upper estimate.
         stored = Stored(response, given)
         size = len(json.dumps([response, given])) + _ITEM_BYTES * len(stored.items)
         self._stored[response["id"]] = stored, size
@@ -59,7 +57,7 @@ class Store:
         """A response. RequestError, which names the field `param`, if it is not stored."""
         found = self._stored.get(id_)
         if found is None:
-            kept = f"the server keeps the last {self._most}, without those of store: false, until it ends"
+            kept = "the server keeps only recently used responses, in memory, and none with store: false"
             if param is None:
                 raise RequestError(404, f"response {id_!r:.80} not found: {kept}", code="response_not_found")
             # Some clients look for these words, and send the whole conversation then.
@@ -89,7 +87,7 @@ class Store:
 
 
 def page_of(items: Sequence[Item], query: Mapping[str, str]) -> dict[str, Any]:
-    """A part of a list of items, as the `limit`, `order` and `after` of a query want it."""
+    """One page of items, for the query parameters `limit`, `order` and `after`."""
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not re.fullmatch("[0-9]{1,3}", limit) or not 1 <= int(limit) <= 100:
         raise RequestError(400, f"limit must be an integer from 1 to 100, not {limit!r:.40}", "limit", "invalid_value")

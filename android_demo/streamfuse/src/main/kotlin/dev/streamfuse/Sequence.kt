@@ -20,7 +20,8 @@ internal class Sequence(native: NativeSession) {
     private var native: NativeSession? = native
     private var running: Generation? = null // the answer that the native side generates
     private var claimed: Generation? = null // the last one requested; another that still runs is ending
-    private var scoring: Scoring? = null // what the native side scores
+    private val scorings = mutableSetOf<Scoring>() // scores that wait or run
+    private var scoring: Scoring? = null // the one that runs
     private var closing = false
     private var requests = 0L // how many times something was requested or stopped from outside
 
@@ -59,7 +60,7 @@ internal class Sequence(native: NativeSession) {
     fun stop(only: Generation? = null): Unit = synchronized(gate) {
         if (only == null) {
             requests++
-            scoring?.let(::stop)
+            scorings.forEach(::stop)
         }
         interrupt(only)
     }
@@ -71,19 +72,26 @@ internal class Sequence(native: NativeSession) {
         if (running in answers) native?.stop()
     }
 
-    /** Ends a score with [ErrorCode.CANCELLED]. */
+    /** Ends a score, which then throws [ErrorCode.CANCELLED]. */
     fun stop(score: Scoring): Unit = synchronized(gate) {
         score.stopped = true
         if (scoring === score) native?.stop()
     }
 
-    /** Runs [body] for a score, which [stop] and later requests end, after the answer in progress. */
-    fun <T> scoring(score: Scoring, body: (NativeSession) -> T): T = alone(keepsRounds = true) { native ->
-        synchronized(gate) { scoring = score }
+    /** Runs [body] for a score after ending the answer in progress. [stop] and later requests end the score. */
+    fun <T> scoring(score: Scoring, body: (NativeSession) -> T): T {
+        synchronized(gate) { scorings += score }
         try {
-            if (score.stopped) throw cancelled() else body(native).also { if (score.stopped) throw cancelled() }
+            return alone(keepsRounds = true) { native ->
+                synchronized(gate) { scoring = score }
+                if (score.stopped) throw cancelled()
+                body(native).also { if (score.stopped) throw cancelled() }
+            }
         } finally {
-            synchronized(gate) { scoring = null }
+            synchronized(gate) {
+                scorings -= score
+                if (scoring === score) scoring = null
+            }
         }
     }
 
@@ -91,10 +99,11 @@ internal class Sequence(native: NativeSession) {
     fun <T> use(body: (NativeSession) -> T): T = lock.withLock { body(native ?: throw closed()) }
 
     /**
-     * Ends the answer in progress, even in prefill, then calls [use]. Unless [keepsRounds], also ends the rounds of tool
-     * calls: the result of a running tool is dropped.
+     * Ends the answer in progress, even in prefill, then calls [use]. Unless [keepsRounds], also ends scores and the
+     * rounds of tool calls: the result of a running tool is dropped.
      */
     fun <T> alone(keepsRounds: Boolean = false, body: (NativeSession) -> T): T {
+        if (!keepsRounds) synchronized(gate) { scorings.forEach(::stop) }
         interrupt()
         return use {
             endAll(keepsRounds)

@@ -167,7 +167,7 @@ public sealed class Session(
      * in progress ends here; the result of a running tool still reaches the model.
      *
      * @throws StreamFuseException if the answer is empty, text and answer do not fit into the context, or a pass fails;
-     *   with [ErrorCode.CANCELLED] if [stop] or another request ends it.
+     *   with [ErrorCode.CANCELLED] if [stop], a request for an answer, [reset] or [restore] ends it.
      */
     public suspend fun score(text: String, answer: String): Score {
         currentCoroutineContext().ensureActive()

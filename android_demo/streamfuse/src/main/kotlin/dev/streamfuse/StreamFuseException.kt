@@ -38,7 +38,10 @@ public enum class ErrorCode(internal val value: Int?) {
     /** A JSON schema, regular expression or grammar is invalid, not supported or too large. */
     BAD_GRAMMAR(11),
 
-    /** A [Session.score] was ended before it was complete. ([StreamFuse.load] throws a CancellationException.) */
+    /**
+     * [Session.stop] or another request ended a [Session.score]. If its coroutine is cancelled, a score throws
+     * CancellationException instead, and so does [StreamFuse.load].
+     */
     CANCELLED(12),
 
     /** The text of an answer is not an object of the requested class: [Answer.parsed]. */
