@@ -18,6 +18,7 @@ from bundle_samples import CHAT_TEMPLATE, PrintableBackend, edit_manifest, fake_
 
 import streamfuse
 from streamfuse import engines
+from streamfuse.runtime.backend import BackendError
 from streamfuse.serve.options import ServeOptions
 from streamfuse.serve.server import Server
 
@@ -38,6 +39,18 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     """A tool_choice among some of the tools."""
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+class FailingBackend(PrintableBackend):
+    """Fails at the pass that is one too many, once."""
+
+    passes_left = 1000
+
+    def run(self, *arguments: Any, **named: Any) -> Any:
+        self.passes_left -= 1
+        if self.passes_left == 0:
+            raise BackendError("the engine has no more power")
+        return super().run(*arguments, **named)
 
 
 class Served:

@@ -12,11 +12,9 @@ from typing import Any
 
 import openai
 import pytest
-from bundle_samples import PrintableBackend
-from served import CAPACITY, NAME, Served, allowed, serving
+from served import CAPACITY, NAME, FailingBackend, Served, allowed, serving
 from tool_samples import TOOLS
 
-from streamfuse.runtime.backend import BackendError
 from streamfuse.runtime.core import GrammarStopped
 from streamfuse.serve.app import MOST_BODY_BYTES
 from streamfuse.serve.errors import request_error
@@ -284,18 +282,6 @@ def test_a_bundle_without_a_chat_template_completes_only(tmp_path: Path) -> None
         status, error = refused(served, "/chat/completions", {"messages": ASK})
         assert (status, error["code"]) == (400, "no_chat_template")
         assert served.post("/completions", {"prompt": "hi", "max_tokens": 3})[0] == 200
-
-
-class FailingBackend(PrintableBackend):
-    """Fails at the pass that is one too many, once."""
-
-    passes_left = 1000
-
-    def run(self, *arguments: Any, **named: Any) -> Any:
-        self.passes_left -= 1
-        if self.passes_left == 0:
-            raise BackendError("the engine has no more power")
-        return super().run(*arguments, **named)
 
 
 def test_an_engine_that_fails_is_an_error_of_the_server_and_the_next_request_is_answered(tmp_path: Path) -> None:

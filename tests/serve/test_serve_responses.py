@@ -15,10 +15,9 @@ from typing import Any, Literal
 import openai
 import pydantic
 import pytest
-from bundle_samples import CHAT_TEMPLATE, PrintableBackend
-from served import CAPACITY, NAME, Served, serving
+from bundle_samples import CHAT_TEMPLATE
+from served import CAPACITY, NAME, FailingBackend, Served, serving
 
-from streamfuse.runtime.backend import BackendError
 from streamfuse.serve.errors import RequestError
 from streamfuse.serve.responses.answer import ResponseAnswer
 from streamfuse.serve.responses.request import read_response
@@ -558,18 +557,6 @@ def test_a_bundle_without_a_chat_template_has_no_responses(tmp_path: Path) -> No
         for path in ("/responses", "/responses/input_tokens"):
             status, found = served.post(path, {"input": "hi"})
             assert (status, found["error"]["code"]) == (400, "no_chat_template")
-
-
-class FailingBackend(PrintableBackend):
-    """Fails at the pass that is one too many, once."""
-
-    passes_left = 1000
-
-    def run(self, *arguments: Any, **named: Any) -> Any:
-        self.passes_left -= 1
-        if self.passes_left == 0:
-            raise BackendError("the engine has no more power")
-        return super().run(*arguments, **named)
 
 
 def test_an_engine_that_fails_is_an_error_or_an_event(tmp_path: Path) -> None:

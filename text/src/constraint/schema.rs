@@ -441,11 +441,9 @@ impl<'a> Checker<'a> {
                     _ => false,
                 };
                 if is_beyond {
-                    return Err(wrong(
-                        path,
-                        format!("{value} needs more than 64 bits (with sign); use a bound between -2^63 and 2^63"),
-                    ));
-                    // the compiler takes 2^63
+                    let reason =
+                        format!("{value} needs more than 64 bits (with sign); use a bound between -2^63 and 2^63");
+                    return Err(wrong(path, reason));
                 }
                 if name == "multipleOf" {
                     found = self.multiple(value, path)?;

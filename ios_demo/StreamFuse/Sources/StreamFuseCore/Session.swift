@@ -20,8 +20,8 @@ public actor Session {
     var requests = 0
     /// How many of the last of them keep the rounds of tools.
     var keeping = 0
-    /// Whether a score is being computed.
-    var isScoring = false
+    /// The number of the score that is being computed, among the requests.
+    var scoring: Int?
     /// How often `stop` was called. A request made before the last call has ended, or ends as soon as it begins.
     var stops = 0
 
@@ -31,7 +31,7 @@ public actor Session {
       requests += 1
       keeping = keepsRounds ? keeping + 1 : 0
       request?.number.store(requests, ordering: .relaxed)
-      if turn != nil || (isScoring && !keepsRounds) { writer?.stop() }
+      if turn != nil || (scoring != nil && !keepsRounds) { writer?.stop() }
       if !keepsRounds || turn != nil { last = nil }
     }
 
@@ -96,30 +96,30 @@ public actor Session {
   public nonisolated func stop() {
     running.withLock {
       $0.stops += 1
-      if $0.turn != nil || $0.isScoring { $0.writer?.stop() }
+      if $0.turn != nil || $0.scoring != nil { $0.writer?.stop() }
     }
   }
 
   /// How probable the model finds an answer: `Chat.score`, `Completion.score`.
   nonisolated func score(_ text: String, _ answer: String) async throws -> Score {
-    let (stops, ending) = running.withLock {
+    let (number, stops, ending) = running.withLock {
       $0.claim(keepsRounds: true)
-      return ($0.stops, $0.ending)
+      return ($0.requests, $0.stops, $0.ending)
     }
     return try await withTaskCancellationHandler {
-      try await scored(text, answer, stops, ending)
+      try await scored(text, answer, number, stops, ending)
     } onCancel: {
-      running.withLock { $0.isScoring ? $0.writer?.stop() : () }
+      running.withLock { $0.scoring == number ? $0.writer?.stop() : () }
     }
   }
 
   /// The isolated part of `score`, which a `stop`, a later request and the like end.
-  private func scored(_ text: String, _ answer: String, _ stops: Int, _ ending: Int) throws -> Score {
+  private func scored(_ text: String, _ answer: String, _ number: Int, _ stops: Int, _ ending: Int) throws -> Score {
     endTurn(keepsRounds: true)
     let writer = try opened()
     let goesOn = { self.running.withLock { $0.stops == stops && $0.ending == ending } }
-    defer { running.withLock { $0.isScoring = false } }
-    running.withLock { $0.isScoring = true }
+    defer { running.withLock { $0.scoring = nil } }
+    running.withLock { $0.scoring = number }
     let found = Result { goesOn() && !Task.isCancelled ? try writer.score(text, answer) : [] }
     try Task.checkCancellation()
     guard goesOn() else { throw StreamFuseError(.cancelled, "the score was ended before it was complete") }

@@ -211,6 +211,20 @@ final class SessionTests: XCTestCase {
     }
   }
 
+  func testAScoreThatWaitsAndIsCancelledLeavesTheOneThatRuns() async throws {
+    let first = HeldPass(1)
+    let chat = try await lettersModel { first.reached() }.chat()
+    let running = Task { try await chat.score("27", to: "31") }
+    await first.isReached()
+    let waiting = Task { try await chat.score("27", to: "31") }
+    try await Task.sleep(for: .milliseconds(100))  // it waits for the pass
+    waiting.cancel()
+    first.go()
+    let score = try await running.value
+    XCTAssertEqual(score.logProbs.count, 2)
+    await assertThrows(CancellationError.self) { _ = try await waiting.value }
+  }
+
   func testAScoreEndsTheAnswerInProgressAndLeavesTheConversation() async throws {
     let chat = try await lettersModel().chat { $0.maxNewTokens = 9 }
     for try await _ in chat.stream(to: "314") {
