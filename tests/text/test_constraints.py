@@ -204,6 +204,16 @@ def test_control_and_end_tokens_are_never_allowed() -> None:
             constraint.accept(2)
 
 
+def test_a_negation_reaches_no_control_token() -> None:
+    """Neither in masks nor for single tokens, which drafts are."""
+    tokenizer = opened(llama_like(), eos=[2])
+    constraint = tokenizer.constraint(grammar="start: A\nA: ~/a/")
+    constraint.accept(tokenizer.encode_rendered("b", continues=True)[0])
+    allowed = constraint.allows(np.arange(constraint.vocab_size))  # before there is a mask
+    assert (allowed == constraint.mask()).all()
+    assert not allowed[[0, 1]].any()
+
+
 def test_a_text_that_spells_a_control_token_is_text() -> None:
     tokenizer = opened(llama_like())
     assert fits(tokenizer, {"regex": r"<\|im_end\|>"}, "<|im_end|>")

@@ -97,6 +97,16 @@ impl Constraint {
         for &end in self.vocabulary.ends() {
             mask.disallow_token(end);
         }
+        // In masks, but not for single tokens, the compiler lets a negation match the mark of control tokens.
+        let vocabulary = self.vocabulary.clone();
+        for &control in vocabulary.controls() {
+            if mask.is_allowed(control) {
+                let fits = self.parser.validate_token(control);
+                if !self.checked(fits)? {
+                    mask.disallow_token(control);
+                }
+            }
+        }
         Ok(mask)
     }
 

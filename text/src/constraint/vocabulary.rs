@@ -20,6 +20,7 @@ pub struct Vocabulary {
     /// Number of logits of the model.
     pub size: usize,
     ends: Vec<u32>,
+    controls: Vec<u32>,
 }
 
 impl Vocabulary {
@@ -44,13 +45,15 @@ impl Vocabulary {
                 word.clear();
             }
         }
+        let is_control = |id: &u32| words[*id as usize].first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
+        let controls = (0..words.len() as u32).filter(is_control).collect();
         // Without an end token: a grammar says where a text may end, and the core does the rest.
         let trie = TokTrie::from(&TokRxInfo::new(size as u32, INVALID_TOKEN), &words);
         // Not canonical: a mask then has every token that fits, and not only the first of a text that is forced.
         let env: TokEnv = std::sync::Arc::new(ApproximateTokEnv::new(trie));
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &SLICES.map(str::to_owned))
             .map_err(|error| bad_argument(format!("the vocabulary cannot be constrained ({})", one_line(&error))))?;
-        Ok(Vocabulary { factory, size, ends })
+        Ok(Vocabulary { factory, size, ends, controls })
     }
 
     pub fn trie(&self) -> &TokTrie {
@@ -60,6 +63,11 @@ impl Vocabulary {
     /// Whether a grammar may ask for this token: it exists and is no end token.
     pub fn has(&self, token: u32) -> bool {
         (token as usize) < self.size && !self.ends.contains(&token)
+    }
+
+    /// The tokens that only a grammar reaches that names them.
+    pub fn controls(&self) -> &[u32] {
+        &self.controls
     }
 
     /// The 32-bit words of a mask, which has a bit for each token.
