@@ -209,7 +209,7 @@ void Sequence::commit(const int32_t* rows, int n) {
     bool by_place;
     const uint8_t* const source = new_rows(c, by_place);
     for (int i = 0; i < n; ++i)
-      write_row(c, length_ + i, source + (by_place ? places_[static_cast<size_t>(i)] : rows[i]) * shapes.row_bytes());
+      write_row(c, length_ + i, source + (by_place ? places_[static_cast<size_t>(i)] : rows[i]) * shapes.row_bytes(c));
   }
   length_ += n;
   oldest_ = std::max(oldest_, length_ - shapes.ring());
@@ -221,7 +221,7 @@ void Sequence::write_row(size_t cache, int64_t position, const uint8_t* row) {
   const KvShape kv = shapes.kv(cache);
   const int64_t place = position % kv.capacity;
   if (!shapes.int8_cache())
-    std::memcpy(to + place * shapes.row_bytes(), row, static_cast<size_t>(shapes.row_bytes()));
+    std::memcpy(to + place * shapes.row_bytes(cache), row, static_cast<size_t>(shapes.row_bytes(cache)));
   else if (cache % 2 == 0)
     store_key(kv, reinterpret_cast<const float*>(row), place, to);
   else
@@ -293,7 +293,7 @@ void Sequence::clear_unused(size_t cache, int64_t length) {
   const KvShape kv = shapes.kv(cache);
   const bool is_ring = kv.capacity < shapes.capacity;
   if (shapes.int8_cache()) length = (length + kCacheBlock - 1) / kCacheBlock * kCacheBlock;
-  const std::vector<uint8_t> zeros(static_cast<size_t>(shapes.row_bytes()));
+  const std::vector<uint8_t> zeros(static_cast<size_t>(shapes.row_bytes(cache)));
   for (int64_t place = is_ring ? 0 : length_; place < std::min(length, kv.capacity); ++place) {
     const int64_t last = place + (length_ - 1 - place) / kv.capacity * kv.capacity;  // the position that is stored here
     if (place >= length_ || last < oldest_) write_row(cache, place, zeros.data());

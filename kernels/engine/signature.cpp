@@ -116,9 +116,9 @@ void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorF
     const KvShape kv = shapes.kv(cache);
     if (shapes.int8_cache())
       require(s.name, what, s.inputs[i], ScalarType::Byte,
-              {shapes.kv_heads, kv.capacity, cache % 2 == 0 ? kv.key_bytes() : kv.value_bytes()});
+              {kv.kv_heads, kv.capacity, cache % 2 == 0 ? kv.key_bytes() : kv.value_bytes()});
     else
-      require(s.name, what, s.inputs[i], shapes.cache_dtype, {kv.capacity, shapes.kv_heads, shapes.head_dim});
+      require(s.name, what, s.inputs[i], shapes.cache_dtype, {kv.capacity, kv.kv_heads, shapes.head_dim});
   }
 }
 
@@ -147,7 +147,7 @@ void read_pass(Signature& s, Shapes& shapes) {
   if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);
   for (int64_t i = 0; i < 2 * shapes.layers; ++i) {
     const std::string what = (i % 2 == 0 ? "new_key_" : "new_value_") + std::to_string(i / 2);
-    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(), {-1, shapes.kv_heads, shapes.head_dim});
+    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(), {-1, shapes.kv(static_cast<size_t>(i)).kv_heads, shapes.head_dim});
     if (i == 0) s.new_rows = at;
     const int64_t n = outputs.length(at, 0);
     if (n != s.rows && n != s.keep) bad_program(s.name, what + " has " + std::to_string(n) + " rows");
@@ -191,17 +191,21 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   // int8: [kv heads, positions, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale of 4 bytes.
   const int64_t tiles = (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock);
   const bool int8 = shapes.int8_cache();
-  agree(name, "the number of kv heads", shapes.kv_heads, keys.shape[int8 ? 0 : 1]);
   if (shapes.window == 0) agree(name, "the capacity", shapes.capacity, keys.shape[int8 ? 1 : 0]);
   agree(name, "the head dimension", shapes.head_dim, int8 ? tiles * kTileRows : keys.shape[2]);
   if (int8 && shapes.capacity % kCacheBlock != 0)
     bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
                           std::to_string(kCacheBlock));
   shapes.positions.resize(static_cast<size_t>(shapes.layers), 0);
+  shapes.kv_heads.resize(static_cast<size_t>(shapes.layers), 0);
   for (size_t layer = 0; layer < shapes.positions.size(); ++layer) {
     int64_t found = shapes.capacity;
     if (shapes.window > 0) found = positions_of(name, layer, meta, shapes);
     agree(name, "the number of positions in a layer's caches", shapes.positions[layer], found);
+    const std::string what = "key_cache_" + std::to_string(layer);
+    const TensorFacts cache = facts_of(name, what, meta.input_tensor_meta(kPassInputs + 2 * layer));
+    if (cache.shape.size() != 3) bad_program(name, what + " must have three dimensions");
+    agree(name, "the number of kv heads of a layer", shapes.kv_heads[layer], cache.shape[int8 ? 0 : 1]);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "linear.h"
 #include "qkv.h"
 #include "real_rows.h"
+#include "short_convolution.h"
 #include "tree_attention.h"
 
 namespace streamfuse {
@@ -62,6 +63,31 @@ void run_tree_attention(const Arguments& a) {
   if (args.cache_length < 0 || (args.cache_length > capacity && !args.can_be_ring()))
     throw BadArgument{"cache_length is out of range"};
   tree_attention(args);
+}
+
+void run_short_convolution(const Arguments& a) {
+  const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
+  const int64_t capacity = a.size(3, "key_cache", 3, 1), count = a.size(7, "taps", 2, 0);
+  if (heads < 2 || heads % 2 != 0) throw BadArgument{"the channels of query must be an even number of heads"};
+  if (capacity % kCacheBlock != 0) throw BadArgument{"the cache must have a multiple of 32 positions"};
+  if (count < 1) throw BadArgument{"there must be taps"};
+  ShortConvolution args;
+  args.cache = {capacity, heads / 2, dim};
+  args.query = a.read<float>(0, "query", {rows, heads, dim});
+  args.key = a.read<float>(1, "key", {rows, heads / 2, dim});
+  args.value = a.read<float>(2, "value", {rows, heads / 2, dim});
+  args.key_cache = a.read<uint8_t>(3, "key_cache", {heads / 2, capacity, args.cache.key_bytes()});
+  args.value_cache = a.read<uint8_t>(4, "value_cache", {heads / 2, capacity, args.cache.value_bytes()});
+  args.cache_length = a.read<int64_t>(5, "cache_length", {1})[0];
+  args.visible = a.read<bool>(6, "visible", {rows, rows});
+  args.taps = a.read<float>(7, "taps", {count, heads * dim});
+  args.out = a.write<float>(8, "out", {rows, heads * dim});
+  args.count = count;
+  args.rows = RealRows::of(rows);
+  args.visible_stride = rows;
+  if (args.cache_length < 0 || (args.cache_length > capacity && !args.can_be_ring()))
+    throw BadArgument{"cache_length is out of range"};
+  short_convolution(args);
 }
 
 void run_embedding_q8(const Arguments& a) {
@@ -175,6 +201,7 @@ void run_stream_top_k(const Arguments& a) {
 constexpr Operator kOperators[] = {
     {"streamfuse::tree_attention.out", 9, run_tree_attention<false>},
     {"streamfuse::window_attention.out", 10, run_tree_attention<true>},
+    {"streamfuse::short_convolution.out", 9, run_short_convolution},
     {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
     {"streamfuse::linear.out", 10, run_linear<false>},
     {"streamfuse::biased_linear.out", 11, run_linear<true>},

@@ -15,6 +15,7 @@
 
 #include "bench_products.h"
 #include "ops/lane_kernels.h"
+#include "ops/short_convolution.h"
 #include "ops/team.h"
 #include "test_products.h"
 
@@ -41,12 +42,13 @@ void expect(bool condition, const char* what) {
   ++failures;
 }
 
-// A pass with its own memory; sizes are exact so that the address sanitizer detects every access outside.
+// A pass of attention, or of a convolution if it has taps, with its own memory; sizes are exact so that the address sanitizer detects every access outside.
 struct Pass {
   int64_t rows, query_heads, kv_heads, dim, capacity, length, window = 0;
   int64_t ring = 0;                                                   // positions of the cache, if it is a ring
   std::vector<float> query, key, value, key_cache, value_cache, out;  // caches before quantization
   std::vector<uint8_t> keys, values;                                  // and as they are stored
+  std::vector<float> taps;                                            // [window, query_heads * dim]
   std::unique_ptr<bool[]> visible;
 
   Pass(int64_t rows, int64_t query_heads, int64_t kv_heads, int64_t dim, int64_t capacity, int64_t length)
@@ -63,6 +65,11 @@ struct Pass {
         value_cache(normal(capacity * kv_heads * dim)),
         out(rows * query_heads * dim, -7.0f),
         visible(new bool[rows * rows]()) {}
+
+  void random_taps(int64_t count) {
+    window = count;
+    taps = normal(count * query_heads * dim);
+  }
 
   void random_tree() {
     for (int64_t i = 0; i < rows; ++i) {
@@ -90,6 +97,10 @@ struct Pass {
     store_value(shape(), value_row, t % shape().capacity, values.data());
   }
   void attend() {
+    if (!taps.empty())
+      return streamfuse::short_convolution({query.data(), key.data(), value.data(), keys.data(), values.data(),
+                                            visible.get(), rows, taps.data(), out.data(), window, length, rows,
+                                            shape()});
     streamfuse::tree_attention({query.data(), key.data(), value.data(), keys.data(), values.data(), visible.get(), rows,
                                 out.data(), length, rows, query_heads, shape(), 1.0f / std::sqrt(float(dim)), window});
   }
@@ -148,13 +159,49 @@ void attention_equals_double_reference() {
   expect(worst < 0.05, "attention differs from the double-precision reference");
 }
 
+// What a convolution reads of one position: key and value.
+std::vector<double> read_by_convolution(const Pass& pass, const float* key, const float* value) {
+  std::vector<double> read(key, key + pass.kv_heads * pass.dim);
+  read.insert(read.end(), value, value + pass.kv_heads * pass.dim);
+  return read;
+}
+
+void a_convolution_equals_double_reference() {
+  const int64_t kv_heads = any_of(1, 3), capacity = any_of(1, 90), rows = any_of(1, 24);
+  Pass pass(rows, 2 * kv_heads, kv_heads, 4 * any_of(1, 24), capacity, any_of(0, capacity));
+  pass.random_taps(any_of(1, 6));
+  pass.random_tree();
+  pass.run();
+  const int64_t stride = kv_heads * pass.dim, channels = 2 * stride;
+  double worst = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    std::vector<std::vector<double>> sequence;
+    for (int64_t t = 0; t < pass.length; ++t)
+      sequence.push_back(read_by_convolution(pass, &pass.key_cache[t * stride], &pass.value_cache[t * stride]));
+    for (int64_t j = 0; j < rows; ++j)
+      if (pass.visible[i * rows + j])
+        sequence.push_back(read_by_convolution(pass, &pass.key[j * stride], &pass.value[j * stride]));
+    const int64_t seen = static_cast<int64_t>(sequence.size());
+    for (int64_t c = 0; c < channels; ++c) {
+      double sum = 0;
+      for (int64_t back = 0; back < std::min(pass.window, seen); ++back)
+        sum += pass.taps[(pass.window - 1 - back) * channels + c] * sequence[seen - 1 - back][c];
+      const double expected = sum * pass.query[i * channels + c];
+      worst = std::max(worst, std::fabs(expected - pass.out[i * channels + c]) / (1 + std::fabs(expected)));
+    }
+  }
+  expect(worst < 0.3, "a convolution differs from the double-precision reference");  // the quantization, times query
+}
+
 // Moves the path of row `row` into the cache, except its last `kept_new` rows, and expects the same bits from a smaller
 // pass.
-void attention_is_row_invariant() {
-  const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), dim = 4 * any_of(1, 24), rows = any_of(2, 40);
+void a_pass_is_row_invariant(bool convolves) {
+  const int64_t kv_heads = any_of(1, 3), group = convolves ? 2 : any_of(1, 6), dim = 4 * any_of(1, 24),
+                rows = any_of(2, 40);
   const int64_t capacity = any_of(1, 90) + rows, length = any_of(0, capacity - rows), stride = kv_heads * dim;
   Pass tree(rows, kv_heads * group, kv_heads, dim, capacity, length);
   tree.window = any_of(0, 1) * any_of(1, 70);
+  if (convolves) tree.random_taps(any_of(1, 6));
   tree.random_tree();
   tree.run();
 
@@ -166,6 +213,7 @@ void attention_is_row_invariant() {
   const int64_t moved = static_cast<int64_t>(path.size()) - kept_new, noise = any_of(0, 5);
   Pass chain(kept_new + noise, tree.query_heads, kv_heads, dim, capacity + any_of(0, 9), length + moved);
   chain.window = tree.window;
+  chain.taps = tree.taps;
   std::copy_n(tree.key_cache.data(), length * stride, chain.key_cache.data());
   std::copy_n(tree.value_cache.data(), length * stride, chain.value_cache.data());
   // The new rows are at random positions among other rows, in order.
@@ -193,11 +241,12 @@ void attention_is_row_invariant() {
 }
 
 // Also after it held later positions, which were dropped again.
-void a_ring_gives_the_bits_of_a_whole_cache() {
-  const int64_t kv_heads = any_of(1, 3), group = any_of(1, 6), block = streamfuse::kCacheBlock;
+void a_ring_gives_the_bits_of_a_whole_cache(bool convolves) {
+  const int64_t kv_heads = any_of(1, 3), group = convolves ? 2 : any_of(1, 6), block = streamfuse::kCacheBlock;
   const int64_t capacity = any_of(1, 500);
   Pass pass(any_of(1, 24), kv_heads * group, kv_heads, 4 * any_of(1, 24), capacity, any_of(0, capacity));
   pass.window = any_of(1, 90);
+  if (convolves) pass.random_taps(any_of(1, 6));
   pass.random_tree();
   if (pass.rows > 2) std::fill_n(&pass.visible[(pass.rows - 1) * pass.rows], pass.rows, false);  // a padding row
   pass.run();
@@ -282,6 +331,11 @@ uint64_t digest() {
     mix(out_ids.data(), out_ids.size() * sizeof(int64_t));
     mix(out.data(), out.size() * sizeof(float));
   }
+  Pass convolution(12, 4, 2, 64, 100, 77);
+  convolution.random_taps(3);
+  convolution.random_tree();
+  convolution.run();
+  mix(convolution.out.data(), convolution.out.size() * sizeof(float));
   products_digest(mix);
   return hash;
 }
@@ -374,8 +428,11 @@ int main(int argc, char** argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 300;
   for (int i = 0; i < cases; ++i) {
     attention_equals_double_reference();
-    attention_is_row_invariant();
-    a_ring_gives_the_bits_of_a_whole_cache();
+    a_convolution_equals_double_reference();
+    for (const bool convolves : {false, true}) {
+      a_pass_is_row_invariant(convolves);
+      a_ring_gives_the_bits_of_a_whole_cache(convolves);
+    }
     top_k_equals_a_full_sort();
   }
   a_row_that_sees_nothing_gives_zeros();

@@ -72,6 +72,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "position_embedding_type": "rope",
     },
     "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 20, "rope_scaling": LONGROPE},
+    # Streams in its convolution, which is the last layer of prefill too, and whose caches have more heads.
+    "Lfm2ForCausalLM": {
+        "num_key_value_heads": 1,
+        "layer_types": ["full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
     "Gemma3ForCausalLM": {
         "head_dim": 32,
         "query_pre_attn_scalar": 20,
@@ -99,6 +105,7 @@ EXACT = ("kernels",)  # rows of all methods have the same bits
 BELOW_INT4 = ("Qwen3ForCausalLM", "xnnpack")
 # Where the two best tokens of a step are closer than the rounding of a method's rows, texts may part (docs/limits.md).
 NEAR_TIES = {("Phi3ForCausalLM", "core ml"), ("GraniteMoeHybridForCausalLM", "core ml, layout ane")}
+ONLY_KERNELS = ("Lfm2ForCausalLM",)
 # Two families have tied embeddings; a random model with these repeats a token, so there is little to learn.
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "tie_word_embeddings": False}
 COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth their passes
@@ -115,6 +122,7 @@ OPERATORS = (
     "GraniteForCausalLM",
     "Phi3ForCausalLM",
     "Gemma3ForCausalLM",
+    "Lfm2ForCausalLM",
 )
 DEFAULT = {
     "kernels": OPERATORS,
@@ -126,6 +134,7 @@ CASES = [
     pytest.param(family, form, marks=[] if family in DEFAULT.get(form, ()) else pytest.mark.full)
     for family in FAMILIES
     for form in FORMS
+    if family not in ONLY_KERNELS or form == "kernels"
 ]
 
 

@@ -50,8 +50,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     },
     "MistralForCausalLM": {"num_hidden_layers": 2, "head_dim": 16, "sliding_window": 40},
+    "Lfm2ForCausalLM": {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
 }
-POSITIONS = {"Gemma3ForCausalLM": [640, 288], "MistralForCausalLM": [320, 320]}
+POSITIONS = {
+    "Gemma3ForCausalLM": [640, 288],
+    "MistralForCausalLM": [320, 320],
+    "Lfm2ForCausalLM": [288, 640, 288],
+}
 WITH_TASK = "Gemma3ForCausalLM"  # whose bundle has a task adapter, with the same caches: once is enough
 OPTIONS: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 3, "schedule": "deferred"}
 TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 620).tolist()
@@ -63,8 +72,10 @@ class Made:
     def __init__(self, family: str, folder: Path) -> None:
         changes = {**FAMILIES[family], "architectures": [family], "max_position_embeddings": CONTEXT}
         torch.manual_seed(6)
-        checkpoint = write_checkpoint(folder / "checkpoint", tiny_model({"num_msa_layers": 1}, **changes), **changes)
+        model = tiny_model({"num_msa_layers": 1}, **changes)
+        checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
         self.family = family
+        (self.window,) = {window for window in model.base.config.layer_windows if window}
         tasks = {"same": checkpoint[1]} if family == WITH_TASK else {}
         self.plan = config_for(checkpoint, folder / "rings", max_context_len=CONTEXT, task=tasks, **OPTIONS)
         self.preview = preview(self.plan)
@@ -85,7 +96,7 @@ class Made:
 
     def goes_back(self, longest: int, length: int) -> bool:
         """Whether caches that had `longest` positions still have all that a pass after `length` ones needs."""
-        return longest - min(POSITIONS[self.family]) <= max(0, length - FAMILIES[self.family]["sliding_window"])
+        return longest - min(POSITIONS[self.family]) <= max(0, length - self.window)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -216,7 +227,7 @@ def test_saved_caches_that_lack_their_window_are_refused(made: Made, tmp_path: P
 
 def test_the_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
     prefill(backend, TEXT)
-    ring, window = min(POSITIONS[made.family]), FAMILIES[made.family]["sliding_window"]
+    ring, window = min(POSITIONS[made.family]), made.window
     least = len(TEXT) - ring + window
     assert [backend.truncatable(length) for length in (1000, 620, least, least - 1, 1, 0)] == [620, 620, least, 0, 0, 0]
     with pytest.raises(BackendError, match=rf"cannot truncate to {least - 1}: .* sliding window of {window} positions"):

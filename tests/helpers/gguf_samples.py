@@ -11,6 +11,7 @@ import numpy as np
 import tiny
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from streamfuse.model.config import ModelConfig
 from streamfuse.model.families import to_checkpoint
 from streamfuse.model.gguf_settings import ARCHITECTURES
 from streamfuse.model.transformer import Transformer
@@ -85,7 +86,7 @@ class Source:
             ("feed_forward_length", writer.add_feed_forward_length, config.intermediate_size),
             ("block_count", writer.add_block_count, config.num_layers),
             ("head_count", writer.add_head_count, config.num_heads),
-            ("head_count_kv", writer.add_head_count_kv, config.num_kv_heads),
+            ("head_count_kv", writer.add_head_count_kv, kv_heads_of(config)),
             ("rms_eps", writer.add_layer_norm_rms_eps, self.rms_eps or config.rms_norm_eps),
             ("freq_base", writer.add_rope_freq_base, config.rotaries[0].theta),
             ("context_length", writer.add_context_length, config.max_position_embeddings),
@@ -135,6 +136,13 @@ class Source:
         writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
 
 
+def kv_heads_of(config: ModelConfig) -> int | list[int]:
+    """Of each layer if some are convolutions, which have none."""
+    if not any(config.layer_convolutions):
+        return config.num_kv_heads
+    return [0 if convolves else config.num_kv_heads for convolves in config.layer_convolutions]
+
+
 def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]:
     names = {
         "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -150,6 +158,17 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
     if architecture == "phi3":  # a GGUF has its matrices as a checkpoint has them
         names |= {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
         state = {name.removeprefix("model."): value for name, value in to_checkpoint(state, model.config).items()}
+    if architecture == "lfm2":
+        names = {
+            "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.q_proj": "attn_q",
+            "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output",
+            "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+            "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+            "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+        }  # fmt: skip
+        top["embedding_norm"] = "token_embd_norm"
+        stored = to_checkpoint(state, model.config).items()
+        state = {name.removeprefix("model."): value.squeeze(1) if value.ndim == 3 else value for name, value in stored}
     for name, value in state.items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue

@@ -136,6 +136,44 @@ def test_a_ring_with_the_last_positions_is_as_good_as_the_whole_cache() -> None:
         reference.window_attention(*packed((query, key, value, keys[:64], values[:64], length, visible, scale)), 33)
 
 
+def random_convolution(rows: int, heads: int, dim: int, capacity: int, length: int, count: int) -> list:
+    arguments = random_attention(rows, heads, heads // 2, dim, capacity, length)
+    return [*arguments[:-1], torch.randn(count, heads * dim)]
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 4, 64, 32, 20, 3), (7, 2, 16, 32, 0, 3), (9, 6, 48, 64, 64, 4), (5, 2, 32, 32, 1, 1)]
+)
+def test_the_reference_equals_the_obvious_convolution(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(sum(shape))
+    query, key, value, keys, values, length, visible, taps = arguments = random_convolution(*shape)
+    rows, count = len(query), len(taps)
+    wanted = []
+    for i in range(rows):
+        parts = [torch.cat([keys[:length], key[visible[i]]]), torch.cat([values[:length], value[visible[i]]])]
+        read = torch.cat([part.flatten(1) for part in parts], 1)[-count:]
+        wanted.append(query[i].flatten() * (taps[count - len(read) :] * read).sum(0))
+    found = torch.ops.streamfuse.short_convolution(*arguments)
+    torch.testing.assert_close(found, torch.stack(wanted), atol=0.2, rtol=0)
+    assert torch.equal(torch.ops.streamfuse.short_convolution(*packed(arguments)), found)
+
+
+def test_a_convolution_reads_a_ring_like_a_whole_cache() -> None:
+    torch.manual_seed(3)
+    query, key, value, keys, values, length, visible, taps = random_convolution(7, 4, 16, 256, 150, 3)
+    ring = [cache.new_zeros(64, *cache.shape[1:]) for cache in (keys, values)]
+    for t in range(int(length)):
+        for cache, from_ in zip(ring, (keys, values), strict=True):
+            cache[t % 64] = from_[t]
+    found, wanted = (
+        torch.ops.streamfuse.short_convolution(*packed([query, key, value, *caches, length, visible, taps]))
+        for caches in (ring, (keys, values))
+    )
+    assert torch.equal(found, wanted)
+    with pytest.raises(ValueError, match="outside the cache of 64 positions"):
+        reference.short_convolution(*packed([query, key, value, *ring, length, visible, torch.randn(33, 64)]))
+
+
 def test_a_packed_cache_holds_what_was_rounded() -> None:
     torch.manual_seed(1)
     rows = torch.randn(64, 3, 48)

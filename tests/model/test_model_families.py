@@ -97,6 +97,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3, a part of each head rotated": ("Phi3", {"head_dim": 8, "partial_rotary_factor": 0.75}),
     "phi3 with longrope": ("Phi3", {**LONGROPE, "hidden_size": 64}),
     "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2}),
+    "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 8}),
+    "lfm2, as the first checkpoints name its fields": (
+        "Lfm2",
+        {"full_attn_idxs": [1, 3], "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "tie_embedding": False},
+    ),
     "gemma3, another scale": ("Gemma3", {**GEMMA_3, "query_pre_attn_scalar": 40}),
 }
 

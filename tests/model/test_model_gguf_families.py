@@ -5,6 +5,7 @@ Run: python -m pytest tests/model/test_model_gguf_families.py
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,19 @@ def test_an_olmo_gguf_gives_the_same_model(tmp_path: Path) -> None:
     source.pre = "dbrx"
     found = load_base(converted(source, tmp_path))
     expected = source.model.state_dict()
+    assert found.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_lfm2_gguf_gives_the_same_model(tied: bool, tmp_path: Path) -> None:
+    kinds = ["conv", "full_attention", "conv", "conv"]
+    source = Source("lfm2", tied=tied, layer_types=kinds, conv_L_cache=4, block_auto_adjust_ff_dim=False, norm_eps=1e-6)
+    source.fields |= {"lfm2.shortconv.l_cache": 4, "lfm2.vocab_size": source.model.config.vocab_size}
+    found = load_base(converted(source, tmp_path))
+    expected, config = source.model.state_dict(), source.model.config
+    marks = {"bos_token_id": config.bos_token_id, "eos_token_ids": config.eos_token_ids}
+    assert dataclasses.replace(found.config, **marks) == config
     assert found.state_dict().keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
 

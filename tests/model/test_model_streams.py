@@ -29,6 +29,11 @@ GEMMA = {  # windows shorter than the rows of a token with its streams
     "sliding_window": 3,
     "layer_types": ["full_attention", "sliding_attention"] * 2,
 }
+LFM = {  # the lower layer with streams is a convolution, the upper one attends
+    "architectures": ["Lfm2ForCausalLM"],
+    "layer_types": ["full_attention", "conv", "conv", "full_attention"],
+    "block_auto_adjust_ff_dim": False,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "embeddings": {},
     "value rotation": {"value_rotation": 0.02},
@@ -39,6 +44,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tuned base, no adapters of its own": {"base_rank": 2, "base_layers": 2, "adapter_rank": 0},
     "three layers, one stream": {"num_msa_layers": 3, "num_streams": 1},
     "windows and two rotary embeddings": {"base": GEMMA},
+    "convolutions": {"base": LFM},
+    "convolutions and value rotation": {"base": LFM, "value_rotation": 0.02},
+    "a convolution of four rows on top": {"base": {**LFM, "layer_types": ["conv"] * 4, "conv_L_cache": 4}},
 }
 LENGTH = 9
 AT = [2, 4, 8]
@@ -68,21 +76,28 @@ class Oracle:
         self.main = rows
 
     def project(self, block: Block, row: Tensor, position: int, adapt: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        attention, y = block.self_attn, normed(block.input_layernorm, row)
+        attention, y = block.mixer, normed(block.input_layernorm, row)
         out, (cos, sin) = [], self.rotary[block.rotary]
         for name, heads in (("q_proj", 4), ("k_proj", 2), ("v_proj", 2)):
             flat = getattr(attention, name)(y)
             if adapt is not None:
                 flat = flat + adapt.adapt(name, y)
+            if block.convolves:
+                out.append(flat)
+                continue
             x = flat.view(heads, 8)
             if attention.query_key_norm == "head" and name != "v_proj":
                 x = (attention.q_norm if name == "q_proj" else attention.k_norm)(x)
             out.append(x if name == "v_proj" else rotate(x, cos[position], sin[position]))
         return out[0], out[1], out[2]
 
-    def attend(self, query: Tensor, keys: list[Tensor], values: list[Tensor], window: int | None) -> Tensor:
+    def attend(self, block: Block, query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Keys and values in the order of their positions, the row's own last."""
-        heads = []
+        heads, window = [], block.window
+        if block.convolves:
+            taps = block.conv.taps.weight[:, 0].T.flip(0)  # the row's own first
+            pairs = zip(reversed(keys), reversed(values), strict=True)
+            return query * sum(tap * key * value for tap, (key, value) in zip(taps, pairs, strict=False))
         keys, values = (keys, values) if window is None else (keys[-window:], values[-window:])
         for head in range(4):
             scores = torch.stack([query[head] @ key[head // 2] for key in keys]) / math.sqrt(8)
@@ -94,7 +109,7 @@ class Oracle:
         def through(layer: Any, name: str, x: Tensor) -> Tensor:
             return layer(x) if adapt is None else layer(x) + adapt.adapt(name, x)
 
-        row = row + normed(block.attention_output_norm, through(block.self_attn.o_proj, "o_proj", attended))
+        row = row + normed(block.attention_output_norm, through(block.mixer.o_proj, "o_proj", attended))
         y = normed(block.post_attention_layernorm, row)
         gate = through(block.mlp.gate_proj, "gate_proj", y)
         share = torch.sigmoid(gate)
@@ -108,7 +123,7 @@ class Oracle:
         out = []
         for t, row in enumerate(rows):
             keys, values = [p[1] for p in projected[: t + 1]], [p[2] for p in projected[: t + 1]]
-            out.append(self.finish(block, row, self.attend(projected[t][0], keys, values, block.window)))
+            out.append(self.finish(block, row, self.attend(block, projected[t][0], keys, values)))
         return out
 
     def rotate_value(self, value: Tensor, j: int) -> Tensor:
@@ -131,16 +146,17 @@ class Oracle:
             adapt = model.adapters[i] if config.adapter_rank else None
             main = [self.project(block, row, s) for s, row in enumerate(self.below[i][: t + 1])]
             own = [self.project(block, row, t + j, adapt) for j, row in zip(steps, rows, strict=True)]
-            own_values = [self.rotate_value(p[2], j) for j, p in zip(steps, own, strict=True)]
+            turn = (lambda value, _: value) if block.convolves else self.rotate_value
+            own_values = [turn(p[2], j) for j, p in zip(steps, own, strict=True)]
             rows = [
                 self.finish(
                     block,
                     row,
                     self.attend(
+                        block,
                         own[j - 1][0],
                         [p[1] for p in main] + [p[1] for p in own[:j]],
                         [p[2] for p in main] + own_values[:j],
-                        block.window,
                     ),
                     adapt,
                 )

@@ -18,9 +18,10 @@ const LONGEST_NAME: usize = 32; // of an adapter or a prefix
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), strict: true };
 
 /// Custom operators of this version's engine; the same list as in manifest.py.
-const OPERATORS: [&str; 12] = [
+const OPERATORS: [&str; 13] = [
     "tree_attention",
     "window_attention",
+    "short_convolution",
     "embedding_q8",
     "linear",
     "biased_linear",

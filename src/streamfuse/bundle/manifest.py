@@ -27,6 +27,7 @@ OPERATORS = tuple(
     for name in (
         "tree_attention",
         "window_attention",
+        "short_convolution",
         "embedding_q8",
         "linear",
         "biased_linear",
@@ -135,7 +136,7 @@ class CacheFacts(Strict):
     """The KV caches, which the host owns."""
 
     layout: Literal["position_head_dim", "head_position_dim", "channels_position", "packed"] = Field(
-        description="[capacity, num_kv_heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
+        description="[capacity, kv heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
         " [1, num_kv_heads * head_dim, 1, capacity]; or blocks of 32 positions in int8 (docs/contracts.md, section 6)"
     )
     capacity: Positive = Field(description="committed positions, which is the context length in tokens")

@@ -89,7 +89,7 @@ def _resolved(config: ExportConfig) -> ExportConfig:
         return resolve(replace(config, adapter=None, ngrams=file))
     found, widths = resolve(config, streams), LayerWidths.of_adapter(state)
     settled = found.merge_streams != AUTO or 1 in config.widths
-    if settled or widths is None or not found.keeps_two_kinds or not merging_pays(found, streams, widths):
+    if settled or not widths or not found.keeps_two_kinds or not merging_pays(found, streams, widths):
         return found
     return resolve(replace(config, merge_streams="on"), streams)
 

@@ -176,7 +176,7 @@ def _outputs(method: Method, weights: Weights) -> list[dict[str, Any]]:
     for i in range(c.num_layers):
         rows = keep if i >= weights.num_lower_layers else method.rows
         outputs += [
-            _tensor(f"new_{kind}_{i}", row_dtype, rows, c.num_kv_heads, c.head_dim) for kind in ("key", "value")
+            _tensor(f"new_{kind}_{i}", row_dtype, rows, c.kv_heads_of(i), c.head_dim) for kind in ("key", "value")
         ]
     if method.gives_hidden:
         outputs.append(_tensor("hidden", "float32", keep, c.hidden_size))

@@ -219,6 +219,6 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
     }
     inputs = [known[name] for name in input_names(weights, method) if name in known]
     first = weights.num_lower_layers if isinstance(method, Streams) else 0
-    for positions in weights.cache_positions[first:]:  # not shared, or they would be one input
-        inputs += weights.form.caches(positions, c.num_kv_heads, c.head_dim)
+    for layer in range(first, c.num_layers):  # not shared, or they would be one input
+        inputs += weights.form.caches(weights.cache_positions[layer], c.kv_heads_of(layer), c.head_dim)
     return tuple(inputs)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from streamfuse.model.families import Activation
 from streamfuse.model.streams import LowRank, StreamAdapters
-from streamfuse.model.transformer import MLP, Block, RMSNorm, activated, normed
+from streamfuse.model.transformer import MLP, Block, RMSNorm, ShortConvolution, activated, normed
 
 from .operators import layout
 from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
@@ -145,6 +145,11 @@ class Form:
         """
         return Attention(capacity, scale, window)
 
+    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+        """A short convolution in place of attention, over a window of its taps: inputs and result are those of
+        `attention`, key and value the two halves of what it reads."""
+        return Convolution(capacity, convolution)
+
     def cache_positions(self, capacity: int, window: int | None) -> int:
         """Positions in the caches of a layer with this window, fewer than the context if they are a ring buffer."""
         return layout.cache_positions(capacity, window)
@@ -170,11 +175,12 @@ class Layer(nn.Module):
 
 
 class Opening(Layer):
-    """Norm, q, k and v in one product, norms of q and k, rotary embedding."""
+    """Norm, q, k and v in one product, norms of q and k, rotary embedding; of a convolution, k v in two halves."""
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
         super().__init__()
-        a = block.self_attn
+        a = block.mixer
+        self.convolves = block.convolves
         self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
         self.norm = form.norm_of(block.input_layernorm)
         layers = (a.q_proj, a.k_proj, a.v_proj)
@@ -182,7 +188,8 @@ class Opening(Layer):
         self.norm_wide, self.q_norm, self.k_norm = a.query_key_norm == "width", None, None
         if a.query_key_norm != "none":
             axis = 1 if self.norm_wide else 2
-            self.q_norm, self.k_norm = form.norm(a.q_norm, axis), form.norm(a.k_norm, axis)
+            norms = block.self_attn.q_norm, block.self_attn.k_norm
+            self.q_norm, self.k_norm = (form.norm(norm, axis) for norm in norms)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
         return self.compute(first, x, cos.unsqueeze(1), sin.unsqueeze(1))
@@ -192,6 +199,9 @@ class Opening(Layer):
         x, cos, sin = inputs
         qkv = self.rows_normed(self.qkv_proj(normed(self.norm, x), first)).view(x.shape[0], -1, self.dim)
         qk, v = qkv[:, : -self.kv_heads], qkv[:, -self.kv_heads :]
+        if self.convolves:
+            read = qk[:, self.heads :] * v
+            return qk[:, : self.heads], read[:, : self.heads // 2], read[:, self.heads // 2 :]
         if self.q_norm is not None and self.k_norm is not None and not self.norm_wide:
             q, k = qk[:, : self.heads], qk[:, self.heads :]
             qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
@@ -221,7 +231,7 @@ class Closing(Layer):
         self.attention_output_norm = form.norm_of(block.attention_output_norm)
         self.norm = form.norm_of(block.post_attention_layernorm)
         self.mlp_output_norm = form.norm_of(block.mlp_output_norm)
-        self.o_proj = form.adapted("attention", (block.self_attn.o_proj,), adapters, "o_proj")
+        self.o_proj = form.adapted("attention", (block.mixer.o_proj,), adapters, "o_proj")
         self.gate_up_proj = form.gate_up(m, adapters)
         self.down_proj = form.adapted("mlp", (m.down_proj,), adapters, "down_proj")
 
@@ -348,6 +358,41 @@ class Attention(nn.Module):
         hidden = ((1.0 - seen) * _HIDDEN).unsqueeze(1).expand(rows, group, cache_size + rows)
         found = self.scores(query * self.scale, key, key_cache) + hidden.reshape(rows * group, -1)
         return weighed(torch.softmax(found, dim=2), value, value_cache)
+
+
+class Convolution(nn.Module):
+    """The rows before each row are taken by position from cached and new rows, by a product with zeros and ones."""
+
+    taps: Tensor  # [L, h], the one of the row itself last
+
+    def __init__(self, capacity: int, convolution: ShortConvolution) -> None:
+        super().__init__()
+        taps = convolution.taps.weight.detach().squeeze(1).T.contiguous()
+        self.register_buffer("taps", taps)
+        self.cached = CachedPositions(capacity, len(taps))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        cache_length: Tensor,
+        visible: Tensor,
+        position_ids: Tensor,
+    ) -> Tensor:
+        rows, cache_size = query.shape[0], key_cache.shape[0]
+        cached, valid = self.cached(cache_length, cache_size)
+        seen = torch.cat([valid.to(query.dtype).unsqueeze(0).expand(rows, cache_size), visible.to(query.dtype)], dim=1)
+        places = torch.cat([cached.to(position_ids.dtype), position_ids]).unsqueeze(0)
+        keys, values = torch.cat([key_cache, key]), torch.cat([value_cache, value])
+        read = torch.cat([keys, values], dim=1).reshape(cache_size + rows, -1)
+        mixed = read[cache_size:] * self.taps[-1]
+        for back in range(1, len(self.taps)):
+            chosen = seen * (places == (position_ids - back).unsqueeze(1)).to(query.dtype)
+            mixed = mixed + (chosen @ read) * self.taps[-1 - back]
+        return query.reshape(rows, -1) * mixed
 
 
 class CachedPositions(nn.Module):

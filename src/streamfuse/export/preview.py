@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +188,12 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
 
 def _cache_bytes(config: ExportConfig, model_config: ModelConfig) -> int:
     """Bytes of the caches of all layers."""
-    context, sizes = config.max_context_len, (model_config.num_kv_heads, model_config.head_dim)
-    positions = [cache_positions(context, window) for window in model_config.layer_windows]
+    windows, dim = enumerate(model_config.layer_windows), model_config.head_dim
+    sizes = [(cache_positions(config.max_context_len, window), model_config.kv_heads_of(i)) for i, window in windows]
     if config.kernels:
-        return sum(cache_bytes(count, *sizes) for count in positions)
+        return sum(cache_bytes(count, heads, dim) for count, heads in sizes)
     floats = config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"
-    return sum(positions) * 2 * prod(sizes) * DTYPE_BITS[floats] // 8
+    return sum(count * heads for count, heads in sizes) * 2 * dim * DTYPE_BITS[floats] // 8
 
 
 def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
@@ -271,6 +270,11 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             f"--adapter {config.adapter}: its pruner scores by a softmax over the vocabulary, which goes with "
             f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"
         )
+    if any(model_config.layer_convolutions) and not config.kernels:
+        raise OptionError(
+            f"--backend must be kernels for {model_config.architecture}, whose convolutions the other backends lack, "
+            f"not {config.backend}"
+        )
     _check_group_sizes(config, model_config)
     if config.kernels and model_config.head_dim % 16:
         raise OptionError(
@@ -340,7 +344,8 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 
 def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, or six with norms after its halves; two look-ups per rotary embedding, the
+    """With the kernels: four per layer, or six with norms after its halves, and three before a convolution, which
+    gate what it reads and cut it in halves; two look-ups per rotary embedding, the
     embedding and its factor, and the head. Empty for other backends."""
     if not config.kernels:
         return {}
@@ -352,7 +357,8 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
         start = 0 if name == "streams" else 1 + (model_config.embedding_scale != 1)
         # A prefill pass has no head, and only the first operator of its last layer.
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
-        found[name] = each * count + 2 * len(set(turns)) + start + end
+        halving = 3 * sum(model_config.layer_convolutions[-count:])
+        found[name] = each * count + halving + 2 * len(set(turns)) + start + end
     return found
 
 

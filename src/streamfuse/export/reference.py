@@ -34,7 +34,8 @@ def reference_backend(
     the methods take these.
     """
     config, streams = model.base.config, model.streams_config
-    sizes = (config.num_layers, streams.num_msa_layers, config.num_kv_heads, config.head_dim)
+    heads = [config.kv_heads_of(layer) for layer in range(config.num_layers)]
+    sizes = (config.num_layers, streams.num_msa_layers, heads, config.head_dim)
     next_token = bool(streams.next_token_rank)
     if weights is None:
         return ReferenceBackend(methods, spec, *sizes, next_token)

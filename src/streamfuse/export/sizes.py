@@ -5,7 +5,7 @@ Sizes are computed from the configuration, so that an export can be checked befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -40,19 +40,24 @@ class LayerWidths(NamedTuple):
     inner: int
 
     @classmethod
-    def of(cls, config: ModelConfig) -> LayerWidths:
-        """Those of a model."""
-        query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        return cls(config.hidden_size, query, kv, config.intermediate_size)
+    def of(cls, config: ModelConfig) -> list[LayerWidths]:
+        """Those of each layer of a model. A convolution's three products have the width of the hidden state."""
+        hidden, inner = config.hidden_size, config.intermediate_size
+        attention = cls(hidden, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, inner)
+        convolution = cls(hidden, hidden, hidden, inner)
+        return [convolution if convolves else attention for convolves in config.layer_convolutions]
 
     @classmethod
-    def of_adapter(cls, state: Mapping[str, Tensor]) -> LayerWidths | None:
-        """Those of an adapter's base model; None if its streams have no low-rank products."""
-        factors = [
-            state.get(f"adapters.0.{name}") for name in ("q_proj.down", "q_proj.up", "k_proj.up", "gate_proj.up")
-        ]
-        found = [factor.shape for factor in factors if factor is not None and factor.ndim == 2]
-        return cls(found[0][1], *(shape[0] for shape in found[1:])) if len(found) == len(factors) else None
+    def of_adapter(cls, state: Mapping[str, Tensor]) -> list[LayerWidths]:
+        """Those of the layers that an adapter's streams have low-rank products in."""
+        layers: list[LayerWidths] = []
+        while True:
+            names = ("q_proj.down", "q_proj.up", "k_proj.up", "gate_proj.up")
+            factors = [state.get(f"adapters.{len(layers)}.{name}") for name in names]
+            found = [factor.shape for factor in factors if factor is not None and factor.ndim == 2]
+            if len(found) < len(factors):
+                return layers
+            layers.append(cls(found[0][1], *(shape[0] for shape in found[1:])))
 
     def products(self, part: str) -> list[tuple[int, tuple[int, ...]]]:
         """The inputs of each product of a part, and the outputs of its matrices."""
@@ -143,10 +148,11 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     """
     h, layers, vocab = model_config.hidden_size, model_config.num_layers, model_config.vocab_size
     widths, rate = LayerWidths.of(model_config), _rates(config, h)
-    attention, mlp = (layers * widths.weights(part) for part in _PRODUCTS)
-    tuned = {part: _low_rank(widths, config, streams.base_rank, streams.base_layers, part) for part in _PRODUCTS}
+    attention, mlp = (sum(layer.weights(part) for layer in widths) for part in _PRODUCTS)
+    tuned_layers = widths[layers - streams.base_layers :]
+    tuned = {part: _low_rank(tuned_layers, config, streams.base_rank, part) for part in _PRODUCTS}
     norms = 2 if model_config.norms == "both" else 1  # of each half of a layer
-    attention_floats = layers * (norms * h + _query_key_norms(model_config) + _biases(model_config))
+    attention_floats = sum(norms * h + _mixer_floats(model_config, layer) for layer in range(layers))
     adapter = _adapter(model_config, config, streams)
     if streams.heads:
         own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
@@ -181,8 +187,9 @@ def sizes_of(model: StreamFused, config: ExportConfig) -> Sizes:
     return part_sizes(model.base.config, model.streams_config, len(model.stream_vocab), config)
 
 
-def merging_pays(config: ExportConfig, streams: StreamConfig, widths: LayerWidths) -> bool:
-    """Whether the streams' low-rank products are larger than their layers' matrices with these products added."""
+def merging_pays(config: ExportConfig, streams: StreamConfig, widths: Sequence[LayerWidths]) -> bool:
+    """Whether the streams' low-rank products are larger than their layers' matrices with these products added.
+    `widths` are those of the layers with streams."""
     if config.merges(streams):
         streams = replace(streams, base_rank=0, base_layers=0)
     return _products_of_streams(widths, config, streams).bytes > _matrices_of_streams(widths, config, streams).bytes
@@ -195,24 +202,22 @@ def _one_table(config: ExportConfig) -> bool:
     return config.backend not in _OWN_HEAD and config.part_scheme("head") == config.part_scheme("embedding")
 
 
-def _query_key_norms(model_config: ModelConfig) -> int:
-    """Weights of the norms of q and k in one layer."""
-    heads = {"none": 0, "head": 2, "width": model_config.num_heads + model_config.num_kv_heads}
-    return heads[model_config.query_key_norm] * model_config.head_dim
-
-
-def _biases(model_config: ModelConfig) -> int:
-    """Biases of one layer."""
+def _mixer_floats(model_config: ModelConfig, layer: int) -> int:
+    """Weights of a layer's norms of q and k, biases, or taps of its convolution."""
+    if model_config.layer_convolutions[layer]:
+        return model_config.hidden_size * (model_config.layer_windows[layer] or 0)
     query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
-    own = query + 2 * kv if model_config.attention_bias else 0
-    return own + model_config.hidden_size * model_config.output_bias
+    heads = {"none": 0, "head": 2, "width": model_config.num_heads + model_config.num_kv_heads}
+    biases = query + 2 * kv if model_config.attention_bias else 0
+    norms = heads[model_config.query_key_norm] * model_config.head_dim
+    return norms + biases + model_config.hidden_size * model_config.output_bias
 
 
 def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamConfig) -> PartSize:
     """The streams' own parameters, without the parent term."""
     h = model_config.hidden_size
     in_layers = _matrices_of_streams if config.merges_streams else _products_of_streams
-    own = in_layers(LayerWidths.of(model_config), config, streams)
+    own = in_layers(LayerWidths.of(model_config)[model_config.num_layers - streams.num_msa_layers :], config, streams)
     ranks = streams.eta_rank + streams.next_token_rank + streams.pruner_rank
     rest = 2 * h * ranks + (2 if streams.pruner_rank and streams.pruner_score == SIGMOID else 0)
     if not streams.value_rotation:
@@ -224,37 +229,38 @@ def _adapter(model_config: ModelConfig, config: ExportConfig, streams: StreamCon
     return PartSize(own.parameters + rest, own.bytes + round(stored))
 
 
-def _products_of_streams(widths: LayerWidths, config: ExportConfig, streams: StreamConfig) -> PartSize:
-    """The low-rank products of stream rows.
+def _products_of_streams(widths: Sequence[LayerWidths], config: ExportConfig, streams: StreamConfig) -> PartSize:
+    """The low-rank products of stream rows in these layers.
 
     With an unmerged tuned base, the `streams` pass has a copy of the base's adapters, joined to the streams' own.
     """
     again = min(streams.num_msa_layers, streams.base_layers) if streams.adapter_rank else 0
     own, joined = (
-        [_low_rank(widths, config, rank, layers, part) for part in _PRODUCTS]
-        for rank, layers in ((streams.adapter_rank, streams.num_msa_layers), (streams.base_rank, again))
+        [_low_rank(layers, config, rank, part) for part in _PRODUCTS]
+        for rank, layers in ((streams.adapter_rank, widths), (streams.base_rank, widths[len(widths) - again :]))
     )
     return PartSize(sum(size.parameters for size in own), sum(size.bytes for size in own + joined))
 
 
-def _matrices_of_streams(widths: LayerWidths, config: ExportConfig, streams: StreamConfig) -> PartSize:
-    """The matrices of a `streams` pass with merged products, in the formats of the layers."""
-    rate, counts = _rates(config, widths.hidden), [streams.num_msa_layers * widths.weights(part) for part in _PRODUCTS]
+def _matrices_of_streams(widths: Sequence[LayerWidths], config: ExportConfig, streams: StreamConfig) -> PartSize:
+    """The matrices of a `streams` pass of these layers with merged products, in the layers' formats."""
+    counts = [sum(layer.weights(part) for layer in widths) for part in _PRODUCTS]
+    rate = _rates(config, widths[0].hidden if widths else 0)
     return PartSize(sum(counts), round(counts[0] * rate.attention) + round(counts[1] * rate.mlp))
 
 
-def _low_rank(widths: LayerWidths, config: ExportConfig, rank: int, layers: int, part: str) -> PartSize:
-    """Low-rank adapters of a part's matrices, and their bytes in the graphs.
+def _low_rank(widths: Sequence[LayerWidths], config: ExportConfig, rank: int, part: str) -> PartSize:
+    """Low-rank adapters of a part's matrices in these layers, and their bytes in the graphs.
 
     The kernels use them in float16 unchanged or in int8 (executorch/native.py); elsewhere adapters with the same input
     are one pair of matrices, the second one block-diagonal (layers.FusedAdapter).
     """
-    shared = widths.products(part)
-    own = layers * rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
+    shared = [product for layer in widths for product in layer.products(part)]
+    own = rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
     if config.grids is not None:
-        factors = layers * rank * sum(len(outputs) for _, outputs in shared)
+        factors = rank * sum(len(outputs) for _, outputs in shared)
         return PartSize(own, own + 4 * factors if config.adapter_dtype == "int8" else 2 * own)
-    stored = layers * rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
+    stored = rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
     return PartSize(own, DTYPE_BITS[config.dtype] // 8 * stored)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.low_rank import SoftmaxPruner
 from streamfuse.model.streams import StreamAdapters, StreamFused
-from streamfuse.model.transformer import rotary_tables
+from streamfuse.model.transformer import Block, rotary_tables
 
 from .config import GraphShapes
 from .layers import Form
@@ -104,7 +104,7 @@ class Turn(nn.Module):
 class Span(nn.Module):
     """Consecutive layers over R rows, those from `first` on with low-rank adapters.
 
-    `attentions` and `rotaries` (indices of rotary embeddings) are those of each layer.
+    `attentions` (or convolutions), `rotaries` (indices of rotary embeddings) and `convolves` are those of each layer.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Span(nn.Module):
         closings: Sequence[nn.Module],
         attentions: Sequence[nn.Module],
         rotaries: Sequence[int],
+        convolves: Sequence[bool],
         rows: int,
         first: int,
         turn: Turn | None,
@@ -120,6 +121,7 @@ class Span(nn.Module):
         super().__init__()
         self.openings, self.closings = nn.ModuleList(openings), nn.ModuleList(closings)
         self.attentions, self.rotaries = nn.ModuleList(attentions), tuple(rotaries)
+        self.convolves = tuple(convolves)
         self.rows, self.first, self.turn = rows, first, turn
 
     def forward(
@@ -137,7 +139,7 @@ class Span(nn.Module):
         new: list[Tensor] = []
         for i, opening in enumerate(self.openings):
             q, k, v = opening(x, *positions.turns[self.rotaries[i]], self.first)
-            v = v if self.turn is None else self.turn(v)
+            v = v if self.turn is None or self.convolves[i] else self.turn(v)
             new += [k, v]
             if i < len(self.closings):
                 given = (q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible)
@@ -185,10 +187,8 @@ class Weights(nn.Module):
         elif config.num_streams:
             self.insert = Insert(form, model)
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
-        windows = list(dict.fromkeys(base.config.layer_windows))
-        dim, capacity = base.config.head_dim, shapes.capacity
-        kinds = {window: form.attention(capacity, dim**-0.5, window) for window in windows}
-        self.attentions = nn.ModuleList(kinds[window] for window in base.config.layer_windows)
+        self.attentions = nn.ModuleList(self._attentions(base.blocks, form))
+        capacity = shapes.capacity
         self.cache_positions = [form.cache_positions(capacity, window) for window in base.config.layer_windows]
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
@@ -203,6 +203,17 @@ class Weights(nn.Module):
                 "a width keeps fewer nodes than it verifies, or only some kept nodes have streams, but the adapter "
                 "has no pruner (pruner_rank 0)"
             )
+
+    def _attentions(self, blocks: Sequence[Block], form: Form) -> Iterator[nn.Module]:
+        """One for each layer; those without weights are shared."""
+        capacity, kinds = self.shapes.capacity, dict[int | None, nn.Module]()
+        for block in blocks:
+            if block.convolves:
+                yield form.convolution(capacity, block.conv)
+                continue
+            if block.window not in kinds:
+                kinds[block.window] = form.attention(capacity, self.config.head_dim**-0.5, block.window)
+            yield kinds[block.window]
 
     def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
         """The top layers of a `streams` pass; empty if they are those of all rows."""
@@ -235,13 +246,14 @@ class Weights(nn.Module):
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
         attentions, rotaries = list(self.attentions)[first:last], self.config.layer_rotaries[first:last]
+        convolves = self.config.layer_convolutions[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
                 raise ValueError("stream rows whose layers are not those of the base's rows need a separate pass")
             openings, closings = list(self.stream_openings), list(self.stream_closings)
         adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters apply to all rows
         closings = closings if close_last else closings[:-1]
-        return Span(openings, closings, attentions[: len(closings)], rotaries, rows, adapted, turn)
+        return Span(openings, closings, attentions[: len(closings)], rotaries, convolves, rows, adapted, turn)
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         """The pruner of one method; None if it keeps all nodes and their order does not matter."""

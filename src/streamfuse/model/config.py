@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
-from .families import ACTIVATIONS, FAMILIES, MULTIPLIERS, UNSUPPORTED, Activation, Family, Norms, QueryKeyNorm
+from .families import (
+    ACTIVATIONS,
+    CONVOLUTION,
+    FAMILIES,
+    MULTIPLIERS,
+    UNSUPPORTED,
+    Activation,
+    Family,
+    Norms,
+    QueryKeyNorm,
+)
 from .families import ARCHITECTURES as ARCHITECTURES
 from .fields import ADD_A_FAMILY, PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
@@ -69,6 +79,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "num_local_experts": (0, 1),
     "n_routed_experts": (0,),
     "is_causal": (True,),
+    "conv_bias": (False,),
     "is_encoder_decoder": (False,),
     "add_cross_attention": (False,),
     "per_layer_config": ({},),
@@ -94,7 +105,8 @@ class ModelConfig:
         logits_scale: divisor of the logits; it is part of the final norm's weights (families.py).
         rotaries: the rotary embeddings.
         layer_rotaries: for each layer, the index of its rotary embedding.
-        layer_windows: for each layer, how many tokens a token attends to, itself included; None: all.
+        layer_windows: for each layer, how many tokens a token's output depends on, itself included; None: all.
+        layer_convolutions: for each layer, whether it is a short convolution over its window instead of attention.
     """
 
     architecture: str
@@ -119,8 +131,22 @@ class ModelConfig:
     rotaries: tuple[Rotary, ...]
     layer_rotaries: tuple[int, ...]
     layer_windows: tuple[int | None, ...]
+    layer_convolutions: tuple[bool, ...]
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+
+    def require_attention(self, command: str) -> None:
+        """OptionError if a layer is a convolution, for commands that only know attention."""
+        if any(self.layer_convolutions):
+            raise OptionError(f"{command} needs a model whose layers all have attention, not {self.architecture}")
+
+    def heads_of(self, layer: int) -> int:
+        """Heads of a layer's queries. A convolution's channels count as heads of `head_dim`."""
+        return self.hidden_size // self.head_dim if self.layer_convolutions[layer] else self.num_heads
+
+    def kv_heads_of(self, layer: int) -> int:
+        """Heads in each of a layer's two caches. A convolution has half of its channels in each."""
+        return self.heads_of(layer) // 2 if self.layer_convolutions[layer] else self.num_kv_heads
 
     @property
     def eos_token_id(self) -> int | None:
@@ -167,20 +193,24 @@ class ModelConfig:
         longest = trained_length(rotaries, longest)
         window = _window(config, family, source) if "sliding_attention" in kinds else None
         window = None if window is None or window >= longest else window
+        taps = numbers.size("conv_L_cache", 3) if CONVOLUTION in kinds else None
+        windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps}
+        if taps is not None and hidden % (2 * head_dim):
+            raise CheckpointError(f"{source}: hidden_size {hidden} is not an even number of heads of {head_dim}")
         bias = bool(config.get("attention_bias"))
         multipliers = _Multipliers.of(config, family, hidden, head_dim, source)
         return cls(
             architecture=architecture,
             vocab_size=vocab,
             hidden_size=hidden,
-            intermediate_size=numbers.size(family.intermediate_field),
+            intermediate_size=_intermediate_size(config, family, source),
             num_layers=layers,
             num_heads=heads,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
-            rms_norm_eps=numbers.number("rms_norm_eps", family.default("rms_norm_eps")) / multipliers.residual**2,
+            rms_norm_eps=numbers.number(family.eps_field, family.default(family.eps_field)) / multipliers.residual**2,
             max_position_embeddings=longest,
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", family.default("tie_word_embeddings"))),
+            tie_word_embeddings=_tied(config, family),
             attention_bias=bias if family.qkv_bias is None else family.qkv_bias,
             output_bias=bias and family.output_bias,
             norms=family.norms,
@@ -191,7 +221,8 @@ class ModelConfig:
             logits_scale=multipliers.logits,
             rotaries=rotaries,
             layer_rotaries=layer_rotaries,
-            layer_windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
+            layer_windows=tuple(windows[kind] for kind in kinds),
+            layer_convolutions=tuple(kind == CONVOLUTION for kind in kinds),
             bos_token_id=config.get("bos_token_id"),
             eos_token_ids=_end_tokens(config, vocab, source),
         )
@@ -254,19 +285,43 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
         raise CheckpointError(f"{source}: {field} {value!r:.40} is not supported (only {known[0]!r} is)")
 
 
+def _tied(config: dict[str, Any], family: Family) -> bool:
+    """Whether the head is the embedding. `tie_embedding` is an older name of LFM2's, and takes precedence."""
+    tied = config.get("tie_word_embeddings", family.default("tie_word_embeddings"))
+    return bool(config.get("tie_embedding", tied) if family.convolutions else tied)
+
+
+def _intermediate_size(config: dict[str, Any], family: Family, source: str) -> int:
+    """The size of the MLP. LFM2 states one from which the size is computed (`block_auto_adjust_ff_dim`)."""
+    numbers = Fields(config, source)
+    if not family.convolutions:
+        return numbers.size(family.intermediate_field)
+    size = numbers.size("block_ff_dim" if "block_ff_dim" in config else family.intermediate_field)
+    if not config.get("block_auto_adjust_ff_dim", True):
+        return size
+    size = 2 * size // 3
+    if config.get("block_ffn_dim_multiplier", 1.0) is None:
+        return size
+    multiple = numbers.size("block_multiple_of", 256)
+    return -(-int(numbers.number("block_ffn_dim_multiplier", 1.0) * size) // multiple) * multiple
+
+
 def _layer_types(config: dict[str, Any], family: Family, layers: int, source: str) -> list[str]:
-    """`full_attention` or `sliding_attention` for each layer, as in transformers."""
+    """`full_attention`, `sliding_attention` or `conv` for each layer, as in transformers."""
     full, sliding = "full_attention", "sliding_attention"
     found = config.get("layer_types")
     if found is not None and config.get("model_type") != "mistral":  # Mistral's class does not read it
         found = [full if kind == "attention" else kind for kind in found] if isinstance(found, list) else [found]
-        known = (full,) if family.sliding == "none" else (full, sliding)
+        known = (full, *([sliding] * (family.sliding != "none")), *([CONVOLUTION] * family.convolutions))
         if len(found) != layers or not set(found) <= set(known):
             raise CheckpointError(
                 f"{source}: layer_types {config['layer_types']!r:.80} is not supported ({' and '.join(known)}, one for "
                 f"each of {layers} layers, are)"
             )
         return found
+    if family.convolutions:
+        attending = config.get("full_attn_idxs")
+        return [full if attending is None or i in attending else CONVOLUTION for i in range(layers)]
     if family.sliding == "from":
         first = Fields(config, source).size("max_window_layers", 28) if config.get("max_window_layers") != 0 else 0
         return [sliding if config.get("use_sliding_window") and i >= first else full for i in range(layers)]
@@ -301,7 +356,10 @@ def _rotaries(
     if config.get(name) is None and (trained := family.default(name)) is not None:
         config = {**config, name: trained}
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
-    turned = _turned(config, family, len(kinds), source)
+    turned = [
+        each and kind != CONVOLUTION
+        for each, kind in zip(_turned(config, family, len(kinds), source), kinds, strict=True)
+    ]
     none = replace(rotary, scaling=None, size=0)
     if all(turned):
         return (rotary,), (0,) * len(kinds)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Norms = Literal["before", "after", "both"]
 QueryKeyNorm = Literal["none", "head", "width"]  # of each head, or of all heads of a row together
 Activation = Literal["silu", "gelu_tanh"]
+CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
 # Layers with a sliding window where `layer_types` is missing: none, with `use_sliding_window` those from
 # `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, or all but each sixth
 # one.
@@ -40,8 +41,10 @@ class Family:
             without effect.
         norm_offset: added to the weights of all norms of a checkpoint.
         activation_field: the field with the activation's name.
+        eps_field: the field with the epsilon of the norms.
         intermediate_field: the field with the size of the MLP.
         sliding: which layers have a window where `layer_types` is missing.
+        convolutions: whether layers can be short convolutions.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -57,8 +60,10 @@ class Family:
     query_key_norm: QueryKeyNorm = "none"
     activation: Activation = "silu"
     activation_field: str = "hidden_act"
+    eps_field: str = "rms_norm_eps"
     intermediate_field: str = "intermediate_size"
     sliding: Sliding = "none"
+    convolutions: bool = False
     qkv_bias: bool | None = None
     output_bias: bool = True
     partial_rotary: bool = False
@@ -123,6 +128,30 @@ FAMILIES: dict[str, Family] = {
         sliding="pattern",
         names={**_AFTER, "pre_feedforward_layernorm": "post_attention_layernorm"},
     ),
+    "Lfm2ForCausalLM": Family(
+        "lfm2",
+        {"num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-5, "rope_theta": 1000000.0,
+         "tie_word_embeddings": True, "block_auto_adjust_ff_dim": True},
+        query_key_norm="head",
+        eps_field="norm_eps",
+        convolutions=True,
+        qkv_bias=False,
+        output_bias=False,
+        names={
+            "operator_norm": "input_layernorm",
+            "ffn_norm": "post_attention_layernorm",
+            "embedding_norm": "norm",
+            "self_attn.out_proj": "self_attn.o_proj",
+            "self_attn.q_layernorm": "self_attn.q_norm",
+            "self_attn.k_layernorm": "self_attn.k_norm",
+            "conv.out_proj": "conv.o_proj",
+            "conv.conv": "conv.taps",
+            "feed_forward.w1": "mlp.gate_proj",
+            "feed_forward.w2": "mlp.down_proj",
+            "feed_forward.w3": "mlp.up_proj",
+        },
+        fused={"conv.in_proj": ("conv.k_proj", "conv.q_proj", "conv.v_proj")},
+    ),
 }  # fmt: skip
 ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
     "silu": ("silu", "swish"),
@@ -136,6 +165,7 @@ UNSUPPORTED = {
     "Qwen2MoeForCausalLM": "experts (num_experts)",
     "Qwen3MoeForCausalLM": "experts (num_experts)",
     "Qwen3NextForCausalLM": "linear attention (layer_types) and experts (num_experts)",
+    "Lfm2MoeForCausalLM": "experts (num_experts)",
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
 }
 # Architectures, each with its model_type.
@@ -194,8 +224,8 @@ def _parts(name: str, rows: int, config: ModelConfig) -> dict[str, range]:
 
 
 def _sizes(parts: tuple[str, ...], rows: int, config: ModelConfig) -> list[int]:
-    """The outputs of fused projections: those of q, k and v follow from the heads, others are equal."""
-    if len(parts) != 3:
+    """The outputs of fused projections: those of attention's q, k and v follow from the heads, others are equal."""
+    if parts[0] != "self_attn.q_proj":
         return [rows // len(parts)] * len(parts)
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     return [query, kv, max(rows - query - kv, 0)]
@@ -203,9 +233,9 @@ def _sizes(parts: tuple[str, ...], rows: int, config: ModelConfig) -> list[int]:
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
     for stored, own in names.items():
-        start, found, kind = name.partition(f".{stored}.")
+        start, found, kind = f".{name}".partition(f".{stored}.")
         if found:
-            return f"{start}.{own}.{kind}"
+            return f"{start}.{own}.{kind}".removeprefix(".")
     return name
 
 

@@ -54,9 +54,24 @@ _AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "p
 _OWN_LAYER_NAMES = {
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER},
     "olmo2": _AFTER,
+    "lfm2": {
+        "attn_norm": "operator_norm",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.conv": "conv.conv",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
 }
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_OWN_TOP_NAMES = {"lfm2": {"token_embd_norm": "model.embedding_norm"}}  # behind the layers, despite its name
+_CONVOLUTION = "shortconv.conv.weight"  # [h, L], in a checkpoint [h, 1, L]
 PERMUTED = ("llama", "smollm3", "granite")  # architectures with rows of q and k in llama.cpp's own order
 ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies
 # The same for contexts within the trained length of LongRoPE, and for longer ones, which are not supported.
@@ -188,13 +203,15 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
                 f"{path}: tensor {tensor.name!r} has the type {tensor.tensor_type.name}, which is not supported; take "
                 "a GGUF of another type, for example Q4_K_M or Q8_0"
             ) from None
-        part, kind = tensor.name.split(".")[2:] if tensor.name.startswith("blk.") else ("", "")
+        part, kind = _part(tensor.name)
         if part.startswith("ffn_") and kind == "bias":
             raise CheckpointError(
                 f"{path}: tensor {tensor.name!r} is a bias of the MLP, which is not supported; {ADD_A_FAMILY}"
             )
         if architecture in PERMUTED and part in permuted:
             weight = _unpermute(weight, permuted[part])
+        if tensor.name.endswith(_CONVOLUTION):
+            weight = weight[:, None]
         if norm_offset and tensor.name.endswith("_norm.weight"):
             weight = weight - np.float32(norm_offset)
         tensors[name] = np.ascontiguousarray(weight)
@@ -245,11 +262,21 @@ def _scaling_of(factors: npt.NDArray[np.float64], config: dict[str, Any], path: 
 def tensor_name(name: str, architecture: str, path: Path) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
     parts, names = name.split("."), _LAYER_NAMES | _OWN_LAYER_NAMES.get(architecture, {})
-    if parts[0] == "blk" and len(parts) == 4 and parts[2] in names:
-        return f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"
-    if len(parts) == 2 and parts[0] in _TOP_NAMES:
-        return f"{_TOP_NAMES[parts[0]]}.{parts[1]}"
+    part, kind = _part(name)
+    if part in names:
+        return f"model.layers.{parts[1]}.{names[part]}.{kind}"
+    top = _TOP_NAMES | _OWN_TOP_NAMES.get(architecture, {})
+    if len(parts) == 2 and parts[0] in top:
+        return f"{top[parts[0]]}.{parts[1]}"
     raise CheckpointError(f"{path}: tensor {name!r} is of no supported model; {ADD_A_FAMILY}")
+
+
+def _part(name: str) -> tuple[str, str]:
+    """`blk.3.attn_q.weight` -> `attn_q`, `weight`; empty for a tensor that is of no layer."""
+    block, _, rest = name.partition(".")
+    layer, _, rest = rest.partition(".")
+    part, _, kind = rest.rpartition(".")
+    return (part, kind) if block == "blk" and layer.isdecimal() else ("", "")
 
 
 def _unpermute(weight: FloatArray, num_heads: int) -> FloatArray:

@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "gemma3": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
     "phi3": "Phi3ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
 }
 _NO_ROPE_INTERVAL = 4  # of smollm3 in llama.cpp; a GGUF does not have it
 _GRANITE_SCALES = {
@@ -42,6 +43,7 @@ _OWN_READ = {
     "granite": set(_GRANITE_SCALES),
     "gemma3": {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"},
     "phi3": {"attention.sliding_window", "rope.dimension_count", "rope.scaling.attn_factor"},
+    "lfm2": {"shortconv.l_cache"},
 }
 _OWN_SAYS = {"granite": {"rope.scaling.finetuned"}}  # fields that have an effect in this family alone
 # Words that end a turn, for files without the field that names the token.
@@ -155,7 +157,7 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "intermediate_size": need("feed_forward_length"),
         "num_hidden_layers": need("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": get("attention.head_count_kv", heads),
+        "num_key_value_heads": _kv_heads(fields, architecture, heads),
         "head_dim": head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": decimal(get("attention.layer_norm_rms_epsilon", 1e-6)),
@@ -194,10 +196,28 @@ def _own_settings(
             "original_max_position_embeddings": get("rope.scaling.original_context_length"),
             "sliding_window": get("attention.sliding_window") or None,
         }
+    if architecture == "lfm2":  # a layer without heads of keys is a convolution
+        kv_heads = fields.get("lfm2.attention.head_count_kv")
+        kv_heads = kv_heads if isinstance(kv_heads, list) else [1] * layers
+        return {
+            "norm_eps": decimal(get("attention.layer_norm_rms_epsilon", 1e-5)),
+            "conv_L_cache": fields["lfm2.shortconv.l_cache"],
+            "block_auto_adjust_ff_dim": False,
+            "layer_types": ["full_attention" if count else "conv" for count in kv_heads],
+        }
     if architecture != "granite":
         return {}
     none = {"attention.scale": head_dim**-0.5}  # a scale that is missing or 0 has no effect
     return {field: decimal(get(key) or none.get(key, 1.0)) for key, field in _GRANITE_SCALES.items()}
+
+
+def _kv_heads(fields: Metadata, architecture: str, heads: int) -> int:
+    """The heads of keys in a layer with attention; a file of lfm2 has 0 for the other layers."""
+    name = f"{architecture}.attention.head_count_kv"
+    value = fields.get(name, heads)
+    if architecture == "lfm2" and isinstance(value, list):
+        value = [count for count in value if count] or heads
+    return int(_one(Metadata({name: value}, fields.path), name, heads))
 
 
 def longrope_of(fields: Metadata, short_factors: list[float]) -> dict[str, Any]:

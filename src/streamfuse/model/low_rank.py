@@ -17,7 +17,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 def projection(block: Block, name: str) -> nn.Linear:
     """One of the seven matrices of a layer."""
-    owner: nn.Module = block.self_attn if hasattr(block.self_attn, name) else block.mlp
+    owner: nn.Module = block.mixer if hasattr(block.mixer, name) else block.mlp
     layer: nn.Linear = getattr(owner, name)
     return layer
 

@@ -66,6 +66,23 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 15,
         "num_key_value_heads": 5,
     },
+    "lfm2-350m": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "vocab_size": 65536,
+        "hidden_size": 1024,
+        "intermediate_size": 6656,  # before it is adjusted
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+        "max_position_embeddings": 128000,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 7,
+    },
     "llama-3.2-1b": {
         **_LLAMA_3,
         "hidden_size": 2048,

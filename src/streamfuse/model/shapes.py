@@ -70,20 +70,8 @@ def check_shapes(config: ModelConfig, found: Shapes, folder: Path) -> None:
 
 def shapes_in(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The names and shapes of `Transformer(config).state_dict()`."""
-    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    query, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
     layer: dict[str, tuple[int, ...]] = {}
-    for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
-        layer[f"self_attn.{name}.weight"] = (rows, hidden)
-        if config.attention_bias:
-            layer[f"self_attn.{name}.bias"] = (rows,)
-    layer["self_attn.o_proj.weight"] = (hidden, query)
-    if config.output_bias:
-        layer["self_attn.o_proj.bias"] = (hidden,)
-    if config.query_key_norm != "none":
-        wide = config.query_key_norm == "width"
-        layer |= {"self_attn.q_norm.weight": (query if wide else head_dim,)}
-        layer |= {"self_attn.k_norm.weight": (kv if wide else head_dim,)}
     layer |= {f"mlp.{name}.weight": (inner, hidden) for name in ("gate_proj", "up_proj")}
     layer["mlp.down_proj.weight"] = (hidden, inner)
     before, after = config.norms != "after", config.norms != "before"
@@ -91,5 +79,31 @@ def shapes_in(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     norms += ("attention_output_norm", "mlp_output_norm") * after
     layer |= {f"{name}.weight": (hidden,) for name in norms}
     whole = {EMBEDDING: (config.vocab_size, hidden), "norm.weight": (hidden,), HEAD: (config.vocab_size, hidden)}
-    layers = {f"layers.{i}.{name}": shape for i in range(config.num_layers) for name, shape in layer.items()}
+    layers = {
+        f"layers.{i}.{name}": shape
+        for i in range(config.num_layers)
+        for name, shape in {**_mixer(config, i), **layer}.items()
+    }
     return {**whole, **layers}
+
+
+def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a layer's attention, or of its convolution."""
+    hidden, head_dim = config.hidden_size, config.head_dim
+    if config.layer_convolutions[layer]:
+        found = {f"conv.{name}.weight": (hidden, hidden) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+        return {**found, "conv.taps.weight": (hidden, 1, config.layer_windows[layer] or 0)}
+    query, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    mixer: dict[str, tuple[int, ...]] = {}
+    for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
+        mixer[f"self_attn.{name}.weight"] = (rows, hidden)
+        if config.attention_bias:
+            mixer[f"self_attn.{name}.bias"] = (rows,)
+    mixer["self_attn.o_proj.weight"] = (hidden, query)
+    if config.output_bias:
+        mixer["self_attn.o_proj.bias"] = (hidden,)
+    if config.query_key_norm != "none":
+        wide = config.query_key_norm == "width"
+        mixer |= {"self_attn.q_norm.weight": (query if wide else head_dim,)}
+        mixer |= {"self_attn.k_norm.weight": (kv if wide else head_dim,)}
+    return mixer

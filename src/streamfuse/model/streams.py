@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .config import HEADS, SOFTMAX, WIDENS, StreamConfig
 from .heads import Heads
 from .low_rank import LowRank, ParentTerm, Pruner, SigmoidPruner, SoftmaxPruner, StreamAdapters
-from .transformer import Adapter, Block, Transformer, attend_causal, no_adapter
+from .transformer import Adapter, Block, Transformer, no_adapter
 
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
 
@@ -56,18 +56,16 @@ class Segments:
         """Rows of the tokens with streams [B, P, ...], per text."""
         return x.split([carrying for _, carrying in self.lengths], 1)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
-        """`attend_causal` of each text: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""
-        texts = zip(*map(self.split, (q, k, v)), strict=True)
-        return torch.cat([attend_causal(one_q, one_k, one_v, window) for one_q, one_k, one_v in texts], 1)
+    def mix(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`Block.mix` of each text: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""
+        return torch.cat([block.mix(*text) for text in zip(*map(self.split, (q, k, v)), strict=True)], 1)
 
-    def attend_streams(
-        self, own: Sequence[Tensor], main: Sequence[Tensor], places: Tensor, window: int | None = None
-    ) -> Tensor:
+    def mix_streams(self, block: Block, own: Sequence[Tensor], main: Sequence[Tensor], places: Tensor) -> Tensor:
         """Eq. 2 in each text: own q, k, v [B, P, G, ...], main k, v [B, T, ...]; places [B, P] are positions in the
         text."""
         parts = (*map(self.split_carrying, own), *map(self.split, main), self.split_carrying(places))
-        return torch.cat([_stream_attention(window, *text) for text in zip(*parts, strict=True)], 1)
+        mix = _stream_convolution if block.convolves else _stream_attention
+        return torch.cat([mix(block, *text) for text in zip(*parts, strict=True)], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +268,7 @@ class StreamFused(nn.Module):
         for i in range(first, last):
             block, adapt = self.base.blocks[i], self.base_adapter(i)
             q, k, v = block.qkv(x, *rotary[block.rotary], adapt)
-            x = block.finish(x, segments.attend(q, k, v, block.window), adapt)
+            x = block.finish(x, segments.mix(block, q, k, v), adapt)
         return x
 
     def frozen_states(self, ids: Tensor) -> Tensor:
@@ -355,10 +353,11 @@ class StreamFused(nn.Module):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):
                 q, k, v = block.qkv(main, *rotary[block.rotary], adapt)
-                main = block.finish(main, segments.attend(q, k, v, block.window), adapt)
+                main = block.finish(main, segments.mix(block, q, k, v), adapt)
             adapt = self.stream_adapter(i)
             sq, sk, sv = block.qkv(streams, *stream_rotary[block.rotary], adapt)
-            attended = segments.attend_streams((sq, sk, self.rotate_value(sv)), (k, v), places, block.window)
+            sv = sv if block.convolves else self.rotate_value(sv)
+            attended = segments.mix_streams(block, (sq, sk, sv), (k, v), places)
             streams = block.finish(streams, attended, adapt)
         with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)
@@ -374,8 +373,23 @@ def _layers_up(name: str, count: int) -> str:
     return f"{part}.{int(layer) + count}.{rest}"
 
 
+def _stream_convolution(
+    block: Block, q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor
+) -> Tensor:
+    """A short convolution over the rows that `_stream_attention` attends to: the main rows up to a token, then rows
+    1..j of the same token. Arguments and result as there."""
+    taps = block.conv.taps.weight.squeeze(1).T  # [L, h]
+    count, streams = len(taps), q.shape[2]
+    main = torch.cat([main_k, main_v], -2).flatten(-2)  # [B, T, h]
+    before = at[..., None] + torch.arange(2 - count, 1, device=at.device)  # [B, P, L - 1]
+    batch = torch.arange(len(at), device=at.device)[:, None, None]
+    rows = main[batch, before.clamp(min=0)] * (before >= 0).unsqueeze(-1)
+    rows = torch.cat([rows, torch.cat([k, v], -2).flatten(-2)], 2)  # [B, P, L - 1 + G, h]
+    return q.flatten(-2) * sum(rows[:, :, i : i + streams] * tap for i, tap in enumerate(taps))
+
+
 def _stream_attention(
-    window: int | None, q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor
+    block: Block, q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor
 ) -> Tensor:
     """Eq. 2: row j of a token attends to the main rows up to the token and to rows 1..j of the same token.
 
@@ -387,7 +401,7 @@ def _stream_attention(
     places = torch.arange(main_k.shape[1], device=at.device)
     unseen = (places > at[..., None]).unsqueeze(2)  # [B, P, 1, T]
     later = torch.ones(streams, streams, dtype=torch.bool, device=q.device).triu(1)
-    if window is not None:
+    if (window := block.window) is not None:
         own_places = at[..., None, None] + torch.arange(1, streams + 1, device=at.device)[:, None]
         unseen = unseen | (places <= own_places - window)  # [B, P, G, T]
         later = later | torch.ones_like(later).tril(-window)

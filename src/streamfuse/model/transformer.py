@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .families import Activation
+from .families import Activation, QueryKeyNorm
 from .rope import attention_factor, scaled_frequencies
 
 # An adapter is called with the name of a projection and its input; its result is added to the projection's output.
@@ -89,6 +89,25 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
 
 
+class ShortConvolution(nn.Module):
+    """The projections and taps of LFM2's gated short convolution (arXiv 2511.23404); `convolve` does the work.
+
+    q, k and v [..., hidden_size] are products of a row (C, B and x in LFM2). Each channel of k * v is convolved over
+    the last rows, and q multiplies the result. The projections have the names of attention's, because adapters, tree
+    and caches treat them alike: the cache stores k * v, the first half of its channels as keys, the second as values.
+    """
+
+    query_key_norm: QueryKeyNorm = "none"
+
+    def __init__(self, config: ModelConfig, taps: int) -> None:
+        super().__init__()
+        h = config.hidden_size
+        self.head_dim = config.head_dim
+        self.num_heads = self.num_kv_heads = h // config.head_dim  # of the three products
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(h, h, bias=False) for _ in range(4))
+        self.taps = nn.Conv1d(h, h, taps, groups=h, bias=False)  # the last one belongs to the row itself
+
+
 class MLP(nn.Module):
     """The projections of the gated feed-forward layer; `Block.finish` does the work."""
 
@@ -117,7 +136,8 @@ class Block(nn.Module):
 
     Attributes:
         rotary: the index of its rotary embedding.
-        window: how many tokens a token attends to, itself included; None: all.
+        window: how many tokens a token's output depends on, itself included; None: all.
+        mixer: attention, or a short convolution.
     """
 
     input_layernorm: RMSNorm | None  # before attention
@@ -134,17 +154,35 @@ class Block(nn.Module):
             return RMSNorm(config.hidden_size, config.rms_norm_eps) if wanted else None
 
         self.input_layernorm = norm(before)
-        self.self_attn = Attention(config)
+        if config.layer_convolutions[layer]:
+            assert self.window is not None
+            self.conv = ShortConvolution(config, self.window)
+        else:
+            self.self_attn = Attention(config)
         self.attention_output_norm = norm(after)
         self.post_attention_layernorm = norm(before)
         self.mlp = MLP(config)
         self.mlp_output_norm = norm(after)
 
+    @property
+    def mixer(self) -> Attention | ShortConvolution:
+        return self.conv if self.convolves else self.self_attn
+
+    @property
+    def convolves(self) -> bool:
+        """Whether the layer is a short convolution."""
+        return hasattr(self, "conv")
+
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim]."""
-        a = self.self_attn
+        """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim].
+
+        Of a convolution: q, and the two halves of k v. Nothing is rotated.
+        """
+        a = self.mixer
         y = normed(self.input_layernorm, x)
         q, k, v = (project(getattr(a, name), name, y, adapter) for name in ("q_proj", "k_proj", "v_proj"))
+        if isinstance(a, ShortConvolution):
+            return (q.unflatten(-1, (-1, a.head_dim)), *(k * v).unflatten(-1, (-1, a.head_dim)).chunk(2, -2))
         if a.query_key_norm == "width":
             q, k = a.q_norm(q), a.k_norm(k)
         q, k, v = (rows.unflatten(-1, (-1, a.head_dim)) for rows in (q, k, v))
@@ -152,13 +190,19 @@ class Block(nn.Module):
             q, k = a.q_norm(q), a.k_norm(k)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention or convolution of whole texts: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""
+        if self.convolves:
+            return convolve(q, k, v, self.conv.taps)
+        return attend_causal(q, k, v, self.window)
+
     def finish(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions."""
         return self.feed_forward(self.add_attention(x, attended, adapter), adapter)
 
     def add_attention(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """x plus the output projection of `attended`."""
-        return x + normed(self.attention_output_norm, project(self.self_attn.o_proj, "o_proj", attended, adapter))
+        return x + normed(self.attention_output_norm, project(self.mixer.o_proj, "o_proj", attended, adapter))
 
     def feed_forward(self, x: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """The MLP and its residual addition."""
@@ -204,6 +248,14 @@ def attend_causal(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) ->
     return out.unflatten(2, (group, rows)).permute(0, 3, 1, 2, 4).flatten(2)
 
 
+def convolve(q: Tensor, k: Tensor, v: Tensor, taps: nn.Conv1d) -> Tensor:
+    """q times the causal convolution of each channel of k and v together: q [B, T, H, D], k and v [B, T, H / 2, D] ->
+    [B, T, H * D]."""
+    read = torch.cat([k, v], -2).flatten(-2)
+    (count,) = taps.kernel_size
+    return q.flatten(-2) * taps(F.pad(read.transpose(1, 2), (count - 1, 0))).transpose(1, 2)
+
+
 def hidden_in(rows: int, window: int | None, device: torch.device) -> Tensor:
     """bool [R, R]: the keys that a row does not attend to: later ones, and those that its window leaves behind."""
     all_ = torch.ones(rows, rows, dtype=torch.bool, device=device)
@@ -243,8 +295,7 @@ class Transformer(nn.Module):
         x = self.embed(input_ids)
         rotary = self.rotary(torch.arange(input_ids.shape[1], device=input_ids.device))
         for block in self.blocks[:num_layers]:
-            q, k, v = block.qkv(x, *rotary[block.rotary])
-            x = block.finish(x, attend_causal(q, k, v, block.window))
+            x = block.finish(x, block.mix(*block.qkv(x, *rotary[block.rotary])))
         return x
 
     def forward(self, input_ids: Tensor) -> Tensor:

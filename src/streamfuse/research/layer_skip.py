@@ -87,7 +87,12 @@ class Context:
 
 @torch.inference_mode()
 def read(base: Transformer, texts: Sequence[Text]) -> list[Context]:
-    """The texts with the whole model's keys and values, which every trial of a search reads."""
+    """The texts with the whole model's keys and values, which every trial of a search reads.
+
+    Raises:
+        OptionError: a layer is a convolution.
+    """
+    base.config.require_attention("research layer-skip")
     contexts = []
     for ids, start in texts:
         x: Tensor = base.embed(torch.tensor([ids[:-1]]))

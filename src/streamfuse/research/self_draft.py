@@ -48,7 +48,8 @@ class SelfDraft(nn.Module):
         self.openings, self.closings, self.attend = weights.openings, weights.closings, weights.attentions
         self.turns = weights.config.layer_rotaries
         self.first = 0 if weights.streams_config.base_rank else self.rows  # of the adapted rows
-        self.cached = (self.rows, weights.config.num_kv_heads, weights.config.head_dim)
+        config = weights.config
+        self.cached = [(self.rows, config.kv_heads_of(i), config.head_dim) for i in range(config.num_layers)]
 
     def forward(
         self,
@@ -67,7 +68,7 @@ class SelfDraft(nn.Module):
                 attended = self.attend[i](*given, positions.ids)
                 x = cast("Any", closing).attention(x, attended, self.first)
             else:
-                k, v = x.new_zeros(self.cached), x.new_zeros(self.cached)
+                k, v = x.new_zeros(self.cached[i]), x.new_zeros(self.cached[i])
             new += [k, v]
             x = cast("Any", closing).mlp(x, self.first) if self.mlps[i] else x
         return (*self.head(x, want_logits), *new)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from streamfuse.model.transformer import Transformer, rotary_tables
+from streamfuse.model.transformer import Block, Transformer, rotary_tables
 from streamfuse.runtime.reference.random import uniform
 
 from .config import DistillConfig
@@ -53,7 +53,8 @@ def generate_batch(
 
 
 class _Batch:
-    """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer.
+    """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer; a convolution's input
+    [B, 1, C, h] is among the values, and its keys are empty.
 
     Columns of the caches are: the common prefix of all prompts, the padding of a sequence, the rest of its prompt, its
     text, and unused columns. `bias` [B, C] is 0 for a sequence's tokens, else -inf.
@@ -74,10 +75,12 @@ class _Batch:
         self.bias = torch.zeros(padded.shape, device=self.device).masked_fill(padded, float("-inf"))
         tables = rotary_tables(config, len(self.columns))
         self.rotary = [(cos.to(self.device), sin.to(self.device)) for cos, sin in tables]
-        self.windows = set(config.layer_windows)
-        shape = (len(prompts), config.num_kv_heads)
-        self.keys = [weight.new_zeros(*shape, config.head_dim, self.width) for _ in range(config.num_layers)]
-        self.values = [weight.new_zeros(*shape, self.width, config.head_dim) for _ in range(config.num_layers)]
+        windows = zip(config.layer_windows, config.layer_convolutions, strict=True)
+        self.windows = {window for window, convolves in windows if not convolves}
+        heads, dim = config.num_kv_heads, config.head_dim
+        shapes = [(0, 1, config.hidden_size) if yes else (heads, heads, dim) for yes in config.layer_convolutions]
+        self.keys = [weight.new_zeros(len(prompts), count, size, self.width) for count, _, size in shapes]
+        self.values = [weight.new_zeros(len(prompts), count, self.width, size) for _, count, size in shapes]
 
     def read_prompts(self, prompts: Sequence[list[int]]) -> Tensor:
         """Prefill the prompts: logits [B, V] after the last token of each."""
@@ -146,10 +149,25 @@ class _Batch:
         x = self.model.embed(ids)
         for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
             q, k, v = block.qkv(x, *rotary[block.rotary])
+            if block.convolves:
+                values[some, 0, start:stop] = torch.cat([k, v], -2).flatten(-2)
+                x = block.finish(x, q.flatten(-2) * self._convolved(block, values[some, 0], positions, padding))
+                continue
             keys[some, :, :, start:stop] = k.permute(0, 2, 3, 1)
             values[some, :, start:stop] = v.transpose(1, 2)
             x = block.finish(x, _attend(q, keys[some], values[some], biases[block.window]))
         return x
+
+    def _convolved(self, block: Block, read: Tensor, positions: Tensor, padding: Tensor) -> Tensor:
+        """The convolution of read [b, C, h] at positions [b, T] of sequences with padding [b, 1]: [b, T, h]."""
+        taps = block.conv.taps.weight.squeeze(1).T.flip(0)  # [L, h], the one of the row itself first
+        out = torch.zeros_like(read[:, : positions.shape[1]])
+        for back, tap in enumerate(taps):
+            place = positions - back
+            column = place + torch.where(place < self.shared, 0, padding)
+            rows = read.gather(1, column.clamp(min=0).unsqueeze(-1).expand(-1, -1, read.shape[-1]))
+            out = out + rows * tap * (place >= 0).unsqueeze(-1)
+        return out
 
     def _causal(self, bias: Tensor, start: int, stop: int) -> Tensor:
         """[b, 1, T, C] of bias [b, 1, 1, C]: no row attends to a later one. A padding row attends to itself, or it

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from streamfuse.export.pruning import SoftmaxEdges, Survivors, edges_of
 from streamfuse.model.low_rank import ParentTerm
 from streamfuse.model.streams import StreamFused
-from streamfuse.model.transformer import Transformer, attend, attend_causal
+from streamfuse.model.transformer import Transformer, attend
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.train.evaluate import Proposals
@@ -34,6 +34,7 @@ class PrunedTree:
     """
 
     def __init__(self, model: StreamFused, keep: int, threshold: float = 0.0) -> None:
+        model.base.config.require_attention("the replay of a pruned tree")
         self.model, self.keep, self.threshold = model, keep, threshold
         self._seen: Example | None = None
         self._caches: list[tuple[Tensor, Tensor]] = []
@@ -66,7 +67,7 @@ class PrunedTree:
         for block in base.blocks[: self.model.num_lower_layers]:
             q, k, v = block.qkv(x, *rotary[block.rotary])
             caches.append((k, v))
-            x = block.finish(x, attend_causal(q, k, v, block.window))
+            x = block.finish(x, block.mix(q, k, v))
         return caches
 
     def _lower(self, ids: Tensor, positions: Tensor, ancestors: Tensor, root: int) -> Tensor:

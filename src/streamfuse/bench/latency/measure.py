@@ -32,6 +32,7 @@ _PARTS = {
     "biased_qkv": ATTENTION,
     "tree_attention": ATTENTION,
     "window_attention": ATTENTION,
+    "short_convolution": ATTENTION,
     "linear": ATTENTION,
     "biased_linear": ATTENTION,
     "gated_mlp": MLP,

@@ -57,9 +57,9 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
     share = rows.base / model.num_layers
-    cached = _attended(manifest, context)[model.num_layers - rows.depth :]
-    cache = sum(cached) * _position_bytes(manifest)
-    # One row's scores and weighted values in one layer.
+    cached, heads = (of_layers[model.num_layers - rows.depth :] for of_layers in _attended(manifest, context))
+    cache = sum(count * _position_bytes(manifest, kv) for count, kv in zip(cached, heads, strict=True))
+    # One row's scores and weighted values in one layer; a convolution's window is a few rows.
     seen = 2 * model.num_heads * model.head_dim * sum(cached) / max(len(cached), 1)
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
@@ -101,25 +101,28 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
     return max(0.0, _bytes(manifest, "streams") - head), head
 
 
-def _attended(manifest: Manifest, context: int) -> list[int]:
-    """Cached positions that a row attends to, by layer: those of the window, rounded up to whole blocks, where the
-    layer's cache is a ring."""
+def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
+    """Of each layer: cached positions that a row attends to, which are those of the window, rounded up to whole blocks,
+    where the layer's cache is a ring; and heads in the cache, of which a convolution can have more than attention."""
     capacity, axis = manifest.cache.capacity, _POSITIONS_AXIS[manifest.cache.layout]
-    shapes = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
-    found = []
+    inputs = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
+    new = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].outputs}
+    found, heads = [], []
     for layer in range(manifest.model.num_layers):
-        shape = shapes.get(f"key_cache_{layer}") or shapes.get(f"past_key_values.{layer}.key") or ()
+        shape = inputs.get(f"key_cache_{layer}") or inputs.get(f"past_key_values.{layer}.key") or ()
         is_ring = len(shape) > axis and shape[axis] < capacity
         found.append(min(context, shape[axis] - REWINDABLE) if is_ring else context)
-    return found
+        rows = new.get(f"new_key_{layer}") or ()
+        heads.append(rows[1] if len(rows) == 3 else manifest.model.num_kv_heads)
+    return found, heads
 
 
-def _position_bytes(manifest: Manifest) -> float:
+def _position_bytes(manifest: Manifest, kv_heads: int) -> float:
     """Of keys and values of one position in one layer."""
     model, dtype = manifest.model, manifest.cache.dtype
     if dtype == "int8":
-        return cache_bytes(GROUP, model.num_kv_heads, model.head_dim) / GROUP
-    return 2 * _DTYPE_BYTES[dtype] * model.num_kv_heads * model.head_dim
+        return cache_bytes(GROUP, kv_heads, model.head_dim) / GROUP
+    return 2 * _DTYPE_BYTES[dtype] * kv_heads * model.head_dim
 
 
 def _bytes(manifest: Manifest, part: str) -> int:

@@ -19,7 +19,7 @@ from streamfuse.export.operators.packing import (
     tile_adapters,
 )
 from streamfuse.model.streams import LowRank, StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm
+from streamfuse.model.transformer import Block, RMSNorm, ShortConvolution
 
 from .. import layers
 from ..integers import GridReport, to_integers
@@ -87,6 +87,9 @@ class Form(layers.Form):
 
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
+
+    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+        return Convolution(convolution)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         keys, values = cache_shapes(positions, kv_heads, head_dim)
@@ -198,9 +201,10 @@ class Opening(nn.Module):
     ) -> None:
         super().__init__()
         self.int8 = int8  # of the adapters
-        a = block.self_attn
+        a = block.mixer
+        self.convolves = block.convolves
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
-        own = [a.q_norm, a.k_norm] if a.query_key_norm != "none" else []
+        own = [] if a.query_key_norm == "none" else [block.self_attn.q_norm, block.self_attn.k_norm]
         self.q_norm: Tensor | None = own[0].weight if own else None
         self.k_norm: Tensor | None = own[1].weight if own else None
         self.norm = None if block.input_layernorm is None else block.input_layernorm.weight
@@ -220,7 +224,11 @@ class Opening(nn.Module):
             x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
             *self.adapter.of(x.shape[0], first), first, *bias,
         )  # fmt: skip
-        return rotated
+        if not self.convolves:  # a convolution's rows have angles of 0
+            return rotated
+        query, key, value = rotated
+        read, half = key * value, self.heads // 2
+        return query, read[:, :half], read[:, half:]
 
 
 class Closing(nn.Module):
@@ -244,7 +252,7 @@ class Closing(nn.Module):
         self.size, self.intermediate = mlp.down_proj.out_features, mlp.up_proj.out_features
         self.norm = None if block.post_attention_layernorm is None else block.post_attention_layernorm.weight
         self.eps = eps_of(block.post_attention_layernorm, block.mlp_output_norm)
-        o_proj = block.self_attn.o_proj
+        o_proj = block.mixer.o_proj
         self.register_buffer("o_weight", pack(o_proj.weight, "attention"))
         self.register_buffer("o_bias", None if o_proj.bias is None else o_proj.bias.detach())
         self.register_buffer("gate_up", pack(interleave_gate_up(mlp.gate_proj.weight, mlp.up_proj.weight), "mlp"))
@@ -304,6 +312,18 @@ class StreamHead(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         out: tuple[Tensor, Tensor] = _ops.stream_top_k(x, self.norm, self.eps, self.weight, self.ids, self.top_k)
         return out
+
+
+class Convolution(nn.Module):
+    taps: Tensor  # [L, h], the one of the row itself last
+
+    def __init__(self, convolution: ShortConvolution) -> None:
+        super().__init__()
+        self.register_buffer("taps", convolution.taps.weight.detach().squeeze(1).T.contiguous())
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        mixed: Tensor = _ops.short_convolution(*tensors[:-1], self.taps)
+        return mixed
 
 
 class Attention(nn.Module):

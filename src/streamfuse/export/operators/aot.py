@@ -23,10 +23,10 @@ _QKV = (
     f"Tensor? q_norm, Tensor? k_norm, {_ADAPTER}"
 )
 
-_ATTENTION = (
-    "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
-    "Tensor cache_length, Tensor visible, float scale"
+_CACHED = (
+    "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, Tensor visible"
 )
+_ATTENTION = f"{_CACHED}, float scale"
 _MLP = (
     "float eps, Tensor gate_up, Tensor down_proj, int intermediate, Tensor? gate_up_down, Tensor? gate_up_up, "
     "Tensor? down_down, Tensor? down_up, int first_adapted_row"
@@ -36,6 +36,7 @@ _MLP = (
 SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tree_attention": (_ATTENTION, ("out",)),
     "window_attention": (f"{_ATTENTION}, int window", ("out",)),
+    "short_convolution": (f"{_CACHED}, Tensor taps", ("out",)),
     "embedding_q8": ("Tensor weight, Tensor ids", ("out",)),
     "linear": (_LINEAR, ("out",)),
     "biased_linear": (f"{_LINEAR}, Tensor bias", ("out",)),

@@ -102,6 +102,48 @@ def tree_attention(
 window_attention = tree_attention  # a separate operator, whose window is required
 
 
+def short_convolution(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    taps: Tensor,
+) -> Tensor:
+    """Row i is query[i] times the sum over its last L rows of taps [L, h] times what they read, oldest first: [R, h].
+
+    What a row reads are key and value [R, H / 2, D] together, h = H D channels, as `tree_attention` quantizes them;
+    query is [R, H, D]. Sequences, caches, which may be rings, and `visible` are those of `tree_attention`.
+    """
+    rows, length, packed = query.shape[0], int(cache_length), key_cache.dtype == torch.uint8
+    capacity, count = key_cache.shape[1 if packed else 0], len(taps)
+    if length < 0 or (length > capacity and count > capacity - GROUP):
+        raise ValueError(f"cache_length {length} is outside the cache of {capacity} positions")
+    if packed:
+        old_keys, old_values = RoundedKeys.unpack(key_cache), RoundedValues.unpack(value_cache)
+    else:
+        old_keys, old_values = RoundedKeys.of(key_cache), RoundedValues.of(value_cache)
+    cached = _read_back(old_keys, old_values, key.shape[2])
+    fresh = _read_back(RoundedKeys.of(key), RoundedValues.of(value), key.shape[2])
+    mixed = []
+    for row in range(rows):
+        before = torch.arange(max(length - count, 0), length) % max(capacity, 1)
+        sequence = torch.cat([cached[before], fresh[visible[row]]])[-count:]
+        total = torch.zeros_like(taps[0])
+        for tap, read in zip(taps[count - len(sequence) :], sequence, strict=True):
+            total = _fma(tap, read, total)
+        mixed.append(total)
+    return query.reshape(rows, -1) * torch.stack(mixed)
+
+
+def _read_back(keys: RoundedKeys, values: RoundedValues, dim: int) -> Tensor:
+    """Keys and values after their quantization, side by side: [T, 2 Hkv D]."""
+    first = (keys.q * keys.d[..., None]).flatten(2)[:, :, :dim]
+    return torch.cat([first, values.q[:, :, :dim] * values.scale[..., None]], 1).flatten(1)
+
+
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
     """Rows `ids` int64 [R] of a packed Q8_0 matrix, dequantized: float32 [R, K]."""
     tiles = unpack(weight[ids // TILE])

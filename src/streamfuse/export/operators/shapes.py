@@ -41,6 +41,33 @@ def tree_attention(
 window_attention = tree_attention
 
 
+def short_convolution(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    taps: Tensor,
+) -> Tensor:
+    check = _Checks("short_convolution")
+    check(query.dim() == 3 and key.dim() == 3 and key_cache.dim() == 3, "query, key and caches have 3 dimensions")
+    rows, heads, dim = query.shape
+    half = (rows, heads // 2, dim)
+    check(heads % 2 == 0, "the channels of query must be an even number of heads")
+    check(tuple(key.shape) == tuple(value.shape) == half, "key and value do not fit query")
+    keys, values = cache_shapes(key_cache.shape[1], heads // 2, dim)
+    check(
+        _is(key_cache, torch.uint8, *keys) and _is(value_cache, torch.uint8, *values),
+        f"caches do not fit key: they must be packed as uint8 {list(keys)} and {list(values)}",
+    )
+    check(_is(visible, torch.bool, rows, rows), "visible must be bool [rows, rows]")
+    check(_is(cache_length, torch.int64, 1), "cache_length must be int64 [1]")
+    check(taps.dim() == 2 and _is(taps, torch.float32, len(taps), heads * dim), "taps must be float32 [L, channels]")
+    return query.new_empty(rows, heads * dim)
+
+
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
     check = _Checks("embedding_q8")
     check(weight.dim() == 3 and weight.shape[2] == Q8_0_BYTES, f"weight must be uint8 [tiles, groups, {Q8_0_BYTES}]")

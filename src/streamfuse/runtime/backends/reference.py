@@ -31,8 +31,9 @@ Method = Callable[..., tuple[Any, ...]]
 class ReferenceBackend(HostBackend):
     """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order.
 
-    `next_token` says that `streams` takes it. `window` is that of the layers whose caches are ring buffers, if there
-    are any; then `positions` are those in the caches of each layer. Other caches have positions for the whole context.
+    `kv_heads` are the heads in the caches of all layers, or of each. `next_token` says that `streams` takes it.
+    `window` is that of the layers whose caches are ring buffers, if there are any; then `positions` are those in the
+    caches of each layer. Other caches have positions for the whole context.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class ReferenceBackend(HostBackend):
         spec: ModelSpec,
         num_layers: int,
         num_msa_layers: int,
-        kv_heads: int,
+        kv_heads: int | Sequence[int],
         head_dim: int,
         next_token: bool = False,
         positions: Sequence[int] | None = None,
@@ -55,7 +56,9 @@ class ReferenceBackend(HostBackend):
         super().__init__(spec, None if window is None else Ring(window, min(positions)))
         self._methods, self._next_token = dict(methods), next_token
         self._num_lower = num_layers - num_msa_layers
-        self._shapes = [(count, kv_heads, head_dim) for count in positions for _ in range(2)]
+        heads_of = [kv_heads] * num_layers if isinstance(kv_heads, int) else kv_heads
+        shapes = zip(positions, heads_of, strict=True)
+        self._shapes = [(count, heads, head_dim) for count, heads in shapes for _ in range(2)]
         self._caches: list[torch.Tensor] = []  # made by the first run
         self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
         self._new: list[torch.Tensor] = []  # new keys and values of the last run, by layer
