@@ -6,6 +6,7 @@ Run: python -m pytest tests/export/test_export_windows.py
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,12 @@ def test_caches_have_the_positions_of_the_window_and_some_more(made: Made, backe
     assert bytes_ == made.preview.cache_bytes == backend.description["cache_bytes"]
     assert bytes_ * CONTEXT * len(found) == whole * sum(found)
     assert backend.spec.capacity == CONTEXT
+
+
+@pytest.mark.parametrize("bundle", ["rings", "whole"])
+def test_every_pass_has_the_bits_of_the_operators_specification(made: Made, bundle: str) -> None:
+    parity = json.loads((getattr(made, bundle).folder / "export_report.json").read_text())["parity"]["lowering"]
+    assert {method: one["snr_db"] for method, one in parity.items()} == dict.fromkeys(parity, 200.0)
 
 
 def passes(bundle: Bundle, chosen: Bundle | None = None) -> list[np.ndarray[Any, Any]]:

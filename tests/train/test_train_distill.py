@@ -32,8 +32,14 @@ WINDOWS = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
 
+CONVOLUTIONS = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+}
 
-@pytest.fixture(params=[{}, WINDOWS], ids=["plain", "windows"])
+
+@pytest.fixture(params=[{}, WINDOWS, CONVOLUTIONS], ids=["plain", "windows", "convolutions"])
 def model(request: pytest.FixtureRequest) -> Transformer:
     return tiny.base(std=0.4, **request.param)
 
