@@ -233,7 +233,7 @@ void Sequence::truncate(int64_t length) {
     bad_argument("cannot truncate to " + std::to_string(length) + ": the cache holds " + std::to_string(length_) +
                  " positions");
   if (truncatable(length) != length)
-    bad_argument("cannot truncate to " + std::to_string(length) + ": layers with a sliding window of " +
+    bad_argument("cannot truncate to " + std::to_string(length) + ": layers with a window of " +
                  std::to_string(program_->shapes().window) + " positions have only those from " +
                  std::to_string(oldest_) + " on; truncate to 0 and run the tokens again");
   length_ = length;

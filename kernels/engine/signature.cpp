@@ -147,7 +147,8 @@ void read_pass(Signature& s, Shapes& shapes) {
   if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);
   for (int64_t i = 0; i < 2 * shapes.layers; ++i) {
     const std::string what = (i % 2 == 0 ? "new_key_" : "new_value_") + std::to_string(i / 2);
-    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(), {-1, shapes.kv(static_cast<size_t>(i)).kv_heads, shapes.head_dim});
+    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(),
+                                   {-1, shapes.kv(static_cast<size_t>(i)).kv_heads, shapes.head_dim});
     if (i == 0) s.new_rows = at;
     const int64_t n = outputs.length(at, 0);
     if (n != s.rows && n != s.keep) bad_program(s.name, what + " has " + std::to_string(n) + " rows");

@@ -21,8 +21,7 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 // In a program with the constants get_sliding_window and get_max_context_len, caches may be ring buffers: they have
 // fewer positions than the context, and position t is stored at t modulo their number.
 struct Shapes {
-  int64_t layers = 0, capacity = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0,
-          hidden_size = 0;
+  int64_t layers = 0, capacity = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0, hidden_size = 0;
   int64_t window = 0;              // of the layers whose caches are rings; 0: there are none
   std::vector<int64_t> positions;  // in the caches of each layer, at most `capacity`
   std::vector<int64_t> kv_heads;   // in the caches of each layer; a convolution can have more than attention
@@ -74,8 +73,8 @@ struct Signature {
   bool is_streams() const { return name == kStreams; }
 };
 
-// Reads number of layers, capacity, head dimension and the positions and kv heads of each layer from a method that takes
-// all caches. With rings, `window` and `capacity` are known already.
+// Reads number of layers, capacity, head dimension and the positions and kv heads of each layer from a method that
+// takes all caches. With rings, `window` and `capacity` are known already.
 void read_cache_shapes(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
 
 // Throws Failure(SF_BAD_PROGRAM) that names the method and the mismatched input or output; completes `shapes`.

@@ -40,8 +40,8 @@ SF_EXPORT const char* sf_program_error(const sf_program*);
  * first. *out is a handle even if this fails, unless memory is exhausted. */
 SF_EXPORT int sf_program_adapter(sf_program*, const char* name, sf_program** out);
 
-/* {"methods": {name: {"rows", "keep", "logits", "streams", "carrying", "hidden"}}, "layers", "kv_heads": [of each layer],
- *  "head_dim", "capacity", "vocab_size", "num_streams", "top_k", "constants": {name: number or text}, "threads",
+/* {"methods": {name: {"rows", "keep", "logits", "streams", "carrying", "hidden"}}, "layers", "kv_heads": [of each
+ * layer], "head_dim", "capacity", "vocab_size", "num_streams", "top_k", "constants": {name: number or text}, "threads",
  *  "instruction_set", "cache_bytes"} */
 SF_EXPORT int sf_program_describe(sf_program*, const char** json);
 
@@ -108,8 +108,8 @@ SF_EXPORT const char* sf_engine_backends(void);
 SF_EXPORT double sf_waited_ms(void);
 
 /* Measures how fast this many threads of the pool (1 to 64; 0 chooses) read a block of memory repeatedly, in GB/s. If a
- * cache holds the block, this is the bandwidth of the cache. `bytes` is rounded down to 64 KiB. Returns 0 if an argument
- * is invalid or the block cannot be allocated. */
+ * cache holds the block, this is the bandwidth of the cache. `bytes` is rounded down to 64 KiB. Returns 0 if an
+ * argument is invalid or the block cannot be allocated. */
 SF_EXPORT double sf_read_bandwidth(int num_threads, int64_t bytes);
 
 /* Measures the latency from one core's cache to another's, in nanoseconds; 0 if it cannot be measured, for example with

@@ -40,9 +40,9 @@ struct KvShape {
 // Writes one position's row [kv_heads, head_dim] of keys, or of values, into a cache [kv_heads, capacity, bytes].
 void store_key(const KvShape& shape, const float* row, int64_t position, uint8_t* cache);
 void store_value(const KvShape& shape, const float* row, int64_t position, uint8_t* cache);
-// Reads one position's row as it was stored, after quantization.
-void load_key(const KvShape& shape, const uint8_t* cache, int64_t position, float* row);
-void load_value(const KvShape& shape, const uint8_t* cache, int64_t position, float* row);
+// Reads one position and head [head_dim] as it was stored, after quantization.
+void load_key(const KvShape& shape, const uint8_t* cache, int64_t head, int64_t position, float* key);
+void load_value(const KvShape& shape, const uint8_t* cache, int64_t head, int64_t position, float* value);
 // Prefetches the cache lines that store_key and store_value write. They are far apart and no longer in the processor's
 // caches.
 void prefetch_key(const KvShape& shape, int64_t position, const uint8_t* cache);

@@ -68,7 +68,8 @@ void run_tree_attention(const Arguments& a) {
 void run_short_convolution(const Arguments& a) {
   const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
   const int64_t capacity = a.size(3, "key_cache", 3, 1), count = a.size(7, "taps", 2, 0);
-  if (heads < 2 || heads % 2 != 0) throw BadArgument{"the channels of query must be an even number of heads"};
+  if (heads < 2 || heads % 2 != 0 || dim < 1)
+    throw BadArgument{"the channels of query must be an even number of heads"};
   if (capacity % kCacheBlock != 0) throw BadArgument{"the cache must have a multiple of 32 positions"};
   if (count < 1) throw BadArgument{"there must be taps"};
   ShortConvolution args;

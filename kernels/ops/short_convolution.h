@@ -4,8 +4,8 @@
 // half of the channels each, caches and visible as in tree_attention.h, taps [count, channels], out [rows, channels].
 // With the canonical sequence of a row, and its positions read_t = key_t and value_t side by side after quantization:
 //   out = query * (taps[0] * read_{n - count + 1} + ... + taps[count - 1] * read_n), added from left to right
-// without the terms before the sequence's beginning. So a row's result depends on the row and its sequence only, as that
-// of tree_attention. A cache of at least count + 32 positions may be a ring.
+// without the terms before the sequence's beginning. So a row's result depends on the row and its sequence only, as
+// that of tree_attention. A cache of at least count + 32 positions may be a ring.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct ShortConvolution {
   int64_t half() const { return cache.kv_heads * cache.head_dim; }  // of the channels
 };
 
+// Uses the thread pool (team.h) if there are many rows.
 void short_convolution(const ShortConvolution& args);
 
 }  // namespace streamfuse

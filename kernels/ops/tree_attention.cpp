@@ -92,27 +92,23 @@ void store_value(const KvShape& shape, const float* row, int64_t position, uint8
                                cache + shape.values_of(head), reinterpret_cast<float*>(cache + shape.scales_of(head)));
 }
 
-void load_key(const KvShape& shape, const uint8_t* cache, int64_t position, float* row) {
+void load_key(const KvShape& shape, const uint8_t* cache, int64_t head, int64_t position, float* key) {
   const int64_t groups = shape.key_groups(), lane = position % kTileRows;
-  for (int64_t head = 0; head < shape.kv_heads; ++head) {
-    const uint8_t* tile = cache + shape.keys_of(head) + position / kTileRows * groups * kQ8TileBytes;
-    for (int64_t d = 0; d < shape.head_dim; d += kGroupSize, tile += kQ8TileBytes) {
-      const float scale = lane_kernels().products->half(tile + 512 + 2 * lane);
-      for (int64_t i = 0; i < std::min(kGroupSize, shape.head_dim - d); ++i)
-        *row++ = scale * static_cast<float>(static_cast<int>(tile[64 * (i / 4) + 4 * lane + i % 4]) - 128);
-    }
+  const uint8_t* tile = cache + shape.keys_of(head) + position / kTileRows * groups * kQ8TileBytes;
+  for (int64_t d = 0; d < shape.head_dim; d += kGroupSize, tile += kQ8TileBytes) {
+    const float scale = lane_kernels().products->half(tile + 512 + 2 * lane);
+    for (int64_t i = 0; i < std::min(kGroupSize, shape.head_dim - d); ++i)
+      *key++ = scale * static_cast<float>(static_cast<int>(tile[64 * (i / 4) + 4 * lane + i % 4]) - 128);
   }
 }
 
-void load_value(const KvShape& shape, const uint8_t* cache, int64_t position, float* row) {
+void load_value(const KvShape& shape, const uint8_t* cache, int64_t head, int64_t position, float* value) {
   const int64_t place = position % kCacheBlock;
-  for (int64_t head = 0; head < shape.kv_heads; ++head) {
-    const uint8_t* tile = cache + shape.values_of(head) + position / kCacheBlock * kQ8TileBytes;
-    const float scale = reinterpret_cast<const float*>(cache + shape.scales_of(head))[position];
-    for (int64_t d = 0; d < shape.head_dim; d += kTileRows, tile += shape.blocks() * kQ8TileBytes)
-      for (int64_t i = 0; i < std::min(kTileRows, shape.head_dim - d); ++i)
-        *row++ = scale * static_cast<float>(static_cast<int>(tile[64 * (place / 4) + 4 * i + place % 4]) - 128);
-  }
+  const uint8_t* tile = cache + shape.values_of(head) + position / kCacheBlock * kQ8TileBytes;
+  const float scale = reinterpret_cast<const float*>(cache + shape.scales_of(head))[position];
+  for (int64_t d = 0; d < shape.head_dim; d += kTileRows, tile += shape.blocks() * kQ8TileBytes)
+    for (int64_t i = 0; i < std::min(kTileRows, shape.head_dim - d); ++i)
+      *value++ = scale * static_cast<float>(static_cast<int>(tile[64 * (place / 4) + 4 * i + place % 4]) - 128);
 }
 
 void prefetch_key(const KvShape& shape, int64_t position, const uint8_t* cache) {

@@ -42,7 +42,8 @@ void expect(bool condition, const char* what) {
   ++failures;
 }
 
-// A pass of attention, or of a convolution if it has taps, with its own memory; sizes are exact so that the address sanitizer detects every access outside.
+// A pass of attention, or of a convolution if it has taps, with its own memory; sizes are exact so that the address
+// sanitizer detects every access outside.
 struct Pass {
   int64_t rows, query_heads, kv_heads, dim, capacity, length, window = 0;
   int64_t ring = 0;                                                   // positions of the cache, if it is a ring

@@ -283,14 +283,15 @@ def test_inspect_shows_methods_shapes_parts_and_sizes(bundle: Path) -> None:
 
 
 def test_inspect_shows_the_tensors_of_all_layers_as_one(bundle: Path) -> None:
-    names = ["key_cache_0", "key_cache_1", "past_key_values.0.key", "past_key_values.1.key", "past_key_values.0.value"]
+    names = [*(f"key_cache_{layer}" for layer in (0, 1, 3)), "past_key_values.0.key", "past_key_values.1.key"]
+    names.append("past_key_values.0.value")
 
     def edit(data: dict[str, Any]) -> None:
         data["methods"]["decode"]["inputs"] = [{"name": name, "dtype": "float16", "shape": [2]} for name in names]
 
     edit_manifest(bundle, edit)
     _, stdout, _ = streamfuse_command("bundle", "inspect", bundle)
-    for line in ("key_cache_0..1 float16", "past_key_values.0..1.key", "past_key_values.0.value"):
+    for line in ("key_cache_0..1,3 float16", "past_key_values.0..1.key", "past_key_values.0.value"):
         assert line in stdout
 
 

@@ -201,7 +201,7 @@ def test_an_engine_says_how_far_it_goes_back(backend: Any) -> None:
     prefill(backend, TEXT[:590])
     least = 590 - RING + WINDOW
     assert [backend.truncatable(length) for length in (1000, 590, least, least - 1, 1, 0)] == [590, 590, least, 0, 0, 0]
-    with pytest.raises(BackendError, match=f"cannot truncate to {least - 1}: .* sliding window of {WINDOW} positions"):
+    with pytest.raises(BackendError, match=f"cannot truncate to {least - 1}: .* window of {WINDOW} positions"):
         backend.truncate(least - 1)
     backend.truncate(least)
     assert backend.truncatable(least - 1) == 0

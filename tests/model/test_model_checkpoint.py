@@ -261,6 +261,31 @@ def test_experts_are_refused_where_a_family_has_them_by_default() -> None:
         ModelConfig.from_hf({**config, "num_local_experts": 0, "layer_types": ["mamba", "attention"] * 2})
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"full_attn_idxs": 2}, "full_attn_idxs must be a list of numbers from 0 to 3, not 2"),
+        ({"full_attn_idxs": ["2"]}, "full_attn_idxs must be a list"),
+        ({"full_attn_idxs": [4]}, "full_attn_idxs must be a list"),
+        ({"layer_types": ["conv", "sliding_attention"] * 2}, r"layer_types .* \(full_attention and conv, one for"),
+        ({"layer_types": ["conv"] * 4, "conv_L_cache": 0}, "conv_L_cache"),
+        ({"layer_types": ["conv"] * 4, "conv_bias": True}, "conv_bias True is not supported"),
+        ({"layer_types": ["conv"] * 4, "hidden_size": 24}, "hidden_size 24 is not an even number of heads of 8"),
+    ],
+)
+def test_a_wrong_setting_of_convolutions_is_named(changes: dict[str, Any], words: str) -> None:
+    config = tiny.config(architectures=["Lfm2ForCausalLM"], head_dim=8)
+    with pytest.raises(CheckpointError, match=words):
+        ModelConfig.from_hf({**config, **changes})
+
+
+def test_the_first_checkpoints_of_lfm2_say_the_mlp_in_other_fields() -> None:
+    config = tiny.config(architectures=["Lfm2ForCausalLM"], block_ff_dim=6656, block_multiple_of=256)
+    assert ModelConfig.from_hf(config).intermediate_size == 4608  # of LFM2-350M
+    assert ModelConfig.from_hf({**config, "block_ff_dim": None}).intermediate_size == 256
+    assert ModelConfig.from_hf({**config, "block_auto_adjust_ff_dim": False}).intermediate_size == 6656
+
+
 def test_what_a_file_leaves_out_has_the_familys_own_default() -> None:
     config = {"architectures": ["Qwen3ForCausalLM"], **SIZES, "num_attention_heads": 32}
     del config["num_key_value_heads"], config["max_position_embeddings"]

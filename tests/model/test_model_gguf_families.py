@@ -116,6 +116,7 @@ def test_an_olmo_gguf_gives_the_same_model(tmp_path: Path) -> None:
 def test_an_lfm2_gguf_gives_the_same_model(tied: bool, tmp_path: Path) -> None:
     kinds = ["conv", "full_attention", "conv", "conv"]
     source = Source("lfm2", tied=tied, layer_types=kinds, conv_L_cache=4, block_auto_adjust_ff_dim=False, norm_eps=1e-6)
+    source.pre = "lfm2"
     source.fields |= {"lfm2.shortconv.l_cache": 4, "lfm2.vocab_size": source.model.config.vocab_size}
     found = load_base(converted(source, tmp_path))
     expected, config = source.model.state_dict(), source.model.config

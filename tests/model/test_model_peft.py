@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from streamfuse.cli import app
 from streamfuse.model.checkpoint import load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError
-from streamfuse.model.low_rank import projection
+from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.peft import convert
+from streamfuse.model.transformer import Transformer
 
 BASE = tiny.base()
 MODULES = {"self_attn.q_proj": (2, "q_proj"), "self_attn.v_proj": (3, "v_proj"), "mlp.down_proj": (2, "down_proj")}
@@ -65,6 +66,57 @@ def test_the_tuned_weights_are_those_of_peft(
             scale = scales.get(name, 1.0 if layer == 1 else 3.0)  # the pattern of one layer alone
             added = products.get((layer, name), torch.zeros_like(before)) * scale
             torch.testing.assert_close(projection(block, name).weight, before + added, atol=0.05, rtol=2e-3)
+
+
+def lfm() -> Transformer:
+    kinds = ["conv", "full_attention", "conv", "full_attention"]
+    return tiny.base(architectures=["Lfm2ForCausalLM"], layer_types=kinds, block_auto_adjust_ff_dim=False)
+
+
+def write_lfm(folder: Path, modules: dict[tuple[int, str], str], base: Transformer) -> dict[tuple[int, str], Tensor]:
+    """Modules of LFM2 by layer and name, and the projections that they are here."""
+    folder.mkdir()
+    tensors, products = {}, {}
+    for (layer, module), name in modules.items():
+        matrix = projection(base.blocks[layer], name)
+        down, up = torch.randn(2, matrix.in_features), torch.randn(matrix.out_features, 2)
+        prefix = f"base_model.model.model.layers.{layer}.{module}"
+        tensors |= {f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}
+        products[layer, name] = up @ down
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return products
+
+
+def test_modules_have_the_names_of_the_family(tmp_path: Path) -> None:
+    base = lfm()
+    modules = {
+        (1, "self_attn.out_proj"): "o_proj", (1, "self_attn.k_proj"): "k_proj", (2, "conv.out_proj"): "o_proj",
+        (2, "feed_forward.w1"): "gate_proj", (3, "feed_forward.w2"): "down_proj", (3, "feed_forward.w3"): "up_proj",
+    }  # fmt: skip
+    products = write_lfm(tmp_path / "lora", modules, base)
+    convert(tmp_path / "lora", base.config, tmp_path / "adapter.safetensors")
+    tuned = load_stream_fused(base, tmp_path / "adapter.safetensors").base
+    for layer, block in enumerate(tuned.blocks):
+        for name in PROJECTIONS:
+            before = projection(base.blocks[layer], name).weight
+            added = products.get((layer, name), torch.zeros_like(before))
+            torch.testing.assert_close(projection(block, name).weight, before + added, atol=0.05, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "module", "words"),
+    [
+        (2, "self_attn.q_proj", "the base has no model.layers.2.self_attn.q_proj; it was trained on another model"),
+        (1, "conv.out_proj", "the base has no model.layers.1.conv.out_proj"),
+        (0, "conv.in_proj", "adapters may tune q_proj, k_proj, v_proj, out_proj, w1, w3, w2; merge the adapter"),
+    ],
+)
+def test_modules_that_the_base_lacks_are_refused(layer: int, module: str, words: str, tmp_path: Path) -> None:
+    base = lfm()
+    write_lfm(tmp_path / "lora", {(layer, module): "o_proj"}, base)
+    with pytest.raises(CheckpointError, match=words):
+        convert(tmp_path / "lora", base.config, tmp_path / "adapter.safetensors")
 
 
 def test_its_chat_template_goes_along(tmp_path: Path) -> None:

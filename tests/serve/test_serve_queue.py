@@ -26,6 +26,7 @@ from bundle_samples import PrintableBackend
 from served import NAME, SECONDS, Served, serving, until
 
 import streamfuse
+from streamfuse.serve import app
 from streamfuse.serve.app import application
 from streamfuse.serve.options import ServeOptions
 from streamfuse.serve.server import Server
@@ -95,6 +96,39 @@ def test_requests_are_answered_one_by_one_in_their_order(tmp_path: Path, pool: T
         until(lambda: len(order) == 4)
         assert order == [0, 1, 2, 3]
         assert len(served.engines) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "reader", "field"),
+    [
+        ("chat/completions", "read_chat", {"messages": [{"role": "user", "content": "x" * 100_000}]}),
+        ("completions", "read_completion", {"prompt": "x" * 100_000}),
+        ("responses", "read_response", {"input": "x" * 100_000}),
+        ("responses/input_tokens", "read_response", {"input": "x" * 100_000}),
+    ],
+)
+def test_a_large_request_that_is_read_holds_up_nobody(
+    tmp_path: Path,
+    pool: ThreadPoolExecutor,
+    path: str,
+    reader: str,
+    field: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, read, reads = threading.Event(), threading.Event(), getattr(app, reader)
+
+    def slowly(*arguments: Any) -> Any:
+        reading.set()
+        assert read.wait(SECONDS), "nobody else was served meanwhile"
+        return reads(*arguments)
+
+    monkeypatch.setattr(app, reader, slowly)
+    with serving(tmp_path) as served:
+        large = pool.submit(served.post, f"/{path}", {"model": NAME, **field})
+        assert reading.wait(SECONDS)
+        assert served.send("GET", "/health")[0] == 200
+        read.set()
+        assert large.result()[0] in (200, 400)  # counted, or longer than the context
 
 
 def test_a_full_queue_is_said_at_once_with_a_time_to_come_back(tmp_path: Path, pool: ThreadPoolExecutor) -> None:

@@ -136,8 +136,9 @@ class CacheFacts(Strict):
     """The KV caches, which the host owns."""
 
     layout: Literal["position_head_dim", "head_position_dim", "channels_position", "packed"] = Field(
-        description="[capacity, kv heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
-        " [1, num_kv_heads * head_dim, 1, capacity]; or blocks of 32 positions in int8 (docs/contracts.md, section 6)"
+        description="[capacity, num_kv_heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
+        " [1, num_kv_heads * head_dim, 1, capacity]; or blocks of 32 positions in int8 (docs/contracts.md, section 6)."
+        " A convolution has half of its channels in each cache, as heads of head_dim"
     )
     capacity: Positive = Field(description="committed positions, which is the context length in tokens")
     dtype: Literal["float32", "float16", "int8"]

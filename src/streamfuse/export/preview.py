@@ -270,10 +270,10 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             f"--adapter {config.adapter}: its pruner scores by a softmax over the vocabulary, which goes with "
             f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"
         )
-    if any(model_config.layer_convolutions) and not config.kernels:
+    if any(model_config.layer_convolutions) and config.target != "executorch":
         raise OptionError(
-            f"--backend must be kernels for {model_config.architecture}, whose convolutions the other backends lack, "
-            f"not {config.backend}"
+            f"--target must be executorch for {model_config.architecture}, whose convolutions the other targets lack, "
+            f"not {config.target}"
         )
     _check_group_sizes(config, model_config)
     if config.kernels and model_config.head_dim % 16:
@@ -345,19 +345,20 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
     """With the kernels: four per layer, or six with norms after its halves, and three before a convolution, which
-    gate what it reads and cut it in halves; two look-ups per rotary embedding, the
-    embedding and its factor, and the head. Empty for other backends."""
+    gate what it reads and cut it in halves; two look-ups per rotary embedding, the embedding and its factor, and the
+    head. Empty for other backends."""
     if not config.kernels:
         return {}
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
     found = {}
     for name, count in layers.items():
         each = 4 if model_config.norms == "before" else 6
-        turns = model_config.layer_rotaries[-count:]  # a `streams` pass runs the top layers
+        first = model_config.num_layers - count  # a `streams` pass runs the top layers
+        turns = model_config.layer_rotaries[first:]
         start = 0 if name == "streams" else 1 + (model_config.embedding_scale != 1)
         # A prefill pass has no head, and only the first operator of its last layer.
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
-        halving = 3 * sum(model_config.layer_convolutions[-count:])
+        halving = 3 * sum(model_config.layer_convolutions[first:])
         found[name] = each * count + halving + 2 * len(set(turns)) + start + end
     return found
 

@@ -296,7 +296,7 @@ def _intermediate_size(config: dict[str, Any], family: Family, source: str) -> i
     numbers = Fields(config, source)
     if not family.convolutions:
         return numbers.size(family.intermediate_field)
-    size = numbers.size("block_ff_dim" if "block_ff_dim" in config else family.intermediate_field)
+    size = numbers.size(family.intermediate_field if config.get("block_ff_dim") is None else "block_ff_dim")
     if not config.get("block_auto_adjust_ff_dim", True):
         return size
     size = 2 * size // 3
@@ -320,8 +320,12 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
             )
         return found
     if family.convolutions:
-        attending = config.get("full_attn_idxs")
-        return [full if attending is None or i in attending else CONVOLUTION for i in range(layers)]
+        attending = config.get("full_attn_idxs", list(range(layers)))
+        if not isinstance(attending, list) or not all(type(i) is int and 0 <= i < layers for i in attending):
+            raise CheckpointError(
+                f"{source}: full_attn_idxs must be a list of numbers from 0 to {layers - 1}, not {attending!r:.80}"
+            )
+        return [full if i in attending else CONVOLUTION for i in range(layers)]
     if family.sliding == "from":
         first = Fields(config, source).size("max_window_layers", 28) if config.get("max_window_layers") != 0 else 0
         return [sliding if config.get("use_sliding_window") and i >= first else full for i in range(layers)]

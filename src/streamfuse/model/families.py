@@ -177,6 +177,11 @@ def own_name(name: str) -> str:
     return name.removeprefix(_PREFIX)
 
 
+def own_module(name: str, config: ModelConfig) -> str:
+    """The model's name of a checkpoint's module, such as `layers.0.self_attn.q_proj`; a fused one keeps its own."""
+    return _renamed(f"{own_name(name)}.", FAMILIES[config.architecture].names).removesuffix(".")
+
+
 def own_shapes(name: str, shape: tuple[int, ...], config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of the model that a checkpoint's tensor contains, with their shapes; itself if it is not known."""
     found = _parts(name, shape[0] if shape else 0, config)

@@ -199,6 +199,11 @@ def _own_settings(
     if architecture == "lfm2":  # a layer without heads of keys is a convolution
         kv_heads = fields.get("lfm2.attention.head_count_kv")
         kv_heads = kv_heads if isinstance(kv_heads, list) else [1] * layers
+        if len(kv_heads) != layers:
+            raise CheckpointError(
+                f"{fields.path}: field 'lfm2.attention.head_count_kv' has {len(kv_heads)} numbers, and the file "
+                f"{layers} layers; copy or download it again"
+            )
         return {
             "norm_eps": decimal(get("attention.layer_norm_rms_epsilon", 1e-5)),
             "conv_L_cache": fields["lfm2.shortconv.l_cache"],

@@ -27,7 +27,7 @@ _CASED_WORDS = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _THREE_DIGITS, _ONE_DIGIT = _WORDS.replace("DIGITS", r"\p{N}{1,3}"), _WORDS.replace("DIGITS", r"\p{N}")
-_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
+_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2")
 _SPLIT_PATTERNS = {
     **dict.fromkeys(_LLAMA_3, _THREE_DIGITS),
     "dbrx": _THREE_DIGITS,

@@ -19,15 +19,14 @@ from torch import Tensor
 
 from .checkpoint import check_finite, own_template, save_adapter
 from .config import ModelConfig, StreamConfig, named_token_ids
+from .families import FAMILIES, own_module
 from .fields import CheckpointError, read_object
 from .low_rank import PROJECTIONS, LowRank, StreamAdapters
 from .streams import StreamFused
 from .transformer import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-_TENSOR = re.compile(
-    r"base_model\.model\.(model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])(?:\.default)?\.weight"
-)
+_TENSOR = re.compile(r"base_model\.model\.(model\.layers\.(\d+)\.[\w.]+)\.lora_([AB])(?:\.default)?\.weight")
 # Fields that change what an adapter computes, with the values that have no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
@@ -42,6 +41,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # Other starts change the base's weights, which the adapter's are then relative to.
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }
+_OWNERS = ("self_attn", "conv", "mlp")  # of the projections
 _OTHER_BASE = "it was trained on another model, so name that one with --model"
 _MERGE = "merge the adapter (PEFT's merge_and_unload, then save_pretrained) and name the merged folder with --model"
 
@@ -56,7 +56,7 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
         CheckpointError: a file is missing or damaged, a setting or tensor is not supported, or does not fit the base.
     """
     settings = _settings(folder)
-    pairs = _pairs(folder)
+    pairs = _pairs(folder, config)
     lowest = min(layer for layer, _ in pairs)
     if max(layer for layer, _ in pairs) >= config.num_layers:
         raise CheckpointError(
@@ -97,7 +97,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
+def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
     """By layer and projection: the module's name in PEFT's patterns, lora_A [r, n_in] and lora_B [n_out, r]."""
     path = folder / WEIGHTS_FILE
     if not path.is_file():
@@ -113,12 +113,16 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
     names: dict[tuple[int, str], str] = {}
     for tensor, value in tensors.items():
         found = _TENSOR.fullmatch(tensor)
-        if found is None or found[3] not in PROJECTIONS or value.ndim != 2:
+        owner, _, projection = own_module(found[1], config).rpartition(".") if found else ("", "", "")
+        kind = owner.rpartition(".")[2]
+        if found is None or kind not in _OWNERS or projection not in PROJECTIONS or value.ndim != 2:
             raise CheckpointError(
-                f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {', '.join(PROJECTIONS)}; {_MERGE}"
+                f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {_tunable(config)}; {_MERGE}"
             )
-        place = int(found[2]), found[3]
-        halves.setdefault(place, {})[found[4]], names[place] = value, found[1]
+        place = int(found[2]), projection
+        if kind != "mlp" and place[0] < config.num_layers and config.layer_convolutions[place[0]] != (kind == "conv"):
+            raise CheckpointError(f"{path}: the base has no {found[1]}; {_OTHER_BASE}")
+        halves.setdefault(place, {})[found[3]], names[place] = value, found[1]
     for place, both in halves.items():
         if len(both) != 2 or both["A"].shape[0] != both["B"].shape[1]:
             raise CheckpointError(
@@ -127,6 +131,12 @@ def _pairs(folder: Path) -> dict[tuple[int, str], tuple[str, Tensor, Tensor]]:
     if not halves:
         raise CheckpointError(f"{path}: has no tensors; copy or download it again")
     return {place: (names[place], both["A"], both["B"]) for place, both in halves.items()}
+
+
+def _tunable(config: ModelConfig) -> str:
+    """The projections that an adapter may tune, by their names in the base's checkpoint."""
+    stored = {own.rpartition(".")[2]: name for name, own in FAMILIES[config.architecture].names.items()}
+    return ", ".join(dict.fromkeys(stored.get(name, name).rpartition(".")[2] for name in PROJECTIONS))
 
 
 @torch.no_grad()

@@ -137,7 +137,8 @@ class Block(nn.Module):
     Attributes:
         rotary: the index of its rotary embedding.
         window: how many tokens a token's output depends on, itself included; None: all.
-        mixer: attention, or a short convolution.
+        convolves: whether it is a short convolution instead of attention.
+        mixer: `conv` or `self_attn`, whichever it has.
     """
 
     input_layernorm: RMSNorm | None  # before attention
@@ -154,7 +155,8 @@ class Block(nn.Module):
             return RMSNorm(config.hidden_size, config.rms_norm_eps) if wanted else None
 
         self.input_layernorm = norm(before)
-        if config.layer_convolutions[layer]:
+        self.convolves = config.layer_convolutions[layer]
+        if self.convolves:
             assert self.window is not None
             self.conv = ShortConvolution(config, self.window)
         else:
@@ -167,11 +169,6 @@ class Block(nn.Module):
     @property
     def mixer(self) -> Attention | ShortConvolution:
         return self.conv if self.convolves else self.self_attn
-
-    @property
-    def convolves(self) -> bool:
-        """Whether the layer is a short convolution."""
-        return hasattr(self, "conv")
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim].

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -36,12 +36,14 @@ from streamfuse.serve.responses.store import Store, page_of
 from streamfuse.serve.service import Service
 
 MOST_BODY_BYTES = 4 << 20  # no context holds that much text
+_LARGE_BODY_BYTES = 64 << 10  # reading it takes milliseconds, in which no other answer could go on
 log = logging.getLogger("streamfuse.serve")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Read = TypeVar("Read")  # a request that was read
 
 
 def application(service: Service, options: ServeOptions) -> Starlette:
@@ -68,19 +70,19 @@ def application(service: Service, options: ServeOptions) -> Starlette:
         return request.model, service.fingerprint, request.include_usage, bool(request.options.get("log_probs"))
 
     async def chat(http: HttpRequest) -> Answering:
-        request = read_chat(await _json(http), names)
+        request = await _read(http, lambda body: read_chat(body, names))
         return Answering(service, request, ChatAnswer(*head(request), request.one_call))
 
     async def completion(http: HttpRequest) -> Answering:
-        request = read_completion(await _json(http), names)
+        request = await _read(http, lambda body: read_completion(body, names))
         return Answering(service, request, TextAnswer(*head(request)))
 
     async def response(http: HttpRequest) -> Answering:
-        asked = read_response(await _json(http), names, store)
+        asked = await _read(http, lambda body: read_response(body, names, store))
         return Answering(service, asked.request, ResponseAnswer(asked, service.sampling, store))
 
     async def input_tokens(http: HttpRequest) -> JSONResponse:
-        asked = read_response(await _json(http), names, store)
+        asked = await _read(http, lambda body: read_response(body, names, store))
         try:
             count = await service.count(asked.request)
         except Exception as error:
@@ -253,8 +255,18 @@ def _note(scope: Scope, found: Sequence[Statistics]) -> None:
         scope["streamfuse.note"] = f", {prompt} + {generated} tokens, {rate:.0f} tokens/s, {found[-1].finish_reason}"
 
 
-async def _json(http: HttpRequest) -> object:
-    """The body of a request. RequestError unless it is JSON of a bearable size."""
+async def _read(http: HttpRequest, read: Callable[[object], Read]) -> Read:
+    """What `read` makes of a request's JSON; of a large one in a thread, so that other answers go on meanwhile."""
+    body = await _body(http)
+
+    def work() -> Read:
+        return read(_parsed(body))
+
+    return await asyncio.to_thread(work) if len(body) > _LARGE_BODY_BYTES else work()
+
+
+async def _body(http: HttpRequest) -> bytearray:
+    """The body of a request. RequestError unless it is said to be JSON, and of a bearable size."""
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # web pages may send other types to any server without asking it (CORS)
         raise RequestError(415, "the header Content-Type must be application/json", code="unsupported_media_type")
@@ -266,6 +278,10 @@ async def _json(http: HttpRequest) -> object:
                 raise RequestError(413, f"the body is larger than {MOST_BODY_BYTES >> 20} MiB", code="body_too_large")
     except ClientDisconnect:
         raise RequestError(400, "the body ended early", code="invalid_json") from None
+    return body
+
+
+def _parsed(body: bytearray) -> object:
     try:
         return json.loads(body, parse_constant=_not_json, parse_int=integer, parse_float=_finite)
     except (ValueError, RecursionError) as error:

@@ -34,7 +34,6 @@ class PrunedTree:
     """
 
     def __init__(self, model: StreamFused, keep: int, threshold: float = 0.0) -> None:
-        model.base.config.require_attention("the replay of a pruned tree")
         self.model, self.keep, self.threshold = model, keep, threshold
         self._seen: Example | None = None
         self._caches: list[tuple[Tensor, Tensor]] = []

@@ -23,7 +23,7 @@ import torch
 
 from streamfuse.durable import write_text
 from streamfuse.model.checkpoint import load_base, load_stream_fused
-from streamfuse.model.config import StreamConfig, read_object
+from streamfuse.model.config import ModelConfig, StreamConfig, read_object
 from streamfuse.model.shards import checkpoint_digest
 from streamfuse.model.streams import StreamFused
 from streamfuse.model.transformer import Transformer
@@ -72,9 +72,11 @@ class Ablations:
         """Train and measure what is missing; yields each new row after it is written.
 
         Raises:
+            OptionError: a layer is a convolution, which the replay of pruned trees lacks.
             DataError: the data are no answers of the base, or too few, or the folder belongs to another run.
             KeyboardInterrupt: a training run was stopped.
         """
+        ModelConfig.load(self.model).require_attention("bench ablations")
         self._prepare()
         done = {_key(row) for row in read_rows(self.folder)}
         for name, settings in self.plan.models.items():

@@ -98,9 +98,12 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor], num_layers: in
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     architecture = fields.pop("general.architecture").contents()
     writer = gguf.GGUFWriter(out, architecture)
+    layers = fields[f"{architecture}.block_count"].contents()
     for name, field in fields.items():
         kind, item = field.types[0], field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         value = num_layers if name == f"{architecture}.block_count" else field.contents()
+        if isinstance(value, list) and name.startswith(f"{architecture}.") and len(value) == layers:
+            value = value[:num_layers]  # of each layer
         writer.add_key_value(name, value, kind, sub_type=item)
     heads = dict(
         zip(

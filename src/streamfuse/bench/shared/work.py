@@ -59,7 +59,8 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     share = rows.base / model.num_layers
     cached, heads = (of_layers[model.num_layers - rows.depth :] for of_layers in _attended(manifest, context))
     cache = sum(count * _position_bytes(manifest, kv) for count, kv in zip(cached, heads, strict=True))
-    # One row's scores and weighted values in one layer; a convolution's window is a few rows.
+    # One row's scores and weighted values in one layer. A convolution counts as attention to its cached positions: the
+    # manifest does not tell them apart.
     seen = 2 * model.num_heads * model.head_dim * sum(cached) / max(len(cached), 1)
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),

@@ -226,7 +226,7 @@ def _methods(manifest: Manifest) -> Table:
 
 
 def _tensors(tensors: Sequence[TensorFacts]) -> str:
-    """One line per tensor; the same tensor of successive layers is one line, `key_cache_0..29`."""
+    """One line per tensor; the same tensor of several layers is one line, `key_cache_0..29`."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for tensor in tensors:
         layer = re.search(r"(?<=[._])\d+(?=\.|$)", tensor.name)
@@ -235,8 +235,19 @@ def _tensors(tensors: Sequence[TensorFacts]) -> str:
         groups.setdefault((before, after, shape), []).append(layer[0] if layer else "")
     lines = []
     for (before, after, shape), layers in groups.items():
-        lines.append(f"{before}{layers[0]}{f'..{layers[-1]}' if len(layers) > 1 else ''}{after} {shape}")
+        lines.append(f"{before}{_ranges(layers)}{after} {shape}")
     return "\n".join(lines)
+
+
+def _ranges(layers: Sequence[str]) -> str:
+    """Numbers of layers, successive ones as a range: `0..2,4`; [""] of a tensor that is of no layer is empty."""
+    runs: list[list[str]] = []
+    for layer in layers:
+        if runs and layer.isdecimal() and int(layer) == int(runs[-1][-1]) + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
 def _parts(manifest: Manifest) -> Table:

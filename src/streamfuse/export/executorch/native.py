@@ -224,9 +224,9 @@ class Opening(nn.Module):
             x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
             *self.adapter.of(x.shape[0], first), first, *bias,
         )  # fmt: skip
-        if not self.convolves:  # a convolution's rows have angles of 0
+        if not self.convolves:
             return rotated
-        query, key, value = rotated
+        query, key, value = rotated  # unchanged: a convolution's rows have angles of 0
         read, half = key * value, self.heads // 2
         return query, read[:, :half], read[:, half:]
 

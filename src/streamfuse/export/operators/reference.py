@@ -133,7 +133,7 @@ def short_convolution(
         sequence = torch.cat([cached[before], fresh[visible[row]]])[-count:]
         total = torch.zeros_like(taps[0])
         for tap, read in zip(taps[count - len(sequence) :], sequence, strict=True):
-            total = total + tap * read  # rounded twice, as vectorizing compilers must
+            total = total + tap * read  # product and sum are rounded separately (core/rounding.h)
         mixed.append(total)
     return query.reshape(rows, -1) * torch.stack(mixed)
 

@@ -59,7 +59,7 @@ class HostBackend:
             raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
         if self._ring is not None and self.truncatable(length) != length:
             raise BackendError(
-                f"cannot truncate to {length}: layers with a sliding window of {self._ring.window} positions have only "
+                f"cannot truncate to {length}: layers with a window of {self._ring.window} positions have only "
                 f"those from {self._oldest} on; truncate to 0 and run the tokens again"
             )
         self._length, self._places = length, {}

@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from streamfuse.serve.errors import RequestError
@@ -31,12 +32,13 @@ class Stored:
 
 
 class Store:
-    """The responses that were used last: at most `most` of them, in at most about `most_bytes`. Not thread-safe."""
+    """The responses that were used last: at most `most` of them, in at most about `most_bytes`. Thread-safe."""
 
     def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
         self._stored: OrderedDict[str, tuple[Stored, int]] = OrderedDict()  # with its bytes, the oldest first
         self._items: dict[str, tuple[Item, int]] = {}  # by id, each with the number of stored responses that have it
+        self._lock = RLock()
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -46,30 +48,33 @@ class Store:
         # Items that responses share are counted for each of them, so the total is an upper estimate.
         stored = Stored(response, given)
         size = len(json.dumps([response, given])) + _ITEM_BYTES * len(stored.items)
-        self._stored[response["id"]] = stored, size
-        self._bytes += size
-        for item in stored.items:
-            self._items[item["id"]] = item, self._items.get(item["id"], (item, 0))[1] + 1
-        while len(self._stored) > self._most or self._bytes > self._most_bytes:
-            self._drop(next(iter(self._stored)))
+        with self._lock:
+            self._stored[response["id"]] = stored, size
+            self._bytes += size
+            for item in stored.items:
+                self._items[item["id"]] = item, self._items.get(item["id"], (item, 0))[1] + 1
+            while len(self._stored) > self._most or self._bytes > self._most_bytes:
+                self._drop(next(iter(self._stored)))
 
     def get(self, id_: str, param: str | None = None) -> Stored:
         """A response. RequestError, which names the field `param`, if it is not stored."""
-        found = self._stored.get(id_)
-        if found is None:
-            kept = "the server keeps only recently used responses, in memory, and none with store: false"
-            if param is None:
-                raise RequestError(404, f"response {id_!r:.80} not found: {kept}", code="response_not_found")
-            # Some clients look for these words, and send the whole conversation then.
-            message = f"previous response {id_!r:.80} not found: {kept}"
-            raise RequestError(400, message, param, "previous_response_not_found")
-        self._stored.move_to_end(id_)
-        return found[0]
+        with self._lock:
+            found = self._stored.get(id_)
+            if found is not None:
+                self._stored.move_to_end(id_)
+                return found[0]
+        kept = "the server keeps only recently used responses, in memory, and none with store: false"
+        if param is None:
+            raise RequestError(404, f"response {id_!r:.80} not found: {kept}", code="response_not_found")
+        # Some clients look for these words, and send the whole conversation then.
+        message = f"previous response {id_!r:.80} not found: {kept}"
+        raise RequestError(400, message, param, "previous_response_not_found")
 
     def delete(self, id_: str) -> None:
         """Forget a response; others that continue it keep its items."""
-        self.get(id_)
-        self._drop(id_)
+        with self._lock:
+            self.get(id_)
+            self._drop(id_)
 
     def item(self, id_: str) -> Item | None:
         """An item of a stored conversation."""
