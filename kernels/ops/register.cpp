@@ -69,9 +69,9 @@ void run_short_convolution(const Arguments& a) {
   const int64_t rows = a.size(0, "query", 3, 0), heads = a.size(0, "query", 3, 1), dim = a.size(0, "query", 3, 2);
   const int64_t capacity = a.size(3, "key_cache", 3, 1), count = a.size(7, "taps", 2, 0);
   if (heads < 2 || heads % 2 != 0 || dim < 1)
-    throw BadArgument{"the channels of query must be an even number of heads"};
+    throw BadArgument{"query must have an even number of heads, not of size 0"};
   if (capacity % kCacheBlock != 0) throw BadArgument{"the cache must have a multiple of 32 positions"};
-  if (count < 1) throw BadArgument{"there must be taps"};
+  if (count < 1) throw BadArgument{"taps must have at least one row"};
   ShortConvolution args;
   args.cache = {capacity, heads / 2, dim};
   args.query = a.read<float>(0, "query", {rows, heads, dim});

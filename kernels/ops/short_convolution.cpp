@@ -12,9 +12,9 @@
 namespace streamfuse {
 namespace {
 
-constexpr int64_t kSerialConvolution = 32;  // rows; fewer take less time than sharing them out
+constexpr int64_t kSerialConvolution = 32;  // rows; below this, starting threads costs more than it saves
 
-// The last rows of each row's sequence: numbers of what `ConvolvedHead` reads, oldest first.
+// The last rows of each row's sequence: indices into `ConvolvedHead::read`, oldest first.
 struct Terms {
   std::vector<int32_t> list;  // [rows, count], of which the last ones of each row are set
   std::vector<int64_t> counts;

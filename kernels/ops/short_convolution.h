@@ -1,9 +1,9 @@
 // short_convolution: what LFM2 has in most layers in place of attention (arXiv 2511.23404).
 //
-// Contract (docs/contracts.md, section 6). query [rows, channels], key and value [rows, kv heads, head_dim], which are
-// half of the channels each, caches and visible as in tree_attention.h, taps [count, channels], out [rows, channels].
-// With the canonical sequence of a row, and its positions read_t = key_t and value_t side by side after quantization:
-//   out = query * (taps[0] * read_{n - count + 1} + ... + taps[count - 1] * read_n), added from left to right
+// Contract (docs/contracts.md, section 6). query [rows, channels], key and value [rows, kv heads, head_dim], caches and
+// visible as in tree_attention.h, taps [count, channels], out [rows, channels]. Key and value are the halves of the
+// convolution's input. With the canonical sequence of a row, input_1 to input_n after quantization:
+//   out = query * (taps[0] * input_{n - count + 1} + ... + taps[count - 1] * input_n), added from left to right
 // without the terms before the sequence's beginning. So a row's result depends on the row and its sequence only, as
 // that of tree_attention. A cache of at least count + 32 positions may be a ring.
 #pragma once

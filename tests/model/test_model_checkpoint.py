@@ -270,7 +270,7 @@ def test_experts_are_refused_where_a_family_has_them_by_default() -> None:
         ({"layer_types": ["conv", "sliding_attention"] * 2}, r"layer_types .* \(full_attention and conv, one for"),
         ({"layer_types": ["conv"] * 4, "conv_L_cache": 0}, "conv_L_cache"),
         ({"layer_types": ["conv"] * 4, "conv_bias": True}, "conv_bias True is not supported"),
-        ({"layer_types": ["conv"] * 4, "hidden_size": 24}, "hidden_size 24 is not an even number of heads of 8"),
+        ({"layer_types": ["conv"] * 4, "hidden_size": 24}, "hidden_size must be a multiple of 16"),
     ],
 )
 def test_a_wrong_setting_of_convolutions_is_named(changes: dict[str, Any], words: str) -> None:

@@ -107,7 +107,11 @@ def test_modules_have_the_names_of_the_family(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "module", "words"),
     [
-        (2, "self_attn.q_proj", "the base has no model.layers.2.self_attn.q_proj; it was trained on another model"),
+        (
+            2,
+            "self_attn.q_proj",
+            "the base has no model.layers.2.self_attn.q_proj; the adapter was trained on another model",
+        ),
         (1, "conv.out_proj", "the base has no model.layers.1.conv.out_proj"),
         (0, "conv.in_proj", "adapters may tune q_proj, k_proj, v_proj, out_proj, w1, w3, w2; merge the adapter"),
     ],

@@ -93,6 +93,9 @@ HOSTILE = {
     "products of options": {
         "schema": {"allOf": [{"anyOf": [{"pattern": f"a{i}"}, {"pattern": "b"}]} for i in range(16)]}
     },
+    "products of options that are objects": {
+        "schema": {"allOf": [{"anyOf": [{"properties": {f"{a}{i}": {"const": i}}} for a in "ab"]} for i in range(11)]}
+    },
     "patterns that all match": {"schema": {"allOf": [{"pattern": f"a{{{i},30}}b"} for i in range(20)]}},
     "patterns that all match, by references": {
         "schema": {
@@ -184,6 +187,34 @@ def test_a_grammar_that_would_cost_much_is_refused_or_quick(name: str) -> None:
     assert "\n" not in message
     assert "report this" not in message
     assert time.process_time() - began < 3  # most of a second where the library is optimized
+
+
+OBJECTS = [{"type": "object", "properties": {"a": {"const": 1}}}, {"properties": {"b": {"const": 1}}}]
+SCALARS = [{"type": "string"}, {"enum": [1, "a"]}, {"const": True}, {"$ref": "#/$defs/a"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "is_refused"),
+    [
+        (OBJECTS, 9, False),
+        (OBJECTS, 11, True),
+        ([*OBJECTS, {"type": ["array", "null"]}], 6, False),
+        ([*OBJECTS, {"type": ["array", "null"]}], 7, True),
+        (SCALARS, 9, False),
+        ([*SCALARS, OBJECTS[0]], 9, False),
+    ],
+)
+def test_combinations_of_options_that_can_be_objects_are_limited(
+    options: list[dict[str, Any]], count: int, is_refused: bool
+) -> None:
+    """docs/structured.md: 1,024."""
+    schema = {"allOf": [{"anyOf": options}] * count, "$defs": {"a": {"type": "integer"}}}
+    tokenizer = opened(llama_like())
+    if is_refused:
+        with pytest.raises(GrammarError, match=r"^#: .* more than 1024 combinations of options"):
+            tokenizer.constraint(schema=json.dumps(schema))
+    else:
+        tokenizer.constraint(schema=json.dumps(schema))
 
 
 def test_an_object_of_as_many_optional_properties_as_are_named_is_written() -> None:

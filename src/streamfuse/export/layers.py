@@ -147,7 +147,7 @@ class Form:
 
     def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
         """A short convolution in place of attention, over a window of its taps: inputs and result are those of
-        `attention`, key and value the two halves of what it reads."""
+        `attention`; key and value are the two halves of the convolution's input."""
         return Convolution(capacity, convolution)
 
     def cache_positions(self, capacity: int, window: int | None) -> int:
@@ -175,7 +175,7 @@ class Layer(nn.Module):
 
 
 class Opening(Layer):
-    """Norm, q, k and v in one product, norms of q and k, rotary embedding; of a convolution, k v in two halves."""
+    """Norm, q, k and v in one product, norms of q and k, rotary embedding; of a convolution, k * v in two halves."""
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
         super().__init__()

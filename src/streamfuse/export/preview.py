@@ -272,8 +272,8 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
         )
     if any(model_config.layer_convolutions) and config.target != "executorch":
         raise OptionError(
-            f"--target must be executorch for {model_config.architecture}, whose convolutions the other targets lack, "
-            f"not {config.target}"
+            f"--target {config.target} does not support the convolutions of {model_config.architecture}; use --target "
+            "executorch"
         )
     _check_group_sizes(config, model_config)
     if config.kernels and model_config.head_dim % 16:
@@ -344,8 +344,8 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 
 def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, or six with norms after its halves, and three before a convolution, which
-    gate what it reads and cut it in halves; two look-ups per rotary embedding, the embedding and its factor, and the
+    """With the kernels: four per layer, or six with norms after its halves, and three more with a convolution,
+    one multiplication and two slices; two look-ups per rotary embedding, the embedding and its factor, and the
     head. Empty for other backends."""
     if not config.kernels:
         return {}

@@ -196,7 +196,9 @@ class ModelConfig:
         taps = numbers.size("conv_L_cache", 3) if CONVOLUTION in kinds else None
         windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps}
         if taps is not None and hidden % (2 * head_dim):
-            raise CheckpointError(f"{source}: hidden_size {hidden} is not an even number of heads of {head_dim}")
+            raise CheckpointError(
+                f"{source}: hidden_size must be a multiple of {2 * head_dim} (two heads), not {hidden}"
+            )
         bias = bool(config.get("attention_bias"))
         multipliers = _Multipliers.of(config, family, hidden, head_dim, source)
         return cls(

@@ -70,7 +70,7 @@ _OWN_LAYER_NAMES = {
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
 }
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_OWN_TOP_NAMES = {"lfm2": {"token_embd_norm": "model.embedding_norm"}}  # behind the layers, despite its name
+_OWN_TOP_NAMES = {"lfm2": {"token_embd_norm": "model.embedding_norm"}}  # after the last layer, despite its name
 _CONVOLUTION = "shortconv.conv.weight"  # [h, L], in a checkpoint [h, 1, L]
 PERMUTED = ("llama", "smollm3", "granite")  # architectures with rows of q and k in llama.cpp's own order
 ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies

@@ -121,7 +121,7 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
             )
         place = int(found[2]), projection
         if kind != "mlp" and place[0] < config.num_layers and config.layer_convolutions[place[0]] != (kind == "conv"):
-            raise CheckpointError(f"{path}: the base has no {found[1]}; {_OTHER_BASE}")
+            raise CheckpointError(f"{path}: the base has no {found[1]}; the adapter was trained on another model")
         halves.setdefault(place, {})[found[3]], names[place] = value, found[1]
     for place, both in halves.items():
         if len(both) != 2 or both["A"].shape[0] != both["B"].shape[1]:

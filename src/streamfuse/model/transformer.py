@@ -173,7 +173,7 @@ class Block(nn.Module):
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim].
 
-        Of a convolution: q, and the two halves of k v. Nothing is rotated.
+        Of a convolution: q, and the two halves of k * v. Nothing is rotated.
         """
         a = self.mixer
         y = normed(self.input_layernorm, x)

@@ -50,6 +50,9 @@ pub const MOST_DECIMALS: u32 = 8;
 /// Bits of the remainders of such a product, without its factors 2 and 5: each remainder is a state, about 6 us and 0.3 KB.
 pub const MOST_REMAINDER_BITS: usize = 16;
 
+/// Bits of the number of combinations of options that one value must fit.
+pub const MOST_OPTION_BITS: usize = 10;
+
 /// Branches of the derivatives of all expressions, each about 100 ns.
 pub const MOST_BRANCHES: usize = 1 << 20;
 

@@ -3,6 +3,7 @@
 mod blame;
 mod bounds;
 mod breadth;
+mod combinations;
 mod disjoint;
 mod drafts;
 mod expand;

@@ -14,7 +14,7 @@ use super::limits::{
     MOST_BITS, MOST_DECIMALS, MOST_JOINED, MOST_PATTERNS, MOST_PROPERTIES, MOST_REFERENCES, MOST_REMAINDER_BITS,
     MOST_SQUARES,
 };
-use super::{bounds, expand, formats};
+use super::{bounds, combinations, expand, formats};
 use crate::error::{bad_grammar, one_line, Failure, Result};
 
 type Object = Map<String, Value>;
@@ -83,6 +83,7 @@ fn written(mut schema: Value) -> Result<Value> {
         return Err(wrong("#/schema", "is not a keyword of JSON Schema; pass the schema inside it instead"));
     }
     each_schema(&mut schema, &mut strip);
+    combinations::check(&schema)?;
     let mut options = options(&schema)?;
     let coerced = options.insert(COERCED.to_owned(), Value::Bool(true)) == Some(Value::Bool(true));
     let mut schema = expand::expanded(&schema, coerced)?;

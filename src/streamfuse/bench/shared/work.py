@@ -103,8 +103,8 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
 
 
 def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
-    """Of each layer: cached positions that a row attends to, which are those of the window, rounded up to whole blocks,
-    where the layer's cache is a ring; and heads in the cache, of which a convolution can have more than attention."""
+    """Per layer: cached positions that a row attends to (of a ring: those of the window, rounded up to blocks), and the
+    number of heads in the cache, which a convolution can have more of than attention."""
     capacity, axis = manifest.cache.capacity, _POSITIONS_AXIS[manifest.cache.layout]
     inputs = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
     new = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].outputs}

@@ -112,10 +112,11 @@ def short_convolution(
     visible: Tensor,
     taps: Tensor,
 ) -> Tensor:
-    """Row i is query[i] times the sum over its last L rows of taps [L, h] times what they read, oldest first: [R, h].
+    """A gated short convolution: query [R, H, D], key and value [R, H / 2, D], taps [L, H D] -> [R, H D].
 
-    What a row reads are key and value [R, H / 2, D] together, h = H D channels, as `tree_attention` quantizes them;
-    query is [R, H, D]. Sequences, caches, which may be rings, and `visible` are those of `tree_attention`.
+    Key and value are the halves of the convolution's input, quantized as `tree_attention` quantizes them. Row i is
+    query[i] * sum of taps * input over the last L rows of its sequence, oldest first. Sequences, caches, which may be
+    rings, and `visible` are those of `tree_attention`. The result is bit-identical to the operator's.
     """
     rows, length, packed = query.shape[0], int(cache_length), key_cache.dtype == torch.uint8
     capacity, count = key_cache.shape[1 if packed else 0], len(taps)
