@@ -1,4 +1,4 @@
-// short_convolution: what LFM2 has in most layers in place of attention (arXiv 2511.23404).
+// short_convolution: the gated short convolution that replaces attention in most layers of LFM2 (arXiv 2511.23404).
 //
 // Contract (docs/contracts.md, section 6). query [rows, channels], key and value [rows, kv heads, head_dim], caches and
 // visible as in tree_attention.h, taps [count, channels], out [rows, channels]. Key and value are the halves of the

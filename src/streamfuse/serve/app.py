@@ -36,7 +36,7 @@ from streamfuse.serve.responses.store import Store, page_of
 from streamfuse.serve.service import Service
 
 MOST_BODY_BYTES = 4 << 20  # no context holds that much text
-_LARGE_BODY_BYTES = 64 << 10  # reading it takes milliseconds, in which no other answer could go on
+_LARGE_BODY_BYTES = 64 << 10  # parsed in a thread, since it takes milliseconds
 log = logging.getLogger("streamfuse.serve")
 
 Scope = MutableMapping[str, Any]
@@ -256,7 +256,7 @@ def _note(scope: Scope, found: Sequence[Statistics]) -> None:
 
 
 async def _read(http: HttpRequest, read: Callable[[object], Read]) -> Read:
-    """What `read` makes of a request's JSON; of a large one in a thread, so that other answers go on meanwhile."""
+    """Parses a request's body and passes it to `read`; in a thread if large, so as not to block the event loop."""
     body = await _body(http)
 
     def work() -> Read:
@@ -266,7 +266,12 @@ async def _read(http: HttpRequest, read: Callable[[object], Read]) -> Read:
 
 
 async def _body(http: HttpRequest) -> bytearray:
-    """The body of a request. RequestError unless it is said to be JSON, and of a bearable size."""
+    """Reads the body of a request.
+
+    Raises:
+        RequestError: the Content-Type is not application/json (415), the body exceeds MOST_BODY_BYTES (413), or the
+            client disconnected (400).
+    """
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # web pages may send other types to any server without asking it (CORS)
         raise RequestError(415, "the header Content-Type must be application/json", code="unsupported_media_type")
