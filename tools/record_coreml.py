@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from coreml_bundles import RINGS, Made
+from coreml_bundles import CONVOLUTIONS, RINGS, Made
 from export_samples import TEXT
 
 from streamfuse.export import selftest
@@ -36,8 +36,8 @@ LONG_TEXTS: tuple[tuple[list[int], dict[str, Any]], ...] = (
     (LONG[:280], {"max_new_tokens": 20, "width": 12, "temperature": 0.8, "seed": 3}),
     (LONG[:20], {"max_new_tokens": 6, "width": 12}),
 )
-# Both layouts, both float types, both schedules, logits in one piece and in three, ring buffers.
-KINDS = {"plain-float32": TEXTS, "ane-float16-int8": TEXTS, RINGS: LONG_TEXTS}
+# Both layouts, both float types, both schedules, logits in one piece and in three, ring buffers, convolutions.
+KINDS = {"plain-float32": TEXTS, "ane-float16-int8": TEXTS, RINGS: LONG_TEXTS, CONVOLUTIONS: LONG_TEXTS}
 
 
 class Recorder:

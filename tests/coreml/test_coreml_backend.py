@@ -24,7 +24,7 @@ TOKENS = [5, 17, 3, 41, 8, 22]
 
 
 def _layout(channels_first: bool) -> CacheLayout:
-    return CacheLayout(decoder.LAYERS, 0, decoder.KV_HEADS, decoder.HEAD_DIM, channels_first, np.float32)
+    return CacheLayout(0, (decoder.KV_HEADS,) * decoder.LAYERS, decoder.HEAD_DIM, channels_first, np.float32)
 
 
 def _backend(channels_first: bool) -> CoreMLBackend:
@@ -112,11 +112,11 @@ def test_a_trimmed_backend_has_no_caches_and_gives_the_same_logits(channels_firs
 def test_the_mask_is_finite_and_padding_sees_nothing() -> None:
     visible = np.zeros((3, 3), np.bool_)
     visible[:2, :2] = [[1, 0], [1, 1]]
-    mask = CacheLayout(1, 0, 1, 1).mask(visible, capacity=4, length=2)
+    mask = CacheLayout(0, (1,), 1).mask(visible, capacity=4, length=2)
     no = np.float16(NO_ENTRY)
     assert mask.dtype == np.float16
     assert mask.tolist() == [[0, 0, no, no, 0, no, no], [0, 0, no, no, 0, 0, no], [no] * 7]
-    turned = CacheLayout(1, 0, 1, 1, channels_first=True).mask(visible, capacity=4, length=2)
+    turned = CacheLayout(0, (1,), 1, channels_first=True).mask(visible, capacity=4, length=2)
     assert turned.shape == (1, 7, 1, 3)
     assert turned[0, :, 0].T.tolist() == mask.tolist()
 
@@ -139,7 +139,7 @@ def test_rows_of_pruned_layers_are_found_by_their_place_among_the_survivors() ->
         }
 
     spec = ModelSpec(6, 5, 2, 1, prefill_rows=4, widths={"verify_4": (4, 3)})
-    backend = CoreMLBackend(predict, spec, CacheLayout(2, 1, 1, 1))
+    backend = CoreMLBackend(predict, spec, CacheLayout(1, (1, 1), 1))
     for _ in range(2):
         found = backend.run("verify_4", np.array([4, 3, 2]), np.arange(3), np.eye(3, dtype=np.bool_))
         assert found.kept.tolist() == [0, 2]  # row 3 is padding
@@ -171,7 +171,7 @@ def test_streams_get_the_state_of_their_node_and_the_committed_cache(channels_fi
     spec = ModelSpec(
         6, 5, 2, 1, prefill_rows=4, widths={"verify_4": (4, 4)}, stream_nodes={"verify_4": 0}, deferred=True
     )
-    backend = CoreMLBackend(predict, spec, CacheLayout(2, 1, 1, 1, channels_first))
+    backend = CoreMLBackend(predict, spec, CacheLayout(1, (1, 1), 1, channels_first))
     with pytest.raises(BackendError, match="no survivor 0 with a hidden state"):
         backend.streams(0, 0)
     assert _chain(backend, "verify_4", [1, 2, 3]).logits is None  # nobody asked
@@ -200,7 +200,7 @@ def test_caches_of_a_layer_with_a_window_are_ring_buffers(channels_first: bool) 
         new = rows.reshape((1, 1, 1, 3) if channels_first else (3, 1, 1))
         return {f"new_{kind}_{layer}": new for layer in range(2) for kind in ("key", "value")}
 
-    layout = CacheLayout(2, 0, 1, 1, channels_first, window=2, positions=(4, 12))
+    layout = CacheLayout(0, (1, 1), 1, channels_first, window=2, positions=(4, 12))
     backend = CoreMLBackend(predict, ModelSpec(12, 5, 0, 0, prefill_rows=3), layout)
     for _ in range(3):
         _chain(backend, "prefill", [1, 2, 3])
@@ -225,7 +225,7 @@ def test_logits_in_chunks_are_joined() -> None:
         return {**chunks, "best": np.zeros(2, np.int32), **new}
 
     spec = ModelSpec(4, 5, 0, 0, prefill_rows=2, widths={"verify_2": (2, 2)})
-    backend = CoreMLBackend(predict, spec, CacheLayout(1, 0, 1, 1, channels_first=True))
+    backend = CoreMLBackend(predict, spec, CacheLayout(0, (1,), 1, channels_first=True))
     found = backend.run("verify_2", np.array([1, 2]), np.arange(2), np.tri(2, dtype=np.bool_), want_logits=True)
     assert found.logits is not None
     assert found.logits.tolist() == [[0, 2, 4, 100, 102], [1, 3, 5, 101, 103]]
@@ -256,7 +256,9 @@ def test_what_does_not_fit_is_said() -> None:
         ("num_layers", "two", "integer from 1 to 65536, is two"),
         ("num_layers", "0", "integer from 1 to 65536, is 0"),
         ("num_msa_layers", "3", "integer from 0 to 2, is 3"),
-        ("num_kv_heads", "-1", "integer from 1 to 65536, is -1"),
+        ("kv_heads", "2", "list of 2 integers, is 2"),
+        ("kv_heads", "[1]", "list of 2 integers"),
+        ("kv_heads", "[1, -1]", "integers from 1 to 65536, is .1, -1"),
         ("head_dim", "9000000000", "integer from 1 to 65536"),
         ("layout", "round", "one of plain, ane, is round"),
         ("dtype", "float8", "one of float16, float32, is float8"),
@@ -274,7 +276,7 @@ def test_what_does_not_fit_is_said() -> None:
 def test_a_package_with_damaged_metadata_is_refused(
     monkeypatch: pytest.MonkeyPatch, key: str, value: str | None, named: str
 ) -> None:
-    facts = {"num_layers": "2", "num_msa_layers": "0", "num_kv_heads": "1", "head_dim": "8", "dtype": "float32",
+    facts = {"num_layers": "2", "num_msa_layers": "0", "kv_heads": "[1, 1]", "head_dim": "8", "dtype": "float32",
              "layout": "plain", "compute_units": "all", "sliding_window": "2", "cache_positions": "[8, 3]",
              key: value}  # fmt: skip
 

@@ -157,7 +157,7 @@ def test_the_backend_runs_on_the_emulator(package: tuple[Path, str], model: deco
 
     spec = ModelSpec(decoder.CAPACITY, decoder.VOCAB, 0, 0, prefill_rows=1, widths={"verify_4": (4, 4)})
     floats = np.float32 if precision == "float32" else np.float16
-    layout = CacheLayout(decoder.LAYERS, 0, decoder.KV_HEADS, decoder.HEAD_DIM, turned, floats)
+    layout = CacheLayout(0, (decoder.KV_HEADS,) * decoder.LAYERS, decoder.HEAD_DIM, turned, floats)
     plain, tree = (CoreMLBackend(predict, spec, layout) for _ in range(2))
     want = []
     for at, token in enumerate([5, 17, 3, 41]):

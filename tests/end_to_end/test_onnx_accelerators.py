@@ -30,6 +30,12 @@ TEMPLATE = (
 )
 WHOLE = "session.disable_cpu_ep_fallback=1"
 # By how much logits of up to 14 may differ between methods: float32 sums of another order by 1e-5, float16 by 0.02.
+CONVOLUTIONS: dict[str, Any] = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "num_key_value_heads": 1,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+}
 NEAR_TIE = {"webgpu": 1e-4, "qnn": 0.05}
 PACKAGE = {"webgpu": software_gpu.PACKAGE.replace("==", " "), "qnn": "onnxruntime "}
 
@@ -81,22 +87,24 @@ def gpu() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """Makes a bundle for a provider, once."""
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a bundle for a provider and a schedule, with convolutions or without, once."""
     pytest.importorskip("onnx", reason="onnx is not installed: pip install 'streamfuse[onnx]'")
 
     @cache
-    def make(provider: str, schedule: str) -> Path:
+    def make(provider: str, schedule: str, convolves: bool = False) -> Path:
         folder = tmp_path_factory.mktemp(provider)
         torch.manual_seed(1)
         # One layer where nothing is compared: sooner exported, and sooner loaded by a GPU in software.
-        layers = {"num_hidden_layers": 1 if provider == "cpu" else 3}
-        model = export_samples.tiny_model({"num_msa_layers": min(layers["num_hidden_layers"], 2)}, **layers)
-        checkpoint = export_samples.write_checkpoint(folder, model, **layers)
+        layers = 1 if provider == "cpu" else 3
+        changes = {"num_hidden_layers": layers, **(CONVOLUTIONS if convolves else {})}
+        model = export_samples.tiny_model({"num_msa_layers": min(layers, 2)}, **changes)
+        checkpoint = export_samples.write_checkpoint(folder, model, **changes)
         (folder / "chat_template.jinja").write_text(TEMPLATE)
         plan = export_samples.config_for(
-            checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule
-        )
+            checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule,
+            **({"quantize": "none"} if convolves else {}),  # 64 random channels lose much to products of rounded ones
+        )  # fmt: skip
         run_export(plan)
         return plan.output_dir
 
@@ -122,19 +130,26 @@ def generated(bundle: Path, provider: str, width: int, tokens: int, environment:
 
 
 @pytest.mark.parametrize(
-    ("provider", "schedule", "width"),
+    ("provider", "schedule", "width", "convolves"),
     [
-        ("webgpu", "fused", 12),
-        ("qnn", "deferred", 4),
-        pytest.param("webgpu", "deferred", 4, marks=pytest.mark.full),
-        pytest.param("qnn", "fused", 12, marks=pytest.mark.full),
+        ("webgpu", "fused", 12, False),
+        ("qnn", "deferred", 4, False),
+        ("webgpu", "deferred", 4, True),
+        pytest.param("webgpu", "deferred", 4, False, marks=pytest.mark.full),
+        pytest.param("qnn", "fused", 12, False, marks=pytest.mark.full),
+        pytest.param("qnn", "deferred", 4, True, marks=pytest.mark.full),
     ],
 )
 def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_tie(
-    bundle: Callable[[str, str], Path], environment: dict[str, str], provider: str, schedule: str, width: int
+    bundle: Callable[..., Path],
+    environment: dict[str, str],
+    provider: str,
+    schedule: str,
+    width: int,
+    convolves: bool,
 ) -> None:
     tokens = 16 if provider == "webgpu" else 24  # a GPU in software takes 0.3 s for a pass
-    report = generated(bundle(provider, schedule), f"{provider}:{WHOLE}", width, tokens, environment)
+    report = generated(bundle(provider, schedule, convolves), f"{provider}:{WHOLE}", width, tokens, environment)
     assert report["package"].startswith(PACKAGE[provider])
     assert report["description"]["provider"] == provider
     assert report["description"]["nodes"] > 150
@@ -152,7 +167,7 @@ def test_drafting_and_pruning_on_an_accelerator_changes_no_token_but_in_a_near_t
 
 
 def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(
-    bundle: Callable[[str, str], Path], gpu: dict[str, str]
+    bundle: Callable[..., Path], gpu: dict[str, str]
 ) -> None:
     command = [sys.executable, "-m", "streamfuse", "run", str(bundle("cpu", "fused")), "the keeper", "--raw",
                "--max-new-tokens", "2", "--no-speculation", "--provider"]  # fmt: skip
@@ -167,7 +182,7 @@ def test_what_webgpu_leaves_to_the_processor_is_said_or_refused(
     assert "it does not take these operators as they are there: " in done.stderr
 
 
-def test_without_a_gpu_nothing_else_takes_its_place(bundle: Callable[[str, str], Path], gpu: dict[str, str]) -> None:
+def test_without_a_gpu_nothing_else_takes_its_place(bundle: Callable[..., Path], gpu: dict[str, str]) -> None:
     blind = {**gpu, "VK_DRIVER_FILES": "/nowhere.json"}
     command = [
         sys.executable,

@@ -28,7 +28,7 @@ from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ARCHITECTURES, StreamConfig
-from streamfuse.options import OptionError, converted
+from streamfuse.options import converted
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
@@ -105,7 +105,6 @@ EXACT = ("kernels",)  # rows of all methods have the same bits
 BELOW_INT4 = ("Qwen3ForCausalLM", "xnnpack")
 # Where the two best tokens of a step are closer than the rounding of a method's rows, texts may part (docs/limits.md).
 NEAR_TIES = {("Phi3ForCausalLM", "core ml"), ("GraniteMoeHybridForCausalLM", "core ml, layout ane")}
-CONVOLVE = ("Lfm2ForCausalLM",)
 # Two families have tied embeddings; a random model with these repeats a token, so there is little to learn.
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "tie_word_embeddings": False}
 COSTS = {"decode": 1.0, "verify_4": 1.1, "streams": 0.4}  # ms; drafts are worth their passes
@@ -134,7 +133,6 @@ CASES = [
     pytest.param(family, form, marks=[] if family in DEFAULT.get(form, ()) else pytest.mark.full)
     for family in FAMILIES
     for form in FORMS
-    if family not in CONVOLVE or FORMS[form]["target"] == "executorch"
 ]
 
 
@@ -211,15 +209,6 @@ def test_streams_of_a_family_learn_its_answers(family: str, trained: Callable[[s
     losses = trained(family).losses
     assert len(losses) == 16
     assert losses[-1] < 0.9 * losses[0], losses
-
-
-@pytest.mark.parametrize("form", ["core ml", "onnx"])
-def test_a_target_without_convolutions_is_refused(form: str, trained: Callable[[str], Trained], tmp_path: Path) -> None:
-    plan = config_for(trained(CONVOLVE[0]).checkpoint, tmp_path / "bundle", **converted(ExportConfig, FORMS[form]))
-    with pytest.raises(
-        OptionError, match=rf"target {FORMS[form]['target']} does not support the convolutions of {CONVOLVE[0]}; use"
-    ):
-        preview(plan)
 
 
 def calls_in(pte: Path, methods: tuple[str, ...]) -> dict[str, int]:

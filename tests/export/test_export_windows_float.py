@@ -40,16 +40,21 @@ from streamfuse.runtime.backend import Backend, BackendError
 from streamfuse.runtime.config import SamplingConfig
 from streamfuse.runtime.session import Session
 
-CONTEXT, WINDOW, RING = 640, 7, 288  # a text begins its third lap at 576
-GEMMA: dict[str, Any] = {
-    "architectures": ["Gemma3ForCausalLM"],
-    "num_hidden_layers": 2,
-    "head_dim": 32,
-    "sliding_window": WINDOW,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-    "max_position_embeddings": CONTEXT,
+CONTEXT, RING = 640, 288  # a text begins its third lap at 576
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Gemma3ForCausalLM": {
+        "head_dim": 32,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "Lfm2ForCausalLM": {  # the caches of the convolution, whose window are its three taps, have more heads
+        "num_key_value_heads": 1,
+        "layer_types": ["conv", "full_attention"],
+        "block_auto_adjust_ff_dim": False,
+    },
 }
+GEMMA, LFM2 = FAMILIES
 FORMS: dict[str, dict[str, Any]] = {
     "onnx": {"target": "onnx", "quantize": "none"},
     # Its delegates are compiled for a number of rows: those of verify_4 serve prefill too.
@@ -61,21 +66,31 @@ PACKAGES: dict[str, dict[str, Any]] = {
     "channels first": {"target": "coreml", "layout": "ane", "quantize": "none"},
     "pruned": {**FORMS["core ml"], "schedule": "fused", "prune_keep": 3, "stream_nodes": {4: 2}},
 }
+CASES = [
+    *(pytest.param((GEMMA, form), id=form) for form in FORMS),
+    *(pytest.param((LFM2, form), id=f"{form}, convolution", marks=[] if form != "xnnpack" else pytest.mark.full)
+      for form in FORMS),
+]  # fmt: skip
 TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 620).tolist()
 DRAFTS: list[dict[str, Any]] = [{"width": 4, "sources": ("lookup",)}, {"width": 4}]
 
 
 @dataclass
 class Made:
+    window: int
     bundle: Bundle
     report: Report
     preview: Preview
 
 
-def exported(folder: Path, form: dict[str, Any], walk: int) -> Made:
+def exported(folder: Path, family: str, form: dict[str, Any], walk: int) -> Made:
     """A bundle whose export has compared `walk` tokens with the model in float32, which has whole caches."""
     torch.manual_seed(6)
-    checkpoint = write_checkpoint(folder / "checkpoint", tiny_model({"num_msa_layers": 1}, **GEMMA), **GEMMA)
+    changes = {
+        **FAMILIES[family], "architectures": [family], "num_hidden_layers": 2, "max_position_embeddings": CONTEXT
+    }  # fmt: skip
+    model = tiny_model({"num_msa_layers": 1}, **changes)
+    checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
     options = {"widths": (4,), "default_width": 4, "prune_keep": 4, "schedule": "deferred", "prefill_len": 32, **form}
     plan = config_for(checkpoint, folder / "bundle", max_context_len=CONTEXT, **converted(ExportConfig, options))
     expected = preview(plan)
@@ -83,18 +98,19 @@ def exported(folder: Path, form: dict[str, Any], walk: int) -> Made:
         patch.setattr(selftest, "HEAD_TOKENS", walk // 2)
         patch.setattr(selftest, "WALK_TOKENS", walk - walk // 2)
         report = run_export(plan)
-    return Made(open_bundle(plan.output_dir), report, expected)
+    (window,) = {window for window in model.base.config.layer_windows if window}
+    return Made(window, open_bundle(plan.output_dir), report, expected)
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
-    """That of each form, exported for the first test that asks."""
-    return cache(lambda form: exported(tmp_path_factory.mktemp(form), FORMS[form], walk=310))
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Made]:
+    """That of each family and form, exported for the first test that asks."""
+    return cache(lambda family, form: exported(tmp_path_factory.mktemp(form), family, FORMS[form], walk=310))
 
 
-@pytest.fixture(params=FORMS)
-def made(request: pytest.FixtureRequest, bundles: Callable[[str], Made]) -> Made:
-    return bundles(request.param)
+@pytest.fixture(params=CASES)
+def made(request: pytest.FixtureRequest, bundles: Callable[[str, str], Made]) -> Made:
+    return bundles(*request.param)
 
 
 @pytest.fixture
@@ -144,7 +160,13 @@ def test_trees_over_many_laps_are_as_plain_decoding(made: Made, backend: Backend
 @pytest.mark.parametrize(
     ("made", "temperature"),
     [  # how a token is drawn does not depend on the form: the sampled text of one is enough
-        pytest.param(form, temperature, marks=[pytest.mark.full] if temperature and form != "onnx" else [])
+        pytest.param(
+            (family, form),
+            temperature,
+            id=f"{family}, {form}, {temperature}",
+            marks=[pytest.mark.full] if (temperature and form != "onnx") or (family, form) == (LFM2, "xnnpack") else [],
+        )
+        for family in FAMILIES
         for form in FORMS
         for temperature in (0.0, 0.7)
     ],
@@ -197,11 +219,11 @@ def test_a_restored_session_continues_and_goes_back(made: Made, tmp_path: Path) 
                 assert again.token_ids == answer(made, prompt)
 
 
-def test_an_engine_says_how_far_it_goes_back(backend: Any) -> None:
+def test_an_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
     prefill(backend, TEXT[:590])
-    least = 590 - RING + WINDOW
+    least = 590 - RING + made.window
     assert [backend.truncatable(length) for length in (1000, 590, least, least - 1, 1, 0)] == [590, 590, least, 0, 0, 0]
-    with pytest.raises(BackendError, match=f"cannot truncate to {least - 1}: .* window of {WINDOW} positions"):
+    with pytest.raises(BackendError, match=f"cannot truncate to {least - 1}: .* window of {made.window} positions"):
         backend.truncate(least - 1)
     backend.truncate(least)
     assert backend.truncatable(least - 1) == 0
@@ -212,8 +234,9 @@ def test_an_engine_says_how_far_it_goes_back(backend: Any) -> None:
 
 # full: rings of passes that prune are in test_export_windows.py, Core ML's packages that prune in test_export_coreml.py
 @pytest.mark.parametrize("form", ["channels first", pytest.param("pruned", marks=pytest.mark.full)])
-def test_parity_of_other_packages_holds_after_a_lap(tmp_path: Path, form: str) -> None:
-    made = exported(tmp_path, PACKAGES[form], walk=310)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parity_of_other_packages_holds_after_a_lap(tmp_path: Path, family: str, form: str) -> None:
+    made = exported(tmp_path, family, PACKAGES[form], walk=310)
     assert positions_of(made) == [RING, RING, CONTEXT, CONTEXT]
     for method, row in made.report.parity["float32"].items():
         assert row["snr_db"] > (60 if form == "pruned" else 30), method

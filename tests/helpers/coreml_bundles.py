@@ -34,10 +34,25 @@ RINGS_MODEL: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "max_position_embeddings": 352,
 }
+# Convolutions, whose caches are such rings with more heads, below and in the top layers.
+CONVOLUTIONS = "plain-float16-convolutions"
+CONVOLUTIONS_PLAN: dict[str, Any] = {"quantize": "int8", "max_context_len": 352, "prefill_len": 32}
+CONVOLUTIONS_MODEL: dict[str, Any] = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "num_key_value_heads": 1,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+    "max_position_embeddings": 352,
+}
 # Not of KINDS either: gate and up of an MLP are each wider than CHUNK, which is no multiple of a scale's group.
 WIDE = "ane-float16-wide"
 WIDE_PLAN: dict[str, Any] = {"layout": "ane", "widths": (4,), "default_width": 4}
 WIDE_MODEL: dict[str, Any] = {"intermediate_size": 224}
+OTHERS = {
+    RINGS: (RINGS_PLAN, RINGS_MODEL),
+    CONVOLUTIONS: (CONVOLUTIONS_PLAN, CONVOLUTIONS_MODEL),
+    WIDE: (WIDE_PLAN, WIDE_MODEL),
+}
 CHUNK = 100  # the widest dimension of the layout `ane` here: the vocabulary of 258 tokens is in three pieces
 
 
@@ -46,11 +61,10 @@ class Made:
 
     def __init__(self, kind: str, folder: Path) -> None:
         torch.manual_seed(1)
-        sizes = {RINGS: RINGS_MODEL, WIDE: WIDE_MODEL}.get(kind, {})
+        plan, sizes = OTHERS.get(kind) or (KINDS[kind], {})
         rotated = {"value_rotation": 0.3} if kind == "ane-float16-int8" else None
         self.kind, self.model = kind, tiny_model(rotated, **sizes)
         checkpoint = write_checkpoint(folder / "checkpoint", self.model, **sizes)
-        plan = {**KINDS, RINGS: RINGS_PLAN, WIDE: WIDE_PLAN}[kind]
         self.config = config_for(checkpoint, folder / kind, **{**PLAN, **plan})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ane, "WIDEST", CHUNK)

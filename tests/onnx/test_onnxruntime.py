@@ -205,26 +205,30 @@ def test_a_trimmed_backend_has_given_back_its_memory_and_gives_the_same_logits(w
     backend.trim()
 
 
-# A window of 7 positions: caches of 288 positions in one of two layers.
-WINDOWS: dict[str, Any] = {
-    "architectures": ["MinistralForCausalLM"],
-    "num_hidden_layers": 2,
-    "sliding_window": 7,
-    "layer_types": ["full_attention", "sliding_attention"],
-    "max_position_embeddings": 448,
+# A window of 7 positions, or a convolution: caches of 288 positions in one of two layers. Those of the convolution have
+# more heads.
+WINDOWS: dict[str, dict[str, Any]] = {
+    "MinistralForCausalLM": {"sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]},
+    "Lfm2ForCausalLM": {
+        "num_key_value_heads": 1,
+        "layer_types": ["full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
 }
 WINDOW_OPTIONS: dict[str, Any] = {"max_context_len": 448, "widths": (4,), "default_width": 4, "prune_keep": 4}
 
 
-def windowed(folder: Path, provider: str) -> Written:
+def windowed(folder: Path, provider: str, family: str = "MinistralForCausalLM") -> Written:
     torch.manual_seed(5)
-    model = tiny_model({"num_msa_layers": 1}, **WINDOWS)
+    sizes = {"num_hidden_layers": 2, "max_position_embeddings": 448}
+    model = tiny_model({"num_msa_layers": 1}, architectures=[family], **sizes, **WINDOWS[family])
     return write(folder, model, "float32", "none", "deferred", provider, **WINDOW_OPTIONS)
 
 
-def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", WINDOWS)
+def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tmp_path: Path, family: str) -> None:
     """The processor as a provider with memory of its own, so that commit.onnx writes the caches."""
-    written, own = windowed(tmp_path, "webgpu"), Choice(replace(PROVIDERS["cpu"], device="cpu"))
+    written, own = windowed(tmp_path, "webgpu", family), Choice(replace(PROVIDERS["cpu"], device="cpu"))
     text = np.random.default_rng(2).integers(4, 250, 430).tolist()
     found = []
     for choice in (None, own):

@@ -367,9 +367,8 @@ class Convolution(nn.Module):
 
     def __init__(self, capacity: int, convolution: ShortConvolution) -> None:
         super().__init__()
-        taps = convolution.taps.weight.detach().squeeze(1).T.contiguous()
-        self.register_buffer("taps", taps)
-        self.cached = CachedPositions(capacity, len(taps))
+        self.register_buffer("taps", taps_of(convolution))
+        self.cached = CachedPositions(capacity, len(self.taps))
 
     def forward(
         self,
@@ -385,14 +384,10 @@ class Convolution(nn.Module):
         rows, cache_size = query.shape[0], key_cache.shape[0]
         cached, valid = self.cached(cache_length, cache_size)
         seen = torch.cat([valid.to(query.dtype).unsqueeze(0).expand(rows, cache_size), visible.to(query.dtype)], dim=1)
-        places = torch.cat([cached.to(position_ids.dtype), position_ids]).unsqueeze(0)
+        places = torch.cat([cached.to(position_ids.dtype), position_ids])
         keys, values = torch.cat([key_cache, key]), torch.cat([value_cache, value])
         read = torch.cat([keys, values], dim=1).reshape(cache_size + rows, -1)
-        mixed = read[cache_size:] * self.taps[-1]
-        for back in range(1, len(self.taps)):
-            chosen = seen * (places == (position_ids - back).unsqueeze(1)).to(query.dtype)
-            mixed = mixed + (chosen @ read) * self.taps[-1 - back]
-        return query.reshape(rows, -1) * mixed
+        return query.reshape(rows, -1) * convolved(read, seen, places, position_ids, self.taps)
 
 
 class CachedPositions(nn.Module):
@@ -448,6 +443,24 @@ def within(position_ids: Tensor, cached: Tensor, window: int) -> Tensor:
     """Whether the positions of the cache [C] and of the rows [R] are in the window of each row: bool [R, C + R]."""
     keys = torch.cat([cached.to(position_ids.dtype), position_ids])
     return keys.unsqueeze(0) > position_ids.unsqueeze(1) - window
+
+
+def taps_of(convolution: ShortConvolution) -> Tensor:
+    """The taps of each channel, [L, h], the one of the row itself last."""
+    return convolution.taps.weight.detach().squeeze(1).T.contiguous()
+
+
+def convolved(read: Tensor, seen: Tensor, places: Tensor, position_ids: Tensor, taps: Tensor) -> Tensor:
+    """The causal convolution of each channel of `read` [C + R, h], cached and new rows, at the new rows: [R, h].
+
+    `seen` [R, C + R] has 1 where a row may read another, else 0. `places` int [C + R] and `position_ids` int [R] are
+    positions. `taps` [L, h], the one of the row itself last.
+    """
+    mixed = read[len(read) - len(position_ids) :] * taps[-1]
+    for back in range(1, len(taps)):
+        chosen = seen * (places.unsqueeze(0) == (position_ids - back).unsqueeze(1)).to(read.dtype)
+        mixed = mixed + (chosen @ read) * taps[-1 - back]
+    return mixed
 
 
 def scores(query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:

@@ -270,11 +270,6 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             f"--adapter {config.adapter}: its pruner scores by a softmax over the vocabulary, which goes with "
             f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"
         )
-    if any(model_config.layer_convolutions) and config.target != "executorch":
-        raise OptionError(
-            f"--target {config.target} does not support the convolutions of {model_config.architecture}; use --target "
-            "executorch"
-        )
     _check_group_sizes(config, model_config)
     if config.kernels and model_config.head_dim % 16:
         raise OptionError(

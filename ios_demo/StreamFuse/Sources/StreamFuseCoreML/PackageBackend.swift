@@ -43,7 +43,7 @@ final class PackageBackend: Backend {
       try ["key", "value"].map { kind in
         try (
           "\(kind)_cache_\(layer)", "new_\(kind)_\(layer)",
-          runner.makeTensor(layout.floats, layout.cacheShape(layout.rows(layer: layer, length: spec.capacity)))
+          runner.makeTensor(layout.floats, layout.cacheShape(layout.rows(layer: layer, length: spec.capacity), layer: layer))
         )
       }
     }
@@ -69,14 +69,14 @@ final class PackageBackend: Backend {
     try layout.writeMask(own["mask"]!, n: n, sees: ancestors, capacity: spec.capacity, length: length)
     outputs = try predict(method, own, caches[...])
     let isPrefill = method == "prefill"
-    for cache in (isPrefill ? caches[...] : caches[..<lower]) { try check(cache.output, of: method, rows: rows) }
+    for index in isPrefill ? 0..<caches.count : 0..<lower { try checkRows(of: index, method, rows: rows) }
     if isPrefill {
       places = Dictionary(uniqueKeysWithValues: (0..<n).map { (Int32($0), $0) })
       return sf_results()
     }
     let kept = try outputs["kept"]?.integers() ?? (0..<Int64(rows)).map { $0 }
     let real = kept.prefix { $0 < n }.count  // padding rows come last
-    for cache in caches[lower...] { try check(cache.output, of: method, rows: real) }
+    for index in lower..<caches.count { try checkRows(of: index, method, rows: real) }
     // Of a row that a damaged package names twice the first place counts.
     places = Dictionary((0..<real).map { (Int32(kept[$0]), $0) }, uniquingKeysWith: { first, _ in first })
     results.kept.fill(kept[..<real])
@@ -203,12 +203,12 @@ final class PackageBackend: Backend {
     _ length: Int, _ body: (any Tensor, _ count: Int, UnsafeMutableRawBufferPointer) throws -> Void
   ) throws {
     if length == 0 { return }
-    let bytes = layout.rowSize * layout.floats.bytes
-    let rows = UnsafeMutableRawBufferPointer.allocate(byteCount: length * bytes, alignment: 16)
-    defer { rows.deallocate() }
     for (index, cache) in caches.enumerated() {
       let count = layout.rows(layer: index / 2, length: length)
-      try body(cache.tensor, count, UnsafeMutableRawBufferPointer(rebasing: rows[..<(count * bytes)]))
+      let bytes = count * layout.rowSize(layer: index / 2) * layout.floats.bytes
+      let rows = UnsafeMutableRawBufferPointer.allocate(byteCount: bytes, alignment: 16)
+      defer { rows.deallocate() }
+      try body(cache.tensor, count, rows)
     }
   }
 
@@ -240,11 +240,11 @@ final class PackageBackend: Backend {
   /// How many of `caches` are of the layers below the top ones.
   private var lower: Int { 2 * (layout.numLayers - layout.numTopLayers) }
 
-  /// Throws unless the function has this output, shaped like a cache with at least `rows` rows.
-  private func check(_ name: String, of method: String, rows: Int) throws {
-    let found = try output(name, of: method)
+  /// Throws unless the function returned at least `rows` new rows for the cache with this index, in its shape.
+  private func checkRows(of index: Int, _ method: String, rows: Int) throws {
+    let name = caches[index].output, found = try output(name, of: method)
     let count = found.shape.count > layout.rowAxis ? found.shape[layout.rowAxis] : 0
-    guard found.type == layout.floats, found.shape == layout.cacheShape(count), count >= rows else {
+    guard found.type == layout.floats, found.shape == layout.cacheShape(count, layer: index / 2), count >= rows else {
       throw unfitting(name, found, of: "function \(method)")
     }
   }

@@ -21,14 +21,15 @@ private let mostCount = 1 << 16
 ///
 /// Plain: caches [C, Hkv, D], mask [R, C + R], hidden [K, h]. Channels first, for the Neural Engine: caches
 /// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows have the cache's layout. Caches of layers with
-/// a sliding window can have fewer positions than C, which the mask has: position t is at t modulo their number.
+/// a sliding window can have fewer positions than C, which the mask has: position t is at t modulo their number. Those of a
+/// convolution, whose window are its taps, can have another number of heads.
 public struct PackageLayout: Sendable, Equatable {
   /// Layers of the model.
   public let numLayers: Int
   /// Top layers, whose new rows come in the order of `kept`.
   public let numTopLayers: Int
-  /// Heads of keys and values.
-  public let kvHeads: Int
+  /// Heads in the caches of each layer.
+  public let kvHeads: [Int]
   /// Numbers per head.
   public let headDim: Int
   /// Whether it is the Neural Engine's layout.
@@ -67,7 +68,16 @@ public struct PackageLayout: Sendable, Equatable {
     let layers = try count("num_layers")
     numLayers = layers
     numTopLayers = try count("num_msa_layers", in: 0...layers)
-    kvHeads = try count("num_kv_heads")
+    func counts(_ key: String) throws -> [Int] {
+      try value(key) { text in
+        let found = try? JSONDecoder().decode([Int].self, from: Data(text.utf8))
+        return found.flatMap { $0.count == layers && $0.allSatisfy { $0 > 0 } ? $0 : nil }
+      }
+    }
+    kvHeads = try counts("kv_heads")
+    guard kvHeads.allSatisfy({ $0 <= mostCount }) else {
+      throw StreamFuseError(.badProgram, "the package's metadata says \(kvHeads) for streamfuse.kv_heads, which is not valid")
+    }
     headDim = try count("head_dim")
     channelsFirst = try value("layout") { ["plain": false, "ane": true][$0] }
     floats = try value("dtype") { ["float16": .float16, "float32": .float32][$0] }
@@ -75,10 +85,7 @@ public struct PackageLayout: Sendable, Equatable {
     nextToken = metadata["streamfuse.next_token"] == "true"  // missing in older packages
     let hasWindow = metadata["streamfuse.sliding_window"] != nil
     window = hasWindow ? try count("sliding_window", in: 1...(.max)) : 0
-    cachePositions = try !hasWindow ? [] : value("cache_positions") { text in
-      let found = try? JSONDecoder().decode([Int].self, from: Data(text.utf8))
-      return found.flatMap { $0.count == layers && $0.allSatisfy { $0 > 0 } ? $0 : nil }
-    }
+    cachePositions = hasWindow ? try counts("cache_positions") : []
     computeUnits = try value("compute_units") { ComputeUnits(rawValue: $0) }
   }
 
@@ -93,19 +100,21 @@ public struct PackageLayout: Sendable, Equatable {
   /// The axis along which rows of a cache lie.
   var rowAxis: Int { channelsFirst ? 3 : 0 }
 
-  /// Elements in one row of a cache.
-  var rowSize: Int { kvHeads * headDim }
+  /// Elements in one row of a layer's caches.
+  func rowSize(layer: Int) -> Int { kvHeads[layer] * headDim }
 
   /// How many of the first `length` positions of a sequence the caches of a layer have at most.
   func rows(layer: Int, length: Int) -> Int { cachePositions.isEmpty ? length : min(length, cachePositions[layer]) }
 
   /// Size in bytes of the first `length` positions in all caches.
   func bytes(length: Int) -> Int {
-    2 * (0..<numLayers).map { rows(layer: $0, length: length) }.reduce(0, +) * rowSize * floats.bytes
+    2 * (0..<numLayers).map { rows(layer: $0, length: length) * rowSize(layer: $0) }.reduce(0, +) * floats.bytes
   }
 
-  /// The shape of keys or values of that many rows.
-  func cacheShape(_ rows: Int) -> [Int] { channelsFirst ? [1, rowSize, 1, rows] : [rows, kvHeads, headDim] }
+  /// The shape of a layer's keys or values of that many rows.
+  func cacheShape(_ rows: Int, layer: Int) -> [Int] {
+    channelsFirst ? [1, rowSize(layer: layer), 1, rows] : [rows, kvHeads[layer], headDim]
+  }
 
   /// The shape of the mask of a pass over that many rows.
   func maskShape(_ rows: Int, capacity: Int) -> [Int] {

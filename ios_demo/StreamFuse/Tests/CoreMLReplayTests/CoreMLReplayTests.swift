@@ -23,6 +23,10 @@ final class CoreMLReplayTests: XCTestCase {
 
   func testCachesThatAreRingBuffersGivePythonsBytesAndText() async throws { try await replay("ane-float16-rings") }
 
+  func testConvolutionsWhoseCachesHaveMoreHeadsGivePythonsBytesAndText() async throws {
+    try await replay("plain-float16-convolutions")
+  }
+
   func testAPassThatCoreMLRefusesEndsTheAnswerWithItsReasonAndTheNextSessionGivesPythonsText() async throws {
     let recording = try Recording("ane-float16-int8"), text = recording.texts[0]
     let refused = 3

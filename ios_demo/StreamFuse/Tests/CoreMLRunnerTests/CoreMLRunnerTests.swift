@@ -19,7 +19,7 @@ final class CoreMLRunnerTests: XCTestCase {
   /// Writes a package of one layer.
   private func write(units: String) throws {
     let fields = [
-      "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "1", "head_dim": "2", "layout": "plain", "dtype": "float16",
+      "num_layers": "1", "num_msa_layers": "0", "kv_heads": "[1]", "head_dim": "2", "layout": "plain", "dtype": "float16",
       "methods": "[\"prefill\", \"decode\"]", "compute_units": units,
     ]
     let metadata = Dictionary(uniqueKeysWithValues: fields.map { ("streamfuse.\($0)", $1) })

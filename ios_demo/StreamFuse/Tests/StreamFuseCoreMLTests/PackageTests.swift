@@ -55,7 +55,7 @@ final class PackageTests: XCTestCase {
       let package = FakePackage { _, inputs in
         seen.append(inputs["key_cache_0"]!.dense + inputs["value_cache_0"]!.dense)
         let outputs = ["new_key_0", "new_value_0"].reduce(into: [:]) {
-          $0[$1] = FakeTensor(.float16, layout.cacheShape(4))
+          $0[$1] = FakeTensor(.float16, layout.cacheShape(4, layer: 0))
         }
         for name in outputs.keys { outputs[name]!.dense = Data((0..<outputs[name]!.dense.count).map { UInt8($0 % 251) }) }
         return outputs
@@ -86,11 +86,11 @@ final class PackageTests: XCTestCase {
       let spec = ModelSpec(capacity: 12, vocabSize: 50, prefillRows: 3, identity: "ring")
       var lengths: [Data] = []
       let package = FakePackage { _, inputs in
-        XCTAssertEqual(inputs["key_cache_0"]!.shape, layout.cacheShape(4))
+        XCTAssertEqual(inputs["key_cache_0"]!.shape, layout.cacheShape(4, layer: 0))
         XCTAssertEqual(inputs["mask"]!.shape, layout.maskShape(3, capacity: 12))
         lengths.append(inputs["cache_length"]!.dense)
         return ["new_key_0", "new_value_0"].reduce(into: [:]) { outputs, name in
-          let rows = FakeTensor(.float16, layout.cacheShape(3))
+          let rows = FakeTensor(.float16, layout.cacheShape(3, layer: 0))
           rows.dense = Data(repeating: UInt8(lengths.count), count: rows.dense.count)
           outputs[name] = rows
         }
@@ -121,6 +121,39 @@ final class PackageTests: XCTestCase {
       try commit(one, [0, 1])
       XCTAssertEqual(one.truncatable(1), 1)
       XCTAssertThrowsError(try read(other, [Int64(5)].withUnsafeBytes { Data($0) } + rows + rows, 6))
+    }
+  }
+
+  func testCachesOfLayersMayHaveOtherNumbersOfHeads() throws {
+    for layoutName in ["plain", "ane"] {
+      var facts = metadata(.float16, layoutName)
+      facts["streamfuse.num_layers"] = "2"
+      facts["streamfuse.kv_heads"] = "[1, 4]"
+      let layout = try PackageLayout(metadata: facts)
+      let spec = ModelSpec(capacity: 12, vocabSize: 50, prefillRows: 3, identity: "heads")
+      var wrong: Int?
+      let package = FakePackage { _, inputs in
+        (0..<2).reduce(into: [:]) { outputs, layer in
+          for kind in ["key", "value"] {
+            XCTAssertEqual(inputs["\(kind)_cache_\(layer)"]!.shape, layout.cacheShape(12, layer: layer))
+            let rows = FakeTensor(.float16, layout.cacheShape(3, layer: wrong ?? layer))
+            rows.dense = Data((0..<rows.dense.count).map { UInt8($0 + layer) })
+            outputs["new_\(kind)_\(layer)"] = rows
+          }
+        }
+      }
+      let one = try PackageBackend(package, spec, layout), other = try PackageBackend(package, spec, layout)
+      try prefill(one, 3)
+      try commit(one, [0, 1, 2])
+      let saved = try written(one, 3)
+      XCTAssertEqual(saved.count, 2 * 3 * (1 + 4) * 3 * 2)  // two caches, three rows, heads, numbers, bytes
+      XCTAssertEqual(one.byteCount(length: 3), saved.count)
+      try read(other, saved, 3)
+      XCTAssertEqual(try written(other, 3), saved)
+      wrong = 1
+      XCTAssertThrowsError(try prefill(other, 3)) {  // whose first pass it is
+        XCTAssert(($0 as! StreamFuseError).message.contains("returned new_key_0 as float16"), "\($0)")
+      }
     }
   }
 
@@ -165,8 +198,8 @@ final class PackageTests: XCTestCase {
         XCTAssert(($0 as! StreamFuseError).message.contains("\(positions) for streamfuse.cache_positions"), "\($0)")
       }
     }
-    let wrong = [("num_layers", "0"), ("num_msa_layers", "2"), ("num_kv_heads", "-1"), ("head_dim", "9000000000")]
-    for (key, text) in wrong + [("sliding_window", "0")] {
+    let wrong = [("num_layers", "0"), ("num_msa_layers", "2"), ("head_dim", "9000000000"), ("sliding_window", "0")]
+    for (key, text) in wrong + ["[-1]", "[2, 2]", "[70000]"].map({ ("kv_heads", $0) }) {
       var facts = metadata(.float16, positions: "[4]")
       facts["streamfuse.\(key)"] = text
       XCTAssertThrowsError(try PackageLayout(metadata: facts)) {
@@ -342,7 +375,7 @@ private func metadata(
   window: String? = nil, positions: String? = nil
 ) -> [String: String] {
   var fields = [
-    "num_layers": "1", "num_msa_layers": "0", "num_kv_heads": "2", "head_dim": "3", "layout": layout,
+    "num_layers": "1", "num_msa_layers": "0", "kv_heads": "[2]", "head_dim": "3", "layout": layout,
     "dtype": "\(floats)", "methods": methods, "compute_units": "cpu_and_ne",
   ]
   fields["sliding_window"] = window

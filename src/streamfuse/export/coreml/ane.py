@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import MLP, Block, RMSNorm, normed
+from streamfuse.model.transformer import MLP, Block, RMSNorm, ShortConvolution, normed
 
 from .. import layers
 from ..layers import FusedAdapter
@@ -110,6 +110,9 @@ class Form(plain.TracedForm):
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(self.kv_heads, scale, window)
 
+    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+        return GatedConvolution(convolution)
+
 
 class Convolution(nn.Module):
     """x [1, K, 1, R] -> [1, N, 1, R]; the weight is [N, K, 1, 1]."""
@@ -201,6 +204,10 @@ class Opening(layers.Opening):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.rows_normed(self.qkv_proj(normed(self.norm, x), first))
+        if self.convolves:
+            query, k, v = qkv.chunk(3, 1)
+            key, value = (k * v).chunk(2, 1)
+            return query, key, value
         rows, split = x.shape[3], (self.heads + self.kv_heads) * self.dim
         qk, v = qkv[:, :split].reshape(1, -1, self.dim, rows), qkv[:, split:]
         if self.q_norm is not None and self.k_norm is not None and not self.norm_wide:
@@ -230,7 +237,7 @@ class Attention(nn.Module):
         key_cache: Tensor,
         value_cache: Tensor,
         _: None,
-        masks: dict[int | None, Tensor],
+        masks: dict[plain.Window, Tensor],
         position_ids: Tensor,
     ) -> Tensor:
         mask = masks[self.window]
@@ -246,6 +253,35 @@ class Attention(nn.Module):
             found = torch.einsum("bkhq,bchk->bchq", torch.softmax(scores, 1), values[head])
             attended += found.split(rows, 3)
         return torch.cat(attended, 1)
+
+
+class GatedConvolution(nn.Module):
+    """plain.Convolution in this layout: query [1, h, 1, R], key and value [1, h / 2, 1, R] -> [1, h, 1, R]."""
+
+    taps: Tensor  # [L, 1, h, 1, 1]
+
+    def __init__(self, convolution: ShortConvolution) -> None:
+        super().__init__()
+        self.register_buffer("taps", layers.taps_of(convolution)[:, None, :, None, None])
+        self.window = plain.Taps(len(self.taps))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        _: None,
+        masks: dict[plain.Window, list[Tensor]],
+        position_ids: Tensor,
+    ) -> Tensor:
+        new = torch.cat([key, value], 1)
+        read = torch.cat([torch.cat([key_cache, value_cache], 1), new], 3)
+        mixed = new * self.taps[-1]
+        for back, earlier in enumerate(masks[self.window], 1):
+            mixed = mixed + torch.einsum("bkhq,bchk->bchq", earlier, read) * self.taps[-1 - back]
+        return query * mixed
 
 
 class Head(nn.Module):

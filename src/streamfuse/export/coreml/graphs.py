@@ -22,6 +22,7 @@ from ..layers import CachedPositions, within
 from ..pruning import Survivors
 from ..weights import Positions, Span, Turn, Weights
 from . import ane, plain
+from .plain import Window
 from .stored import Store
 
 
@@ -60,7 +61,8 @@ class Cached(NamedTuple):
 
 
 class MaskedSpan(nn.Module):
-    """Layers with an additive mask for each window; inputs and outputs are rows [R, h], whatever the layout inside.
+    """Layers with an additive mask for each window, and the matrices of `Earlier` for convolutions; inputs and outputs
+    are rows [R, h], whatever the layout inside.
 
     If the mask has only the part for cached rows, `visible` [R, R] has ones and zeros for the new rows.
     """
@@ -71,8 +73,8 @@ class MaskedSpan(nn.Module):
         super().__init__()
         self.span, self.capacity = span, weights.shapes.capacity
         self.group, self.channels = weights.group, weights.channels
-        windows = dict.fromkeys(cast("int | None", attention.window) for attention in span.attentions)
-        self.masks = {window: None if window is None else WindowMask(window, weights) for window in windows}
+        windows = dict.fromkeys(cast("Window", attention.window) for attention in span.attentions)
+        self.masks = {window: _mask_of(window, weights) for window in windows}
         self.window_masks = nn.ModuleList(mask for mask in self.masks.values() if mask is not None)
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
 
@@ -84,10 +86,10 @@ class MaskedSpan(nn.Module):
             hidden = self.no_entry - visible.to(x.dtype) * self.no_entry
             mask = torch.cat([mask.expand(rows, self.capacity), hidden], 1)
             mask = ane.to_channels(mask) if self.channels else mask
-        masks = {
-            window: self._per_head(mask if within is None else within(mask, positions.ids, cached.length))
-            for window, within in self.masks.items()
-        }
+        masks: dict[Window, Tensor | list[Tensor]] = {}
+        for window, of_window in self.masks.items():
+            found = mask if of_window is None else of_window(mask, positions.ids, cached.length)
+            masks[window] = found if isinstance(found, list) else self._per_head(found)
         if self.channels:
             x = ane.to_channels(x)
             turns = tuple((_channels(cos), _channels(sin)) for cos, sin in positions.turns)
@@ -124,6 +126,40 @@ class WindowMask(nn.Module):
         far = ane.to_channels(far) if self.channels else far
         new = torch.minimum(far[:, self.cache_size :], mask[:, self.capacity :])
         return torch.cat([far[:, : self.cache_size], new], 1)
+
+
+class Earlier(nn.Module):
+    """From the whole mask, where the rows 1, 2, ..., L - 1 positions before each row are: a matrix of ones in zeros for
+    each of these distances, [R, C + R], or [1, C + R, 1, R] channels first. C: as in `WindowMask`."""
+
+    half_open: Tensor  # [1]: entries of the mask above it allow attention
+    nowhere: Tensor  # int32 [1]: a position that no row asks for
+    steps: Tensor  # int32 [L - 1]
+
+    def __init__(self, taps: int, weights: MaskedWeights) -> None:
+        super().__init__()
+        self.capacity, self.channels = weights.shapes.capacity, weights.channels
+        self.cache_size = weights.form.cache_positions(self.capacity, taps)
+        self.cached = CachedPositions(self.capacity, taps, torch.int32)
+        self.register_buffer("half_open", torch.full((1,), NO_ENTRY / 2))
+        self.register_buffer("nowhere", torch.full((1,), -taps, dtype=torch.int32))
+        self.register_buffer("steps", torch.arange(1, taps, dtype=torch.int32))
+
+    def forward(self, mask: Tensor, position_ids: Tensor, cache_length: Tensor) -> list[Tensor]:
+        cached, valid = self.cached(cache_length, self.cache_size)
+        places = torch.cat([torch.where(valid, cached, self.nowhere), position_ids]).unsqueeze(0)
+        seen, found = (mask[:, self.capacity :] > self.half_open).to(mask.dtype), []
+        for step in self.steps.split(1):
+            here = (places == (position_ids - step).unsqueeze(1)).to(mask.dtype)
+            here = ane.to_channels(here) if self.channels else here
+            found.append(torch.cat([here[:, : self.cache_size], here[:, self.cache_size :] * seen], 1))
+        return found
+
+
+def _mask_of(window: Window, weights: MaskedWeights) -> WindowMask | Earlier | None:
+    if window is None:
+        return None
+    return Earlier(window.count, weights) if isinstance(window, plain.Taps) else WindowMask(window, weights)
 
 
 def _channels(turn: Tensor) -> Tensor:

@@ -6,16 +6,29 @@ The mask is an additive, finite input. Nothing writes to a cache: new keys and v
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from streamfuse.model.transformer import RMSNorm
+from streamfuse.model.transformer import RMSNorm, ShortConvolution
 
 from .. import layers
 from ..schemes import Part
 from .ops import Norm
 from .stored import Product, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The number of taps of a convolution."""
+
+    count: int
+
+
+Window: TypeAlias = int | Taps | None  # of layers that share a mask: positions, or a convolution's taps
 
 
 class Form(layers.Form):
@@ -52,6 +65,9 @@ class TracedForm(Form):
 
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
+
+    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+        return Convolution(convolution)
 
 
 class Embedding(nn.Module):
@@ -95,9 +111,42 @@ class Attention(nn.Module):
         key_cache: Tensor,
         value_cache: Tensor,
         _: None,
-        masks: dict[int | None, Tensor],
+        masks: dict[Window, Tensor],
         position_ids: Tensor,
     ) -> Tensor:
         mask = masks[self.window]
         weights = torch.softmax(layers.scores(query * self.scale, key, key_cache) + mask, dim=2)
         return layers.weighed(weights, value, value_cache)
+
+
+class Convolution(nn.Module):
+    """A short convolution, by products with matrices of ones in zeros, which take the earlier rows of each row.
+
+    `masks` has one matrix [R, C + R] per tap but the row's own, nearest first (graphs.Earlier).
+    """
+
+    taps: Tensor  # [L, h]
+
+    def __init__(self, convolution: ShortConvolution) -> None:
+        super().__init__()
+        self.register_buffer("taps", layers.taps_of(convolution))
+        self.window = Taps(len(self.taps))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        _: None,
+        masks: dict[Window, list[Tensor]],
+        position_ids: Tensor,
+    ) -> Tensor:
+        rows = query.shape[0]
+        new = torch.cat([key, value], 1).reshape(rows, -1)
+        read = torch.cat([torch.cat([key_cache, value_cache], 1).reshape(key_cache.shape[0], -1), new])
+        mixed = new * self.taps[-1]
+        for back, earlier in enumerate(masks[self.window], 1):
+            mixed = mixed + torch.matmul(earlier, read) * self.taps[-1 - back]
+        return query.reshape(rows, -1) * mixed

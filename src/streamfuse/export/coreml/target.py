@@ -28,7 +28,7 @@ DESCRIPTIONS = {
     "input_ids": "token per row; padding rows hold 0",
     "position_ids": "absolute position per row; padding rows hold 0",
     "mask": "added to attention scores: 0 where a row sees a position, else -10000; cached positions first, then rows",
-    "cache_length": "rows in the caches, where the model has sliding windows",
+    "cache_length": "rows in the caches, where the model has sliding windows or convolutions",
     "key_cache": "keys of this layer, after rotary embedding; the host writes accepted rows into it",
     "value_cache": "values of this layer; the host writes accepted rows into it",
     "hidden": "state below the top layers, of each surviving node (output) or of the last accepted one (input)",
@@ -101,7 +101,7 @@ class CoreMLTarget(Target):
 
     def _metadata(self) -> dict[str, str]:
         """The package's metadata; the keys `streamfuse.*` are sufficient to run it (docs/targets.md)."""
-        config, spec = self.config, self.spec
+        config, spec, base = self.config, self.spec, self.model.base.config
         model, speculation = facts.model_facts(config, self.model), facts.speculation_facts(config, self.model)
         own = {
             "format_version": FORMAT_VERSION,
@@ -119,11 +119,12 @@ class CoreMLTarget(Target):
             "capacity": spec.capacity,
             "prefill_rows": spec.prefill_rows,
             "eos_token_ids": spec.eos_token_ids,
-            **{key: model[key] for key in ("vocab_size", "num_layers", "num_kv_heads", "head_dim")},
+            **{key: model[key] for key in ("vocab_size", "num_layers", "head_dim")},
+            "kv_heads": [base.kv_heads_of(layer) for layer in range(base.num_layers)],
             **{key: speculation[key] for key in ("num_streams", "top_k", "num_msa_layers")},
             "next_token": bool(self.model.streams_config.next_token_rank),
         }
-        windows = [window for window in self.model.base.config.layer_windows if window is not None]
+        windows = [window for window in base.layer_windows if window is not None]
         if windows:
             own |= {"sliding_window": windows[0], "cache_positions": self.cache_positions}
         return {

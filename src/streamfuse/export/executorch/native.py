@@ -319,7 +319,7 @@ class Convolution(nn.Module):
 
     def __init__(self, convolution: ShortConvolution) -> None:
         super().__init__()
-        self.register_buffer("taps", convolution.taps.weight.detach().squeeze(1).T.contiguous())
+        self.register_buffer("taps", layers.taps_of(convolution))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         mixed: Tensor = _ops.short_convolution(*tensors[:-1], self.taps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
-from streamfuse.runtime.backends.onnx_caches import RING_TARGETS, TARGETS
+from streamfuse.runtime.backends.onnx_caches import targets_of
 
 from ..weights import Weights
 from .graph import OPSET
@@ -17,19 +17,19 @@ def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
     """A model that copies `rows` of the layers below the top ones and `places` of the top layers, int64 [n], to
     `targets`, int64 [1, Hkv, n, 3]: the index of a row in a cache [1, Hkv, C, D] without the last dimension.
 
-    Layers whose caches are ring buffers have their own, `ring_targets`.
+    There is one input of targets for each shape of a cache.
     """
-    config, lower = weights.config, weights.num_lower_layers
-    heads, dim, whole = config.num_kv_heads, config.head_dim, TensorProto.INT64
+    lower, dim, whole = weights.num_lower_layers, weights.config.head_dim, TensorProto.INT64
 
     def tensor(name: str, kind: int, *shape: int | str) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
 
-    names = [RING_TARGETS if count < weights.shapes.capacity else TARGETS for count in weights.cache_positions]
+    heads_of = [weights.config.kv_heads_of(layer) for layer in range(weights.config.num_layers)]
+    shapes = list(zip(heads_of, weights.cache_positions, strict=True))
     inputs = [tensor("rows", whole, "n"), tensor("places", whole, "n")]
-    inputs += [tensor(name, whole, 1, heads, "n", 3) for name in dict.fromkeys(names)]
+    inputs += [tensor(targets_of(*shape), whole, 1, shape[0], "n", 3) for shape in dict.fromkeys(shapes)]
     outputs, nodes = list[ValueInfoProto](), list[NodeProto]()
-    for layer, cache_size in enumerate(weights.cache_positions):
+    for layer, (heads, cache_size) in enumerate(shapes):
         which, count = ("rows", "R") if layer < lower else ("places", "K")
         for kind in ("key", "value"):
             past, new, cache = (f"{name}.{layer}.{kind}" for name in ("past_key_values", "present", "cache"))
@@ -39,7 +39,9 @@ def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
             outputs.append(tensor(cache, float_type, 1, heads, cache_size, dim))
             nodes += [
                 helper.make_node("Gather", [new, which], [f"{new}/taken"], f"{new}/Gather", axis=2),
-                helper.make_node("ScatterND", [past, names[layer], f"{new}/taken"], [cache], f"{cache}/ScatterND"),
+                helper.make_node(
+                    "ScatterND", [past, targets_of(heads, cache_size), f"{new}/taken"], [cache], f"{cache}/ScatterND"
+                ),
             ]
     opset = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from streamfuse.model.families import Activation
 from streamfuse.model.streams import StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm, normed
+from streamfuse.model.transformer import Block, RMSNorm, ShortConvolution, normed
 
 from .. import layers
 from ..schemes import Part, PartScheme
@@ -83,6 +83,9 @@ class Form(layers.Form):
 
     def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
         return Attention(capacity, scale, window)
+
+    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+        return Convolution(capacity, convolution)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head shares the embedding's table if their schemes are the same."""
@@ -167,6 +170,9 @@ class Opening(layers.Opening):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, ...]:
         sizes = [count * self.dim for count in (self.heads, self.kv_heads, self.kv_heads)]
         q, k, v = self.qkv_proj(normed(self.norm, x), first).split(sizes, dim=1)
+        if self.convolves:
+            halves = (k * v).chunk(2, dim=1)
+            return tuple(t.view(x.shape[0], -1, self.dim) for t in (q, *halves))
         if self.norm_wide:
             q, k = normed(self.q_norm, q), normed(self.k_norm, k)
         q, k, v = (t.view(x.shape[0], -1, self.dim) for t in (q, k, v))
@@ -197,3 +203,17 @@ class Attention(nn.Module):
         else:
             attended = ops.attention(*tensors, self.lap_starts, self.scale, self.window)
         return attended
+
+
+class Convolution(nn.Module):
+    taps: Tensor  # [L, h]
+    lap_starts: Tensor | None
+
+    def __init__(self, capacity: int, convolution: ShortConvolution) -> None:
+        super().__init__()
+        self.register_buffer("taps", layers.taps_of(convolution))
+        self.register_buffer("lap_starts", layers.lap_starts(capacity, len(self.taps)))
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        convolved: Tensor = ops.short_convolution(*tensors, self.lap_starts, self.taps)
+        return convolved

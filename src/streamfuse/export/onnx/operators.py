@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..layers import within
+from ..layers import convolved, within
 from .blocks import dequantized
 
 NAMESPACE = "streamfuse_onnx"
@@ -64,6 +64,26 @@ def _attention(
     return attended.squeeze(0).transpose(0, 1).flatten(1)
 
 
+def _short_convolution(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    position_ids: Tensor,
+    lap_starts: Tensor | None,
+    taps: Tensor,
+) -> Tensor:
+    length, rows, count = int(cache_length), len(visible), len(key_cache)
+    cached = torch.arange(max(0, length - count), length)
+    pairs = (key_cache, key), (value_cache, value)
+    read = torch.cat([torch.cat([cache[cached % count], new]) for cache, new in pairs], dim=1).flatten(1)
+    seen = torch.cat([torch.ones(rows, len(cached)), visible.to(torch.float32)], dim=1).to(read.dtype)
+    return query.flatten(1) * convolved(read, seen, torch.cat([cached, position_ids]), position_ids, taps)
+
+
 def _define(schema: str, compute: Callable[..., Tensor], shape: Callable[..., Tensor]) -> None:
     _library.define(schema)
     name = schema.partition("(")[0]
@@ -96,5 +116,12 @@ _define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, "
     "Tensor visible, Tensor? position_ids, Tensor? lap_starts, float scale, int window) -> Tensor",
     _attention,
+    lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
+)
+# As in docs/contracts.md, section 6, with taps [L, h]; `lap_starts` as for attention.
+_define(
+    "short_convolution(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
+    "Tensor cache_length, Tensor visible, Tensor position_ids, Tensor? lap_starts, Tensor taps) -> Tensor",
+    _short_convolution,
     lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
 )

@@ -66,6 +66,16 @@ class _Metadata:
             raise self.damaged(key, f"must be an integer from {least} to {most}")
         return int(text)
 
+    def counts(self, key: str, layers: int) -> tuple[int, ...]:
+        """One integer per layer."""
+        try:
+            found = json.loads(self.text(key))
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or len(found) != layers or not all(type(one) is int for one in found):
+            raise self.damaged(key, f"must be a list of {layers} integers")
+        return tuple(found)
+
     def damaged(self, key: str, must: str) -> BackendError:
         return BackendError(f"{self.path} has damaged metadata: streamfuse.{key} {must}, is {self.text(key):.80}")
 
@@ -75,9 +85,8 @@ def _layout(facts: _Metadata, capacity: int) -> CacheLayout:
     layers = facts.count("num_layers", 1, _MOST)
     window = facts.count("sliding_window", 1, sys.maxsize) if "streamfuse.sliding_window" in facts.texts else None
     return CacheLayout(
-        num_layers=layers,
         num_msa_layers=facts.count("num_msa_layers", 0, layers),
-        kv_heads=facts.count("num_kv_heads", 1, _MOST),
+        kv_heads=_kv_heads(facts, layers),
         head_dim=facts.count("head_dim", 1, _MOST),
         channels_first=facts.one_of("layout", ("plain", "ane")) == "ane",
         dtype=np.float16 if facts.one_of("dtype", ("float16", "float32")) == "float16" else np.float32,
@@ -87,18 +96,20 @@ def _layout(facts: _Metadata, capacity: int) -> CacheLayout:
     )
 
 
+def _kv_heads(facts: _Metadata, layers: int) -> tuple[int, ...]:
+    found = facts.counts("kv_heads", layers)
+    if not all(1 <= heads <= _MOST for heads in found):
+        raise facts.damaged("kv_heads", f"must have integers from 1 to {_MOST}")
+    return found
+
+
 def _positions(facts: _Metadata, layers: int, window: int, capacity: int) -> tuple[int, ...]:
     """Of each layer: those of the whole context, or fewer but more than the window."""
     key = "cache_positions"
-    try:
-        found = json.loads(facts.text(key))
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or len(found) != layers or not all(type(one) is int for one in found):
-        raise facts.damaged(key, f"must be a list of {layers} integers")
+    found = facts.counts(key, layers)
     if not all(min(window, capacity - 1) < positions <= capacity for positions in found):
         raise facts.damaged(key, f"must be {capacity}, the context, or between that and the window of {window}")
-    return tuple(found)
+    return found
 
 
 def _emulated(emulator: CoreMLEmulator) -> Predict:

@@ -44,13 +44,13 @@ class CacheLayout:
 
     Plain: caches [C, Hkv, D], mask [R, C + R]. Channels first, for the Neural Engine: caches [1, Hkv * D, 1, C], mask
     [1, C + R, 1, R]. New rows have the layout of the cache, with R or K instead of C. Caches of layers with a sliding
-    window can have fewer positions than C, which the mask has: position t is at t modulo their number.
+    window can have fewer positions than C, which the mask has: position t is at t modulo their number. Those of a
+    convolution, whose window are its taps, can have another number of heads.
     `dtype` is the package's: float16 caches in a float32 package would round committed rows but not new ones.
     """
 
-    num_layers: int
     num_msa_layers: int  # top layers, whose new rows are in the order of `kept`
-    kv_heads: int
+    kv_heads: tuple[int, ...]  # of each layer
     head_dim: int
     channels_first: bool = False
     dtype: type[Any] = np.float16
@@ -59,13 +59,19 @@ class CacheLayout:
     positions: tuple[int, ...] = ()  # in the caches of each layer, if there is a window
 
     @property
+    def num_layers(self) -> int:
+        return len(self.kv_heads)
+
+    @property
     def row_axis(self) -> int:
         return 3 if self.channels_first else 0
 
-    def empty(self, positions: int) -> _Array:
+    def empty(self, layer: int, capacity: int) -> _Array:
+        """A cache of a layer."""
+        positions, heads = self.positions[layer] if self.positions else capacity, self.kv_heads[layer]
         if self.channels_first:
-            return np.zeros((1, self.kv_heads * self.head_dim, 1, positions), self.dtype)
-        return np.zeros((positions, self.kv_heads, self.head_dim), self.dtype)
+            return np.zeros((1, heads * self.head_dim, 1, positions), self.dtype)
+        return np.zeros((positions, heads, self.head_dim), self.dtype)
 
     def mask(self, visible: BoolArray, capacity: int, length: int) -> _Array:
         """The additive mask from `visible` bool [R, R] and `length` cached rows: 0 if a row may attend, else NO_ENTRY.
@@ -84,12 +90,12 @@ class CoreMLBackend(HostBackend):
     """One sequence on a package's methods. It owns the caches; `predict` is the caller's, who may replace it."""
 
     def __init__(self, predict: Predict, spec: ModelSpec, layout: CacheLayout) -> None:
-        positions = layout.positions or (spec.capacity,) * layout.num_layers
-        super().__init__(spec, None if layout.window is None else Ring(layout.window, min(positions)))
+        smallest = min(layout.positions, default=spec.capacity)
+        super().__init__(spec, None if layout.window is None else Ring(layout.window, smallest))
         self._layout, self.predict = layout, predict
         self._lower = 2 * (layout.num_layers - layout.num_msa_layers)  # caches of the layers below the top ones
         pairs = [(kind, layer) for layer in range(layout.num_layers) for kind in ("key", "value")]
-        self._positions = {f"{kind}_cache_{layer}": positions[layer] for kind, layer in pairs}
+        self._layers = {f"{kind}_cache_{layer}": layer for kind, layer in pairs}
         self._caches: dict[str, _Array] = {}  # made by the first run
         self._new_names = [f"new_{kind}_{layer}" for kind, layer in pairs]
         self._hidden: _Array | None = None  # of the last run's survivors, if the schedule is deferred
@@ -109,7 +115,9 @@ class CoreMLBackend(HostBackend):
         ids, positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
-        self._caches = self._caches or {name: self._layout.empty(count) for name, count in self._positions.items()}
+        if not self._caches:
+            capacity = self.spec.capacity
+            self._caches = {name: self._layout.empty(layer, capacity) for name, layer in self._layers.items()}
         inputs = {"input_ids": ids, "position_ids": positions, **self._seen(visible), **self._caches}
         outputs = self.predict(method, inputs)
         missing = [name for name in self._new_names if name not in outputs]

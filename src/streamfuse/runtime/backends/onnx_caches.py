@@ -1,7 +1,8 @@
 """Where a sequence's keys and values lie for ONNX Runtime: in the host's memory, or in that of an execution provider.
 
 Both are bound once to each graph, so that no cache is copied in a pass, and take accepted rows in place. A layer with a
-sliding window may have fewer positions than the context: position t is at t modulo their number.
+sliding window may have fewer positions than the context: position t is at t modulo their number. A convolution's caches
+may have another number of heads.
 """
 
 from __future__ import annotations
@@ -23,27 +24,29 @@ DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
-# Inputs of commit.onnx: where rows go in caches of the whole context, and in rings.
-TARGETS, RING_TARGETS = "targets", "ring_targets"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Caches [1, Hkv, C, D], a key and a value per layer, of which the `top` last layers run on kept rows alone.
 
-    `positions` has the C of each layer.
+    `shapes` has the (Hkv, C) of each layer.
     """
 
-    positions: tuple[int, ...]
+    shapes: tuple[tuple[int, int], ...]
     top: int
-    heads: int
     dim: int
     dtype: Any
 
     @property
     def lower(self) -> int:
         """How many caches lie below the top layers."""
-        return 2 * (len(self.positions) - self.top)
+        return 2 * (len(self.shapes) - self.top)
+
+
+def targets_of(heads: int, positions: int) -> str:
+    """The input of commit.onnx that says where rows go in caches of this shape."""
+    return f"targets.{heads}x{positions}"
 
 
 class Caches(Protocol):
@@ -67,40 +70,51 @@ class Caches(Protocol):
 
 
 class HostCaches:
-    """Caches of one size are one array; new rows are two per graph: [2 layers, Hkv, rows, D]."""
+    """Caches of one shape are one array, and so are the new rows of a pass with the same number of heads."""
 
     device = ""
 
     def __init__(self, layout: Layout) -> None:
         self._lower, self._dtype = layout.lower, layout.dtype
-        counts = [count for count in layout.positions for _ in range(2)]
+        shapes = [shape for shape in layout.shapes for _ in range(2)]
+        self._heads = [heads for heads, _ in shapes]
         self._values: dict[int, Array] = {}
-        # A commit is one copy for each of these: 0 below the top layers or 1 in them, indices among that part's new
-        # rows, and the caches [n, Hkv, C, D].
-        self._groups: list[tuple[int, list[int], Array]] = []
-        for part, (first, last) in enumerate(((0, self._lower), (self._lower, len(counts)))):
-            for count in dict.fromkeys(counts[first:last]):
-                members = [i for i in range(first, last) if counts[i] == count]
-                caches = np.zeros((len(members), layout.heads, count, layout.dim), layout.dtype)
-                self._values.update(zip(members, caches, strict=True))
-                self._groups.append((part, [i - first for i in members], caches))
+        # A commit is one copy for each of these: which array of `bind`, the places of the rows in it, and the caches
+        # [n, Hkv, C, D].
+        self._groups: list[tuple[tuple[bool, int], list[int], Array]] = []
+        for key, members in self._alike().items():
+            for shape in dict.fromkeys(shapes[i] for i in members):
+                same = [i for i in members if shapes[i] == shape]
+                caches = np.zeros((len(same), *shape, layout.dim), layout.dtype)
+                self._values.update(zip(same, caches, strict=True))
+                self._groups.append((key, [members.index(i) for i in same], caches))
+
+    def _alike(self) -> dict[tuple[bool, int], list[int]]:
+        """The caches by whether they are in the top layers, and by their heads."""
+        alike: dict[tuple[bool, int], list[int]] = {}
+        for i, heads in enumerate(self._heads):
+            alike.setdefault((i >= self._lower, heads), []).append(i)
+        return alike
 
     def inputs(self, session: Any) -> list[tuple[Any, Array]]:
         return [(tensor, self._values[place(tensor.name)]) for tensor in session.get_inputs() if is_cache(tensor)]
 
-    def bind(self, session: Any, binding: Any) -> tuple[Array, Array]:
+    def bind(self, session: Any, binding: Any) -> dict[tuple[bool, int], Array]:
         new = {place(tensor.name): tensor for tensor in session.get_outputs() if is_new(tensor)}
-        parts = [[new[i] for i in range(len(new)) if (i < self._lower) == lower] for lower in (True, False)]
-        row = new[0].shape[1:] if new else (0, 0, 0)  # a pass of streams alone leaves no rows
-        lower, top = (np.zeros((len(ts), *(ts[0].shape[1:] if ts else row)), self._dtype) for ts in parts)
-        for tensors, rows in zip(parts, (lower, top), strict=True):
-            for tensor, array in zip(tensors, rows, strict=True):
+        if not new:  # a pass of streams alone
+            return {}
+        bound = {}
+        for key, members in self._alike().items():
+            tensors = [new[i] for i in members]
+            bound[key] = np.zeros((len(tensors), *tensors[0].shape[1:]), self._dtype)
+            for tensor, array in zip(tensors, bound[key], strict=True):
                 bind_array(tensor, array, binding.bind_output)
-        return lower, top
+        return bound
 
-    def write(self, new: tuple[Array, Array], positions: slice, rows: list[int], places: list[int]) -> None:
-        for part, members, caches in self._groups:
-            taken = new[part][:, :, (rows, places)[part]]
+    def write(self, new: dict[tuple[bool, int], Array], positions: slice, rows: list[int], places: list[int]) -> None:
+        for key, members, caches in self._groups:
+            is_top, _ = key
+            taken = new[key][:, :, places if is_top else rows]
             caches[:, :, in_cache(positions, caches.shape[2])] = taken if len(members) == len(taken) else taken[members]
 
     def close(self) -> None:
@@ -111,17 +125,14 @@ class DeviceCaches:
     """Caches and new rows in a provider's memory. `commit`, the session of commit.onnx, copies from these to those."""
 
     def __init__(self, commit: Any, layout: Layout, device: str) -> None:
-        self.device, self._heads = device, layout.heads
-        names = [f"{layer}.{kind}" for layer in range(len(layout.positions)) for kind in ("key", "value")]
-        sizes = {TARGETS: max(layout.positions), RING_TARGETS: min(layout.positions)}
-        asked = {tensor.name for tensor in commit.get_inputs()}
-        self._sizes = {name: count for name, count in sizes.items() if name in asked}
+        self.device, self._shapes = device, set(layout.shapes)
+        names = [f"{layer}.{kind}" for layer in range(len(layout.shapes)) for kind in ("key", "value")]
         # Only a run makes memory there: the first one puts zeros into caches of zeros.
         self._values: dict[str, Any] = {}
         self._binding, self._commit = commit.io_binding(), commit
-        empty = {count: np.zeros((1, layout.heads, count, layout.dim), layout.dtype) for count in layout.positions}
+        empty = {shape: np.zeros((1, *shape, layout.dim), layout.dtype) for shape in self._shapes}
         for name in names:
-            cache = empty[layout.positions[int(name.partition(".")[0])]]
+            cache = empty[layout.shapes[int(name.partition(".")[0])]]
             self._binding.bind_cpu_input(f"past_key_values.{name}", cache)
             self._binding.bind_cpu_input(f"present.{name}", cache[:, :, :1])
             self._binding.bind_output(f"cache.{name}", device)
@@ -155,11 +166,11 @@ class DeviceCaches:
     def _run(self, positions: slice, rows: list[int], places: list[int]) -> None:
         for name, values in (("rows", rows), ("places", places)):
             self._binding.bind_cpu_input(name, np.array(values, np.int64))
-        for name, count in self._sizes.items():
-            targets = np.zeros((1, self._heads, len(rows), 3), np.int64)
-            targets[..., 1] = np.arange(self._heads)[:, None]
+        for heads, count in self._shapes:
+            targets = np.zeros((1, heads, len(rows), 3), np.int64)
+            targets[..., 1] = np.arange(heads)[:, None]
             targets[..., 2] = np.arange(positions.start, positions.stop) % count
-            self._binding.bind_cpu_input(name, targets)
+            self._binding.bind_cpu_input(targets_of(heads, count), targets)
         self._commit.run_with_iobinding(self._binding)
 
 
