@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from family_samples import hf_model
 from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
 from streamfuse.cli import app
-from streamfuse.model.checkpoint import load_stream_fused, read_adapter
+from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError
 from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.peft import convert
@@ -102,6 +103,29 @@ def test_modules_have_the_names_of_the_family(tmp_path: Path) -> None:
             before = projection(base.blocks[layer], name).weight
             added = products.get((layer, name), torch.zeros_like(before))
             torch.testing.assert_close(projection(block, name).weight, before + added, atol=0.05, rtol=2e-3)
+
+
+def test_rows_have_the_order_of_the_model(tmp_path: Path) -> None:
+    """ERNIE rotates neighboring numbers of q and k together, here numbers half a head apart."""
+    folders = tmp_path / "base", tmp_path / "merged"
+    model = hf_model("Ernie4_5", {"head_dim": 16})
+    model.save_pretrained(folders[0])
+    tensors = {}
+    for name in ("q_proj", "k_proj", "v_proj"):
+        matrix = getattr(model.model.layers[1].self_attn, name)
+        down, up = torch.randn(2, matrix.in_features), torch.randn(matrix.out_features, 2)
+        prefix = f"base_model.model.model.layers.1.self_attn.{name}"
+        tensors |= {f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}
+        matrix.weight.data += up @ down
+    model.save_pretrained(folders[1])
+    (folders[0] / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    save_file(tensors, folders[0] / "adapter_model.safetensors")
+    base, merged = map(load_base, folders)
+    convert(folders[0], base.config, tmp_path / "adapter.safetensors")
+    tuned = load_stream_fused(base, tmp_path / "adapter.safetensors").base
+    for name in ("q_proj", "k_proj", "v_proj"):
+        found, expected = (projection(model.blocks[1], name).weight for model in (tuned, merged))
+        torch.testing.assert_close(found, expected, atol=0.05, rtol=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ _SIZES = (  # sizes of the streams; all 0 without streams
 # Fields that change what a model computes, with the values that have no effect; a family may read some of them.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False,),
+    "use_bias": (False,),
     "partial_rotary_factor": (1.0,),
     "attention_multiplier": (),
     "residual_multiplier": (1.0,),
@@ -180,7 +181,8 @@ class ModelConfig:
         heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
         own_kv_heads = heads if "num_key_value_heads" in config else family.default("num_key_value_heads") or heads
         kv_heads = numbers.size("num_key_value_heads", own_kv_heads)
-        head_dim = numbers.size("head_dim", family.default("head_dim") or hidden // heads)
+        own_head_dim = hidden // heads if "head_dim" in config else family.default("head_dim") or hidden // heads
+        head_dim = numbers.size("head_dim", own_head_dim)
         longest = numbers.size("max_position_embeddings", family.default("max_position_embeddings"))
         layers = numbers.size("num_hidden_layers")
         if heads % kv_heads:
@@ -199,7 +201,7 @@ class ModelConfig:
             raise CheckpointError(
                 f"{source}: hidden_size must be a multiple of {2 * head_dim} (two heads), not {hidden}"
             )
-        bias = bool(config.get("attention_bias"))
+        bias = bool(config.get("attention_bias", family.default("attention_bias")))
         multipliers = _Multipliers.of(config, family, hidden, head_dim, source)
         return cls(
             architecture=architecture,
@@ -335,7 +337,7 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
         asked = config.get("use_sliding_window")
         return [full if turned or not asked else sliding for turned in _turned(config, family, layers, source)]
     if family.sliding == "pattern":
-        every = Fields(config, source).size("sliding_window_pattern", 6)
+        every = Fields(config, source).size("sliding_window_pattern", family.default("sliding_window_pattern"))
         return [sliding if (i + 1) % every else full for i in range(layers)]
     return [sliding if family.sliding == "all" else full] * layers
 
@@ -358,12 +360,15 @@ def _rotaries(
     if local is not None:
         by_type = by_layer_type(config, longest, head_dim, source, theta, local)
         return tuple(by_type.values()), tuple(list(by_type).index(kind) for kind in kinds)
-    name = "original_max_position_embeddings"
-    if config.get(name) is None and (trained := family.default(name)) is not None:
-        config = {**config, name: trained}
+    for name in ("original_max_position_embeddings", "partial_rotary_factor"):
+        if config.get(name) is None and (default := family.default(name)) is not None:
+            config = {**config, name: default}
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
+    unturned = {CONVOLUTION}
+    if not family.full_rotary and _window(config, family, source) is not None:
+        unturned.add("full_attention")
     turned = [
-        each and kind != CONVOLUTION
+        each and kind not in unturned
         for each, kind in zip(_turned(config, family, len(kinds), source), kinds, strict=True)
     ]
     none = replace(rotary, scaling=None, size=0)

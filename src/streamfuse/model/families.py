@@ -48,6 +48,8 @@ class Family:
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
+        interleaved_rotary: whether a checkpoint rotates neighboring numbers of a head, 2i and 2i + 1, together.
+        full_rotary: whether layers with full attention have a rotary embedding where others have a window.
         names: parts of the names of tensors in a checkpoint, and the names here.
         fused: tensors of a checkpoint with the rows of several projections, and these in order.
     """
@@ -67,6 +69,8 @@ class Family:
     qkv_bias: bool | None = None
     output_bias: bool = True
     partial_rotary: bool = False
+    interleaved_rotary: bool = False
+    full_rotary: bool = True
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -94,6 +98,51 @@ FAMILIES: dict[str, Family] = {
         sliding="without rotary",
     ),
     "Olmo2ForCausalLM": Family("olmo2", {"rms_norm_eps": 1e-5}, norms="after", query_key_norm="width", names=_AFTER),
+    "Olmo3ForCausalLM": Family(
+        "olmo3",
+        {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_local_base_freq": 500000.0, "sliding_window": 4096,
+         "sliding_window_pattern": 4},
+        norms="after",
+        query_key_norm="width",
+        sliding="pattern",
+        names=_AFTER,
+    ),
+    "Exaone4ForCausalLM": Family(
+        "exaone4",
+        {"rms_norm_eps": 1e-5, "num_key_value_heads": 32, "sliding_window": 4096, "sliding_window_pattern": 4},
+        norms="after",
+        query_key_norm="head",
+        sliding="pattern",
+        qkv_bias=False,
+        output_bias=False,
+        full_rotary=False,
+        names=_AFTER,
+    ),
+    "Ernie4_5ForCausalLM": Family(
+        "ernie4_5",
+        {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
+         "rope_theta": 500000.0, "tie_word_embeddings": True},
+        qkv_bias=False,
+        output_bias=False,
+        interleaved_rotary=True,
+    ),
+    "GlmForCausalLM": Family(
+        "glm",
+        {"rms_norm_eps": 0.00000015625, "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
+         "attention_bias": True, "partial_rotary_factor": 0.5},
+        reads=("partial_rotary_factor",),
+        output_bias=False,
+        partial_rotary=True,
+        interleaved_rotary=True,
+        fused={"mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")},
+    ),
+    "HeliumForCausalLM": Family(
+        "helium",
+        {"rms_norm_eps": 1e-8, "num_key_value_heads": 20, "head_dim": 128, "max_position_embeddings": 4096,
+         "rope_theta": 100000.0},
+        output_bias=False,
+        interleaved_rotary=True,
+    ),
     "GraniteForCausalLM": Family("granite", _GRANITE, reads=MULTIPLIERS),
     "GraniteMoeHybridForCausalLM": Family(
         "granitemoehybrid",
@@ -118,7 +167,7 @@ FAMILIES: dict[str, Family] = {
         "gemma3_text",
         {"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": True,
          "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1000000.0,
-         "rope_local_base_freq": 10000.0, "hidden_activation": "gelu_pytorch_tanh"},
+         "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh"},
         reads=("query_pre_attn_scalar",),
         norms="both",
         norm_offset=1.0,
@@ -252,7 +301,7 @@ def _converted(name: str, value: Tensor, config: ModelConfig) -> Tensor:
         # bfloat16 has 8 significant bits: rounded to it, 1 + w would lose most of a small w.
         narrow = wide.to(value.dtype)
         return wide if family.norm_offset or not narrow.float().equal(wide) else narrow
-    order = _rotary_order(name, config)
+    order = rotary_order(name, config)
     return value if order is None else value[order]
 
 
@@ -261,7 +310,7 @@ def _restored(name: str, value: Tensor, config: ModelConfig) -> Tensor:
     if _is_norm(name):
         value = value * config.logits_scale if name == "norm.weight" and config.logits_scale != 1 else value
         return value - family.norm_offset if family.norm_offset else value
-    order = _rotary_order(name, config)
+    order = rotary_order(name, config)
     return value if order is None else value[order.argsort()]
 
 
@@ -269,19 +318,22 @@ def _is_norm(name: str) -> bool:
     return name.rpartition(".")[0].endswith("norm")
 
 
-def _rotary_order(name: str, config: ModelConfig) -> Tensor | None:
-    """The order of the rows of q or k in which a partial rotation is one of whole heads, with angles of 0.
+def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
+    """The rows of a checkpoint's q or k in the order of the model, int64 [N]; None: the same order, or another tensor.
 
-    Rotated pairs of a checkpoint are half of the rotated numbers apart, here they are half a head apart. Scores are
-    sums over a head, so q and k may be permuted alike.
+    The numbers of a head that are rotated together are half a head apart here, also where only a part of the head is
+    rotated (the others have angles of 0). In a checkpoint they are half of the rotated numbers apart, or neighbors.
+    Scores are sums over a head, so q and k may be permuted alike.
     """
     import torch  # not for the configuration, which every command reads
 
     half, turned = config.head_dim // 2, config.rotaries[0].size // 2
-    if not name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")) or turned in (0, half):
+    interleaved = FAMILIES[config.architecture].interleaved_rotary
+    rows_of = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
+    if not name.endswith(rows_of) or turned == 0 or (turned == half and not interleaved):
         return None
-    left = torch.arange(2 * turned, config.head_dim)
-    first, second = torch.arange(turned), torch.arange(turned, 2 * turned)
+    rotated, left = torch.arange(2 * turned), torch.arange(2 * turned, config.head_dim)
+    first, second = (rotated[::2], rotated[1::2]) if interleaved else (rotated[:turned], rotated[turned:])
     head = torch.cat([first, left[: half - turned], second, left[half - turned :]])
     heads = config.num_heads if "q_proj" in name else config.num_kv_heads
     return (torch.arange(heads)[:, None] * config.head_dim + head).flatten()

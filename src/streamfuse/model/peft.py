@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .checkpoint import check_finite, own_template, save_adapter
 from .config import ModelConfig, StreamConfig, named_token_ids
-from .families import FAMILIES, own_module
+from .families import FAMILIES, own_module, rotary_order
 from .fields import CheckpointError, read_object
 from .low_rank import PROJECTIONS, LowRank, StreamAdapters
 from .streams import StreamFused
@@ -120,6 +120,8 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
                 f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {_tunable(config)}; {_MERGE}"
             )
         place = int(found[2]), projection
+        order = rotary_order(f"{projection}.weight", config) if found[3] == "B" else None
+        value = value if order is None or len(order) != len(value) else value[order]
         if kind != "mlp" and place[0] < config.num_layers and config.layer_convolutions[place[0]] != (kind == "conv"):
             raise CheckpointError(f"{path}: the base has no {found[1]}; the adapter was trained on another model")
         halves.setdefault(place, {})[found[3]], names[place] = value, found[1]
